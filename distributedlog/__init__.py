@@ -251,9 +251,9 @@ def open_namespace(
     """
     parsed = parse_uri(uri)
     if parsed.proxied:
-        from .connect import open_through
+        from .connect import open_via_proxies
 
-        return open_through(parsed, config, host, metrics)
+        return open_via_proxies(parsed, config, host, metrics)
     from .connect import open_direct
 
     return open_direct(parsed, config, host, metrics)

@@ -174,7 +174,7 @@ async def _assemble(
     )
 
 
-def open_through(
+def open_via_proxies(
     uri: NamespaceUri,
     config: Mapping[str, Any] | None,
     host: Host | None,

@@ -32,7 +32,7 @@ from .log.format.record import (
     columns_of,
     txid_and_payload,
 )
-from .log.interfaces.error_boundary import contained
+from .log.interfaces.error_boundary import error_boundary
 from .log.interfaces.open_call import Opening
 from .log.limits.memory_budget import FREE_BYTES
 from .log.log import Log
@@ -41,7 +41,7 @@ from .log.model.txid_policy import out_of_order
 from .log.namespace import Namespace
 from .log.write.entry_batch import PendingBulk
 from .log.write.log_writer import LogWriter
-from .log.write.record_validation import ValidatedBatch, admit, admit_columns
+from .log.write.record_validation import ValidatedBatch, validate_columns, validate_record
 from .runtime.interfaces.errors import (
     AlreadyClosed,
     DistributedLogError,
@@ -349,7 +349,7 @@ class WriteBuffer:
 
     def _admit(self, txid: object, payload: object) -> tuple[int | None, bytes | None]:
         """Under the mutex: a record that is not plainly fine. No payload: there is no room for it."""
-        own, plain = admit(txid, payload, self._floor, self.name, self._rule)
+        own, plain = validate_record(txid, payload, self._floor, self.name, self._rule)
         if len(plain) + RECORD_COLUMN_BYTES > self._chunk.left_bytes:
             return own, None
         return own, plain
@@ -435,7 +435,7 @@ class WriteBuffer:
             if self._entered:
                 self._check_entry()
             floor = self._floor
-        taken = admit_columns(txids, payloads, floor, self._ordered, self.name, self._rule)
+        taken = validate_columns(txids, payloads, floor, self._ordered, self.name, self._rule)
         if not taken.number and taken.refusal is not None:
             bulk.refused(0, taken.refusal)
         return bulk, taken
@@ -636,7 +636,7 @@ class WriteBuffer:
         try:
             with (
                 self._scope,
-                contained(f'the write buffer of log "{self.name}"', self.writer.pipeline.fail),
+                error_boundary(f'the write buffer of log "{self.name}"', self.writer.pipeline.fail),
             ):
                 while True:
                     await self._wake.wait()

@@ -29,7 +29,7 @@ from .model.stored_ledger import NewLedger, StoredLedger, check_custom
 from .model.striping import Striping
 from .placement.bookie_pool import BookiePool, pool_of
 from .placement.ensemble_placement import choose_ensemble
-from .read.ledger_checker import different_copy
+from .read.ledger_checker import find_different_copy
 from .read.ledger_reader import LedgerReader
 from .read.ledger_watch import LedgerWatch
 from .recovery.recovery_driver import RecoveryDriver
@@ -254,7 +254,7 @@ class LedgerClient:
     async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
         """Which copy of a closed ledger is absent, damaged or other than meant; see `ledger_checker.py`."""
         metadata, _ = await self.metadata(ledger_id)
-        return await different_copy(metadata, self.pool, self.options, digests)
+        return await find_different_copy(metadata, self.pool, self.options, digests)
 
     # --- recovering -------------------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class LedgerClient:
             if metadata.closed:
                 return metadata
             if metadata.state is LedgerState.OPEN:
-                marked = transactions.change_share(metadata, metadata.in_recovery(), version)
+                marked = transactions.change_ops(metadata, metadata.in_recovery(), version)
                 try:
                     await self._store.transact(marked)
                 except OutcomeUnknown:
@@ -296,7 +296,7 @@ class LedgerClient:
         found = await self._records.get(ledger_id)
         if found is None or found[0].state is LedgerState.DELETING:
             return Transaction()
-        return transactions.deletion_share(*found)
+        return transactions.deletion_ops(*found)
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger that no log refers to (H13). No error where it is gone already."""
@@ -309,7 +309,7 @@ class LedgerClient:
                     f"ledger {ledger_id} belongs to log {found[0].owner[0]}, segment {found[0].owner[1]}"
                 )
             try:
-                if (await self._store.transact(transactions.deletion_share(*found))).succeeded:
+                if (await self._store.transact(transactions.deletion_ops(*found))).succeeded:
                     return
             except OutcomeUnknown:
                 continue

@@ -28,7 +28,7 @@ from ..format import journal_format as jb
 from ..format.extent_map import ExtentLocation
 from ..format.footer_ranges import FooterRanges, Span
 from ..format.journal_format import file_name
-from ..replay.compacted_file_scan import read_cold_payloads
+from ..replay.compacted_file_scan import read_compacted_payloads
 from ..replay.journal_replay import read_footer_payloads
 from ..storage.bookie_storage import BookieStorage
 from ..storage.group_commit import GroupCommit
@@ -259,7 +259,7 @@ class Compactor:
                 payloads = None if found is None else found[1]
                 rows_of, step = jb.run_rows, ROWS_A_TURN * jb.RUN_BYTES
             else:
-                payloads = await read_cold_payloads(self._disk, cold, self._journal.seed)
+                payloads = await read_compacted_payloads(self._disk, cold, self._journal.seed)
                 rows_of, step = cb.run_rows, ROWS_A_TURN * cb.RUN_BYTES
             if payloads is None:
                 return None

@@ -46,11 +46,11 @@ async def what_is_wrong(
     return "", False
 
 
-async def read_cold_footer(
+async def read_compacted_footer(
     disk: Disk, cold: cb.CompactedFile, seed: int
 ) -> tuple[cb.CompactedExtent, ...] | None:
     """The runs that a cold file was made of, dead ones too; None where its footer is not whole."""
-    payloads = await read_cold_payloads(disk, cold, seed)
+    payloads = await read_compacted_payloads(disk, cold, seed)
     if payloads is None:
         return None
     name = cb.cold_name(cold.number)
@@ -62,10 +62,10 @@ async def read_cold_footer(
         return None
 
 
-async def read_cold_payloads(
+async def read_compacted_payloads(
     disk: Disk, cold: cb.CompactedFile, seed: int
 ) -> list[memoryview] | None:
-    """As `read_cold_footer`, the runs as they stand there."""
+    """As `read_compacted_footer`, the runs as they stand there."""
     name = cb.cold_name(cold.number)
     try:
         file = await open_file(disk, name)

@@ -7,7 +7,7 @@ newest file head that is whole, or from the snapshot that it names.
 from ...runtime.interfaces.errors import CorruptData
 from ..format import journal_format as jb
 from ..format.compacted_format import CompactedFile, cold_name
-from ..replay.compacted_file_scan import find_records, read_cold_footer
+from ..replay.compacted_file_scan import find_records, read_compacted_footer
 from ..replay.journal_replay import (
     Replayed,
     ReplayedJournal,
@@ -165,7 +165,7 @@ class IndexRebuild:
 
     async def _rebuild_cold(self, cold: CompactedFile) -> None:
         """Add the runs of a cold file. Dead ones belong to deleted ledgers, or are in another file too."""
-        runs = await read_cold_footer(self._disk, cold, self._verifier.seed)
+        runs = await read_compacted_footer(self._disk, cold, self._verifier.seed)
         if runs is not None:
             for run in runs:
                 at = run.at

@@ -19,7 +19,7 @@ from ...runtime.interfaces.principals import Meeting, Welcome
 from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.capability_messages import GateAnswer, GateQuestion
 from ...runtime.protocol.frames import Op
-from ..coordination.reconcile_loop import at_each_change
+from ..coordination.reconcile_loop import reconcile_on_change
 
 EVERY_S = 60.0
 AGAIN_S = 1.0
@@ -55,7 +55,7 @@ async def look(
     endpoint.methods["pass"] = verify
 
 
-async def keep_gate(
+async def feed_authorizer(
     gate: BookieAuthorizer, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
 ) -> None:
     """Go on asking, until cancelled."""
@@ -71,7 +71,7 @@ async def keep_gate(
         nursery.start_soon(failures.keep, "the clock of the gate", _tick, gate)
         nursery.start_soon(
             partial(
-                at_each_change,
+                reconcile_on_change,
                 metadata,
                 (MODE_KEY, ENDED_PREFIX),
                 once,

@@ -58,7 +58,7 @@ class JournalSyncPoint:
         return cls(found["start"], found["durable_to"])
 
 
-async def known_reach(metadata: Metadata, bookie_id: str) -> tuple[int, str]:
+async def known_sync_point(metadata: Metadata, bookie_id: str) -> tuple[int, str]:
     """The sequence that the cluster knows synced, 0 for none; and why it cannot tell, "" where it can.
 
     Ask after the cookie was counted up: no earlier start notes anything after that.

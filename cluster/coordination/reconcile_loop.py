@@ -23,7 +23,7 @@ REST = 4
 log = get_logger("distributedlog.cluster")
 
 
-async def at_each_change(
+async def reconcile_on_change(
     metadata: Metadata,
     prefixes: Sequence[bytes],
     react: Callable[[], Awaitable[None]],
@@ -70,7 +70,7 @@ async def at_each_change(
                 changes.come.set()
 
 
-async def each_turn(
+async def reconcile_periodically(
     turn: ElectionStatus,
     work: Callable[[], Awaitable[None]],
     forget: Callable[[], None],

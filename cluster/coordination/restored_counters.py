@@ -33,7 +33,7 @@ class RestoredCounters:
     """Keys of records that cannot be read, and are left as they are."""
 
 
-def anew(before: KeyValueState, why: str) -> RestoredCounters:
+def restore_counters(before: KeyValueState, why: str) -> RestoredCounters:
     """The state that the cluster goes on with. ``why``: what those are told who ask why nothing is deleted.
 
     Raises `InvalidRequest` where a newer program must do it.

@@ -38,7 +38,7 @@ async def missing_ledgers(metadata: Metadata, asked: Sequence[int]) -> set[int]:
     return set(missing.values())
 
 
-async def standings(metadata: Metadata, asked: Sequence[int]) -> dict[int, LedgerStatus]:
+async def ledger_statuses(metadata: Metadata, asked: Sequence[int]) -> dict[int, LedgerStatus]:
     """How each of the ids ``asked``, ascending, stands now. Linearizable.
 
     One whose record cannot be read is left out: of it nothing can be told.

@@ -10,7 +10,12 @@ from ...ledger.ledger_client import start_client
 from ...log.namespace import Namespace
 from ...log.segments.segment_merge import compact
 from ...log.services.log_context import LogContext
-from ...log.takeover.orphaned_segment import LOOKS_APART_S, close_abandoned, close_unmoved, look_at
+from ...log.takeover.orphaned_segment import (
+    LOOKS_APART_S,
+    close_orphaned,
+    close_unchanged,
+    observe_orphan,
+)
 from ...metadata.client.metadata_client import MetadataClient
 from ...runtime.interfaces.host import Host
 from ...runtime.net.rpc import Endpoint
@@ -25,7 +30,7 @@ async def open_closing(
 ) -> AsyncIterator[Close]:
     """Gives what closes a segment of a log, of any namespace, until the body ends."""
     async with _open_logs(host, endpoint, metadata, name) as context:
-        yield partial(close_abandoned, context)
+        yield partial(close_orphaned, context)
 
 
 @asynccontextmanager
@@ -40,7 +45,9 @@ async def open_closer(
 def closer_of(context: LogContext) -> Closer:
     """By these clients."""
     return Closer(
-        partial(look_at, context), partial(close_unmoved, context, why="repair"), LOOKS_APART_S
+        partial(observe_orphan, context),
+        partial(close_unchanged, context, why="repair"),
+        LOOKS_APART_S,
     )
 
 

@@ -21,7 +21,7 @@ from ...log.model.stored_settings import (
     merging_of,
     retention_of,
 )
-from ...log.segments.replaced_ledgers import DeletionShare, delete_retired
+from ...log.segments.replaced_ledgers import DeletionOps, delete_replaced
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import KeyValue
 from ...runtime.interfaces.errors import (
@@ -34,7 +34,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
 from ..coordination.gc_hold import ElectionStatus
-from ..coordination.reconcile_loop import each_turn
+from ..coordination.reconcile_loop import reconcile_periodically
 from .staged_ledger_collector import LedgerRecordSource
 
 EVERY_S = 60.0
@@ -76,7 +76,7 @@ class SegmentMerger:
         self,
         metadata: Metadata,
         election: ElectionStatus,
-        deletion_share: DeletionShare,
+        deletion_share: DeletionOps,
         *,
         opening: OpenMerging,
         retired_s: float = RETIRED_S,
@@ -98,7 +98,7 @@ class SegmentMerger:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await each_turn(
+        await reconcile_periodically(
             self._election,
             self.work,
             lambda: self._seen.clear(),
@@ -186,7 +186,7 @@ class SegmentMerger:
                 continue
             try:
                 with self._failures.contained(unit) as attempt:
-                    if await delete_retired(
+                    if await delete_replaced(
                         self._metadata,
                         LedgerRecordSource(self._metadata),
                         self._deletion_share,

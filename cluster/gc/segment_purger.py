@@ -130,4 +130,4 @@ class SegmentPurger:
         record = LedgerMetadata.decode(found.key, found.value)
         if record.state is LedgerState.DELETING:
             return Transaction()
-        return transactions.deletion_share(record, found.version)
+        return transactions.deletion_ops(record, found.version)

@@ -13,14 +13,14 @@ from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
 from ...ledger.model.stored_ledger import StoredLedger, Unreadable
 from ...log.model.log_keys import UNLINKED_PREFIX, ids_of_unlinked, txn_key
 from ...log.segments.app_versions import AppVersion
-from ...log.segments.staged_ledgers import StagedLedger, delete_unlinked
+from ...log.segments.staged_ledgers import StagedLedger, delete_staged
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import KeyValue
 from ...runtime.interfaces.errors import CorruptData, NoSuchLedger, UnsupportedFormat
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.gc_hold import ElectionStatus
-from ..coordination.reconcile_loop import each_turn
+from ..coordination.reconcile_loop import reconcile_periodically
 
 PAGE = 500
 EVERY_S = 300.0
@@ -65,7 +65,7 @@ class StagedLedgerCollector:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await each_turn(
+        await reconcile_periodically(
             self._election,
             self.work,
             lambda: self._seen.clear(),
@@ -106,7 +106,7 @@ class StagedLedgerCollector:
 
     async def _delete(self, item: KeyValue) -> None:
         log_id, ledger_id = ids_of_unlinked(item.key)
-        if await delete_unlinked(
+        if await delete_staged(
             self._metadata, LedgerRecordSource(self._metadata), log_id, ledger_id
         ):
             self.collected_ledgers += 1

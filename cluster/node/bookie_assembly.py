@@ -34,16 +34,16 @@ from ...runtime.net.rpc import Endpoint
 from ...runtime.primitives.steady_clock import steady_time
 from ...runtime.protocol.handshake import Hello
 from ...runtime.schedule.work_failures import WorkFailures
-from ..auth.authorizer_feed import keep_gate, look
+from ..auth.authorizer_feed import feed_authorizer, look
 from ..coordination.cookie import cookie_guard, take_identity
 from ..coordination.gc_hold import GcHold
-from ..coordination.journal_sync_point import ReachNotes, known_reach
-from ..coordination.reconcile_loop import at_each_change
+from ..coordination.journal_sync_point import ReachNotes, known_sync_point
+from ..coordination.reconcile_loop import reconcile_on_change
 from ..coordination.registration_lease import RegistrationLease
 from ..declarations.config import overlay
 from ..declarations.events import LIMBO, OPENED
 from ..declarations.options import BookieNodeConfig, NodeReady
-from ..gc.ledger_lookup import end_tombstones, missing_ledgers, standings
+from ..gc.ledger_lookup import end_tombstones, ledger_statuses, missing_ledgers
 from ..gc.retention import UNIT as RETENTION
 from ..gc.retention import Close, Retention
 from ..gc.segment_merger import Merge, SegmentMerger
@@ -180,7 +180,7 @@ async def _opened_store(
 ) -> BookieStore:
     """Open the store of a bookie whose identity was checked, and log how."""
     before = trio.current_time()
-    witnessed, doubt = await known_reach(metadata, identity.node_id)
+    witnessed, doubt = await known_sync_point(metadata, identity.node_id)
     store = await open_store(
         host,
         options,
@@ -277,7 +277,7 @@ async def _serve_clients(
         parts.store,
         gate=gate,
         missing_ledgers=partial(missing_ledgers, parts.metadata),
-        standings=partial(standings, parts.metadata),
+        standings=partial(ledger_statuses, parts.metadata),
         registered=lambda: membership.holds,
         also=of_repair,
         task_status=task_status,
@@ -322,7 +322,7 @@ def _start_upkeep(
     start("the look at its directories", check_places, list(parts.host.disks.values()))
     # Clients choose a bookie with free space at once, and a full one no more.
     start("news in the registration", membership.tell_at_once, lambda: store.space_changed.wait())
-    start("the gate", keep_gate, gate, parts.endpoint, metadata, bookie_id)
+    start("the gate", feed_authorizer, gate, parts.endpoint, metadata, bookie_id)
     deletion = LedgerDeletion(metadata, bookie_id, store.delete_ledger, failures)
     start("deletion of ledgers", deletion.run)
     start("the end of tombstones", end_tombstones, metadata, store.end_tombstones, failures)
@@ -457,7 +457,7 @@ async def leave_when_told(
         leaving = await metadata.get(key) is not None
         store.space.asked = leaving or asked_before
 
-    await at_each_change(
+    await reconcile_on_change(
         metadata,
         (key,),
         look,

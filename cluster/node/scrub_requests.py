@@ -14,7 +14,7 @@ from ...ledger.model import ledger_keys as keys
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare, Delete, Put, Transaction
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.reconcile_loop import at_each_change
+from ..coordination.reconcile_loop import reconcile_on_change
 
 LOOK_EVERY_S = 1.0
 HEAL_S = 30.0
@@ -60,7 +60,7 @@ async def scrub_when_told(
         unchanged = Compare.mod_revision(key, found.mod_revision)
         await metadata.transact(Transaction((unchanged,), (Delete(key),)))
 
-    await at_each_change(
+    await reconcile_on_change(
         metadata,
         (key,),
         look,

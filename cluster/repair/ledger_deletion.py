@@ -19,7 +19,7 @@ from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.gc_hold import HOLD, why_held
-from ..coordination.reconcile_loop import at_each_change
+from ..coordination.reconcile_loop import reconcile_on_change
 
 EVERY_S = 30.0
 PAGE = 100
@@ -47,7 +47,7 @@ class LedgerDeletion:
     async def run(self) -> None:
         """Until cancelled."""
         prefixes = (keys.delete_prefix(self._bookie_id), HOLD)
-        await at_each_change(
+        await reconcile_on_change(
             self._metadata,
             prefixes,
             self.work,

@@ -30,7 +30,7 @@ from ...runtime.interfaces.errors import (
 from .copier import BATCH_BYTES, REQUEST_S, Connections, consecutive, list_held, wanted
 
 
-async def give_up(
+async def declare_lost(
     metadata: Metadata,
     pool: Connections,
     ledger_id: int,
@@ -61,7 +61,7 @@ async def give_up(
             f"ledger {ledger_id} has {len(ledger.lost)} stretches that are declared lost, the most there can"
             " be: declare longer ones"
         )
-    share = transactions.change_share(ledger, changed, version)
+    share = transactions.change_ops(ledger, changed, version)
     if not (await metadata.transact(share)).succeeded:
         raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
     return changed
@@ -132,7 +132,7 @@ async def close_at(
     """
     ledger, version = await _record(metadata, ledger_id)
     if ledger.state is LedgerState.OPEN:
-        marked = transactions.change_share(ledger, ledger.in_recovery(), version)
+        marked = transactions.change_ops(ledger, ledger.in_recovery(), version)
         await metadata.transact(marked)
         ledger, version = await _record(metadata, ledger_id)
     if ledger.state is not LedgerState.IN_RECOVERY:
@@ -160,7 +160,7 @@ async def close_at(
     length = await _length_at(ledger, clients, end)
     custom = {"closed_by": by.encode(), "closed_why": why.encode()}
     closed = ledger.close_by_recovery(end, length, ledger.ensembles).with_custom(custom)
-    share = transactions.recovered_share(ledger, closed, version, (), None)
+    share = transactions.recovery_ops(ledger, closed, version, (), None)
     if not (await metadata.transact(share)).succeeded:
         raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
     return closed

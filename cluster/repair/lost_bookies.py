@@ -468,7 +468,7 @@ class LostBookieRepair:
             )
             await self._copier.copy(ledger, held_by_slot(ledger, index, slot), chosen, target)
             changed = changed.with_bookie_replaced(index, slot, chosen)
-        swap = transactions.change_share(ledger, changed, found.version)
+        swap = transactions.change_ops(ledger, changed, found.version)
         reply = await self._metadata.transact(swap + Transaction(tuple(guards.values())))
         if reply.succeeded:
             self.moved += 1

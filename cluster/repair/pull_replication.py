@@ -32,7 +32,7 @@ from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import fields, number, reads_back, text, versioned
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
-from ..coordination.reconcile_loop import at_each_change
+from ..coordination.reconcile_loop import reconcile_on_change
 from .copier import Connections, Copier, held_by_slot
 
 FORMAT = 1
@@ -191,7 +191,7 @@ class PullReplication:
     async def run(self) -> None:
         """Until cancelled."""
         prefix = keys.moves_to_prefix(self._bookie_id)
-        await at_each_change(
+        await reconcile_on_change(
             self._metadata,
             (prefix,),
             self.work,
@@ -296,7 +296,7 @@ class PullReplication:
             wanted = held_by_slot(ledger, index, slot)
             await self._copier.copy(ledger, wanted, self._bookie_id, own)
             changed = changed.with_bookie_replaced(index, slot, self._bookie_id)
-        swap = transactions.change_share(ledger, changed, found.version)
+        swap = transactions.change_ops(ledger, changed, found.version)
         same_start = Compare.mod_revision(cookie.key, cookie.mod_revision)
         async with held.lock:
             done = swap + Transaction((same_start, held.ours), (Delete(held.key),))

@@ -25,7 +25,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
-from ..coordination.reconcile_loop import at_each_change
+from ..coordination.reconcile_loop import reconcile_on_change
 from ..declarations.events import COPIED
 from .auditor_election import AuditorElection
 from .copier import Connections, Copier, wanted
@@ -77,7 +77,7 @@ class ReplicationWorker:
     async def run(self) -> None:
         """Look at the notes again and again, and work when elected; until cancelled."""
         prefixes = (keys.UNDER_PREFIX, keys.BOOKIE_PREFIX)
-        await at_each_change(
+        await reconcile_on_change(
             self._metadata,
             prefixes,
             self._work_if_elected,

@@ -48,7 +48,7 @@ from ..declarations.config import format_address
 from ..repair.decommission import how_far, most_are_away
 from .bookie_names import name_order
 from .damaged_records import damaged_records
-from .placement_status import PlacementStatus, copies_together, standing
+from .placement_status import PlacementStatus, copies_together, placement_status
 
 NAME_PREFIX = b"name/"
 LEADERLESS_S = 1.5
@@ -309,7 +309,7 @@ async def status(
                 of_cluster.append(condition(Code.ONE_COPY_LEFT, ledgers=len(thin), ledger=thin[0]))
             where: PlacementStatus | None = None
             with suppress(CorruptData, UnsupportedFormat):  # of the policy: a damaged record
-                where = await standing(metadata)
+                where = await placement_status(metadata)
                 of_cluster += await copies_together(metadata, where)
             of_cluster += conditions_of_bookies(read, where, found)
             proxies = [] if host is None else await _proxies(metadata)

@@ -73,7 +73,7 @@ class PlacementStatus:
         )
 
 
-async def standing(metadata: Metadata) -> PlacementStatus:
+async def placement_status(metadata: Metadata) -> PlacementStatus:
     """Read the policy, and every registration. Raises `CorruptData`, `UnsupportedFormat`: of the policy."""
     found = await metadata.get(keys.PLACEMENT)
     policy = _policy(found)

@@ -30,7 +30,7 @@ from ...runtime.interfaces.errors import (
 from ..coordination.cookie import decode_cookie
 from ..repair.decommission import ask_to_leave, find_bookie, sound_copies
 from .cluster_overview import DEFAULT_QUORUMS, new_ledger_candidates
-from .placement_status import standing
+from .placement_status import placement_status
 
 EACH_MAX = 10
 """Ledgers that are named per code; the others are counted."""
@@ -166,7 +166,7 @@ async def _writers(
     left = [replace(one, down=one.down or one.id in stopped) for one in candidates]
     policy = PlacementPolicy()
     with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
-        policy = (await standing(metadata)).policy
+        policy = (await placement_status(metadata)).policy
     if can_place(DEFAULT_QUORUMS, left, policy):
         return []
     return [

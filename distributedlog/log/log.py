@@ -33,12 +33,12 @@ from .format.packed_columns import PACKED_BYTES_MAX
 from .format.record import LogRecord, check_txid
 from .interfaces.open_call import Opening
 from .interfaces.segment_store import NewSegmentLedger
-from .model.deleted_log_lookup import explain_gone, look_up
+from .model.deleted_log_lookup import explain_deleted, look_up
 from .model.lock_record import owner_of
 from .model.log_keys import incarnation_id, incarnation_text
 from .model.log_state import LogState
 from .model.position import Position, ReadStart, TxidStart, check_read_start
-from .model.position_outcome import HeldPosition, lifecycle
+from .model.position_outcome import HeldPosition, resolve_position
 from .model.segment_ranges import LogSnapshot, SegmentRange, SegmentToken
 from .model.segment_record import SegmentRecord
 from .model.stored_settings import StoredSettings, conf_key
@@ -65,7 +65,7 @@ from .segments.app_versions import AppVersion, LinkContent, last_version
 from .segments.external_segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
 from .segments.segment_link import Linking, LinkResult
 from .segments.segment_merge import compact
-from .segments.staged_ledgers import collect, delete_unlinked
+from .segments.staged_ledgers import collect_staged, delete_staged
 from .services.log_context import LogContext
 from .services.named_positions import Positions
 from .services.settings_update import change_of_log, read_stored
@@ -656,7 +656,7 @@ class Log:
         context = self._context
         linked: list[SegmentToken] = []
         for one in segments:
-            if not await delete_unlinked(context.metadata, context.ledgers, log_id, one.ledger_id):
+            if not await delete_staged(context.metadata, context.ledgers, log_id, one.ledger_id):
                 linked.append(one)
         return linked
 
@@ -670,7 +670,7 @@ class Log:
         """
         check_seconds("older_than_s", older_than_s)
         context = self._context
-        gone = await collect(
+        gone = await collect_staged(
             context.metadata,
             context.ledgers,
             await self._find(),
@@ -730,7 +730,7 @@ class Log:
             if not isinstance(start, Position):
                 raise
             context, held = self._context, HeldPosition.of(start)
-            raise await explain_gone(
+            raise await explain_deleted(
                 context.metadata, context.namespace, self.name, held
             ) from error
         fetcher = await open_fetcher(
@@ -786,7 +786,7 @@ class Log:
                 return await follow(context.metadata, log_id, self.name, context.namespace)
             except LogDeleted as error:
                 held = HeldPosition(DLSN.INITIAL, incarnation_text(log_id), None)
-                raise await explain_gone(
+                raise await explain_deleted(
                     context.metadata, context.namespace, self.name, held
                 ) from error
 
@@ -826,7 +826,7 @@ class Log:
             if not ranges:
                 raise
             context, held = self._context, ranges[0].held
-            raise await explain_gone(
+            raise await explain_deleted(
                 context.metadata, context.namespace, self.name, held
             ) from error
         return await open_ranges(self._context, self.name, log_id, ranges)
@@ -873,7 +873,7 @@ class Log:
         context = self._context
         found = await look_up(context.metadata, context.namespace, self.name, self._log_id)
         held = HeldPosition(DLSN.INITIAL, incarnation_text(self._log_id), None)
-        verdict = replace(lifecycle(held, found), lost=None)  # no position is held
+        verdict = replace(resolve_position(held, found), lost=None)  # no position is held
         if verdict.successor:
             became = (
                 f'is called "{verdict.renamed}" now and another one made'

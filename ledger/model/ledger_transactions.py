@@ -14,7 +14,7 @@ from .missing_range import decode as decode_holes
 from .missing_range import encode as encode_holes
 
 
-def creation_share(metadata: LedgerMetadata, holes: Iterable[MissingRange]) -> Transaction:
+def creation_ops(metadata: LedgerMetadata, holes: Iterable[MissingRange]) -> Transaction:
     """Create the record, which must not exist; its version is then 1."""
     ledger_id = metadata.ledger_id
     key = keys.ledger_key(ledger_id)
@@ -28,7 +28,7 @@ def creation_share(metadata: LedgerMetadata, holes: Iterable[MissingRange]) -> T
     )
 
 
-def change_share(before: LedgerMetadata, after: LedgerMetadata, version: int) -> Transaction:
+def change_ops(before: LedgerMetadata, after: LedgerMetadata, version: int) -> Transaction:
     """Replace the record at ``version``, and mirror what changed in its ensembles."""
     ledger_id = before.ledger_id
     key = keys.ledger_key(ledger_id)
@@ -43,15 +43,13 @@ def change_share(before: LedgerMetadata, after: LedgerMetadata, version: int) ->
     )
 
 
-def closing_share(
-    closed: LedgerMetadata, version: int, holes: Iterable[MissingRange]
-) -> Transaction:
+def close_ops(closed: LedgerMetadata, version: int, holes: Iterable[MissingRange]) -> Transaction:
     """The writer's close at ``version``; its ensembles are in the store already."""
-    share = change_share(closed, closed, version)
+    share = change_ops(closed, closed, version)
     return share + Transaction(operations=tuple(_note(closed.ledger_id, holes)))
 
 
-def recovered_share(
+def recovery_ops(
     before: LedgerMetadata,
     closed: LedgerMetadata,
     version: int,
@@ -62,7 +60,7 @@ def recovered_share(
 
     Conditional on the note as it was read. The first compare is the record's.
     """
-    share = change_share(before, closed, version)
+    share = change_ops(before, closed, version)
     added = tuple(holes)
     if not added:
         return share
@@ -75,14 +73,14 @@ def recovered_share(
     )
 
 
-def note_share(ledger_id: int, version: int, holes: Iterable[MissingRange]) -> Transaction:
+def missing_range_ops(ledger_id: int, version: int, holes: Iterable[MissingRange]) -> Transaction:
     """Note holes while the record is at ``version``: as long as the ledger is its writer's."""
     return Transaction(
         (Compare.version(keys.ledger_key(ledger_id), version),), tuple(_note(ledger_id, holes))
     )
 
 
-def deletion_share(metadata: LedgerMetadata, version: int) -> Transaction:
+def deletion_ops(metadata: LedgerMetadata, version: int) -> Transaction:
     """The record becomes DELETING, and each bookie gets a to-do instead of its index key (H21)."""
     ledger_id = metadata.ledger_id
     key = keys.ledger_key(ledger_id)
@@ -98,7 +96,7 @@ def deletion_share(metadata: LedgerMetadata, version: int) -> Transaction:
     )
 
 
-def link_share(metadata: LedgerMetadata, version: int, owner: tuple[int, int]) -> Transaction:
+def link_ops(metadata: LedgerMetadata, version: int, owner: tuple[int, int]) -> Transaction:
     """A closed ledger that no log refers to becomes the segment of one (H13)."""
     assert metadata.closed, "what is linked is closed"
     assert metadata.owner is None, "H13: what is linked belongs to no log"

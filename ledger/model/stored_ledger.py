@@ -49,7 +49,7 @@ class NewLedger:
     def transaction(self) -> Transaction:
         """The share of a transaction that creates it; afterwards the record's version is 1."""
         bookies = self.metadata.last_fragment.bookies
-        return transactions.creation_share(
+        return transactions.creation_ops(
             self.metadata, [MissingRange(bookies[slot], 0, None) for slot in self.detached]
         )
 
@@ -99,7 +99,7 @@ class StoredLedger:
 
     def link_share(self, owner: tuple[int, int]) -> Transaction:
         """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
-        return transactions.link_share(self.metadata, self.version, owner)
+        return transactions.link_ops(self.metadata, self.version, owner)
 
     def deletion_share(self) -> Transaction:
         """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
@@ -108,7 +108,7 @@ class StoredLedger:
             raise InvalidRequest(
                 f"ledger {self.metadata.ledger_id} is segment {segment} of log {log_id:016x}"
             )
-        return transactions.deletion_share(self.metadata, self.version)
+        return transactions.deletion_ops(self.metadata, self.version)
 
 
 def check_custom(custom: Mapping[str, bytes]) -> None:

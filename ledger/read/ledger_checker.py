@@ -16,7 +16,7 @@ from ..placement.bookie_pool import BookiePool
 READ_BYTES = 1024 * 1024
 
 
-async def different_copy(
+async def find_different_copy(
     metadata: LedgerMetadata, pool: BookiePool, options: LedgerOptions, digests: Sequence[int]
 ) -> str:
     """Which copy of a closed ledger is absent, damaged or other than meant, in words; "": none is.

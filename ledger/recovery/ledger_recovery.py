@@ -21,7 +21,7 @@ from ..model.ledger_metadata import NO_ENTRY, Fragment, LedgerMetadata, LedgerSt
 from ..model.missing_range import merged
 from ..write.ensemble_change import Choose
 from ..write.pending_adds import PendingAdds, SlotStream
-from .quorum_coverage import QuorumCoverage, said
+from .quorum_coverage import QuorumCoverage, describe_error
 from .recovery_actions import Action, Close, Fence, FoundEntry, OpenRecoveryStream, Send
 
 
@@ -105,7 +105,7 @@ class Recovery:
         """No fence at this bookie: unknown."""
         if self.phase is not Phase.FENCING:
             return []
-        self._fence_errors[slot] = said(error)
+        self._fence_errors[slot] = describe_error(error)
         possible = set(range(len(self._frozen.bookies))) - set(self._fence_errors)
         if not self._striping.covered(possible):
             self._give_up("the fence does not cover every write set")
@@ -146,7 +146,9 @@ class Recovery:
     def on_read_failed(self, request: int, error: DistributedLogError) -> list[Action]:
         """No answer: unknown. Damage of one entry at the bookie leaves the others askable."""
         if request in self._length_requests:
-            self._length_errors.append(f"{self._length_requests.pop(request)}: {said(error)}")
+            self._length_errors.append(
+                f"{self._length_requests.pop(request)}: {describe_error(error)}"
+            )
             return self._end_input(self._progress())
         if self.phase is not Phase.READING or not self._evidence.on_read_failed(request, error):
             return []
@@ -246,7 +248,9 @@ class Recovery:
             if self._striping.ackable(attached):
                 window.detach(slot)
             else:
-                self._give_up(f"no bookie to write back to in place of {bookie}: {said(error)}")
+                self._give_up(
+                    f"no bookie to write back to in place of {bookie}: {describe_error(error)}"
+                )
         return self._end_input(actions + self._progress())
 
     # --- closing ----------------------------------------------------------------------------------

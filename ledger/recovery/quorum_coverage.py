@@ -149,7 +149,7 @@ class QuorumCoverage:
             return False
         source = self.sources[slot]
         source.asked = None
-        source.last_answer = said(error)
+        source.last_answer = describe_error(error)
         if isinstance(error, CorruptData):
             self._on_damage(source)
         else:
@@ -202,6 +202,6 @@ class QuorumCoverage:
         return None if waiting else False
 
 
-def said(error: DistributedLogError) -> str:
+def describe_error(error: DistributedLogError) -> str:
     """An error, for the list of who said what."""
     return f"{type(error).__name__} {error}".strip()

@@ -300,7 +300,7 @@ class RecoveryDriver:
             try:
                 # What the writer noted stays: the note is read, and must be the same at the close.
                 note = await self._store.get(under_key(self._ledger_id))
-                share = transactions.recovered_share(
+                share = transactions.recovery_ops(
                     self._stored, action.metadata, self._version, holes, note
                 )
                 reply = await self._store.transact(share)

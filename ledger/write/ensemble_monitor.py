@@ -429,7 +429,7 @@ class EnsembleMonitor:
         change = self._change
         while not self._ended:
             assert round_.proposed is not None, "what changes nothing is not proposed"
-            share = transactions.change_share(change.metadata, round_.proposed, round_.version)
+            share = transactions.change_ops(change.metadata, round_.proposed, round_.version)
             try:
                 reply = await self._store.transact(share)
                 if reply.succeeded:

@@ -390,7 +390,7 @@ class LedgerWriter:
         assert window.lac == window.last, "a ledger is closed when nothing is in flight"
         assert self._change.round is None, "a ledger is closed between ensemble changes"
         closed = self._change.metadata.close_by_writer(window.lac, self._confirmed_length())
-        share = transactions.closing_share(
+        share = transactions.close_ops(
             closed if custom is None else closed.with_custom(custom),
             self._change.version,
             merged(window.all_holes(window.lac + 1)),

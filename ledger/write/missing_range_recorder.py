@@ -46,7 +46,7 @@ class MissingRangeRecorder:
     async def _write(self, holes: tuple[MissingRange, ...]) -> None:
         version = self._change.version
         while self._noted is holes:
-            share = transactions.note_share(self._ledger_id, version, holes)
+            share = transactions.missing_range_ops(self._ledger_id, version, holes)
             try:
                 reply = await self._store.transact(share)
             except DistributedLogError as error:

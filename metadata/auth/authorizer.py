@@ -21,7 +21,7 @@ from ...runtime.interfaces.errors import (
     UnsupportedFormat,
 )
 from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, Narrowing, Token
-from ...runtime.protocol.tokens import covers, narrowed
+from ...runtime.protocol.tokens import covers, scoped
 from ..model.acl_records import (
     AUDIT_PREFIX,
     GRANT_PREFIX,
@@ -36,7 +36,7 @@ from ..model.acl_records import (
     user_key,
 )
 from ..model.interface import prefix_end
-from ..model.request_identity import owner_by
+from ..model.request_identity import request_identity
 from ..model.rights import (
     ADMIN,
     ALL,
@@ -104,7 +104,7 @@ class Authorizer:
             return self
         found = copy(self)
         found._grants = {}
-        found._narrowing, found._owner = token.narrowing, owner_by(token.principal, token)
+        found._narrowing, found._owner = token.narrowing, request_identity(token.principal, token)
         return found
 
     def see(self, state: KeyValueState) -> None:
@@ -196,7 +196,7 @@ class Authorizer:
                 read.append((namespace, path, rights))
             found = tuple(read)
             if self._narrowing:
-                found = narrowed(found, self._narrowing)
+                found = scoped(found, self._narrowing)
             self._grants[name] = found
         return found
 

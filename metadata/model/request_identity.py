@@ -35,7 +35,7 @@ def is_name(name: str) -> bool:
     )
 
 
-def owner_by(principal: str, token: Token | None) -> str:
+def request_identity(principal: str, token: Token | None) -> str:
     """Whose requests and leases those of a connection are: its principal's, or a narrowed token's.
 
     These are of whoever has the same narrowing: so such a token ends no lock of its user's other programs,

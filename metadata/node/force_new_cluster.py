@@ -31,7 +31,7 @@ from ..raft.recovered_hard_state import RaftEntryId
 from ..replica.snapshot_receiver import restore
 from ..state import kv_snapshot
 from ..state.kv_state import KeyValueState, pack_item
-from ..storage.backup_format import CHUNK_BYTES_MAX, BackupHeader, save_chunks
+from ..storage.backup_format import CHUNK_BYTES_MAX, BackupHeader, backup_chunks
 from ..storage.member_identity import (
     MEMBERS,
     MemberIdentity,
@@ -61,7 +61,7 @@ class LoadedBackup:
     state: KeyValueState
 
 
-async def write_save(
+async def write_backup(
     write: Callable[[bytes], Awaitable[None]], chunks: AsyncIterator[bytes]
 ) -> None:
     """Write a save, from its beginning to its end. Raises what ``write`` and ``chunks`` raise."""
@@ -72,7 +72,7 @@ async def write_save(
     await write(CHUNK.pack(0, count))
 
 
-async def read_save(disk: Disk, name: str) -> LoadedBackup:
+async def read_backup(disk: Disk, name: str) -> LoadedBackup:
     """Read a save and check all of it. Raises `CorruptData`, `UnsupportedFormat`."""
     return await saved_from(checked_chunks(disk, name), name)
 
@@ -120,8 +120,8 @@ async def read_survivor(disk: Disk) -> LoadedBackup:
 
 
 async def chunks_of(saved: LoadedBackup) -> AsyncIterator[bytes]:
-    """For `write_save`."""
-    for chunk in save_chunks(saved.head, saved.state):
+    """For `write_backup`."""
+    for chunk in backup_chunks(saved.head, saved.state):
         yield chunk
 
 
@@ -167,7 +167,7 @@ def all_items(state: KeyValueState) -> Iterator[KeyValue]:
         start = page.items[-1].key + b"\0"
 
 
-async def refound(
+async def force_new_cluster(
     disk: Disk, head: BackupHeader, state: KeyValueState, *, name: str, address: str, chance: Random
 ) -> str:
     """Make an empty directory the only node of the cluster, by that name; return its new id.

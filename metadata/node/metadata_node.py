@@ -36,10 +36,10 @@ from ..peers.bootstrap import (
     ListDifference,
     list_difference,
     listed,
-    may_found,
+    may_bootstrap,
     may_join,
 )
-from ..peers.hard_state_recovery import VoterReport, ask_for_statements, places_of
+from ..peers.hard_state_recovery import VoterReport, places_of, request_voter_reports
 from ..peers.membership_changes import who_is_at
 from ..protocol.client_messages import Row
 from ..raft.recovered_hard_state import RecoveredHardState
@@ -193,7 +193,7 @@ class MetadataNode:
                 compared_at = trio.current_time()
                 answers = await self._probe()
                 self._compare_lists(answers)
-            self.waiting_because = may_found(self.form_answer(), answers if founds else {})
+            self.waiting_because = may_bootstrap(self.form_answer(), answers if founds else {})
             if not self.waiting_because and self._offer is None:
                 voters = {name: answer.node_id for name, answer in answers.items()}
                 voters[self.options.name] = self.identity.node_id
@@ -301,7 +301,7 @@ class MetadataNode:
             places.pop(self.options.name, None)
             unit = "the question what this node may have promised"
             with self.endpoint.failures.contained(unit) as attempt:
-                said, word = await ask_for_statements(
+                said, word = await request_voter_reports(
                     self.endpoint, self.identity.node_id, places.values(), members.cluster_id
                 )
                 known.update(said)

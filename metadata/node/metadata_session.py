@@ -34,7 +34,7 @@ from ..model.commands import (
     encode_command,
 )
 from ..model.interface import RangePage
-from ..model.request_identity import PRINCIPAL_CHARS_MAX, client_of, is_principal, owner_by
+from ..model.request_identity import PRINCIPAL_CHARS_MAX, client_of, is_principal, request_identity
 from ..model.rights import ADMIN, KNOWN, OPERATOR, PROXY
 from ..peers.bootstrap import Bootstrap
 from ..peers.hard_state_recovery import VoterReport
@@ -69,9 +69,9 @@ from ..storage.backup_format import (
     BackupHeader,
     SaveGivenOut,
     SaveRequest,
+    backup_chunks,
     encode_begun,
     encode_chunk,
-    save_chunks,
 )
 from .metadata_node import MetadataNode
 from .quorum_member import MemberNode, Rescued
@@ -92,7 +92,7 @@ class MetadataSession:
         self._node = node
         self._link = link
         self._principal = link.principal
-        self._owner = owner_by(link.principal, link.token)
+        self._owner = request_identity(link.principal, link.token)
         self._watches = ServedWatches(link)
         node.watches[self._watches] = None
         self._save: SaveGivenOut | None = None
@@ -253,7 +253,7 @@ class MetadataSession:
             term = log.term_at(index) or log.base_term
             head = BackupHeader(self._node.cluster_id, index, term, log.configuration_at(index))
             self._saves += 1
-            self._save = SaveGivenOut(self._saves, save_chunks(head, replica.state))
+            self._save = SaveGivenOut(self._saves, backup_chunks(head, replica.state))
             self._link.reply(ident, encode_begun(self._saves, self._save.chunk(0)))
 
         member.replica.read(ready)  # after all that was acknowledged before

@@ -126,7 +126,7 @@ def list_difference(
     )
 
 
-def may_found(ours: FormAnswer, answers: Mapping[str, FormAnswer]) -> str:
+def may_bootstrap(ours: FormAnswer, answers: Mapping[str, FormAnswer]) -> str:
     """Why ``ours`` may not found a cluster now; "" if it may. ``answers`` are the other peers', by name."""
     names = [name for name, _ in ours.peers]
     if ours.name != min(names):

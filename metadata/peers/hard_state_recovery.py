@@ -60,7 +60,7 @@ class VoterReport:
         return cls(node_id, term, RaftEntryId(*last), decode_configuration(members))
 
 
-def recalled(node_id: str, said: Mapping[str, VoterReport]) -> RecoveredHardState | str:
+def recovered_hard_state(node_id: str, said: Mapping[str, VoterReport]) -> RecoveredHardState | str:
     """The word that ``node_id`` is held to by all that was ``said``, by node id; or why that is not all."""
     members = [member for one in said.values() for member in one.configuration.members]
     others = {m.node_id: m.name for m in members if m.votes and m.node_id != node_id}
@@ -85,7 +85,7 @@ def places_of(said: Mapping[str, VoterReport]) -> dict[str, Address]:
     return found
 
 
-async def ask_for_statements(
+async def request_voter_reports(
     endpoint: Endpoint, node_id: str, places: Iterable[Address], cluster_id: str
 ) -> tuple[dict[str, VoterReport], RecoveredHardState | str]:
     """What is said there now, by node id; and the word that it holds ``node_id`` to, or why there is none.
@@ -118,12 +118,12 @@ async def ask_for_statements(
         async with trio.open_nursery() as asking:
             for place in places:
                 asking.start_soon(ask, place)
-        word = recalled(node_id, first)
+        word = recovered_hard_state(node_id, first)
         if isinstance(word, RecoveredHardState):
             async with trio.open_nursery() as asking:
                 for link in links.values():
                     asking.start_soon(ask_again, link)
-            word = joined(word, recalled(node_id, again))
+            word = joined(word, recovered_hard_state(node_id, again))
         nursery.cancel_scope.cancel()
     return first, word
 

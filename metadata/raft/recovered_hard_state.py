@@ -104,12 +104,12 @@ def _flat(hard_state: HardState) -> tuple[int, str]:
     return hard_state.term, hard_state.vote
 
 
-def encode_ghost(word: RecoveredHardState) -> bytes:
+def encode_hard_state(word: RecoveredHardState) -> bytes:
     """As the file's content after its checksum."""
     return pack([GHOST_FORMAT, *word.last, *_flat(word.hard_state)])
 
 
-def decode_ghost(body: bytes) -> RecoveredHardState:
+def decode_hard_state(body: bytes) -> RecoveredHardState:
     """What the file says after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
     (form, *_) = stored(body, row(number(), later=True), GHOST)
     if form != GHOST_FORMAT:

@@ -17,7 +17,7 @@ from ...runtime.interfaces.errors import DistributedLogError, LeaseExpired, NotA
 from ...runtime.net.link import Link
 from ..model.command_results import CommandResult
 from ..model.commands import Expire, encode_command
-from ..model.request_identity import owner_by
+from ..model.request_identity import request_identity
 from .replica import RaftReplica
 
 STEP_S = 0.1
@@ -90,7 +90,7 @@ class Leases:
             if error is None and (held is None or lease in self._ending):
                 error = LeaseExpired(f"lease {lease} is gone")
             elif error is None:
-                error = self.why_not(lease, owner_by(link.principal, link.token))
+                error = self.why_not(lease, request_identity(link.principal, link.token))
             if error is None and held is not None:
                 self._keep(lease, link, asked_at + held.ttl_ms / 1000)
             reply(error)

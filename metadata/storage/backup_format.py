@@ -71,7 +71,7 @@ _BEGUN = row(number(1), _BLOB)
 _CHUNK = row(_BLOB)
 
 
-def save_chunks(head: BackupHeader, state: KeyValueState) -> Iterator[bytes]:
+def backup_chunks(head: BackupHeader, state: KeyValueState) -> Iterator[bytes]:
     """All of a save, as the state is at this call, without its secrets.
 
     Raises `InvalidRequest` when more changes meanwhile.

@@ -20,7 +20,12 @@ from ...runtime.interfaces.host import Disk
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import flag, mapping, number, row, stored, text
 from ..model.configuration import MEMBERS_MAX, Configuration, Member
-from ..raft.recovered_hard_state import GHOST, RecoveredHardState, decode_ghost, encode_ghost
+from ..raft.recovered_hard_state import (
+    GHOST,
+    RecoveredHardState,
+    decode_hard_state,
+    encode_hard_state,
+)
 
 MEMBERS = "MEMBERS"
 MEMBERS_FORMAT = 1
@@ -76,7 +81,7 @@ def decode_members(body: bytes) -> MemberIdentity:
 
 async def store_ghost(disk: Disk, word: RecoveredHardState) -> None:
     """What a node promised that has lost a part of its log; durable when this returns."""
-    body = encode_ghost(word)
+    body = encode_hard_state(word)
     await replace_file(disk, GHOST, xxhash.xxh3_64_digest(body) + body)
 
 
@@ -89,7 +94,7 @@ async def load_ghost(disk: Disk) -> RecoveredHardState | None:
     if content is None or xxhash.xxh3_64_digest(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
         return None
     try:
-        return decode_ghost(content[DIGEST_BYTES:])
+        return decode_hard_state(content[DIGEST_BYTES:])
     except CorruptData:
         return None
 

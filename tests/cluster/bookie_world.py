@@ -128,7 +128,7 @@ class World:
     async def begin_recovery(self) -> None:
         """The record says that the ledger's writer is gone."""
         opened = await self.record()
-        await self.metadata.transact(transactions.change_share(opened, opened.in_recovery(), 1))
+        await self.metadata.transact(transactions.change_ops(opened, opened.in_recovery(), 1))
 
     async def ledger(
         self,
@@ -139,10 +139,10 @@ class World:
     ) -> None:
         """Create the ledger's record, closed where ``last_entry`` is given."""
         ledger = LedgerMetadata(LEDGER, *sizes, ensembles, KEY)
-        await self.metadata.transact(transactions.creation_share(ledger, ()))
+        await self.metadata.transact(transactions.creation_ops(ledger, ()))
         if last_entry is not None:
             closed = ledger.close_by_writer(last_entry, 10 * (last_entry + 1))
-            await self.metadata.transact(transactions.closing_share(closed, 1, ()))
+            await self.metadata.transact(transactions.close_ops(closed, 1, ()))
 
     async def record(self) -> LedgerMetadata:
         found = await self.metadata.get(keys.ledger_key(LEDGER))

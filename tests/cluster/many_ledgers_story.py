@@ -102,7 +102,7 @@ async def make(namespace: Any, count: int, *, closed: bool) -> list[int]:
             batch.append(record)
         share = Transaction()
         for record in batch:
-            share += transactions.creation_share(record, ())
+            share += transactions.creation_ops(record, ())
         assert (await namespace.metadata.transact(share)).succeeded
         await _fill(namespace, batch, closed, len(made))
         made += [record.ledger_id for record in batch]

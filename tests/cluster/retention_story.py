@@ -27,7 +27,7 @@ from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.log_reader import LogReader
-from distributedlog.log.segments.replaced_ledgers import DeletionShare
+from distributedlog.log.segments.replaced_ledgers import DeletionOps
 from distributedlog.metadata.model.transaction import Delete, Transaction
 from distributedlog.runtime.interfaces.errors import LogTruncated
 from tests.log.conftest import World
@@ -151,7 +151,7 @@ async def _write(ns: Namespace, name: str, one: Played, acked_at: list[float]) -
                 acked_at[-1] = now  # the roll was not done yet
 
 
-async def _janitors(world: World, one: Played, share: DeletionShare, chance: Random) -> None:
+async def _janitors(world: World, one: Played, share: DeletionOps, chance: Random) -> None:
     """One after the other; a killed one stops in mid-step, or goes on for a lease beside its successor."""
     each_s = one.minutes * 60 / (one.kills + 1)
     async with trio.open_nursery() as nursery:

@@ -180,10 +180,10 @@ async def test_limbo_ends_beside_a_program_that_has_written_since_before_the_los
         """Segment after segment, each open for a while and without entries: none is to be copied."""
         while True:
             ledger = LedgerMetadata(await ids.next(), 3, 3, 2, (Fragment(0, BOOKIES, 0),), KEY)
-            await metadata.transact(transactions.creation_share(ledger, ()))
+            await metadata.transact(transactions.creation_ops(ledger, ()))
             await trio.sleep(open_s)
             closed = ledger.close_by_writer(-1, 0)
-            await metadata.transact(transactions.closing_share(closed, 1, ()))
+            await metadata.transact(transactions.close_ops(closed, 1, ()))
 
     async with running(CutDisk()) as store, trio.open_nursery() as nursery:
         pool.clients["b1"] = cast("BookieClient", object())  # empty ledgers ask nothing of it

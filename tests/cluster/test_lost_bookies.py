@@ -266,10 +266,10 @@ async def test_what_has_the_fewest_copies_comes_first_and_of_that_the_smallest()
     members |= {4: ("b1", "b2", "b5"), 5: ("b2", "b3", "b5")}
     for ledger_id, size in sizes.items():
         ledger = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, members[ledger_id], 0),), KEY)
-        await w.metadata.transact(transactions.creation_share(ledger, ()))
+        await w.metadata.transact(transactions.creation_ops(ledger, ()))
         if ledger_id != 2:
             closed = ledger.close_by_writer(9, size)
-            await w.metadata.transact(transactions.closing_share(closed, 1, ()))
+            await w.metadata.transact(transactions.close_ops(closed, 1, ()))
     lost = _lost(w, after_s=0.0)
     for bookie in ("b4", "b5"):
         await _dies(w, bookie)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.coordination.journal_sync_point import known_reach
+from distributedlog.cluster.coordination.journal_sync_point import known_sync_point
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.placement.bookie_pool import BookiePool
@@ -123,7 +123,7 @@ def _wait_until_noted(cluster: Cluster, name: str) -> None:
             client = await pool.connected(found.id, 10.0)
             synced = int(str((await client.info(10.0))["sequence"])) - 1
             with trio.fail_after(NOTED_S):  # another process's doing: there is no event to wait for
-                while (await known_reach(namespace.metadata, found.id))[0] < synced:  # noqa: ASYNC110
+                while (await known_sync_point(namespace.metadata, found.id))[0] < synced:  # noqa: ASYNC110
                     await trio.sleep(0.1)
 
     trio.run(wait)

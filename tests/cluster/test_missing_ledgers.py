@@ -9,8 +9,8 @@ from distributedlog.cluster.gc.ledger_lookup import (
     NEIGHBOURS,
     TOMBSTONES_EVERY_S,
     end_tombstones,
+    ledger_statuses,
     missing_ledgers,
-    standings,
 )
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
@@ -92,7 +92,7 @@ async def test_how_ledgers_stand_is_told_for_who_wants_to_add_to_them() -> None:
         await metadata.hold(ledger, value=record.encode())
     await metadata.hold(9)
 
-    assert await standings(metadata, [1, 2, 3, 4, 5, 9]) == {
+    assert await ledger_statuses(metadata, [1, 2, 3, 4, 5, 9]) == {
         1: LedgerStatus.OPEN,
         2: LedgerStatus.ENDED,
         3: LedgerStatus.ENDED,

@@ -116,10 +116,10 @@ class World(LocalMetadata):
         for ledger_id, first in ((5, 0), (6, 1), (7, 2), (8, 3)):
             bookies = tuple(IDS[first : first + 3])
             made = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, bookies, 0),), bytes(16))
-            await self.transact(transactions.creation_share(made, ()))
+            await self.transact(transactions.creation_ops(made, ()))
             if ledger_id != 6:
                 closed = made.close_by_writer(9, 100)
-                await self.transact(transactions.closing_share(closed, 1, ()))
+                await self.transact(transactions.close_ops(closed, 1, ()))
         await leaving.ask_to_leave(self, IDS[1])
         await self.put(
             keys.under_key(8),

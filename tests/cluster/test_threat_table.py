@@ -21,7 +21,7 @@ from distributedlog.bookie.client.bookie_client import BookieClient
 from distributedlog.bookie.format import bookie_messages as m
 from distributedlog.cluster.coordination.cookie import decode_cookie
 from distributedlog.cluster.repair.auditor_election import ELECTION_KEY
-from distributedlog.cluster.repair.loss_declaration import close_at, give_up
+from distributedlog.cluster.repair.loss_declaration import close_at, declare_lost
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, LedgerMetadata
 from distributedlog.ledger.placement.bookie_pool import BookiePool
@@ -633,7 +633,7 @@ def test_a_writer_that_speaks_the_metadata_protocol_itself(city: City) -> None:
                         await writer.transact(Transaction(compares, what))
             pool = BookiePool(Endpoint(host_of("user/wri"), Hello), writer)
             with pytest.raises(NotAllowed):
-                await give_up(writer, pool, city.ledger, loss, even_so=True)
+                await declare_lost(writer, pool, city.ledger, loss, even_so=True)
             with pytest.raises(InvalidRequest, match="is closed"):
                 await close_at(writer, pool, city.ledger, 0, by="me", why="", even_so=True)
 

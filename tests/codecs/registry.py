@@ -432,10 +432,10 @@ CODECS = [
     ),
     Codec(
         "GHOST",
-        ghost.decode_ghost,
-        [ghost.encode_ghost(WORD)],
+        ghost.decode_hard_state,
+        [ghost.encode_hard_state(WORD)],
         STORED,
-        ("metadata/raft/recovered_hard_state.py decode_ghost",),
+        ("metadata/raft/recovered_hard_state.py decode_hard_state",),
     ),
     Codec(
         "a voter's statement",

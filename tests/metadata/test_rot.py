@@ -13,7 +13,7 @@ from distributedlog.metadata.peers.hard_state_recovery import (
     GIVEN_AWAY,
     TERMS_AHEAD,
     VoterReport,
-    recalled,
+    recovered_hard_state,
 )
 from distributedlog.metadata.raft.ready import HardState
 from distributedlog.metadata.raft.recovered_hard_state import (
@@ -409,13 +409,13 @@ def test_all_other_voters_are_heard_before_anything_is_believed() -> None:
         "b": VoterReport("b", 7, RaftEntryId(3, 9), members),
         "c": VoterReport("c", 4, RaftEntryId(4, 2), members),
     }
-    assert recalled("a", said) == "d must say what this node may have promised"
+    assert recovered_hard_state("a", said) == "d must say what this node may have promised"
     said["d"] = VoterReport("d", 5, RaftEntryId(4, 1), members)
-    assert recalled("a", said) == RecoveredHardState(
+    assert recovered_hard_state("a", said) == RecoveredHardState(
         HardState(7 + TERMS_AHEAD, GIVEN_AWAY), RaftEntryId(4, 2)
     )
-    assert isinstance(recalled("z", said), str)
-    assert isinstance(recalled("a", {}), str)
+    assert isinstance(recovered_hard_state("z", said), str)
+    assert isinstance(recovered_hard_state("a", {}), str)
 
 
 async def test_a_majority_on_older_copies_deletes_nothing_of_a_node_that_was_away(

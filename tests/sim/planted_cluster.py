@@ -83,7 +83,7 @@ def ensemble_change_acknowledged_before_the_metadata() -> None:
         before = change.metadata
         self._decided(version + 1)
         try:
-            await self._store.transact(transactions.change_share(before, proposed, version))
+            await self._store.transact(transactions.change_ops(before, proposed, version))
         except Exception:
             return
 
@@ -93,12 +93,12 @@ def ensemble_change_acknowledged_before_the_metadata() -> None:
 @bug("cluster", directed="testing/sim/ledger/ledger_injected_bugs.py")
 def a_ledger_is_closed_without_compare_and_set() -> None:
     """Inv. 19: a writer closes over a recovery, or the reverse."""
-    original = transactions.closing_share
+    original = transactions.close_ops
 
     def closing_share(*args: Any, **kwargs: Any) -> Transaction:
         return Transaction((), original(*args, **kwargs).operations)
 
-    patch(transactions, "closing_share", closing_share)
+    patch(transactions, "close_ops", closing_share)
 
 
 @bug("cluster")

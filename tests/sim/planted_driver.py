@@ -96,7 +96,7 @@ def a_change_counts_before_the_metadata_has_it() -> None:
 
     async def propose(self: Any, round_: Any) -> None:
         change, version = self._change, round_.version
-        share = transactions.change_share(change.metadata, round_.proposed, version)
+        share = transactions.change_ops(change.metadata, round_.proposed, version)
         self._decided(version + 1)
         try:
             await self._store.transact(share)
@@ -109,23 +109,23 @@ def a_change_counts_before_the_metadata_has_it() -> None:
 @bug("driver", directed="tests/ledger/write/test_ledger_writer.py")
 def the_writer_closes_whatever_the_version() -> None:
     """Inv. 19."""
-    original = transactions.closing_share
+    original = transactions.close_ops
 
     def closing_share(*args: Any) -> Transaction:
         return Transaction((), original(*args).operations)
 
-    patch(transactions, "closing_share", closing_share)
+    patch(transactions, "close_ops", closing_share)
 
 
 @bug("driver", directed="tests/ledger/recovery/test_recovery_driver.py")
 def a_recovery_closes_whatever_the_version() -> None:
     """Inv. 19."""
-    original = transactions.recovered_share
+    original = transactions.recovery_ops
 
     def recovered_share(*args: Any) -> Transaction:
         return Transaction((), original(*args).operations)
 
-    patch(transactions, "recovered_share", recovered_share)
+    patch(transactions, "recovery_ops", recovered_share)
 
 
 @bug("driver")
@@ -186,19 +186,17 @@ def a_record_is_swapped_and_nothing_was_copied() -> None:
 def a_writer_notes_no_holes() -> None:
     """H22b: an audit would hide it."""
     patch(hole_note.MissingRangeRecorder, "look", lambda self, spawn: None)
-    original = transactions.closing_share
-    patch(
-        transactions, "closing_share", lambda closed, version, holes: original(closed, version, ())
-    )
+    original = transactions.close_ops
+    patch(transactions, "close_ops", lambda closed, version, holes: original(closed, version, ()))
 
 
 @bug("driver", directed="tests/ledger/test_recovery_holes.py")
 def a_recovery_notes_no_holes() -> None:
     """H22b; the world audits before it asks for these copies."""
-    original = transactions.recovered_share
+    original = transactions.recovery_ops
     patch(
         transactions,
-        "recovered_share",
+        "recovery_ops",
         lambda b, c, version, holes, n: original(b, c, version, (), n),
     )
 

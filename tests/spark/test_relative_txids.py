@@ -23,7 +23,7 @@ from distributedlog import Namespace, blocking, open_namespace  # noqa: E402
 from distributedlog.runtime.interfaces.errors import CorruptData  # noqa: E402
 from distributedlog.spark.archive.archive_store import store_of  # noqa: E402
 from distributedlog.spark.client.spark_client import run  # noqa: E402
-from distributedlog.spark.options.filter_pushdown import narrowed  # noqa: E402
+from distributedlog.spark.options.filter_pushdown import filter_bounds  # noqa: E402
 from distributedlog.spark.options.options import SourceOptions  # noqa: E402
 from distributedlog.spark.read.batch_reader import BatchReader  # noqa: E402
 from distributedlog.spark.read.table_schema import Projection, projection  # noqa: E402
@@ -114,7 +114,7 @@ def by_spark(uri: str, name: str, *filters: Any, **options: object) -> list[Row]
     """What the tasks of a batch give, before Spark filters."""
     given = {"uri": uri, "log": name, **{key: str(value) for key, value in options.items()}}
     reader = BatchReader(SourceOptions.parse(given, "batch"), asked())
-    reader.narrowing = narrowed(filters, None)
+    reader.narrowing = filter_bounds(filters, None)
     rows: list[Row] = []
     for task in reader.partitions():
         for batch in reader.read(task):

@@ -25,8 +25,8 @@ from distributedlog.spark.client.delegation_token import (
     LOGS_MAX,
     STREAM_S,
     DelegatedToken,
-    narrowing_of,
     paths_of,
+    token_scope,
 )
 from distributedlog.spark.options.options import SinkOptions, SourceOptions
 from tests.cluster.story import Cluster
@@ -45,14 +45,14 @@ def sink(**given: str) -> SinkOptions:
 
 
 def test_tasks_are_lent_their_querys_logs_and_what_it_does_there() -> None:
-    assert narrowing_of("ns", source(log="orders/eu")) == (("ns", "orders/eu", READ),)
-    assert narrowing_of("ns", source(logs="b,a")) == (("ns", "a", READ), ("ns", "b", READ))
-    assert narrowing_of("ns", source(logPattern="orders/*")) == (("ns", "orders/", READ),)
-    assert narrowing_of("ns", sink(log="x")) == (("ns", "x", READ | WRITE),)
-    assert narrowing_of("ns", sink(log="x", createLogs="true")) == (
+    assert token_scope("ns", source(log="orders/eu")) == (("ns", "orders/eu", READ),)
+    assert token_scope("ns", source(logs="b,a")) == (("ns", "a", READ), ("ns", "b", READ))
+    assert token_scope("ns", source(logPattern="orders/*")) == (("ns", "orders/", READ),)
+    assert token_scope("ns", sink(log="x")) == (("ns", "x", READ | WRITE),)
+    assert token_scope("ns", sink(log="x", createLogs="true")) == (
         ("ns", "x", READ | WRITE | MANAGE),
     )
-    assert narrowing_of("ns", sink()) == (("ns", "", READ | WRITE),)
+    assert token_scope("ns", sink()) == (("ns", "", READ | WRITE),)
 
 
 @pytest.mark.parametrize(

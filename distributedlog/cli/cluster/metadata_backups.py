@@ -19,7 +19,7 @@ from ..framework.options import (
     force_option,
     replaceable,
 )
-from ..framework.output import counted, emit
+from ..framework.output import emit, plural
 
 if TYPE_CHECKING:
     from ...metadata.node.force_new_cluster import LoadedBackup
@@ -106,7 +106,7 @@ def restore(
     until "dlog metadata gc resume".
     """
     from ...cluster.declarations.config import format_address, parse_address
-    from ...metadata.node.force_new_cluster import read_save
+    from ...metadata.node.force_new_cluster import read_backup
     from ...runtime.disk.directory_disk import DirectoryDisk
     from ..connection.cluster_connection import run
 
@@ -118,7 +118,7 @@ def restore(
     async def work() -> dict[str, Any]:
         source = DirectoryDisk(directory)
         try:
-            saved = await read_save(source, file.name)
+            saved = await read_backup(source, file.name)
         finally:
             await source.close()
         async with locked(data / "metadata") as disk:
@@ -249,7 +249,7 @@ async def locked(path: Path) -> AsyncIterator["Disk"]:
 
 async def _write(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "LoadedBackup":
     """Write a save; a file is read back before it gets its name. Raises `CorruptData`, `DiskFailed`."""
-    from ...metadata.node.force_new_cluster import read_save, saved_from, write_save
+    from ...metadata.node.force_new_cluster import read_backup, saved_from, write_backup
     from ...runtime.disk.directory_disk import DirectoryDisk
 
     passed: list[bytes] = []
@@ -264,12 +264,12 @@ async def _write(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "LoadedBack
             yield chunk
 
     if out.unfinished is None:
-        await write_save(out.write_in_thread, passing())
+        await write_backup(out.write_in_thread, passing())
         return await saved_from(again(), "the save")
-    await write_save(out.write_in_thread, chunks)
+    await write_backup(out.write_in_thread, chunks)
     disk = DirectoryDisk(out.unfinished.parent)
     try:
-        return await read_save(disk, out.unfinished.name)
+        return await read_backup(disk, out.unfinished.name)
     finally:
         await disk.close()
 
@@ -278,12 +278,12 @@ async def _refound(
     disk: "Disk", saved: "LoadedBackup", name: str, address: str, why: str
 ) -> dict[str, Any]:
     from ...cluster.coordination.gc_hold import RESUME
-    from ...cluster.coordination.restored_counters import anew
-    from ...metadata.node.force_new_cluster import refound
+    from ...cluster.coordination.restored_counters import restore_counters
+    from ...metadata.node.force_new_cluster import force_new_cluster
     from ...runtime.machine import real_host
 
-    made = anew(saved.state, f"the metadata {why}; look, then: {RESUME}")
-    node_id = await refound(
+    made = restore_counters(saved.state, f"the metadata {why}; look, then: {RESUME}")
+    node_id = await force_new_cluster(
         disk, saved.head, made.state, name=name, address=address, chance=real_host("dlog").random
     )
     return {
@@ -335,7 +335,7 @@ def _tell_anew(settings: Settings, found: dict[str, Any]) -> None:
         return
     print(
         f"{found['name']} ({found['id']}) is the only metadata node of cluster {found['cluster']} now:"
-        f" {counted(found['logs'], 'log')}, as of entry {found['index']}; what was decided after it is not"
+        f" {plural(found['logs'], 'log')}, as of entry {found['index']}; what was decided after it is not"
         " there."
     )
     if found["unreadable"]:

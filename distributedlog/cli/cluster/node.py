@@ -7,7 +7,7 @@ import click
 from ...runtime.declarations.condition_texts import as_json, texts_of
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Group, Settings, common
-from ..framework.output import counted, emit, visible
+from ..framework.output import emit, plural, visible
 
 
 @click.group(cls=Group, examples="dlog node can-stop b2\ndlog node can-stop m1 b1 b2")
@@ -54,7 +54,7 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
             }
         )
     elif found.may:
-        print(f"yes: {counted(found.ledgers, 'ledger')} looked at")
+        print(f"yes: {plural(found.ledgers, 'ledger')} looked at")
     else:
         print("no")
         for text in texts_of(found.conditions):

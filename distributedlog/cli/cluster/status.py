@@ -10,7 +10,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common
-from ..framework.output import counted, emit, prose, size, spare_ids, table
+from ..framework.output import emit, plural, prose, size, spare_ids, table
 
 POLL_S = 0.25
 WATCH_S = 2.0
@@ -189,9 +189,9 @@ def show(found: dict[str, Any]) -> None:
             if rot and any(rot.values()):
                 prose(
                     f"rot on bookie {names.name(bookie['id'])}:"
-                    f" {counted(rot['rotten_ledgers'], 'ledger waits', 'ledgers wait')} to be healed,"
+                    f" {plural(rot['rotten_ledgers'], 'ledger waits', 'ledgers wait')} to be healed,"
                     f" {rot['without_a_good_copy']} of them without a good copy;"
-                    f" {counted(rot['healed_entries'], 'entry', 'entries')} healed since its start",
+                    f" {plural(rot['healed_entries'], 'entry', 'entries')} healed since its start",
                     hang=HANG,
                 )
         noted = len(found["under_replicated"])

@@ -193,6 +193,6 @@ def _text(cell: Any) -> str:
     return visible(str(cell))
 
 
-def counted(count: int, one: str, many: str = "") -> str:
+def plural(count: int, one: str, many: str = "") -> str:
     """Return ``1 ledger`` or ``2,000 ledgers``; without ``many`` an s is appended to ``one``."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..framework.options import CliCommand, Settings, common
-from ..framework.output import counted, emit, size
+from ..framework.output import emit, plural, size
 from ..framework.progress import ticking
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def export(
         emit({"log": name, "to": directory, **_told(made), "seconds": _since(began)})
     else:
         settings.note(
-            f"exported {counted(made.records, 'record')} ({size(made.payload_bytes)}) of {name} from"
-            f" {made.first} up to {made.end} into {counted(len(made.files), 'file')}, digest {made.digest}"
+            f"exported {plural(made.records, 'record')} ({size(made.payload_bytes)}) of {name} from"
+            f" {made.first} up to {made.end} into {plural(len(made.files), 'file')}, digest {made.digest}"
         )
 
 
@@ -131,7 +131,7 @@ def import_(settings: Settings, directory: str, name: str, master: str) -> None:
         settings.note(f"{name} holds this import already, from {first or '-'} to {last or '-'}")
     else:
         settings.note(
-            f"imported {counted(made.records, 'record')} ({size(made.payload_bytes)}) into {name}: txids and"
+            f"imported {plural(made.records, 'record')} ({size(made.payload_bytes)}) into {name}: txids and"
             f" payloads as in {made.log}, positions are new ones, {first or '-'} to {last or '-'}"
         )
 

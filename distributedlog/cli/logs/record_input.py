@@ -11,7 +11,7 @@ import trio
 from ...log.format.record import TXID_MAX
 from ...log.model.log_state import AUTO
 from ...log.model.txid_policy import STRICT
-from ...log.write.record_validation import admit
+from ...log.write.record_validation import validate_record
 from ...runtime.interfaces.errors import (
     DistributedLogError,
     LogEmpty,
@@ -22,7 +22,7 @@ from ...runtime.interfaces.errors import (
 from ..connection.cluster_connection import answer, namespace, waiting
 from ..framework.errors import innermost, say, tell
 from ..framework.options import Settings
-from ..framework.output import counted, emit, size
+from ..framework.output import emit, plural, size
 from ..framework.progress import TICK_S, ProgressLine
 from ..framework.standard_streams import read_some
 from .record_formats import parser
@@ -152,7 +152,7 @@ async def write_stream(
         summary = stored.summary()
         seconds = max(summary["seconds"], 1e-9)
         settings.note(
-            f"{counted(stored.records, 'record')} ({size(stored.bytes)}) in {seconds:.2f} s,"
+            f"{plural(stored.records, 'record')} ({size(stored.bytes)}) in {seconds:.2f} s,"
             f" {stored.records / seconds:,.0f} records/s; {summary['first_dlsn'] or '-'}"
             f" to {summary['last_dlsn'] or '-'}"
         )
@@ -196,11 +196,11 @@ async def _check_first(log: Any, items: Any) -> None:
             with suppress(LogEmpty):
                 last = max(last, (await log.last_record()).txid)
     except LogNotFound:  # it is made by the opening
-        admit(first, payload, 0, log.name, AUTO)
+        validate_record(first, payload, 0, log.name, AUTO)
         return
     except DistributedLogError:
         return  # the end cannot be read now: the opening waits for that, or reports why it cannot
-    admit(first, payload, last, log.name, found.state.policy)
+    validate_record(first, payload, last, log.name, found.state.policy)
 
 
 async def _copy(
@@ -279,7 +279,7 @@ def _tell_failure(settings: Settings, stored: Stored, error: BaseException) -> N
         emit({**summary, "error": {"name": name, "code": code, "message": str(error)}})
         return
     last = f", the last at {stored.last}" if stored.last is not None else ""
-    say(f"{counted(stored.records, 'record is', 'records are')} certainly stored{last}")
+    say(f"{plural(stored.records, 'record is', 'records are')} certainly stored{last}")
 
 
 class _Progress:
@@ -306,7 +306,7 @@ class _Progress:
         self._next = now + self._step
         stored = self._stored
         rate = stored.records / max(now - stored.began, 1e-9)
-        text = f"{counted(stored.records, 'record')}, {size(stored.bytes)}, {rate:,.0f} records/s"
+        text = f"{plural(stored.records, 'record')}, {size(stored.bytes)}, {rate:,.0f} records/s"
         if self._line.shown:
             self._line.show(text)
         else:

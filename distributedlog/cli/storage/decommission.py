@@ -7,7 +7,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common, confirmed, force_option
-from ..framework.output import RateEstimate, counted, emit, visible
+from ..framework.output import RateEstimate, emit, plural, visible
 
 POLL_S = 1.0
 NAMED_MAX = 10
@@ -104,7 +104,7 @@ async def _drained(
         if state.ledgers != left or lines != said:
             left, said = state.ledgers, lines
             told = pace.told(trio.current_time(), left)
-            settings.note("\n".join([f"{counted(left, 'ledger')} left{told}", *lines]))
+            settings.note("\n".join([f"{plural(left, 'ledger')} left{told}", *lines]))
         await trio.sleep(POLL_S)
 
 
@@ -114,12 +114,12 @@ def _show(settings: Settings, names: Any, found: dict[str, Any], cancel: bool) -
     if settings.json:
         emit(found)
     elif cancel:
-        print(f"bookie {who} stays; {counted(found['ledgers'], 'ledger names', 'ledgers name')} it")
+        print(f"bookie {who} stays; {plural(found['ledgers'], 'ledger names', 'ledgers name')} it")
     elif found["drained"]:
         then = "stop it now" if found["running"] else "it is removed from the list within seconds"
         print(f"no ledger needs bookie {who} any more: {then}")
     else:
-        name_it = counted(found["ledgers"], "ledger names", "ledgers name")
+        name_it = plural(found["ledgers"], "ledger names", "ledgers name")
         print(f"bookie {who} is to leave: {name_it} it still")
         for one in found["waiting"]:
             print(f"ledger {one['ledger']}: {visible(names.in_words(one['why']))}")

@@ -8,7 +8,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Group, Settings, common, consent, force_option
-from ..framework.output import counted, emit, size, table, visible
+from ..framework.output import emit, plural, size, table, visible
 
 READ_BYTES = 1024 * 1024
 
@@ -247,7 +247,7 @@ def accept_loss(
             assert first is not None
             assert last is not None
             loss = DeclaredLoss(first, last, by, logs.wall_ms(), why)
-            return await giving_up.give_up(
+            return await giving_up.declare_lost(
                 logs.metadata, pool, ledger, loss, even_so=discard_copies
             )
 
@@ -318,8 +318,8 @@ def audit(settings: Settings) -> None:
     else:
         table(("ledger", "what"), [[one.ledger, names.in_words(one.what)] for one in found])
         print(
-            f"{counted(references.ledgers, 'ledger')}, {counted(references.segments, 'segment')},"
-            f" {counted(references.entries, 'entry', 'entries')} of the index:"
+            f"{plural(references.ledgers, 'ledger')}, {plural(references.segments, 'segment')},"
+            f" {plural(references.entries, 'entry', 'entries')} of the index:"
             f" {len(found) or 'nothing'} that does not fit"
         )
     if found:

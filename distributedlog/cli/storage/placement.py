@@ -64,7 +64,7 @@ def command(
             await placing.forget_policy(metadata)
         if changes:
             await placing.change_policy(metadata, changes)
-        where, names = await placing.standing(metadata), await bookie_names(metadata)
+        where, names = await placing.placement_status(metadata), await bookie_names(metadata)
         if not check and not where.may_miss:
             return names, where, []
         newest = None if check else placing.NEWEST_LEDGERS

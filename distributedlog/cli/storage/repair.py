@@ -6,7 +6,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common, confirmed, force_option
-from ..framework.output import counted, emit, size, visible
+from ..framework.output import emit, plural, size, visible
 
 TOLD_S = 2.0
 AGAIN_S = 2.0
@@ -174,7 +174,7 @@ def _progress(now: Any, seconds: float) -> str:
     """Return the counts of a repair that is under way."""
     done, copied = now.progress, now.copier.copied_bytes
     return (
-        f"{done.full} of {counted(done.ledgers, 'ledger is', 'ledgers are')} full, {len(done.left)}"
+        f"{done.full} of {plural(done.ledgers, 'ledger is', 'ledgers are')} full, {len(done.left)}"
         f" {'waits' if len(done.left) == 1 else 'wait'};"
         f" copied {size(copied)}, {size(copied / max(0.1, seconds))}/s"
     )
@@ -187,7 +187,7 @@ def _show(settings: Settings, names: Any, found: dict[str, Any]) -> None:
     else:
         print(
             f"{found['full']} of"
-            f" {counted(found['ledgers'], 'ledger has all its', 'ledgers have all their')} copies;"
+            f" {plural(found['ledgers'], 'ledger has all its', 'ledgers have all their')} copies;"
             f" copied {size(found['copied_bytes'])} in {found['seconds']:.1f} s"
         )
         for one in found["left"][:NAMED_MAX]:

@@ -6,7 +6,7 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common
-from ..framework.output import counted, emit, visible
+from ..framework.output import emit, plural, visible
 
 POLL_S = 0.5
 
@@ -67,8 +67,8 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
         print(f"bookie {who} is down: it begins when it is up")
     else:
         print(
-            f"bookie {who} has read all: {counted(found['healed_entries'], 'entry', 'entries')} healed since"
-            f" its start, {counted(found['rotten_ledgers'], 'ledger')} with rotten entries left"
+            f"bookie {who} has read all: {plural(found['healed_entries'], 'entry', 'entries')} healed since"
+            f" its start, {plural(found['rotten_ledgers'], 'ledger')} with rotten entries left"
         )
     if wait and not found["done"]:
         raise ExitWithCode(NO)

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from ..framework.options import CliCommand, Group, Settings, common, without_cluster
-from ..framework.output import counted, emit
+from ..framework.output import emit, plural
 from ..framework.progress import ticking
 
 
@@ -211,7 +211,7 @@ def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
         return
     _head(settings)
     click.echo(
-        f"{counted(found['records'], 'record')} of {plan.size} B in {found['seconds']:.2f} s:"
+        f"{plural(found['records'], 'record')} of {plan.size} B in {found['seconds']:.2f} s:"
         f" {found['records_per_s']:,.0f} records/s, {found['bytes_per_s'] / 1e6:,.1f} MB/s"
     )
     for part in ("cold", "hot"):

@@ -20,7 +20,7 @@ from ..interfaces.segment_store import SegmentEntryStore
 from ..model.log_keys import purge_key, state_key
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
-from ..model.writer_log_state import Share, nothing_else
+from ..model.writer_log_state import ExtraOps, no_extra_ops
 from ..read.position_search import sequence_id_at
 from ..read.segment_reader import open_segment, read_header
 from ..read.state_watch import StateWatch
@@ -59,7 +59,7 @@ async def truncate(
             return Transaction()
         return Transaction((), (Put(purge_key(changed.log_id), b""),))
 
-    changed = await change_shared(
+    changed = await update_shared_state(
         metadata,
         state.log_id,
         state.name,
@@ -111,13 +111,13 @@ def _is_sealed(state: LogState) -> bool:
     return state.sealed
 
 
-async def change_shared(
+async def update_shared_state(
     metadata: Metadata,
     log_id: int,
     name: str,
     apply: Callable[[LogState], LogState],
     *,
-    share: Share = nothing_else,
+    share: ExtraOps = no_extra_ops,
 ) -> LogState:
     """Apply a change that may be applied twice; the state that holds it. ``share`` sees the changed state.
 

@@ -28,7 +28,7 @@ from ...runtime.interfaces.errors import (
     OutcomeUnknown,
 )
 from ..format.dlsn import DLSN
-from ..interfaces.error_boundary import contained
+from ..interfaces.error_boundary import error_boundary
 from ..interfaces.open_call import Opening
 from ..model.lock_record import LockRecord
 from ..model.log_keys import incarnation_text, state_key, work_key, worker_key, workers_prefix
@@ -395,7 +395,7 @@ class WorkQueue:
         """Answer what is asked until closed. A task of the namespace."""
         what = f'work queue "{self.name}" of log "{self.log}"'
         try:
-            with self._scope, contained(what, self._end):
+            with self._scope, error_boundary(what, self._end):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follower.run)
                     while self._over is None:

@@ -15,7 +15,7 @@ from ...runtime.interfaces.log_lines import get_logger
 log = get_logger("distributedlog.log")
 
 
-def broken(what: str, error: BaseException) -> DistributedLogError:
+def to_internal_error(what: str, error: BaseException) -> DistributedLogError:
     """The error of whoever it is about; logged, with the traceback, unless it is one of ours already."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -29,9 +29,9 @@ def broken(what: str, error: BaseException) -> DistributedLogError:
 
 
 @contextmanager
-def contained(what: str, fail: Callable[[DistributedLogError], None]) -> Iterator[None]:
+def error_boundary(what: str, fail: Callable[[DistributedLogError], None]) -> Iterator[None]:
     """Around all of a task: what it raises goes to ``fail``, once. A cancellation passes."""
     try:
         yield
     except* Exception as group:
-        fail(broken(what, group))
+        fail(to_internal_error(what, group))

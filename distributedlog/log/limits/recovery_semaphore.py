@@ -19,7 +19,7 @@ from ...runtime.interfaces.errors import (
     RecoveryIncomplete,
 )
 from ...runtime.primitives.backoff import Backoff
-from ..model.writer_log_state import may_pass
+from ..model.writer_log_state import is_retryable
 
 AT_ONCE = 16
 """Each asks every bookie for a fence and a range or two: far below the 256 that a connection may have
@@ -56,7 +56,7 @@ class RecoverySemaphore:
                     done = True
                     return result
             except DistributedLogError as error:
-                if not may_pass(error):
+                if not is_retryable(error):
                     done = True
                     raise
                 last = error

@@ -19,12 +19,12 @@ from .deleted_log import (
 )
 from .log_keys import decode_log_id, incarnation_id, incarnation_text, name_key, state_key
 from .log_state import LogState
-from .position_outcome import CurrentLog, HeldPosition, LogLookup, lifecycle
+from .position_outcome import CurrentLog, HeldPosition, LogLookup, resolve_position
 
 log = get_logger("distributedlog.log")
 
 
-async def find_tombstones(metadata: Metadata, namespace: str, name: str) -> list[DeletedLog]:
+async def find_deleted_logs(metadata: Metadata, namespace: str, name: str) -> list[DeletedLog]:
     """The logs that had this name and were deleted, as far as they are remembered, in that order.
 
     A value that is damaged is as good as forgotten. Raises `UnsupportedFormat`.
@@ -54,7 +54,7 @@ async def look_up(
         successor = "" if other in (None, log_id) else incarnation_text(other)
     if state is not None and not state.deleting:
         return LogLookup(there, renamed=state.name, successor=successor)
-    gone = await find_tombstones(metadata, namespace, name if state is None else state.name)
+    gone = await find_deleted_logs(metadata, namespace, name if state is None else state.name)
     if state is None or any(one.log_id == log_id for one in gone):
         return LogLookup(there, gone, successor=successor)
     if state.end is None:
@@ -62,15 +62,15 @@ async def look_up(
     return LogLookup(there, [*gone, DeletedLog.of(state, 0)], successor=successor)
 
 
-async def explain_gone(
+async def explain_deleted(
     metadata: Metadata, namespace: str, name: str, held: HeldPosition
 ) -> DistributedLogError:
     """Why a log that is not the one of this name now cannot be read from a held position on."""
     found = await look_up(metadata, namespace, name, incarnation_id(held.identity))
-    return lifecycle(held, found).error(name, held)
+    return resolve_position(held, found).error(name, held)
 
 
-async def burial(
+async def deleted_log_ops(
     metadata: Metadata, namespace: str, name: str, tombstone: DeletedLog
 ) -> Transaction:
     """The share of the transaction that deletes a log: its tombstone after those of its name.

@@ -1,8 +1,8 @@
 """What a held position meets: its log goes on, was truncated, deleted, or made again (pure).
 
-One function, `lifecycle`, of what somebody holds and what is found; nothing else decides. A reader that has
-fallen behind, one that is opened, ranges in another process, several logs as one and Spark's queries ask
-it, so one event has one outcome, and the same number of lost records (H154).
+One function, `resolve_position`, of what somebody holds and what is found; nothing else decides. A reader
+that has fallen behind, one that is opened, ranges in another process, several logs as one and Spark's queries
+ask it, so one event has one outcome, and the same number of lost records (H154).
 
 Where nobody answers there is nothing to decide: that is an error of the store, which is asked again.
 """
@@ -151,7 +151,7 @@ class PositionResolution:
         return LogNotFound(message) if self.renamed else LogDeleted(message, detail)
 
 
-def lifecycle(held: HeldPosition, found: LogLookup) -> PositionResolution:
+def resolve_position(held: HeldPosition, found: LogLookup) -> PositionResolution:
     """What has become of the log of this position."""
     there = found.there
     if there is not None and there.identity == held.identity:

@@ -20,18 +20,18 @@ from ...runtime.interfaces.errors import (
 from .log_keys import state_key
 from .log_state import LogState
 
-Share = Callable[[LogState], Awaitable[Transaction]]
+ExtraOps = Callable[[LogState], Awaitable[Transaction]]
 """What else a change writes, given the state it is applied to. What it must know of other keys it reads
 itself, at each try: what was read before a conflict belongs to a state that is no more."""
 
 
-def may_pass(error: DistributedLogError) -> bool:
+def is_retryable(error: DistributedLogError) -> bool:
     """Is the same step worth another try? An unknown outcome is: `WriterLogState.change` looks before it
     acts."""
     return error.retryable or isinstance(error, OutcomeUnknown)
 
 
-async def nothing_else(_: LogState) -> Transaction:
+async def no_extra_ops(_: LogState) -> Transaction:
     """The share of a change that writes the state alone."""
     return Transaction((), ())
 
@@ -66,7 +66,7 @@ class WriterLogState:
         apply: Callable[[LogState], LogState],
         *,
         done: Callable[[LogState], bool],
-        share: Share = nothing_else,
+        share: ExtraOps = no_extra_ops,
     ) -> None:
         """Apply one change in one transaction, once.
 
@@ -79,7 +79,10 @@ class WriterLogState:
             await self._change(apply, done, share)
 
     async def _change(
-        self, apply: Callable[[LogState], LogState], done: Callable[[LogState], bool], share: Share
+        self,
+        apply: Callable[[LogState], LogState],
+        done: Callable[[LogState], bool],
+        share: ExtraOps,
     ) -> None:
         while True:
             if not self._certain:

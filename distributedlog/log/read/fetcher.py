@@ -27,11 +27,11 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ..format.dlsn import DLSN
 from ..format.record import EntryHeader, decode, decode_header
-from ..interfaces.error_boundary import broken, contained
+from ..interfaces.error_boundary import error_boundary, to_internal_error
 from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader
-from ..model.deleted_log_lookup import explain_gone
+from ..model.deleted_log_lookup import explain_deleted
 from ..model.position import Position, ReadStart, TimeStart, TxidStart
-from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, lifecycle
+from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, resolve_position
 from ..model.segment_record import UNKNOWN, SegmentBegin, SegmentRecord
 from ..services.log_context import LogContext
 from .entry_queue import EntryQueue, ReadRange, StarvationDetector
@@ -126,7 +126,7 @@ class Fetcher:
     async def run(self) -> None:
         """Fetch until the end, an error, or the reader is closed. A task of the namespace."""
         try:
-            with self._scope, contained(f'a reader of log "{self._name}"', self.out.end):
+            with self._scope, error_boundary(f'a reader of log "{self._name}"', self.out.end):
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     nursery.start_soon(self._follower.run)
@@ -386,7 +386,7 @@ class Fetcher:
         except DistributedLogError:
             pass
         except Exception as error:  # this is a call of a connection that other logs share
-            self.out.end(broken(f'a reader of log "{self._name}"', error))
+            self.out.end(to_internal_error(f'a reader of log "{self._name}"', error))
         return 0 if self.out.ended else self._at_entry - before
 
     def _deliver(self, record: SegmentRecord, entry: SegmentEntry) -> None:
@@ -526,11 +526,11 @@ async def _resolve_start(
     if isinstance(start, Position):
         held = HeldPosition.of(start)
         if start.incarnation != follower.incarnation:
-            raise await explain_gone(metadata, context.namespace, state.name, held)
+            raise await explain_deleted(metadata, context.namespace, state.name, held)
     else:
         # The log's first position is one like any other: "from the beginning" is no position.
         held = await held_at(metadata, context.ledgers, state, start)
-    verdict = lifecycle(held, LogLookup.of(state))
+    verdict = resolve_position(held, LogLookup.of(state))
     if verdict.met is not PositionOutcome.GO_ON:
         told = verdict.told(state.name, held)
         raise verdict.error_of(f'{told}; at="earliest" begins there')

@@ -29,8 +29,8 @@ from ...runtime.interfaces.errors import (
     LogTruncated,
 )
 from ..format.record import Columns
-from ..interfaces.error_boundary import contained
-from ..model.deleted_log_lookup import explain_gone
+from ..interfaces.error_boundary import error_boundary
+from ..model.deleted_log_lookup import explain_deleted
 from ..model.log_keys import incarnation_id
 from ..model.position import Position
 from ..model.position_outcome import HeldPosition
@@ -347,7 +347,7 @@ class MultiReader:
         """Open and follow the logs until closed. A task of the namespace."""
         finished = False
         try:
-            with self._scope, contained("a reader of several logs", self._end):
+            with self._scope, error_boundary("a reader of several logs", self._end):
                 async with trio.open_nursery() as nursery:
                     for name, log_id in self._names.items():
                         self._take_in(name, log_id, nursery)
@@ -444,7 +444,7 @@ class MultiReader:
         except LogNotFound as error:
             if position is None:
                 raise
-            raise await explain_gone(
+            raise await explain_deleted(
                 context.metadata, context.namespace, name, HeldPosition.of(position)
             ) from error
         to: Literal["end"] | None = "end" if self._to_end else None

@@ -18,7 +18,7 @@ from ..format.record import Columns, EntryHeader, LogRecord, decode, decode_head
 from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader, SegmentEntryStore
 from ..model.log_keys import incarnation_text, segment_key
 from ..model.log_state import LogState
-from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, lifecycle
+from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, resolve_position
 from ..model.segment_record import UNKNOWN, SegmentRecord
 from .segment_reader import open_segment, read_header
 from .state_watch import StateWatch
@@ -189,7 +189,7 @@ async def count_before(
     state = follower.state
     if at is not None:
         held = await held_at(metadata, ledgers, state, at)
-        verdict = lifecycle(held, LogLookup.of(state))
+        verdict = resolve_position(held, LogLookup.of(state))
         if verdict.met is not PositionOutcome.GO_ON:
             raise verdict.error(state.name, held)
     if at is not None and at <= state.truncated_to:

@@ -30,11 +30,11 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ..format.dlsn import DLSN
 from ..format.record import Columns, decode, decode_header
-from ..interfaces.error_boundary import contained
-from ..model.deleted_log_lookup import explain_gone, look_up
+from ..interfaces.error_boundary import error_boundary
+from ..model.deleted_log_lookup import explain_deleted, look_up
 from ..model.log_keys import incarnation_id, incarnation_text, segment_key, state_key
 from ..model.log_state import LogState
-from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, lifecycle
+from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, resolve_position
 from ..model.segment_ranges import WHOLE, SegmentRange
 from ..model.segment_record import SegmentRecord
 from ..services.log_context import LogContext
@@ -328,7 +328,7 @@ class RangeReader:
             number = self._next
             self._next += 1
             part = self._parts[number]
-            with contained(f'a reader of ranges of log "{part.range.log}"', part.fail):
+            with error_boundary(f'a reader of ranges of log "{part.range.log}"', part.fail):
                 await self._fetch(number, part)
                 part.done = True
             if part.error is not None:
@@ -419,7 +419,7 @@ class RangeReader:
         if found is None:
             found = self._found[one.incarnation] = await self._look(one)
         held = part.held(slot or 0)
-        verdict = lifecycle(held, found)
+        verdict = resolve_position(held, found)
         if slot is None and verdict.at is not None and verdict.at[:2] == held.dlsn[:2]:
             return part.at
         if verdict.met is not PositionOutcome.GO_ON:
@@ -482,7 +482,7 @@ async def open_ranges(
     ours = incarnation_text(log_id)
     for one in ranges:
         if one.incarnation != ours:
-            raise await explain_gone(context.metadata, context.namespace, name, one.held)
+            raise await explain_deleted(context.metadata, context.namespace, name, one.held)
     reader = RangeReader(context, [replace(one, log=name) for one in ranges])
     await reader.check()
     context.start(reader.run)

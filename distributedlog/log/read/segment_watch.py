@@ -14,7 +14,7 @@ import trio
 from ...runtime.declarations.options import check_wait
 from ...runtime.interfaces.errors import AlreadyClosed, DistributedLogError, LogTruncated
 from ..format.dlsn import DLSN
-from ..interfaces.error_boundary import contained
+from ..interfaces.error_boundary import error_boundary
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
 from .state_watch import StateWatch
@@ -126,7 +126,10 @@ class SegmentWatch:
     async def run(self) -> None:
         """Follow until closed. A task of the namespace."""
         try:
-            with self._scope, contained(f'a watch of segments of log "{self.name}"', self._end):
+            with (
+                self._scope,
+                error_boundary(f'a watch of segments of log "{self.name}"', self._end),
+            ):
                 await self._follower.run()
         finally:
             self._closed = self._closed or self._follower.error is None

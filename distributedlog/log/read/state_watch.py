@@ -1,8 +1,8 @@
 """A log's state as its readers follow it: loaded once, then pushed by a watch.
 
 Level-triggered (H29): what counts is the newest state, never the steps to it; a watch that fell behind the
-history reads the state and goes on from there. What a reader that cannot go on has met is `lifecycle`'s to
-say, by the state as it is then (H30).
+history reads the state and goes on from there. What a reader that cannot go on has met is
+`resolve_position`'s to say, by the state as it is then (H30).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from ..model.position_outcome import (
     LogLookup,
     PositionOutcome,
     PositionResolution,
-    lifecycle,
+    resolve_position,
 )
 from ..model.segment_record import SegmentRecord
 
@@ -109,8 +109,8 @@ class StateWatch:
             if namespace is not None:
                 name = self.state.name
                 found = await look_up(self._metadata, namespace, name, self._log_id)
-            return lifecycle(held, found)
-        return lifecycle(held, LogLookup.of(self.state))
+            return resolve_position(held, found)
+        return resolve_position(held, LogLookup.of(self.state))
 
     def check_position(self, segment: int, entry: int, slot: int | None = None) -> None:
         """Raise `LogTruncated` or `LogDeleted` where the entry here may be cut off: it is time to `meet`.

@@ -37,9 +37,9 @@ from ..model.segment_record import EMPTY_END, UNKNOWN, SegmentEnd
 from ..model.txid_policy import out_of_order
 from ..services.log_context import LogContext
 from ..takeover.takeover import CREATE_ATTEMPTS
-from ..write.record_validation import admit_columns
+from ..write.record_validation import validate_columns
 from .app_versions import LinkContent
-from .staged_ledgers import StagedLedger, delete_unlinked
+from .staged_ledgers import StagedLedger, delete_staged
 
 ENTRY_BYTES = 256 * 1024
 CLOSE_ATTEMPTS = 5
@@ -138,7 +138,7 @@ class SegmentWriter:
         self._check_open()
         self._decide(at_link=txids is None)
         rule = self._state.policy
-        taken = admit_columns(txids, payloads, self._last, self._strict, self._name, rule)
+        taken = validate_columns(txids, payloads, self._last, self._strict, self._name, rule)
         taken.keep()
         if txids is None:
             own = [0] * taken.number
@@ -268,7 +268,7 @@ class SegmentWriter:
         self._ledger.abort()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S):
             try:
-                await delete_unlinked(
+                await delete_staged(
                     self._metadata, self._ledgers, self._state.log_id, self.ledger_id
                 )
             except DistributedLogError:

@@ -18,7 +18,7 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ..interfaces.segment_store import SegmentEntryStore
 from ..model.deleted_log import DeletedLog
-from ..model.deleted_log_lookup import burial
+from ..model.deleted_log_lookup import deleted_log_ops
 from ..model.log_keys import (
     all_workers_prefix,
     lock_key,
@@ -35,9 +35,9 @@ from ..model.stored_settings import conf_key
 from ..model.writer_log_state import WriterLogState
 from ..services.log_context import LogContext
 from ..takeover.takeover import recover_patiently
-from .replaced_ledgers import sweep_retired
-from .segment_purge import SEGMENTS_AT_ONCE, removal_share
-from .staged_ledgers import delete_unlinked, list_unlinked
+from .replaced_ledgers import sweep_replaced
+from .segment_purge import SEGMENTS_AT_ONCE, removal_ops
+from .staged_ledgers import delete_staged, list_staged
 
 ATTEMPTS = 5
 PAGE = 1000
@@ -64,9 +64,9 @@ async def sweep(metadata: Metadata, ledgers: SegmentEntryStore, log_id: int) -> 
     ):
         while (page := await metadata.range(prefix, prefix_end(prefix), limit=PAGE)).items:
             await metadata.transact(Transaction((), tuple(Delete(item.key) for item in page.items)))
-    for ledger_id, _ in await list_unlinked(metadata, log_id):
-        await delete_unlinked(metadata, ledgers, log_id, ledger_id)
-    await sweep_retired(metadata, ledgers.deletion_share, log_id)
+    for ledger_id, _ in await list_staged(metadata, log_id):
+        await delete_staged(metadata, ledgers, log_id, ledger_id)
+    await sweep_replaced(metadata, ledgers.deletion_share, log_id)
 
 
 async def note_end(context: LogContext, owned: WriterLogState) -> None:
@@ -95,7 +95,7 @@ async def delete_claimed(context: LogContext, owned: WriterLogState, namespace: 
         await owned.refresh()
         state = owned.state
         last = min(state.first_segment + SEGMENTS_AT_ONCE - 1, state.last_segment)
-        share = await removal_share(owned.metadata, state, last, ledgers.deletion_share)
+        share = await removal_ops(owned.metadata, state, last, ledgers.deletion_share)
         key = state_key(state.log_id)
         compare = Compare.version(key, owned.version)
         if last < state.last_segment:
@@ -114,7 +114,7 @@ async def delete_claimed(context: LogContext, owned: WriterLogState, namespace: 
                 ),
             )
             tombstone = DeletedLog.of(state, context.wall_ms())
-            share += await burial(owned.metadata, namespace, state.name, tombstone)
+            share += await deleted_log_ops(owned.metadata, namespace, state.name, tombstone)
         reply = await owned.metadata.transact(own + share)
         if reply.succeeded and last == state.last_segment:
             await sweep(owned.metadata, ledgers, owned.log_id)

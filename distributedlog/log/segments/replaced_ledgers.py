@@ -18,12 +18,12 @@ from ..model.segment_record import SegmentRecord
 
 log = get_logger("distributedlog.log")
 
-DeletionShare = Callable[[int], Awaitable[Transaction]]
+DeletionOps = Callable[[int], Awaitable[Transaction]]
 """Of a ledger, by id: the share that turns it to DELETING; empty where it is gone."""
 
 
-async def delete_retired(
-    metadata: Metadata, ledgers: LedgerFinder, deletion_share: DeletionShare, item: KeyValue
+async def delete_replaced(
+    metadata: Metadata, ledgers: LedgerFinder, deletion_share: DeletionOps, item: KeyValue
 ) -> bool:
     """Delete the ledger that a ``retired/`` key names; False where a segment still lies in it.
 
@@ -54,7 +54,7 @@ async def delete_retired(
     return gone and reply.succeeded
 
 
-async def sweep_retired(metadata: Metadata, deletion_share: DeletionShare, log_id: int) -> None:
+async def sweep_replaced(metadata: Metadata, deletion_share: DeletionOps, log_id: int) -> None:
     """Delete all that merges have left of a log that is being deleted: nobody reads it any more."""
     async for item in Scan(metadata, retired_prefix(log_id)):
         try:

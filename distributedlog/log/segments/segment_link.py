@@ -34,7 +34,7 @@ from ..model.log_state import GIVEN, LogState
 from ..model.segment_ranges import SegmentToken
 from ..model.segment_record import SegmentEnd, SegmentRecord
 from ..model.txid_policy import at_link
-from ..model.writer_log_state import may_pass
+from ..model.writer_log_state import is_retryable
 from ..services.lease_session import LogLock
 from ..services.log_context import LogContext
 from ..takeover.log_lock import claim
@@ -128,7 +128,7 @@ class Linking:
                 if trio.current_time() >= deadline:
                     raise VersionConflict(f"{error}; it was tried for too long") from error
             except DistributedLogError as error:
-                if error.definite or not may_pass(error) or trio.current_time() >= deadline:
+                if error.definite or not is_retryable(error) or trio.current_time() >= deadline:
                     raise
             await trio.sleep(RETRY_S)
         raise AssertionError("it ends by an answer")

@@ -38,7 +38,7 @@ from ..model.segment_record import SegmentRecord
 from ..read.segment_reader import open_segment
 from ..services.log_context import LogContext
 from .external_segment_writer import create_unlinked_ledger
-from .staged_ledgers import StagedLedger, delete_unlinked
+from .staged_ledgers import StagedLedger, delete_staged
 
 SEGMENTS_MAX = 256
 """Of one merge: some 80 KiB of a transaction."""
@@ -68,7 +68,7 @@ class MergeCandidate:
 
     def takes(self, record: SegmentRecord) -> bool:
         """May it come next? What is large, or shares a ledger already, never may."""
-        if not worth_it(record):
+        if not is_worth_merging(record):
             return False
         if not self.members:
             return True
@@ -90,7 +90,7 @@ class MergeCandidate:
         self._entries += record.last_entry + 1
 
 
-def worth_it(record: SegmentRecord) -> bool:
+def is_worth_merging(record: SegmentRecord) -> bool:
     """Is it a segment that gains by being merged?"""
     return (
         record.closed
@@ -112,7 +112,7 @@ class _Copied:
     """xxh3_64 of each entry's payload, as it was read."""
 
 
-async def runs(
+async def merge_candidates(
     context: LogContext,
     state: LogState,
     first: int,
@@ -133,7 +133,7 @@ async def runs(
         context.metadata, segment_key(state.log_id, first), segment_key(state.log_id, upto + 1)
     ):
         record = SegmentRecord.decode(item.value)
-        fits = worth_it(record) and await _may_go(context, state.log_id, record)
+        fits = is_worth_merging(record) and await _may_go(context, state.log_id, record)
         if fits and run.takes(record):
             run.take(record)
             continue
@@ -177,7 +177,7 @@ async def compact(
     state = LogState.decode(found.value)
     merged = ledgers = 0
     async with aclosing(
-        runs(
+        merge_candidates(
             context,
             state,
             first,
@@ -236,7 +236,7 @@ async def _merge(context: LogContext, state: LogState, members: Sequence[Segment
             writer.abort()
             goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
             with goodbye, suppress(DistributedLogError):  # else it is collected
-                await delete_unlinked(
+                await delete_staged(
                     context.metadata, context.ledgers, state.log_id, writer.ledger_id
                 )
 

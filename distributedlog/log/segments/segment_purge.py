@@ -10,7 +10,7 @@ from ...runtime.interfaces.errors import OutcomeUnknown
 from ..model.log_keys import purge_key, segment_key, state_key
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
-from .replaced_ledgers import DeletionShare
+from .replaced_ledgers import DeletionOps
 
 SEGMENTS_AT_ONCE = 200
 """A ledger's share is a handful of operations; a transaction has at most 4,096."""
@@ -37,7 +37,7 @@ async def last_below(metadata: Metadata, state: LogState) -> int:
 
 
 async def purge(
-    metadata: Metadata, log_id: int, upto: int, deletion_share: DeletionShare
+    metadata: Metadata, log_id: int, upto: int, deletion_share: DeletionOps
 ) -> int | None:
     """Remove the segments of a log up to number ``upto``, as far as they are below the truncation point.
 
@@ -70,18 +70,18 @@ async def _remove(
     found: KeyValue,
     state: LogState,
     last: int,
-    deletion_share: DeletionShare,
+    deletion_share: DeletionOps,
 ) -> bool:
     share = Transaction(
         (Compare.version(found.key, found.version),),
         (Put(found.key, state.without_segments_to(last).encode()),),
     )
-    share += await removal_share(metadata, state, last, deletion_share)
+    share += await removal_ops(metadata, state, last, deletion_share)
     return (await metadata.transact(share)).succeeded
 
 
-async def removal_share(
-    metadata: Metadata, state: LogState, last: int, deletion_share: DeletionShare
+async def removal_ops(
+    metadata: Metadata, state: LogState, last: int, deletion_share: DeletionOps
 ) -> Transaction:
     """The share of a transaction that removes a log's segments up to number ``last``, with their ledgers.
 

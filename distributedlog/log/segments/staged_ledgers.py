@@ -53,7 +53,7 @@ class StagedLedger:
         return cls(*fit(fields, _UNLINKED, "an unlinked ledger's note"))
 
 
-async def list_unlinked(metadata: Metadata, log_id: int) -> list[tuple[int, StagedLedger]]:
+async def list_staged(metadata: Metadata, log_id: int) -> list[tuple[int, StagedLedger]]:
     """The ledgers of a log that are not linked, by id, finished or not; without what cannot be read."""
     found: list[tuple[int, StagedLedger]] = []
     async for item in Scan(metadata, unlinked_prefix(log_id)):
@@ -64,7 +64,7 @@ async def list_unlinked(metadata: Metadata, log_id: int) -> list[tuple[int, Stag
     return found
 
 
-async def delete_unlinked(
+async def delete_staged(
     metadata: Metadata, ledgers: LedgerFinder, log_id: int, ledger_id: int
 ) -> bool:
     """Delete a ledger unless a log refers to it. True: it is gone (also when it was already).
@@ -96,7 +96,7 @@ async def delete_unlinked(
     )
 
 
-async def collect(
+async def collect_staged(
     metadata: Metadata, ledgers: LedgerFinder, log_id: int, *, older_than_ms: int, now_ms: int
 ) -> list[int]:
     """Delete unlinked ledgers that nobody will link any more; their ids.
@@ -107,13 +107,13 @@ async def collect(
     """
     versions: dict[str, int | None] = {}
     gone: list[int] = []
-    for ledger_id, unlinked in await list_unlinked(metadata, log_id):
+    for ledger_id, unlinked in await list_staged(metadata, log_id):
         if unlinked.app and unlinked.app not in versions:
             note = await metadata.get(txn_key(log_id, unlinked.app))
             versions[unlinked.app] = None if note is None else AppVersion.decode(note.value).version
         last = versions.get(unlinked.app)
         passed = last is not None and last >= unlinked.version
-        if (passed or now_ms - unlinked.created_ms > older_than_ms) and await delete_unlinked(
+        if (passed or now_ms - unlinked.created_ms > older_than_ms) and await delete_staged(
             metadata, ledgers, log_id, ledger_id
         ):
             gone.append(ledger_id)

@@ -24,7 +24,7 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..interfaces.error_boundary import broken
+from ..interfaces.error_boundary import to_internal_error
 from ..model.log_keys import lock_key, state_key
 from ..model.writer_log_state import WriterLogState
 
@@ -269,7 +269,7 @@ class LeaseSession:
         try:
             await lock.take_again()
         except Exception as raised:  # of one log: the lease is everybody's
-            error = broken("a lock that was taken again", raised)
+            error = to_internal_error("a lock that was taken again", raised)
             if not (error.fatal_to_writer or isinstance(error, LogNotFound | SubscriptionLost)):
                 raise error from raised
             if lock in self._locks:

@@ -25,7 +25,7 @@ from ...runtime.interfaces.errors import (
     InvalidRequest,
 )
 from ...runtime.interfaces.log_lines import get_logger
-from ..interfaces.error_boundary import contained
+from ..interfaces.error_boundary import error_boundary
 from ..model.log_keys import (
     decode_log_id,
     encode_log_id,
@@ -143,7 +143,7 @@ class LogWatch:
     async def run(self) -> None:
         """Follow until closed. A task of the namespace."""
         try:
-            with self._scope, contained(f"a watch of the logs of {self._path}", self._close):
+            with self._scope, error_boundary(f"a watch of the logs of {self._path}", self._close):
                 while True:
                     await self._follow()
         finally:

@@ -15,7 +15,7 @@ from ...metadata.model.transaction import Compare, KeyValue, Put, Transaction
 from ...runtime.interfaces.errors import DistributedLogError, OutcomeUnknown, SubscriptionLost
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
-from ..interfaces.error_boundary import contained
+from ..interfaces.error_boundary import error_boundary
 from ..model.position import Position
 from ..model.segment_expiry import UNHELD
 from .lease_session import Start
@@ -136,7 +136,7 @@ class PositionCommits:
     async def _run(self) -> None:
         """Write all that has moved whenever one is due. A task of the namespace."""
         backoff = Backoff()
-        with contained("the task that commits positions", self._fail):
+        with error_boundary("the task that commits positions", self._fail):
             while True:
                 due_at = min((one.due_at for one in self._moved), default=float("inf"))
                 with trio.move_on_at(due_at):

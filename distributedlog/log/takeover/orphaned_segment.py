@@ -34,7 +34,7 @@ class OrphanObservation:
     one, and cannot close the one before."""
 
 
-async def look_at(context: LogContext, log_id: int) -> OrphanObservation | None:
+async def observe_orphan(context: LogContext, log_id: int) -> OrphanObservation | None:
     """Who may have left it? None: nothing is in progress, or somebody holds it.
 
     Raises `LedgerStateUnknown` where too few bookies answer to tell.
@@ -54,14 +54,14 @@ async def look_at(context: LogContext, log_id: int) -> OrphanObservation | None:
     return OrphanObservation(state.epoch, state.open_from, tuple(lacs))
 
 
-async def close_unmoved(context: LogContext, log_id: int, before: object, *, why: str) -> bool:
+async def close_unchanged(context: LogContext, log_id: int, before: object, *, why: str) -> bool:
     """Recover and close what is in progress, if all is as it was ``before``.
 
     That is a `OrphanObservation` of `LOOKS_APART_S` ago at least. ``why`` stands beside who did it. False:
     somebody is at it, or was. Raises `RecoveryIncomplete`, and what keeps a bookie from being asked: it may
     work later.
     """
-    now = await look_at(context, log_id)
+    now = await observe_orphan(context, log_id)
     if now is None or now != before:
         return False
     found = await context.metadata.get(state_key(log_id))
@@ -88,13 +88,13 @@ async def close_unmoved(context: LogContext, log_id: int, before: object, *, why
     return True
 
 
-async def close_abandoned(context: LogContext, log_id: int, segment: int) -> bool:
+async def close_orphaned(context: LogContext, log_id: int, segment: int) -> bool:
     """Close what is in progress from ``segment`` on, after two looks; False where somebody is at it.
 
-    Raises as `close_unmoved`.
+    Raises as `close_unchanged`.
     """
-    before = await look_at(context, log_id)
+    before = await observe_orphan(context, log_id)
     if before is None or before.open_from != segment:
         return False
     await trio.sleep(LOOKS_APART_S)
-    return await close_unmoved(context, log_id, before, why="retention")
+    return await close_unchanged(context, log_id, before, why="retention")

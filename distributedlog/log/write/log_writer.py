@@ -31,7 +31,7 @@ from ..format.record import (
     columns_of,
     txid_and_payload,
 )
-from ..interfaces.error_boundary import contained
+from ..interfaces.error_boundary import error_boundary
 from ..model.log_keys import incarnation_text
 from ..model.log_state import BYTES, LogState
 from ..model.position import Position
@@ -41,7 +41,7 @@ from ..services.lease_session import LogLock
 from ..services.log_context import LogContext
 from .entry_batch import PendingBulk, PendingWrite
 from .producer_state_manager import OpenedProducer, ProducerStateManager
-from .record_validation import admit_columns
+from .record_validation import validate_columns
 from .send_queue import MakeSink, SendQueue
 from .sequenced_writer import SequencedWriter
 from .txid_admission import TxidAdmission
@@ -225,7 +225,7 @@ class LogWriter:
         pipeline, source = self.pipeline, self._source
         pipeline.raise_if_over()
         bulk = PendingBulk(len(payloads) if txids is None else len(txids))
-        taken = admit_columns(
+        taken = validate_columns(
             txids, payloads, source.last, self.checks_txids, self._name, source.rule
         )
         at = wanted = 0  # where it is, and for how many bytes there was no room there
@@ -598,7 +598,10 @@ class LogWriter:
     async def run(self) -> None:
         """Roll, until the writer ends. A task of the namespace."""
         try:
-            with self._scope, contained(f'the writer of log "{self._name}"', self.pipeline.fail):
+            with (
+                self._scope,
+                error_boundary(f'the writer of log "{self._name}"', self.pipeline.fail),
+            ):
                 await self._sink.run()
             if not self._closed:  # it failed: the next writer need not wait for the lease
                 await self._claim.give_back()

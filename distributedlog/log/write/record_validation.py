@@ -41,7 +41,7 @@ def exact_txid(txid: Any) -> int:
     return int(txid)
 
 
-def admit(
+def validate_record(
     txid: object, payload: object, floor: int, name: str, rule: str
 ) -> tuple[int | None, bytes]:
     """Check one record and return its txid and payload as plain int and bytes.
@@ -74,10 +74,11 @@ def admit(
     return own, plain
 
 
-def admit_set(
+def validate_record_set(
     txids: Sequence[object], payloads: Sequence[object], floor: int, name: str, rule: str
 ) -> tuple[int | None, list[bytes]]:
-    """The txid and the payloads of a set, as `admit` gives them. Raises as that; all are taken, or none."""
+    """The txid and the payloads of a set, as `validate_record` gives them. Raises as that; all are taken, or
+    none."""
     if not payloads:
         raise InvalidRequest("a set has at least one record")
     if any(txid != txids[0] for txid in txids):
@@ -88,7 +89,7 @@ def admit_set(
         raise InvalidRequest(
             f'log "{name}" is a byte stream (txid policy "{BYTES}"): it takes no sets of records'
         )
-    admitted = [admit(txids[0], payload, floor, name, rule) for payload in payloads]
+    admitted = [validate_record(txids[0], payload, floor, name, rule) for payload in payloads]
     plain = [payload for _, payload in admitted]
     if set_bytes(plain) > RECORD_BYTES_MAX:
         raise RecordTooLarge(
@@ -103,8 +104,8 @@ def sets_of_frame(
 ) -> list[tuple[int, int]] | None:
     """First record and number of each set of a frame, by a byte a record; None: there is none.
 
-    ``txids``: None where the log fills them in. Raises as `admit_set`, and `InvalidRequest` for flags that
-    are not known, or say that more follows the last record.
+    ``txids``: None where the log fills them in. Raises as `validate_record_set`, and `InvalidRequest` for
+    flags that are not known, or say that more follows the last record.
     """
     if len(flags) != len(payloads) or flags.translate(None, _SET_FLAGS) or flags[-1] & RECORD_MORE:
         raise InvalidRequest(
@@ -115,7 +116,7 @@ def sets_of_frame(
     while (first := flags.find(RECORD_MORE, end + 1)) >= 0:
         end = flags.index(0, first)
         own = txids[first : end + 1] if txids is not None else (None,) * (end + 1 - first)
-        admit_set(own, payloads[first : end + 1], 0, name, rule)
+        validate_record_set(own, payloads[first : end + 1], 0, name, rule)
         sets.append((first, end + 1 - first))
     return sets or None
 
@@ -204,7 +205,7 @@ class ValidatedBatch:
         return self._ends
 
 
-def admit_columns(
+def validate_columns(
     txids: Sequence[int | None] | None,
     payloads: Sequence[bytes],
     last: int,
@@ -269,7 +270,7 @@ def _one_by_one(
         if txids is not None and len(txids) != len(payloads):
             raise InvalidRequest(f"{len(txids)} txids and {len(payloads)} payloads")
         for txid, payload in zip(txids or repeat(None), payloads, strict=False):
-            given, copied = admit(txid, payload, last if strict else 0, name, rule)
+            given, copied = validate_record(txid, payload, last if strict else 0, name, rule)
             own.append(given)
             plain.append(copied)
             if given is not None:

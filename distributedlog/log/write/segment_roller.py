@@ -30,13 +30,13 @@ from ...runtime.primitives.backoff import Backoff
 from ...runtime.schedule.call_scheduler import PeriodicCheck, PeriodicChecks
 from ..declarations.options import LogOptions
 from ..format.compression import Compression
-from ..interfaces.error_boundary import broken
+from ..interfaces.error_boundary import to_internal_error
 from ..interfaces.segment_store import NewSegmentLedger
 from ..limits.recovery_semaphore import RETRY_MAX_S
 from ..limits.roll_semaphore import RollPermit
 from ..model.log_state import LogState
 from ..model.segment_record import SegmentRecord
-from ..model.writer_log_state import WriterLogState, may_pass
+from ..model.writer_log_state import WriterLogState, is_retryable
 from ..services.log_context import LogContext
 from ..takeover.takeover import SegmentOpening, close_segment, read_end
 from .open_segment import AHEAD, OpenSegment
@@ -194,7 +194,7 @@ class SegmentRoller:
         return not self._over
 
     def _broken(self, error: Exception) -> None:
-        self._on_failed(broken(f'the writer of log "{self._owned.state.name}"', error))
+        self._on_failed(to_internal_error(f'the writer of log "{self._owned.state.name}"', error))
 
     def wake(self) -> None:
         """A ledger has an error, or there is a permit to roll."""
@@ -240,7 +240,7 @@ class SegmentRoller:
                 self._backoff.reset()
             except DistributedLogError as error:
                 if error is not self._unprepared and (
-                    not (may_pass(error) or isinstance(error, OverQuota))
+                    not (is_retryable(error) or isinstance(error, OverQuota))
                     or self._in_trouble_too_long()
                 ):
                     self._on_failed(error)
@@ -263,7 +263,7 @@ class SegmentRoller:
                     await self._finish(then)
                     return
                 except DistributedLogError as error:
-                    if not may_pass(error):
+                    if not is_retryable(error):
                         raise
                 await trio.sleep(self._backoff.next_s())
 

@@ -21,7 +21,7 @@ from ...runtime.schedule.call_scheduler import ScheduledCall
 from ..declarations.options import LogOptions
 from ..format.dlsn import DLSN
 from ..format.log_clock import LogClock
-from ..interfaces.error_boundary import broken
+from ..interfaces.error_boundary import to_internal_error
 from ..limits.write_throttle import WriteThrottle
 from ..model.log_state import LogState
 from ..services.log_context import LogContext
@@ -461,7 +461,7 @@ class SendQueue:
             self._due.soon()
 
     def _broken(self, error: Exception) -> None:
-        self.fail(broken(f'the writer of log "{self.name}"', error))
+        self.fail(to_internal_error(f'the writer of log "{self.name}"', error))
 
     def keep_alive(self) -> None:
         """Nothing was sent for a while: an entry without records says that the writer lives."""

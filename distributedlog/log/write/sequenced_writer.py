@@ -33,7 +33,7 @@ from .producer_state_manager import (
     check_name,
     check_sequence,
 )
-from .record_validation import admit, admit_columns, sets_of_frame
+from .record_validation import sets_of_frame, validate_columns, validate_record
 from .send_queue import AppendAfter, SendQueue
 from .sequenced_batch import SequencedBatch
 from .txid_admission import TxidAdmission
@@ -124,7 +124,7 @@ class SequencedWriter:
             size += SPAN_BYTES
         unordered = False
         if txids is not None:
-            taken = admit_columns(
+            taken = validate_columns(
                 txids, payloads, source.last, self._txids.checks, self._name, rule
             )
             if taken.refusal is not None:
@@ -315,7 +315,7 @@ class SequencedWriter:
         await trio.lowlevel.checkpoint()
         rule = self._txids.source.rule
         admitted = [
-            admit(txid, payload, 0, self._name, rule)
+            validate_record(txid, payload, 0, self._name, rule)
             for txid, payload in zip(txids, payloads, strict=True)
         ]
         own = [txid for txid, _ in admitted if txid is not None]

@@ -10,7 +10,7 @@ from ..format.record import TXID_MAX
 from ..model.log_state import BYTES, GIVEN, LogState
 from ..model.txid_policy import NONE_IS_FINE, TxidAssigner
 from .entry_batch import EntryBatch
-from .record_validation import admit, admit_set
+from .record_validation import validate_record, validate_record_set
 from .send_queue import SendQueue
 from .writer_ownership import WriterOwnership
 
@@ -43,7 +43,8 @@ class TxidAdmission:
         self._set_plain()
 
     def _set_plain(self) -> None:
-        """Set which records `submit` accepts without `admit`; not the first given txid of an empty log."""
+        """Set which records `submit` accepts without `validate_record`; not the first given txid of an empty
+        log."""
         given = self._pipeline.given
         self.source.draws = not (self._is_proxied and given)
         fine = self.source.rule != BYTES and self.source.last >= 0
@@ -76,7 +77,7 @@ class TxidAdmission:
         """A record that is not plainly fine; None for a txid that the log fills in."""
         source = self.source
         floor = source.last if self.checks else 0
-        own, plain = admit(txid, payload, floor, self._pipeline.name, source.rule)
+        own, plain = validate_record(txid, payload, floor, self._pipeline.name, source.rule)
         if own is not None and own < source.last:
             await self.note_unordered()
         return own, plain
@@ -84,10 +85,10 @@ class TxidAdmission:
     async def admit_set(
         self, txids: Sequence[object], payloads: Sequence[object]
     ) -> tuple[int | None, list[bytes]]:
-        """As `admit`, of a set."""
+        """As `validate_record`, of a set."""
         source = self.source
         floor = source.last if self.checks else 0
-        own, plain = admit_set(txids, payloads, floor, self._pipeline.name, source.rule)
+        own, plain = validate_record_set(txids, payloads, floor, self._pipeline.name, source.rule)
         if own is not None and own < source.last:
             await self.note_unordered()
         return own, plain

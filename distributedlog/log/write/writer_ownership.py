@@ -10,7 +10,7 @@ import trio
 
 from ...runtime.interfaces.errors import DistributedLogError, WriteCancelled
 from ..model.log_state import LogState
-from ..model.writer_log_state import may_pass
+from ..model.writer_log_state import is_retryable
 from ..services.lease_session import LogLock
 from .send_queue import SendQueue
 
@@ -44,7 +44,7 @@ class WriterOwnership:
             try:
                 await self._claim.owned.refresh()
             except DistributedLogError as error:
-                if not may_pass(error):
+                if not is_retryable(error):
                     self._pipeline.fail(error)
                 raise
             self._checks = (begun + 1, begun + 1)
@@ -64,7 +64,7 @@ class WriterOwnership:
                 await owned.change(apply, done=done)
                 break
             except DistributedLogError as error:
-                if not may_pass(error):
+                if not is_retryable(error):
                     pipeline.fail(error)
                     raise
                 if trio.current_time() >= until:

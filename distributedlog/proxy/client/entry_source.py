@@ -14,7 +14,7 @@ from ...bookie.format.entry import records
 from ...log.declarations.options import LogOptions
 from ...log.format.dlsn import DLSN
 from ...log.format.record import decode, decode_header
-from ...log.interfaces.error_boundary import broken, contained
+from ...log.interfaces.error_boundary import error_boundary, to_internal_error
 from ...log.model.position import Position
 from ...log.read.entry_queue import EntryQueue, ReadRange
 from ...log.read.log_reader import LogReader
@@ -243,7 +243,7 @@ class EntrySource:
         out = self._out
         assert out is not None, "it was opened"
         try:
-            with self._scope, contained(f'a reader of log "{out.name}"', out.end):
+            with self._scope, error_boundary(f'a reader of log "{out.name}"', out.end):
                 await self._follow(out)
         finally:
             if self._link is not None:
@@ -362,7 +362,7 @@ class EntrySource:
         except DistributedLogError as error:
             out.end(error)
         except Exception as error:  # this is a call of a connection that other readers share
-            out.end(broken(f'a reader of log "{out.name}"', error))
+            out.end(to_internal_error(f'a reader of log "{out.name}"', error))
         if out.ended:
             self._leave(None)
         elif not out.entries:

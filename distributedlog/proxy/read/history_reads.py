@@ -12,7 +12,7 @@ import trio
 
 from ...log.format.dlsn import DLSN
 from ...log.format.record import decode_header
-from ...log.interfaces.error_boundary import contained
+from ...log.interfaces.error_boundary import error_boundary
 from ...log.interfaces.segment_store import SegmentEntry, SegmentEntryReader
 from ...log.model.position_outcome import PositionOutcome
 from ...log.model.segment_record import UNKNOWN, SegmentRecord
@@ -116,7 +116,7 @@ class HistoryReads:
                 continue
             feed, subscriber = found
             try:
-                with contained(f'log "{feed.name}" at this proxy', subscriber.end):
+                with error_boundary(f'log "{feed.name}" at this proxy', subscriber.end):
                     await self._turn(subscriber)
             finally:
                 self._waiting.give_back(feed)

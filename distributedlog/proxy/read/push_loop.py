@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from ...log.interfaces.error_boundary import contained
+from ...log.interfaces.error_boundary import error_boundary
 from ...runtime.net.link import Link
 from .tail_feed import Subscriber, TailFeed
 
@@ -67,7 +67,7 @@ class PushLoop:
             dirty, self._dirty = self._dirty, {}
             began = trio.current_time()
             for feed in dirty:
-                with contained(f'log "{feed.name}" at this proxy', feed.fail):
+                with error_boundary(f'log "{feed.name}" at this proxy', feed.fail):
                     if await feed.round():
                         self.wake(feed)
             self.rounds += len(dirty)

@@ -13,9 +13,9 @@ from typing import Literal
 import trio
 
 from ...log.format.dlsn import DLSN
-from ...log.interfaces.error_boundary import contained
+from ...log.interfaces.error_boundary import error_boundary
 from ...log.interfaces.log_names import check_namespace_path
-from ...log.model.deleted_log_lookup import explain_gone
+from ...log.model.deleted_log_lookup import explain_deleted
 from ...log.model.log_keys import incarnation_id
 from ...log.model.position import Position
 from ...log.model.position_outcome import HeldPosition
@@ -189,7 +189,7 @@ class ReadServer:
                 session.refuse(ident, error)
 
             try:
-                with contained(f'a subscription to "{asked.subscribe.name}"', refuse):
+                with error_boundary(f'a subscription to "{asked.subscribe.name}"', refuse):
                     asked.scope.deadline = trio.current_time() + OPEN_S
                     with asked.scope:
                         await self._open(session, ident, asked.subscribe)
@@ -228,7 +228,7 @@ class ReadServer:
         except (LogNotFound, LogDeleted) as error:
             if not ask.incarnation:
                 raise
-            raise await explain_gone(context.metadata, ask.path, ask.name, held) from error
+            raise await explain_deleted(context.metadata, ask.path, ask.name, held) from error
         to: DLSN | Literal["end"] | None = "end" if ask.to_end else ask.to
         found = await find_beginning(context, follower, start, to)
         sequence_id = -1 if found.position is None else found.position.sequence_id
@@ -318,7 +318,7 @@ class ReadServer:
     ) -> None:
         async with self._using(path):
             task_status.started()
-            with contained(f'log "{feed.name}" at this proxy', feed.fail):
+            with error_boundary(f'log "{feed.name}" at this proxy', feed.fail):
                 await feed.run()
 
     async def _make_feed(self, log_id: int, namespace: Namespace, name: str) -> TailFeed:

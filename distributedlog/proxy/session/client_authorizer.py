@@ -41,7 +41,7 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.interfaces.principals import ANONYMOUS, PROXY, USER, Meeting, Welcome
 from ...runtime.net.link import Link
-from ...runtime.protocol.tokens import allowed_by, narrowed, read_token
+from ...runtime.protocol.tokens import allowed_by, read_token, scoped
 from ..declarations.events import REFUSED
 
 PRODUCES = PRODUCE | WRITE
@@ -342,7 +342,7 @@ class ClientSession:
             return found
         left: dict[str, int] = {}
         granted = ((path, inner, through_proxies(held)) for inner, held in found.items())
-        for _, inner, held in narrowed(granted, self._token.narrowing):
+        for _, inner, held in scoped(granted, self._token.narrowing):
             left[inner] = left.get(inner, 0) | held
         return left
 

@@ -12,7 +12,7 @@ from functools import partial
 import trio
 
 from ...log.format.dlsn import DLSN
-from ...log.interfaces.error_boundary import contained
+from ...log.interfaces.error_boundary import error_boundary
 from ...log.write.log_writer import LogWriter
 from ...log.write.sequenced_batch import SequencedBatch
 from ...runtime.interfaces.errors import (
@@ -213,7 +213,7 @@ class HostedLog:
 
     async def _deny(self, stream: ProducerStream, error: DistributedLogError) -> None:
         """Say no because of what the log knows of its producers: only while it is ours (H64)."""
-        with contained(f'the answer of log "{self.name}" to a producer', stream.release):
+        with error_boundary(f'the answer of log "{self.name}" to a producer', stream.release):
             try:
                 await self.writer.sequenced.check_owner()
             except DistributedLogError as lost:
@@ -222,7 +222,7 @@ class HostedLog:
 
     async def _run_inbox(self) -> None:
         try:
-            with contained(f'the inbox of log "{self.name}"', self.writer.pipeline.fail):
+            with error_boundary(f'the inbox of log "{self.name}"', self.writer.pipeline.fail):
                 while self._inbox:
                     stream, frame = self._inbox[0]
                     if stream in self._waiting:

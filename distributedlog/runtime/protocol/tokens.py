@@ -101,7 +101,7 @@ def allowed_by(narrowing: Narrowing, namespace: str, path: str) -> int:
     return held
 
 
-def narrowed(
+def scoped(
     rows_: Iterable[tuple[str, str, int]], narrowing: Narrowing
 ) -> tuple[tuple[str, str, int], ...]:
     """What is left of these paths and their rights: both must allow it."""

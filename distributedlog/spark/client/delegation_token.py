@@ -34,7 +34,7 @@ class DelegatedToken:
     """Tokens of one user and one narrowing follow each other in one client of a worker."""
 
 
-def narrowing_of(namespace: str, options: SourceOptions | SinkOptions) -> Narrowing:
+def token_scope(namespace: str, options: SourceOptions | SinkOptions) -> Narrowing:
     """What the tasks of such a query need."""
     if isinstance(options, SourceOptions):
         paths, rights = paths_of(options.names, options.log_pattern), READ

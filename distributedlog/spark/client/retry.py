@@ -41,7 +41,7 @@ class RetryPolicy:
         return min(self._backoff.next_s(), max(0.0, self._until - now))
 
 
-async def patiently(
+async def retry_unavailable(
     attempt: Callable[[], Awaitable[T]],
     timeout_s: float,
     who: str = "the query",

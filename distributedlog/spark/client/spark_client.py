@@ -23,7 +23,7 @@ from ...runtime.schedule.background_loop import Background
 from ...thread_bridge import HeldContext
 from ...uri import parse_uri
 from ..options.options import SinkOptions, SourceOptions
-from .delegation_token import AGAIN_S, BATCH_S, STREAM_S, DelegatedToken, narrowing_of
+from .delegation_token import AGAIN_S, BATCH_S, STREAM_S, DelegatedToken, token_scope
 from .retry import wait_for
 from .spark_errors import speak
 from .worker_heap import settle
@@ -212,7 +212,7 @@ def lent_for(options: SourceOptions | SinkOptions, *, stream: bool) -> Delegated
         return None
 
     async def ask(held: SparkClient) -> DelegatedToken | None:
-        narrowing = narrowing_of(held.namespace.path, options)
+        narrowing = token_scope(held.namespace.path, options)
         return await held.lend(narrowing, STREAM_S if stream else BATCH_S)
 
     return run(

@@ -73,7 +73,7 @@ class FilterBounds:
         return max(first, bound.low), min(last, bound.high)
 
 
-def narrowed(filters: Iterable[Any], txid_factor: int | None) -> FilterBounds:
+def filter_bounds(filters: Iterable[Any], txid_factor: int | None) -> FilterBounds:
     """From Spark's filters. ``txid_factor``: microseconds a txid, where ``timestamp`` is made of it; else
     it is log time, whose bound is in ms."""
     found = FilterBounds()

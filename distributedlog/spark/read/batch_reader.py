@@ -13,7 +13,7 @@ from ..client.delegation_token import DelegatedToken
 from ..client.retry import PATIENCE_S, wait_for
 from ..client.spark_client import SparkClient, client, lent_for, run
 from ..client.spark_errors import told, told_rows
-from ..options.filter_pushdown import HIGH, LOW, FilterBounds, narrowed
+from ..options.filter_pushdown import HIGH, LOW, FilterBounds, filter_bounds
 from ..options.options import TXID_UNITS, SourceOptions
 from .offsets import Offset
 from .scan_planner import pack
@@ -119,7 +119,7 @@ class BatchReader(DataSourceReader):
     def _narrow(self, filters: list[Any]) -> Iterable[Any]:
         """Note what they leave; all of them go back, so that Spark still applies each exactly."""
         unit = self.options.txid_unit
-        self.narrowing = narrowed(filters, None if unit is None else TXID_UNITS[unit])
+        self.narrowing = filter_bounds(filters, None if unit is None else TXID_UNITS[unit])
         return filters
 
     async def _log_ranges(self, view: LogView, start: DLSN, end: DLSN) -> list[SegmentRange]:

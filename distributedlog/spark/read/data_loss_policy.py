@@ -19,7 +19,7 @@ from ...log.model.position_outcome import (
     LogLookup,
     PositionOutcome,
     PositionResolution,
-    lifecycle,
+    resolve_position,
 )
 from ...runtime.interfaces.errors import DistributedLogError
 
@@ -74,7 +74,7 @@ def decide(name: str, held: HeldPosition | None, found: LogLookup, rules: Rules)
             Do.LEAVE,
             warning=f'log "{name}" of the checkpoint is not among the options: its position is dropped',
         )
-    verdict, there = lifecycle(held, found), found.there
+    verdict, there = resolve_position(held, found), found.there
     if verdict.met is PositionOutcome.GO_ON:
         return SourceDecision(Do.READ, verdict.at, met=verdict.met)
     if verdict.met is PositionOutcome.TRUNCATED:

@@ -21,7 +21,7 @@ from ...log.model.segment_ranges import SegmentRange
 from ...log.namespace import Namespace
 from ...log.read.log_view import LogView
 from ...runtime.interfaces.errors import DistributedLogError
-from ..client.retry import patiently
+from ..client.retry import retry_unavailable
 from ..options.options import SourceOptions
 from .data_loss_policy import Do, decide
 from .offsets import Offset
@@ -268,7 +268,7 @@ class StreamProgress:
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Ask again while the store or bookies are away, up to the ``readTimeout``: as tasks do (S27)."""
-        return await patiently(attempt, self._options.read_timeout_s)
+        return await retry_unavailable(attempt, self._options.read_timeout_s)
 
     # --- logs that come and go --------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from ...log.model.segment_ranges import SegmentToken
 from ...log.segments.app_versions import LinkContent
 from ...runtime.interfaces.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
 from ..client.delegation_token import DelegatedToken
-from ..client.retry import patiently, wait_for
+from ..client.retry import retry_unavailable, wait_for
 from ..client.spark_client import SparkClient, client
 from ..options.option_rules import ENTRY_BYTES_MAX
 from ..options.options import SinkOptions
@@ -220,7 +220,7 @@ class _Work:
 
     async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
         """Before anything is written: asked again while the cluster is away."""
-        return await patiently(call, self._options.read_timeout_s, "a task")
+        return await retry_unavailable(call, self._options.read_timeout_s, "a task")
 
     def _hand_over(self, target: SinkTarget, entries: list[SinkColumns]) -> None:
         if entries:

@@ -35,7 +35,7 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.primitives.backoff import Backoff
 from ..client.delegation_token import DelegatedToken
-from ..client.retry import patiently, wait_for
+from ..client.retry import retry_unavailable, wait_for
 from ..client.spark_client import SparkClient, client, lent_for, run
 from ..client.spark_errors import told
 from ..options.options import SinkOptions
@@ -230,7 +230,9 @@ class SparkSink:
     async def _patiently(self, call: Callable[[], Awaitable[T]], name: str) -> T:
         """While the cluster is away, and until it is known whether a batch is linked: a repetition tells."""
         timeout_s = max(KNOW_S, self.options.read_timeout_s)
-        return await patiently(call, timeout_s, f'the link of log "{name}"', repeatable=True)
+        return await retry_unavailable(
+            call, timeout_s, f'the link of log "{name}"', repeatable=True
+        )
 
     def discard(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Delete what is certainly not linked; the rest is left as it is. Raises nothing."""

@@ -342,7 +342,7 @@ class FaultPlayer:
         with self._holding(fault, chance):
             async with trio.open_nursery() as nursery:
                 for name in names:
-                    nursery.start_soon(knock, places[name], fault.per_s, told)
+                    nursery.start_soon(connect_unauthenticated, places[name], fault.per_s, told)
         return f"{told['answered']} of {told['knocked']} were answered"
 
     async def _settings(self, fault: Fault, names: list[str], chance: Random) -> str:
@@ -408,7 +408,7 @@ def _words(fault: Fault) -> str:
     return ", ".join([fault.target, *options]) if options else fault.target
 
 
-async def knock(address: Address, per_s: float, told: Counter[str]) -> None:
+async def connect_unauthenticated(address: Address, per_s: float, told: Counter[str]) -> None:
     """As somebody who is no peer, open connections and speak another protocol.
 
     So many connections a second at most, one after the other, until cancelled; ``told`` counts them.

@@ -40,13 +40,13 @@ def _whatever_was_linked(self: link.Linking, state: LogState, *rest: Any) -> Tra
 
 def _whoever_owns_it(self: StoredLedger) -> Transaction:
     """A ledger is deleted on what was read of it a while ago."""
-    found = transactions.deletion_share(self.metadata, self.version)
+    found = transactions.deletion_ops(self.metadata, self.version)
     return Transaction((), found.operations)
 
 
 def _gone_is_no_obstacle(self: StoredLedger, owner: tuple[int, int]) -> Transaction:
     """A ledger is linked on what was read of it a while ago."""
-    found = transactions.link_share(self.metadata, self.version, owner)
+    found = transactions.link_ops(self.metadata, self.version, owner)
     return Transaction((), found.operations)
 
 

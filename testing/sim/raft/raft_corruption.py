@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ....metadata.model.configuration import UNKNOWN, Configuration
-from ....metadata.peers.hard_state_recovery import VoterReport, joined, recalled
+from ....metadata.peers.hard_state_recovery import VoterReport, joined, recovered_hard_state
 from ....metadata.raft.raft import DurableState, Raft
 from ....metadata.raft.ready import HardState
 from ....metadata.raft.recovered_hard_state import RaftEntryId, RecoveredHardState
@@ -146,13 +146,13 @@ class RottingWorld(RaftWorld):
             said[other.node_id] = statement_of(other.core)
 
     def _on_asked(self, node: RaftNode, lives: dict[str, int], said: Said) -> None:
-        word = recalled(node.node_id, said)
+        word = recovered_hard_state(node.node_id, said)
         if isinstance(word, str):
             self._ask_later(node)
             return
 
         def on_asked_again(node: RaftNode, lives: dict[str, int], said: Said) -> None:
-            both = joined(word, recalled(node.node_id, said))
+            both = joined(word, recovered_hard_state(node.node_id, said))
             if isinstance(both, str):
                 self._ask_later(node)
             else:

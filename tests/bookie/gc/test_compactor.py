@@ -22,7 +22,7 @@ from distributedlog.bookie.gc import extent_relocation
 from distributedlog.bookie.gc.compacted_file_writer import ExtentMove, _verify
 from distributedlog.bookie.gc.compactor import gaps
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
-from distributedlog.bookie.replay.compacted_file_scan import read_cold_footer
+from distributedlog.bookie.replay.compacted_file_scan import read_compacted_footer
 from distributedlog.bookie.storage import index
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.declarations.health_conditions import Code
@@ -332,7 +332,7 @@ async def test_a_rotten_record_is_not_copied_and_holds_its_file(autojump_clock: 
         assert store.stats.damaged_reads == 1
         assert Code.DAMAGED_READS in codes_of(store.what_is_wrong())
         for cold in store._journal.cold.values():
-            footer = await read_cold_footer(disk, cold, store._journal.seed)
+            footer = await read_compacted_footer(disk, cold, store._journal.seed)
             assert footer is not None
             assert not [one for one in footer if one.ledger == 4 and one.at.first in held]
         assert not await store.compactor.go_once(), "not again and again"
@@ -675,7 +675,7 @@ async def test_a_footer_of_another_time_is_no_footer(autojump_clock: Clock) -> N
         await compact(store)
         (cold,) = store._journal.cold.values()
         seed = store._journal.seed
-    runs = await read_cold_footer(disk, cold, seed)
+    runs = await read_compacted_footer(disk, cold, seed)
     assert runs
     payload = cb.footer_payload([replace(run, ledger=5) for run in runs])
     block = bytearray(blocks.padded(len(payload)))
@@ -695,7 +695,7 @@ async def test_a_footer_of_another_time_is_no_footer(autojump_clock: Clock) -> N
     )
     disk._files[cb.cold_name(cold.number)].data[offset : offset + len(block)] = block
 
-    assert await read_cold_footer(disk, cold, seed) is None
+    assert await read_compacted_footer(disk, cold, seed) is None
 
 
 async def test_where_no_pages_can_be_given_back_files_are_rewritten(

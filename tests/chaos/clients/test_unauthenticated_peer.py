@@ -9,7 +9,7 @@ import trio
 
 from distributedlog.testing.chaos.clients import cluster_endpoints as places
 from distributedlog.testing.chaos.clients.cluster_endpoints import free_places
-from distributedlog.testing.chaos.run.fault_player import STRANGE_WORDS, knock
+from distributedlog.testing.chaos.run.fault_player import STRANGE_WORDS, connect_unauthenticated
 from distributedlog.testing.chaos.run.runner import (
     END,
     MEND,
@@ -34,7 +34,7 @@ async def test_a_stranger_knocks_until_it_is_ended(nursery: trio.Nursery) -> Non
     listener, *_ = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
     told = Counter[str]()
     port = listener.socket.getsockname()[1]
-    nursery.start_soon(knock, ("127.0.0.1", port), 1000.0, told)
+    nursery.start_soon(connect_unauthenticated, ("127.0.0.1", port), 1000.0, told)
     await three.wait()
     nursery.cancel_scope.cancel()
 
@@ -46,7 +46,7 @@ async def test_a_stranger_knocks_until_it_is_ended(nursery: trio.Nursery) -> Non
 async def test_nobody_at_home_ends_no_stranger(nursery: trio.Nursery) -> None:
     told = Counter[str]()
     [place] = await free_places(1)
-    nursery.start_soon(knock, place, 1000.0, told)
+    nursery.start_soon(connect_unauthenticated, place, 1000.0, told)
     while told["knocked"] < 3:  # noqa: ASYNC110 (a counter tells)
         await trio.sleep(0.001)
     nursery.cancel_scope.cancel()

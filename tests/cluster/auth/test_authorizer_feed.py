@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from distributedlog.bookie.session.bookie_authorizer import BookieAuthorizer
 from distributedlog.cluster.auth import authorizer_feed as gate_keeping
-from distributedlog.cluster.auth.authorizer_feed import keep_gate
+from distributedlog.cluster.auth.authorizer_feed import feed_authorizer
 from distributedlog.metadata.model.acl_records import MODE_KEY, encode_mode
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import NotAuthenticated
@@ -58,7 +58,7 @@ async def test_an_answer_of_before_never_brings_back_what_was_taken_away(
     leader: Any = await a_leader()
     endpoint: Any = Endpoint(PipeNetwork(1).host("b1"), Hello)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_gate, gate, endpoint, leader, "b1")
+        nursery.start_soon(feed_authorizer, gate, endpoint, leader, "b1")
         with trio.move_on_after(30):
             while not leader.asked:  # noqa: ASYNC110
                 await trio.sleep(0.1)
@@ -86,7 +86,7 @@ async def test_a_silence_ends_what_is_open_while_the_question_still_waits(
 
     leader.get = silence
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_gate, gate, endpoint, leader, "b1")
+        nursery.start_soon(feed_authorizer, gate, endpoint, leader, "b1")
         await trio.sleep(100 + gate_keeping.EVERY_S)
         assert looked == [True]
         nursery.cancel_scope.cancel()

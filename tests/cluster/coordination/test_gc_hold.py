@@ -15,7 +15,7 @@ from distributedlog.cluster.coordination.gc_hold import (
     resume,
     why_held,
 )
-from distributedlog.cluster.coordination.restored_counters import LEDGERS_AHEAD, anew
+from distributedlog.cluster.coordination.restored_counters import LEDGERS_AHEAD, restore_counters
 from distributedlog.cluster.gc.ledger_lookup import missing_ledgers
 from distributedlog.cluster.gc.staged_ledger_collector import StagedLedgerCollector
 from distributedlog.cluster.repair.ledger_deletion import LedgerDeletion
@@ -39,7 +39,7 @@ BOOKIES = ("b1", "b2", "b3")
 
 def restored(metadata: LocalMetadata) -> LocalMetadata:
     """The cluster that begins anew from what the metadata has at this moment."""
-    return LocalMetadata(anew(metadata.state, "for a test").state)
+    return LocalMetadata(restore_counters(metadata.state, "for a test").state)
 
 
 def copy(metadata: LocalMetadata) -> LocalMetadata:
@@ -215,7 +215,7 @@ async def test_records_that_cannot_be_read_are_kept_and_named() -> None:
     await _put(metadata, state_key(7), b"rot")
     await _put(metadata, keys.NEXT_LEDGER, b"rot")
 
-    made = anew(metadata.state, "why")
+    made = restore_counters(metadata.state, "why")
 
     assert len(made.unreadable) == 2
     assert {item.key: item.value for item in all_items(made.state)}[state_key(7)] == b"rot"

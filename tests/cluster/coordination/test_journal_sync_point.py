@@ -8,7 +8,7 @@ from distributedlog.cluster.coordination.journal_sync_point import (
     SEQUENCE_MAX,
     JournalSyncPoint,
     ReachNotes,
-    known_reach,
+    known_sync_point,
 )
 from distributedlog.cluster.coordination.registration_lease import RegistrationLease
 from distributedlog.ledger.model import ledger_keys as keys
@@ -43,10 +43,10 @@ async def test_it_is_noted_with_each_renewal_and_only_where_it_moved(
     await membership.register()
     nursery.start_soon(membership.run)
 
-    assert await known_reach(metadata, "b1") == (7, "")
+    assert await known_sync_point(metadata, "b1") == (7, "")
     durable_to = 9
     await trio.sleep(2.5)
-    assert await known_reach(metadata, "b1") == (9, "")
+    assert await known_sync_point(metadata, "b1") == (9, "")
     noted = await metadata.get(KEY)
     await trio.sleep(60)
     assert await metadata.get(KEY) == noted
@@ -69,16 +69,16 @@ async def test_nobody_notes_after_another_start_has_counted_the_cookie_up() -> N
         await first.note()
     await first.note_last()  # at an end nobody minds
 
-    assert await known_reach(metadata, "b1") == (3, "")
+    assert await known_sync_point(metadata, "b1") == (3, "")
 
 
 async def test_what_cannot_be_read_is_a_doubt_and_no_end_of_the_node() -> None:
     metadata = LocalMetadata()
-    assert await known_reach(metadata, "b1") == (0, "")
+    assert await known_sync_point(metadata, "b1") == (0, "")
     for value in (b"", b"\xc1", pack([1]), pack({"format": 1, "start": 1, "durable_to": "²"})):
         await _put(metadata, KEY, value)
 
-        durable_to, doubt = await known_reach(metadata, "b1")
+        durable_to, doubt = await known_sync_point(metadata, "b1")
 
         assert durable_to == 0
         assert "seen/b1" in doubt

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.coordination.blocked_work import AGAIN_S, BlockedWorkLog
-from distributedlog.cluster.coordination.reconcile_loop import GATHER_S, REST, at_each_change
+from distributedlog.cluster.coordination.reconcile_loop import GATHER_S, REST, reconcile_on_change
 from distributedlog.cluster.repair.replication_worker import EVERY_S, REST_S_MAX, ReplicationWorker
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
@@ -56,8 +56,8 @@ async def _noted(metadata: CountedMetadata, bookie: str) -> None:
     """Closed ledgers, each with a note that names the bookie."""
     for ledger_id in range(NOTES):
         ledger = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, BOOKIES, 0),), KEY)
-        await metadata.transact(transactions.creation_share(ledger, ()))
-        await metadata.transact(transactions.closing_share(ledger.close_by_writer(9, 100), 1, ()))
+        await metadata.transact(transactions.creation_ops(ledger, ()))
+        await metadata.transact(transactions.close_ops(ledger.close_by_writer(9, 100), 1, ()))
         await metadata.put(
             keys.under_key(ledger_id), notes.encode((MissingRange(bookie, 0, None),))
         )
@@ -77,7 +77,7 @@ async def test_many_changes_are_one_look(autojump_clock: Clock) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             partial(
-                at_each_change,
+                reconcile_on_change,
                 metadata,
                 (b"a/", b"b/"),
                 look,
@@ -111,7 +111,7 @@ async def test_a_change_during_a_look_is_looked_at_and_long_looks_are_rare(
         await trio.sleep(2)
 
     with trio.move_on_after(100):
-        await at_each_change(
+        await reconcile_on_change(
             metadata, (b"a/",), look, every_s=1000.0, failures=WorkFailures(), unit="a look"
         )
 
@@ -131,7 +131,7 @@ async def test_a_look_that_fails_comes_again_and_is_told_once(
             raise QuorumUnreachable("no leader")
 
     with trio.move_on_after(200):
-        await at_each_change(
+        await reconcile_on_change(
             metadata, (b"a/",), look, every_s=1000.0, failures=WorkFailures(), unit="a look"
         )
 

@@ -27,7 +27,7 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.log_reader import LogReader
 from distributedlog.log.segments.segment_purge import purge
 from distributedlog.log.services.lease_session import LeaseSessions
-from distributedlog.log.takeover.orphaned_segment import close_abandoned
+from distributedlog.log.takeover.orphaned_segment import close_orphaned
 from distributedlog.metadata.model.interface import Scan
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import LogTruncated, QuorumUnreachable
@@ -564,7 +564,7 @@ class Between:
 def closing(ns: Namespace) -> Callable[[], Any]:
     @asynccontextmanager
     async def clients() -> AsyncIterator[Close]:
-        yield partial(close_abandoned, ns.context)
+        yield partial(close_orphaned, ns.context)
 
     return clients
 
@@ -612,7 +612,7 @@ async def test_a_log_whose_open_segment_breaks_a_rule_ends_no_bookie(
             async def close(log_id: int, segment: int) -> bool:
                 if log_id == bad:
                     raise AssertionError("planted")
-                return await close_abandoned(ns.context, log_id, segment)
+                return await close_orphaned(ns.context, log_id, segment)
 
             yield close
 

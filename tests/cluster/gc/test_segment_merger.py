@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from distributedlog.cluster.gc.segment_merger import EVERY_S, Merge, SegmentMerger
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from distributedlog.ledger.model.ledger_transactions import creation_share, deletion_share
+from distributedlog.ledger.model.ledger_transactions import creation_ops, deletion_ops
 from distributedlog.log.model.log_keys import encode_log_id, name_key, retired_key, segment_key
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.log.model.stored_settings import StoredSettings, bind_key, conf_key
@@ -53,7 +53,7 @@ class Asked:
 async def share(metadata: LocalMetadata, ledger_id: int) -> Transaction:
     found = await metadata.get(keys.ledger_key(ledger_id))
     assert found is not None
-    return deletion_share(LedgerMetadata.decode(found.key, found.value), found.version)
+    return deletion_ops(LedgerMetadata.decode(found.key, found.value), found.version)
 
 
 def merging(metadata: LocalMetadata, asked: Asked, election: Elected) -> SegmentMerger:
@@ -107,7 +107,7 @@ async def test_what_was_left_is_deleted_after_its_time(
         made = LedgerMetadata(
             ledger_id, 1, 1, 1, (Fragment(0, ("b1",), 0),), bytes(16), owner=(7, ledger_id)
         )
-        await metadata.transact(creation_share(made, ()))
+        await metadata.transact(creation_ops(made, ()))
         record = SegmentRecord(ledger_id, lies_in, 1, 0)
         await put(metadata, Put(segment_key(7, ledger_id), record.encode()))
         await put(metadata, Put(retired_key(7, ledger_id), b""))

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from distributedlog.cluster.gc.segment_purger import SegmentPurger
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from distributedlog.ledger.model.ledger_transactions import creation_share
+from distributedlog.ledger.model.ledger_transactions import creation_ops
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model.log_keys import PURGE_PREFIX, purge_key, segment_key, state_key
 from distributedlog.log.model.log_state import LogState
@@ -45,7 +45,7 @@ async def a_log(metadata: LocalMetadata, closed: int, *, open_: int = 0) -> None
         if number <= closed:
             before = replace(state, next_sequence_id=record.start_sequence_id)
             record = record.with_end(SegmentEnd(2, 300, 3, 1, 1, 2, 0), before, closed_ms=0)
-        share += creation_share(made, ())
+        share += creation_ops(made, ())
         share += Transaction((), (Put(segment_key(LOG, number), record.encode()),))
     assert (await metadata.transact(share)).succeeded
 

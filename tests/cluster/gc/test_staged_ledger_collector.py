@@ -6,7 +6,7 @@ from trio.testing import MockClock
 from distributedlog.cluster.gc.staged_ledger_collector import StagedLedgerCollector
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from distributedlog.ledger.model.ledger_transactions import creation_share
+from distributedlog.ledger.model.ledger_transactions import creation_ops
 from distributedlog.log.model.log_keys import UNLINKED_PREFIX, txn_key, unlinked_key
 from distributedlog.log.segments.app_versions import AppVersion
 from distributedlog.log.segments.staged_ledgers import StagedLedger
@@ -35,7 +35,7 @@ async def unlinked(
         owner=None if owner is None else (LOG, owner), incarnation=made_for,
     )  # fmt: skip
     note = Put(unlinked_key(LOG, ledger_id), StagedLedger(app, version, 0).encode())
-    await metadata.transact(creation_share(made, ()) + Transaction((), (note,)))
+    await metadata.transact(creation_ops(made, ()) + Transaction((), (note,)))
 
 
 async def states(metadata: LocalMetadata) -> dict[int, LedgerState]:

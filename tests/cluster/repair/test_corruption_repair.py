@@ -11,7 +11,7 @@ from distributedlog.cluster.repair.copier import Copier
 from distributedlog.cluster.repair.corruption_repair import CorruptionRepair
 from distributedlog.cluster.repair.limbo_repair import LimboRepair
 from distributedlog.ledger.model.ledger_metadata import Fragment
-from distributedlog.ledger.model.ledger_transactions import closing_share
+from distributedlog.ledger.model.ledger_transactions import close_ops
 from distributedlog.ledger.model.striping import Striping
 from distributedlog.runtime.declarations.health_conditions import REPAIRED_SHOWN_S, Code
 from distributedlog.runtime.interfaces.errors import CorruptData, LedgerFenced
@@ -150,7 +150,7 @@ async def test_an_open_ledger_waits_until_it_is_closed() -> None:
         assert not w.stores["b3"].limbo.in_limbo(LEDGER)
 
         closed = (await w.record()).close_by_writer(7, 80)
-        await w.metadata.transact(closing_share(closed, 1, ()))
+        await w.metadata.transact(close_ops(closed, 1, ()))
         assert await healing.work()
         assert await _sound(w, "b3", 7)
 
@@ -198,7 +198,7 @@ async def test_what_only_a_rotten_copy_has_waits_for_the_end_of_the_ledger() -> 
 
         recovering = await w.record()
         closed = recovering.close_by_recovery(7, 80, recovering.ensembles)
-        await w.metadata.transact(closing_share(closed, 2, ()))
+        await w.metadata.transact(close_ops(closed, 2, ()))
         assert await healing.work()
         assert w.stores["b3"].rot.noted == {}
 

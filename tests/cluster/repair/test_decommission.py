@@ -119,10 +119,10 @@ async def test_each_ledger_that_is_left_says_what_it_waits_for() -> None:
         ledger = LedgerMetadata(
             ledger_id, 3, 3, 2, (fragment,), bytes(16), owner=owner, custom=custom
         )
-        await metadata.transact(transactions.creation_share(ledger, ()))
+        await metadata.transact(transactions.creation_ops(ledger, ()))
         if ledger_id in (1, 2, 6):
             closed = ledger.close_by_writer(9, 100)
-            await metadata.transact(transactions.closing_share(closed, 1, ()))
+            await metadata.transact(transactions.close_ops(closed, 1, ()))
     lock = LockRecord("db-7", "w", 0)
     await metadata.transact(Transaction((), (Put(lock_key(7), lock.encode()),)))
     await metadata.transact(Transaction((), (Put(keys.on_key("b1", 9), b""),)))

@@ -7,7 +7,7 @@ import pytest
 
 from distributedlog.cli.storage.ledger_view import describe
 from distributedlog.cluster.repair.copier import lacking, list_held
-from distributedlog.cluster.repair.loss_declaration import close_at, give_up
+from distributedlog.cluster.repair.loss_declaration import close_at, declare_lost
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import (
     LOSSES_MAX,
@@ -36,19 +36,19 @@ async def test_what_a_bookie_has_or_may_have_is_not_given_up() -> None:
         await w.write("b2", [5])
         await w.ledger(9)
         with pytest.raises(InvalidRequest, match="bookie b2 has entries from 5 on"):
-            await give_up(w.metadata, w.pool, LEDGER, LOSS)
+            await declare_lost(w.metadata, w.pool, LEDGER, LOSS)
         client = w.pool.clients.pop("b2")
         with pytest.raises(InvalidRequest, match="b2 is registered and cannot be asked"):
-            await give_up(w.metadata, w.pool, LEDGER, LOSS)
+            await declare_lost(w.metadata, w.pool, LEDGER, LOSS)
         for first, last in ((3, 10), (6, 3)):
             wrong = DeclaredLoss(first, last, "op", 1, "")
             with pytest.raises(InvalidRequest):
-                await give_up(w.metadata, w.pool, LEDGER, wrong)
+                await declare_lost(w.metadata, w.pool, LEDGER, wrong)
         assert (await w.record()).lost == ()
 
         w.pool.clients["b2"] = client
         await _away(w, "b2")
-        assert (await give_up(w.metadata, w.pool, LEDGER, LOSS)).lost == (LOSS,)
+        assert (await declare_lost(w.metadata, w.pool, LEDGER, LOSS)).lost == (LOSS,)
         assert (await w.record()).lost == (LOSS,)
 
 
@@ -57,7 +57,7 @@ async def test_nobody_wants_copies_of_what_was_given_up() -> None:
     async with world() as w:
         await w.write("b1", [0, 1, 2, 8, 9])
         await w.ledger(9)
-        await give_up(w.metadata, w.pool, LEDGER, LOSS, even_so=True)
+        await declare_lost(w.metadata, w.pool, LEDGER, LOSS, even_so=True)
         ledger = await w.record()
         target = w.pool.clients["b1"]
 
@@ -130,10 +130,10 @@ async def test_what_a_bookie_has_that_the_record_does_not_name_any_more_is_not_l
         await w.ledger(9)
         await _away(w, "b1", "b2", "b3")
         with pytest.raises(InvalidRequest, match="bookie b4 has entries from 3 on, though"):
-            await give_up(w.metadata, w.pool, LEDGER, LOSS)
+            await declare_lost(w.metadata, w.pool, LEDGER, LOSS)
         later = DeclaredLoss(5, 9, "op", 1, "three disks")
 
-        assert (await give_up(w.metadata, w.pool, LEDGER, later)).lost == (later,)
+        assert (await declare_lost(w.metadata, w.pool, LEDGER, later)).lost == (later,)
 
 
 async def test_a_record_is_not_made_one_that_nobody_can_read() -> None:
@@ -145,7 +145,7 @@ async def test_a_record_is_not_made_one_that_nobody_can_read() -> None:
         full = replace(ledger, lost=many)
         await w.metadata.transact(Transaction((), (Put(keys.ledger_key(LEDGER), full.encode()),)))
         with pytest.raises(InvalidRequest, match="declare longer ones"):
-            await give_up(w.metadata, w.pool, LEDGER, DeclaredLoss(2500, 2500, "op", 1, ""))
+            await declare_lost(w.metadata, w.pool, LEDGER, DeclaredLoss(2500, 2500, "op", 1, ""))
         assert (await w.record()).lost == many
 
 
@@ -162,7 +162,7 @@ async def test_who_decides_is_shown_the_last_entry_of_each_bookie_and_what_was_g
         assert shown["lost"] == []
 
         await close_at(w.metadata, w.pool, LEDGER, 7, by="op", why="gone")
-        await give_up(w.metadata, w.pool, LEDGER, LOSS)
+        await declare_lost(w.metadata, w.pool, LEDGER, LOSS)
 
         shown = await describe(logs, LEDGER)
         assert shown["lost"] == [

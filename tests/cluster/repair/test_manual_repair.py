@@ -81,7 +81,7 @@ async def test_what_waits_is_told_with_its_reason_and_the_rest_is_done() -> None
         await w.note(MissingRange("b3", 0, None))
         unreached = w.pool.clients.pop("b3")
         open_one = LedgerMetadata(LEDGER + 1, 3, 3, 2, (Fragment(0, BOOKIES, 0),), KEY)
-        await w.metadata.transact(transactions.creation_share(open_one, ()))
+        await w.metadata.transact(transactions.creation_ops(open_one, ()))
 
         done = await (await _now(w)).work([LEDGER, LEDGER + 1, LEDGER + 2])
 
@@ -114,9 +114,9 @@ async def test_what_has_the_fewest_copies_comes_first() -> None:
         await w.ledger(4)
         for ledger_id, bookies in ((1, BOOKIES), (9, ("b1", "x", "y")), (5, ("b1", "b2", "x"))):
             other = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, bookies, 0),), KEY)
-            await w.metadata.transact(transactions.creation_share(other, ()))
+            await w.metadata.transact(transactions.creation_ops(other, ()))
             closed = other.close_by_writer(4, 50)
-            await w.metadata.transact(transactions.closing_share(closed, 1, ()))
+            await w.metadata.transact(transactions.close_ops(closed, 1, ()))
         now = await _now(w)
         seen = []
 

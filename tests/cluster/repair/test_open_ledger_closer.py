@@ -21,7 +21,11 @@ from distributedlog.log.model.log_keys import lock_key, segment_key, state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.services.lease_session import LeaseSessions
-from distributedlog.log.takeover.orphaned_segment import LOOKS_APART_S, close_unmoved, look_at
+from distributedlog.log.takeover.orphaned_segment import (
+    LOOKS_APART_S,
+    close_unchanged,
+    observe_orphan,
+)
 from distributedlog.metadata.model.transaction import Transaction
 from distributedlog.runtime.interfaces.errors import LedgerFenced, QuorumUnreachable, WriterFenced
 from tests.log.conftest import World
@@ -125,12 +129,12 @@ async def test_the_logs_of_open_ledgers_are_found_and_closed_ones_are_read_once(
     fragments = (Fragment(0, ("b1", "b2", "b3"), 0),)
     for ledger_id, owner in ((1, (77, 1)), (2, (78, 1)), (3, None), (4, (79, 1))):
         ledger = LedgerMetadata(ledger_id, 3, 3, 2, fragments, KEY, owner=owner)
-        await metadata.transact(transactions.creation_share(ledger, ()))
+        await metadata.transact(transactions.creation_ops(ledger, ()))
         if ledger_id == 4:
             closed = ledger.close_by_writer(9, 100)
-            await metadata.transact(transactions.closing_share(closed, 1, ()))
+            await metadata.transact(transactions.close_ops(closed, 1, ()))
         if ledger_id == 2:
-            await metadata.transact(transactions.change_share(ledger, ledger.in_recovery(), 1))
+            await metadata.transact(transactions.change_ops(ledger, ledger.in_recovery(), 1))
     ledgers = OpenLedgerCloser(metadata, absences, None)  # type: ignore[arg-type]
     assert await ledgers.find() == set()
     members = {"b1", "b2", "b3"}
@@ -168,10 +172,10 @@ async def test_what_is_open_is_found_soon_among_many_that_are_closed(
         ledger = LedgerMetadata(
             ledger_id, 3, 3, 2, (Fragment(0, members, 0),), KEY, owner=(77, ledger_id)
         )
-        await metadata.transact(transactions.creation_share(ledger, ()))
+        await metadata.transact(transactions.creation_ops(ledger, ()))
         if ledger_id < 2000:
             closed = ledger.close_by_writer(9, 100)
-            await metadata.transact(transactions.closing_share(closed, 1, ()))
+            await metadata.transact(transactions.close_ops(closed, 1, ()))
     absences.see(
         0.0, named=list(members), registered={"b1"}, cookies=set(members), leaving={"b2", "b3"}
     )
@@ -267,7 +271,7 @@ async def test_looks_count_only_where_the_store_was_never_out_of_reach_between_t
     reach, members = Reach(metadata), {"b1", "b2", "b3"}
     fragments = (Fragment(0, ("b1", "b2", "b3"), 0),)
     ledger = LedgerMetadata(1, 3, 3, 2, fragments, KEY, owner=(77, 1))
-    await metadata.transact(transactions.creation_share(ledger, ()))
+    await metadata.transact(transactions.creation_ops(ledger, ()))
     absences.see(
         0.0, named=sorted(members), registered={"b1", "b2"}, cookies=members, leaving=set()
     )
@@ -295,7 +299,7 @@ async def test_a_look_does_not_count_once_its_bookie_has_been_back(
     closer, claimed = _claims()
     metadata, absences = LocalMetadata(), BookieLiveness(300.0)
     ledger = LedgerMetadata(1, 3, 3, 2, (Fragment(0, ("b1", "b2", "b3"), 0),), KEY, owner=(77, 1))
-    await metadata.transact(transactions.creation_share(ledger, ()))
+    await metadata.transact(transactions.creation_ops(ledger, ()))
     ledgers = OpenLedgerCloser(metadata, absences, None)  # type: ignore[arg-type]
 
     async def passes(registered: set[str], seconds: float) -> None:
@@ -391,12 +395,12 @@ async def test_one_who_repairs_and_sleeps_at_any_step_fences_nobody_when_it_wake
                 came = await ns.open_log("l").open_writer(wait_s=0)
                 await came.write(LogRecord(2, b"mine"))
 
-        before = await look_at(sleeper.context, log_id)
+        before = await observe_orphan(sleeper.context, log_id)
         assert before is not None
         await trio.sleep(LOOKS_APART_S)
         reach.before = come
         try:
-            await close_unmoved(sleeper.context, log_id, before, why="test")
+            await close_unchanged(sleeper.context, log_id, before, why="test")
         except WriterFenced:
             assert step > 0
 
@@ -419,7 +423,7 @@ async def test_a_writer_that_has_its_lock_again_before_the_claim_is_left_in_peac
         reach.cut = True
         await trio.sleep(30)
         repairer, claims = _process(world, nursery, "bookie")
-        before = await look_at(repairer.context, log_id)
+        before = await observe_orphan(repairer.context, log_id)
         assert before is not None
         await trio.sleep(LOOKS_APART_S)
 
@@ -429,7 +433,7 @@ async def test_a_writer_that_has_its_lock_again_before_the_claim_is_left_in_peac
             assert await world.metadata.get(lock_key(log_id)) is not None
 
         claims.before = come
-        assert not await close_unmoved(repairer.context, log_id, before, why="test")
+        assert not await close_unchanged(repairer.context, log_id, before, why="test")
         assert claims.transactions == 1
         await writer.write(LogRecord(2, b""))
         await writer.aclose()
@@ -461,7 +465,7 @@ async def test_a_writer_without_a_lock_that_comes_in_the_second_look_is_left_in_
         log_id = await ns.find("l")
     async with world.process("gamma") as ns, world.process("bookie") as repairer:
         await trio.sleep(20)
-        before = await look_at(repairer.context, log_id)
+        before = await observe_orphan(repairer.context, log_id)
         assert before is not None
         await trio.sleep(LOOKS_APART_S)
         came: list[Any] = []
@@ -472,7 +476,7 @@ async def test_a_writer_without_a_lock_that_comes_in_the_second_look_is_left_in_
 
         slow: Any = _Meanwhile(repairer.context.ledgers, come)
         context = replace(repairer.context, ledgers=slow)
-        assert not await close_unmoved(context, log_id, before, why="test")
+        assert not await close_unchanged(context, log_id, before, why="test")
 
         await came[0].write(LogRecord(3, b"mine"))
         await came[0].aclose()
@@ -486,13 +490,13 @@ async def test_two_who_repair_close_a_log_once(world: World, autojump_clock: Moc
         log_id = await ns.find("l")
     async with world.process("b1") as one, world.process("b2") as other:
         await trio.sleep(20)
-        before = await look_at(one.context, log_id)
+        before = await observe_orphan(one.context, log_id)
         assert before is not None
         done: list[object] = []
 
         async def close(by: Namespace) -> None:
             try:
-                done.append(await close_unmoved(by.context, log_id, before, why="test"))
+                done.append(await close_unchanged(by.context, log_id, before, why="test"))
             except WriterFenced as error:
                 done.append(error)
 

@@ -342,7 +342,7 @@ async def test_what_comes_back_after_its_copy_went_is_healed() -> None:
         found = await w.metadata.get(keys.ledger_key(LEDGER))
         assert found is not None
         after = before.with_bookie_replaced(0, 2, "b3")
-        swap = transactions.change_share(before, after, found.version)
+        swap = transactions.change_ops(before, after, found.version)
         assert (await w.metadata.transact(swap)).succeeded
 
         await passes.look_at_all()

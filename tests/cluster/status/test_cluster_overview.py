@@ -65,9 +65,9 @@ async def _quorum(
 
 async def _closed(quorum: Quorum, ledger_id: int, *bookies: str) -> None:
     ledger = LedgerMetadata(ledger_id, 3, 3, 2, (Fragment(0, bookies, 0),), bytes(16))
-    await quorum.transact(transactions.creation_share(ledger, ()))
+    await quorum.transact(transactions.creation_ops(ledger, ()))
     closed = ledger.close_by_writer(9, 100)
-    await quorum.transact(transactions.closing_share(closed, 1, ()))
+    await quorum.transact(transactions.close_ops(closed, 1, ()))
 
 
 def _about(found: dict[str, Any], bookie: str) -> list[dict[str, Any]]:

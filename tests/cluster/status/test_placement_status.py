@@ -33,13 +33,13 @@ async def cluster(**labels: Mapping[str, str]) -> LocalMetadata:
 async def ledger(metadata: LocalMetadata, ledger_id: int, *ensembles: Fragment) -> None:
     """A closed one with the entries 0 to 9."""
     made = LedgerMetadata(ledger_id, 2, 2, 1, ensembles, KEY)
-    await metadata.transact(transactions.creation_share(made, ()))
+    await metadata.transact(transactions.creation_ops(made, ()))
     closed = made.close_by_writer(9, 100)
-    await metadata.transact(transactions.closing_share(closed, 1, ()))
+    await metadata.transact(transactions.close_ops(closed, 1, ()))
 
 
 async def found(metadata: LocalMetadata, newest: int | None = None) -> dict[int, str]:
-    where = await placing.standing(metadata)
+    where = await placing.placement_status(metadata)
     return {
         ledger_id: why
         async for ledger_id, why in placing.not_as_wanted(metadata, where, newest=newest)
@@ -55,7 +55,7 @@ async def test_ledgers_with_copies_on_one_host_are_told() -> None:
     await ledger(metadata, 4, Fragment(0, ("b1", "gone"), 0))
 
     assert await found(metadata) == {2: "b1 and b2 stand on one host (h1)"}
-    where = await placing.standing(metadata)
+    where = await placing.placement_status(metadata)
     assert await placing.copies_together(metadata, where) == [
         condition(
             Code.COPIES_TOGETHER, ledgers=1, ledger=2, cause="b1 and b2 stand on one host (h1)"
@@ -69,7 +69,7 @@ async def test_copies_on_the_only_host_are_no_condition() -> None:
     metadata = await cluster(b1={"host": "h1"}, b2={"host": "h1"}, b3={"host": "h1"})
     await ledger(metadata, 1, Fragment(0, ("b1", "b2"), 0))
 
-    where = await placing.standing(metadata)
+    where = await placing.placement_status(metadata)
     assert await placing.copies_together(metadata, where) == []
 
 
@@ -82,10 +82,10 @@ async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds(
     assert list(await found(metadata)) == [1, 5_000, 9_000, 9_001]
     assert list(await found(metadata, newest=2)) == [9_000, 9_001]
     assert list(await found(metadata, newest=3)) == [9_000, 9_001, 5_000]
-    assert await placing.copies_together(metadata, await placing.standing(metadata)) == []
+    assert await placing.copies_together(metadata, await placing.placement_status(metadata)) == []
 
     await placing.change_policy(metadata, asdict(PlacementPolicy()))
-    where = await placing.standing(metadata)
+    where = await placing.placement_status(metadata)
     assert where.domains == (placing.Domain("r1", ("b1", "b2"), 14, 2),)
     [found_together] = await placing.copies_together(metadata, where)
     assert "b1 and b2 stand in 1 rack, not 2" in found_together.text("cause")
@@ -117,20 +117,20 @@ async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
 
     await placing.change_policy(metadata, asdict(ENFORCED))
 
-    where = await placing.standing(metadata)
+    where = await placing.placement_status(metadata)
     assert (where.stored, where.open_domains, where.condition()) == (True, 3, None)
     unknown = condition(Code.DOMAIN_UNKNOWN, level="rack", names="b4")
     assert await placing.copies_together(metadata, where) == [unknown]
     await metadata.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
-    where = await placing.standing(metadata)
+    where = await placing.placement_status(metadata)
     at_limit = condition(Code.PLACEMENT_AT_LIMIT, level="rack", domains=2, needed=2)
     assert where.condition() == at_limit
     await metadata.transact(Transaction((), (Delete(keys.bookie_key("b2")),)))
-    where = await placing.standing(metadata)
+    where = await placing.placement_status(metadata)
     at_limit = condition(Code.PLACEMENT_AT_LIMIT, level="rack", domains=1, needed=2)
     assert where.condition() == at_limit
     await placing.forget_policy(metadata)
-    where = await placing.standing(metadata)
+    where = await placing.placement_status(metadata)
     assert (where.policy, where.stored, where.condition()) == (PlacementPolicy(), False, None)
 
 
@@ -142,12 +142,12 @@ async def test_a_policy_that_cannot_be_read_is_set_anew_as_a_whole_alone() -> No
     with pytest.raises(CorruptData, match=r"--at-least N with --enforced .* sets it anew"):
         await placing.change_policy(metadata, {"level": "rack"})
     with pytest.raises(CorruptData, match="--default"):
-        await placing.standing(metadata)
+        await placing.placement_status(metadata)
     await placing.change_policy(metadata, asdict(ENFORCED))
 
-    assert (await placing.standing(metadata)).policy == ENFORCED
+    assert (await placing.placement_status(metadata)).policy == ENFORCED
     await placing.change_policy(metadata, {"at_least": 1})
-    assert (await placing.standing(metadata)).policy == replace(ENFORCED, at_least=1)
+    assert (await placing.placement_status(metadata)).policy == replace(ENFORCED, at_least=1)
 
 
 async def test_a_policy_that_another_changed_meanwhile_is_not_changed() -> None:
@@ -167,4 +167,4 @@ async def test_a_policy_that_another_changed_meanwhile_is_not_changed() -> None:
     with pytest.raises(VersionConflict):
         await placing.change_policy(metadata, {"at_least": 3})
 
-    assert (await placing.standing(metadata)).policy == PlacementPolicy("host")
+    assert (await placing.placement_status(metadata)).policy == PlacementPolicy("host")

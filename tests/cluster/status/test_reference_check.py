@@ -28,7 +28,7 @@ async def _stored(metadata: LocalMetadata, count: int) -> None:
         owner = (ledger_id % 10 + 1, ledger_id)
         fragments = (Fragment(0, BOOKIES, 0),)
         ledger = LedgerMetadata(ledger_id, 3, 3, 2, fragments, bytes(16), owner=owner)
-        await metadata.transact(transactions.creation_share(ledger, ()))
+        await metadata.transact(transactions.creation_ops(ledger, ()))
         segment = SegmentRecord(owner[1], ledger_id, 1, 0)
         await _do(metadata, Put(segment_key(*owner), segment.encode()))
 
@@ -75,7 +75,7 @@ async def test_a_segment_without_its_ledger_and_a_ledger_of_no_log_are_found() -
     loose = LedgerMetadata(8, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16))
     noted = LedgerMetadata(9, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16))
     for ledger in (loose, noted):
-        await metadata.transact(transactions.creation_share(ledger, ()))
+        await metadata.transact(transactions.creation_ops(ledger, ()))
     await _do(metadata, Put(unlinked_key(5, 9), b""))
     gone = [Delete(keys.ledger_key(3)), *(Delete(keys.on_key(one, 3)) for one in BOOKIES)]
     await _do(metadata, *gone)
@@ -133,7 +133,7 @@ class Changing(LocalMetadata):
             moved = LedgerMetadata(
                 5, 3, 3, 2, (Fragment(0, ("b1", "b2", "b4"), 0),), bytes(16), owner=ledger.owner
             )
-            await self.transact(transactions.change_share(ledger, moved, item.version))
+            await self.transact(transactions.change_ops(ledger, moved, item.version))
         return await super().range(start, end, limit=limit)
 
 

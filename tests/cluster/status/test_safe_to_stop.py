@@ -63,10 +63,10 @@ class World:
             tuple(Fragment(5 * at, tuple(one), at) for at, one in enumerate(fragments)),
             bytes(16), owner=(7, 2), custom={"log": b"orders"},
         )  # fmt: skip
-        await self.metadata.transact(transactions.creation_share(made, ()))
+        await self.metadata.transact(transactions.creation_ops(made, ()))
         if closed:
             await self.metadata.transact(
-                transactions.closing_share(made.close_by_writer(9, 100), 1, ())
+                transactions.close_ops(made.close_by_writer(9, 100), 1, ())
             )
 
     async def ask(self, *names: str) -> Stopping:
@@ -166,7 +166,7 @@ async def test_a_text_of_an_older_version_may_say_limbo_and_counts_as_if_it_did(
 
 async def test_an_open_ledger_of_no_log_is_reported_without_a_segment(world: World) -> None:
     made = LedgerMetadata(1, 3, 3, 3, (Fragment(0, (B1, B2, B3), 0),), bytes(16))
-    await world.metadata.transact(transactions.creation_share(made, ()))
+    await world.metadata.transact(transactions.creation_ops(made, ()))
 
     [found] = (await world.ask("b1")).conditions
 

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.model.ledger_metadata import DeclaredLoss
-from distributedlog.ledger.model.ledger_transactions import change_share
+from distributedlog.ledger.model.ledger_transactions import change_ops
 from distributedlog.ledger.read.ledger_reader import LedgerReader
 from distributedlog.runtime.interfaces.errors import (
     BookieReadOnly,
@@ -419,7 +419,7 @@ async def test_the_record_as_it_is_now_says_whose_copies_count(autojump_clock: M
         cluster[other].model.ledgers[writer.ledger_id] = copied
         record, version = await client.metadata(writer.ledger_id)
         moved = record.with_bookie_replaced(0, 0, other)
-        await cluster.store.transact(change_share(record, moved, version))
+        await cluster.store.transact(change_ops(record, moved, version))
         assert not await reader.why_unreadable(1)
         copied.damaged = {1}
         assert f"{other}: its copy is damaged" in await reader.why_unreadable(1)
@@ -449,7 +449,7 @@ async def test_a_copy_that_is_made_while_the_others_are_asked_counts(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
             await trio.sleep(1.5 * LATENCY_S)  # the questions are on their way
-            await cluster.store.transact(change_share(record, moved, version))
+            await cluster.store.transact(change_ops(record, moved, version))
             assert said == []
 
         assert said == [""]

@@ -19,7 +19,7 @@ from distributedlog.log.model.position_outcome import (
     LogLookup,
     PositionOutcome,
     PositionResolution,
-    lifecycle,
+    resolve_position,
 )
 from distributedlog.log.model.segment_ranges import SegmentRange
 from distributedlog.log.namespace import Namespace
@@ -157,7 +157,7 @@ def test_each_finding_has_one_verdict(
     error: type[DistributedLogError] | None,
 ) -> None:
     """And one error, with the numbers."""
-    verdict = lifecycle(HELD, found)
+    verdict = resolve_position(HELD, found)
 
     assert (verdict.met, verdict.at, verdict.lost) == (met, at, lost)
     if error is None:
@@ -181,23 +181,23 @@ def test_a_position_without_a_number_is_compared_by_place() -> None:
     """An address that was typed: how much is lost is not known, whether any may be."""
     held = HeldPosition(DLSN(3, 4, 1), OLD, None)
 
-    assert lifecycle(held, there(DLSN(4, 0, 0), 930)) == PositionResolution(
+    assert resolve_position(held, there(DLSN(4, 0, 0), 930)) == PositionResolution(
         PositionOutcome.TRUNCATED, DLSN(4, 0, 0), None
     )
-    assert lifecycle(held, LogLookup(gone=[gone(950)])).lost is None
-    assert lifecycle(held, there(held.dlsn, 930, NEXT)) == PositionResolution(
+    assert resolve_position(held, LogLookup(gone=[gone(950)])).lost is None
+    assert resolve_position(held, there(held.dlsn, 930, NEXT)) == PositionResolution(
         PositionOutcome.GO_ON, NEXT
     )
     behind = HeldPosition(DLSN(5, 0, 0), OLD, None)
-    assert lifecycle(behind, LogLookup(gone=[gone(950)])).lost == 0
+    assert resolve_position(behind, LogLookup(gone=[gone(950)])).lost == 0
 
 
 def test_until_its_end_is_noted_a_log_that_is_deleted_is_there() -> None:
     state = LogState(7, "a", 0, open_from=5, last_segment=4, next_sequence_id=950)
     claimed = state.claimed_for_deletion("alpha", "w")
 
-    assert lifecycle(HELD, LogLookup.of(claimed)).met is PositionOutcome.GO_ON
-    assert lifecycle(HELD, LogLookup.of(claimed.with_end(exact=True))).lost == 50
+    assert resolve_position(HELD, LogLookup.of(claimed)).met is PositionOutcome.GO_ON
+    assert resolve_position(HELD, LogLookup.of(claimed.with_end(exact=True))).lost == 50
 
 
 @pytest.mark.parametrize("detail", ["", "/", "//", "1.2.3", "1.2.3/x/exact", "1.2.3/-1/", "a/٣/b"])

@@ -20,7 +20,7 @@ from distributedlog.log.model.deleted_log import (
     encode,
     gone_key,
 )
-from distributedlog.log.model.deleted_log_lookup import burial, find_tombstones
+from distributedlog.log.model.deleted_log_lookup import deleted_log_ops, find_deleted_logs
 from distributedlog.log.model.log_keys import segment_key, state_key
 from distributedlog.log.model.log_state import LogEnd, LogState
 from distributedlog.log.read.log_reader import LogReader
@@ -51,7 +51,7 @@ async def test_a_deletion_leaves_the_exact_end_behind(
     async with world.process("beta") as ns:
         await ns.delete_log("orders")
 
-        (found,) = await find_tombstones(world.metadata, "ns", "orders")
+        (found,) = await find_deleted_logs(world.metadata, "ns", "orders")
 
         assert (found.log_id, found.end) == (log_id, LogEnd(DLSN(4, 0, 0), 6, exact=True))
 
@@ -93,11 +93,11 @@ async def test_each_log_of_a_name_has_its_own_end(world: World, autojump_clock: 
             ids.append(await ns.find("orders"))
             await ns.delete_log("orders")
 
-        found = await find_tombstones(world.metadata, "ns", "orders")
+        found = await find_deleted_logs(world.metadata, "ns", "orders")
 
         assert [one.log_id for one in found] == ids[-KEPT_A_NAME:]
         assert [one.end.sequence_id for one in found] == list(range(3, KEPT_A_NAME + 3))
-        assert await find_tombstones(world.metadata, "ns", "payments") == []
+        assert await find_deleted_logs(world.metadata, "ns", "payments") == []
 
 
 async def test_two_deletions_of_one_name_at_one_moment_are_both_remembered(
@@ -114,14 +114,14 @@ async def test_two_deletions_of_one_name_at_one_moment_are_both_remembered(
         async def overtaken(transaction: Transaction) -> TransactionReply:
             if any(one.key == key for one in transaction.operations):
                 world.metadata.transact = original  # type: ignore[method-assign]
-                done = await original(await burial(world.metadata, "ns", "orders", other))
+                done = await original(await deleted_log_ops(world.metadata, "ns", "orders", other))
                 assert done.succeeded
             return await original(transaction)
 
         world.metadata.transact = overtaken  # type: ignore[method-assign]
         await ns.delete_log("orders")
 
-        found = await find_tombstones(world.metadata, "ns", "orders")
+        found = await find_deleted_logs(world.metadata, "ns", "orders")
     assert [one.log_id for one in found] == [7, log_id]
     assert found[0] == other
 
@@ -133,12 +133,12 @@ async def test_ends_that_were_given_up_and_left_anew_meanwhile_stay(world: World
         DeletedLog(n, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5) for n in (5, 6, 7)
     )
     assert (
-        await world.metadata.transact(await burial(world.metadata, "ns", "orders", first))
+        await world.metadata.transact(await deleted_log_ops(world.metadata, "ns", "orders", first))
     ).succeeded
-    prepared = await burial(world.metadata, "ns", "orders", own)
+    prepared = await deleted_log_ops(world.metadata, "ns", "orders", own)
     await world.metadata.transact(Transaction((), (Delete(key),)))
     assert (
-        await world.metadata.transact(await burial(world.metadata, "ns", "orders", second))
+        await world.metadata.transact(await deleted_log_ops(world.metadata, "ns", "orders", second))
     ).succeeded
 
     assert not (await world.metadata.transact(prepared)).succeeded
@@ -161,7 +161,7 @@ async def test_an_end_that_cannot_be_made_certain_is_marked_so(
     async with world.process("beta") as ns:
         await ns.delete_log("orders")
 
-        (found,) = await find_tombstones(world.metadata, "ns", "orders")
+        (found,) = await find_deleted_logs(world.metadata, "ns", "orders")
 
         assert found.end == LogEnd(DLSN(2, 0, 0), 3, exact=False)
 
@@ -240,8 +240,8 @@ async def test_a_damaged_tombstone_is_as_good_as_forgotten(
     newer = [Put(prefix + b"ns\x00new-%d" % n, pack([2, []])) for n in range(KEPT_A_BUCKET)]
     await world.metadata.transact(Transaction((), (Put(key, b"\x00torn"), *newer)))
 
-    assert await find_tombstones(world.metadata, "ns", "orders") == []
+    assert await find_deleted_logs(world.metadata, "ns", "orders") == []
     async with world.process() as ns:
         await ns.create_log("orders")
         await ns.delete_log("orders")
-    assert len(await find_tombstones(world.metadata, "ns", "orders")) == 1
+    assert len(await find_deleted_logs(world.metadata, "ns", "orders")) == 1

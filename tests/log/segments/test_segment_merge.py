@@ -22,7 +22,7 @@ from distributedlog.log.namespace import Namespace
 from distributedlog.log.read.log_view import view_log
 from distributedlog.log.segments import log_deletion as deletion
 from distributedlog.log.segments import segment_purge as purge
-from distributedlog.log.segments.replaced_ledgers import delete_retired
+from distributedlog.log.segments.replaced_ledgers import delete_replaced
 from distributedlog.log.segments.segment_merge import MergeCandidate, compact
 from distributedlog.log.segments.segment_purge import last_below
 from distributedlog.log.segments.segment_purge import purge as remove
@@ -48,7 +48,7 @@ async def forget_old(world: World) -> int:
     """What merges have left is deleted, as the elected bookie does in time; how many ledgers."""
     gone = 0
     async for item in Scan(world.metadata, RETIRED_PREFIX):
-        gone += await delete_retired(
+        gone += await delete_replaced(
             world.metadata, world.ledgers, world.ledgers.deletion_share, item
         )
     return gone

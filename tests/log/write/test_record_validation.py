@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from distributedlog.log.format.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
 from distributedlog.log.model.log_state import AUTO
-from distributedlog.log.write.record_validation import admit_columns
+from distributedlog.log.write.record_validation import validate_columns
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from tests.examples import examples
 
@@ -26,7 +26,7 @@ def test_each_record_is_taken_once_and_entries_keep_their_bound(
 
     ``used`` above the bound is an entry that holds such a record already.
     """
-    taken = admit_columns(
+    taken = validate_columns(
         list(range(len(lengths))), [bytes(length) for length in lengths], 0, True, "a", AUTO
     )
     at, closed, records_in_entry = 0, 0, 1 if used else 0
@@ -47,7 +47,7 @@ def test_each_record_is_taken_once_and_entries_keep_their_bound(
 
 def test_the_largest_record_is_taken() -> None:
     """With its bytes and those of its columns it may be larger than an entry of small ones."""
-    taken = admit_columns([1], [bytes(RECORD_BYTES_MAX)], 0, True, "a", AUTO)
+    taken = validate_columns([1], [bytes(RECORD_BYTES_MAX)], 0, True, "a", AUTO)
     assert (taken.number, taken.refusal) == (1, None)
     assert taken.bytes_of(0, 1) == RECORD_BYTES_MAX + RECORD_COLUMN_BYTES
 
@@ -55,7 +55,7 @@ def test_the_largest_record_is_taken() -> None:
 def test_what_is_kept_before_a_wait_is_copied_once() -> None:
     """A call may wait for each of a thousand entries, and its lists are as long."""
     txids, payloads = [1, 2], [b"a", b"b"]
-    taken = admit_columns(txids, payloads, 0, True, "a", AUTO)
+    taken = validate_columns(txids, payloads, 0, True, "a", AUTO)
 
     taken.keep()
     own, kept = taken.txids, taken.payloads
@@ -71,11 +71,11 @@ def test_payloads_that_are_not_bytes_are_copied_and_texts_are_refused() -> None:
     """A caller may change its buffer at once. What was checked is what is written."""
     buffer = bytearray(b"abc")
     payloads: Any = [b"x", buffer]
-    taken = admit_columns([1, 2], payloads, 0, True, "a", AUTO)
+    taken = validate_columns([1, 2], payloads, 0, True, "a", AUTO)
     buffer[:] = b"xyz"
 
     assert (taken.payloads, taken.refusal) == ([b"x", b"abc"], None)
     texts: Any = [b"x", "abc"]
-    refused = admit_columns([1, 2], texts, 0, True, "a", AUTO)
+    refused = validate_columns([1, 2], texts, 0, True, "a", AUTO)
     assert refused.number == 1
     assert isinstance(refused.refusal, InvalidRequest)

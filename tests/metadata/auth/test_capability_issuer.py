@@ -25,7 +25,7 @@ from distributedlog.metadata.model.transaction import Compare, Delete, Put, Tran
 from distributedlog.metadata.replica.secret_rotation import SecretRotation
 from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.storage.backup_format import BackupHeader, save_chunks
+from distributedlog.metadata.storage.backup_format import BackupHeader, backup_chunks
 from distributedlog.runtime.interfaces.errors import NotAllowed, NotReady
 from distributedlog.runtime.protocol.capabilities import (
     CapabilityKind,
@@ -152,7 +152,7 @@ def test_a_bookie_is_given_its_own_keys_and_nobody_elses() -> None:
 def test_a_save_holds_no_secrets_and_is_whole() -> None:
     state = state_of("required", SECRETS, Put(b"secreta", b"1"), Put(b"z", b"2"))
 
-    _, *chunks = save_chunks(BackupHeader("c1", 1, 1, UNKNOWN), state)
+    _, *chunks = backup_chunks(BackupHeader("c1", 1, 1, UNKNOWN), state)
     builder = SnapshotBuilder(KeyValueState())
     for chunk in chunks:
         builder.add(chunk)

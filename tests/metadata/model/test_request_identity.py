@@ -16,8 +16,8 @@ from distributedlog.metadata.model.request_identity import (
     CLIENT_CHARS_MAX,
     client_of,
     is_principal,
-    owner_by,
     owner_of,
+    request_identity,
 )
 from distributedlog.metadata.model.transaction import Compare, Put, Transaction
 from distributedlog.metadata.protocol.client_messages import decode_outcome
@@ -62,8 +62,8 @@ def test_tokens_of_one_narrowing_are_one_owner_and_of_others_are_not() -> None:
     other = replace(plain, narrowing=(("ns", "b/", 1),))
     elsewhere = replace(reads, user="ann")
 
-    assert owner_by("user/etl", None) == owner_by("user/etl", plain) == "user/etl"
-    found = [owner_by(one.principal, one) for one in (reads, later, other, elsewhere)]
+    assert request_identity("user/etl", None) == request_identity("user/etl", plain) == "user/etl"
+    found = [request_identity(one.principal, one) for one in (reads, later, other, elsewhere)]
     assert found[0] == found[1]
     assert len(set(found)) == 3
     assert all(is_principal(one) for one in found)

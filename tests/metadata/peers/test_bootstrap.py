@@ -12,7 +12,7 @@ from distributedlog.metadata.peers.bootstrap import (
     ListDifference,
     list_difference,
     listed,
-    may_found,
+    may_bootstrap,
     may_join,
 )
 from distributedlog.runtime.declarations.health_conditions import Code
@@ -33,7 +33,7 @@ ALL = {name: answer(name) for name in ("m2", "m3")}
 
 
 def test_the_smallest_name_founds_when_all_are_empty_and_of_one_mind() -> None:
-    assert may_found(answer("m1"), ALL) == ""
+    assert may_bootstrap(answer("m1"), ALL) == ""
 
 
 def test_lists_that_differ_say_how() -> None:
@@ -67,7 +67,7 @@ async def test_nodes_with_two_lists_say_so_in_log_and_status(
 def test_one_voter_founds_alone() -> None:
     alone = FormAnswer("m1", "id", "", listed({"m1": ("h1", 1)}))
 
-    assert may_found(alone, {}) == ""
+    assert may_bootstrap(alone, {}) == ""
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_nobody_founds_otherwise(
     ours: FormAnswer, answers: dict[str, FormAnswer], why: str
 ) -> None:
     """H5: one node with an old cluster's data is enough to know that this is not a new one."""
-    assert why in may_found(ours, answers)
+    assert why in may_bootstrap(ours, answers)
 
 
 def test_a_node_joins_under_its_own_id_and_only_while_it_is_empty() -> None:

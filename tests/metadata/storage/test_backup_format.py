@@ -17,16 +17,16 @@ from distributedlog.metadata.node.force_new_cluster import (
     VERSIONS_AHEAD,
     LoadedBackup,
     all_items,
+    force_new_cluster,
     moved_ahead,
-    read_save,
+    read_backup,
     read_survivor,
-    refound,
-    write_save,
+    write_backup,
 )
 from distributedlog.metadata.protocol.client_messages import MembersRequest
 from distributedlog.metadata.replica.snapshot_receiver import restore
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.storage.backup_format import BackupHeader, SaveGivenOut, save_chunks
+from distributedlog.metadata.storage.backup_format import BackupHeader, SaveGivenOut, backup_chunks
 from distributedlog.metadata.storage.snapshot_store import SnapshotStore
 from distributedlog.runtime.disk.atomic_file import ASIDE
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
@@ -57,7 +57,7 @@ async def _save(client: MetadataClient, disk: MemoryDisk) -> int:
         file.write_at(size, [data])
         size += len(data)
 
-    await write_save(write, client.save())
+    await write_backup(write, client.save())
     await file.sync()
     return size
 
@@ -65,14 +65,16 @@ async def _save(client: MetadataClient, disk: MemoryDisk) -> int:
 async def _saved(client: MetadataClient) -> LoadedBackup:
     disk = MemoryDisk()
     await _save(client, disk)
-    return await read_save(disk, FILE)
+    return await read_backup(disk, FILE)
 
 
 async def _founder(saved: LoadedBackup, name: str, **added: bytes) -> MemoryDisk:
     disk = MemoryDisk()
     state = moved_ahead(saved.state, unchanged, {k.encode(): v for k, v in added.items()})
     chance = random.Random(5)
-    await refound(disk, saved.head, state, name=name, address=f"{name}:4181", chance=chance)
+    await force_new_cluster(
+        disk, saved.head, state, name=name, address=f"{name}:4181", chance=chance
+    )
     return disk
 
 
@@ -126,7 +128,7 @@ async def test_a_damaged_save_is_refused(place: int) -> None:
     await (await disk.create(FILE)).write_synced(0, bytes(content))
 
     with pytest.raises(CorruptData):
-        await read_save(disk, FILE)
+        await read_backup(disk, FILE)
 
 
 async def test_a_save_without_its_end_is_refused() -> None:
@@ -139,7 +141,7 @@ async def test_a_save_without_its_end_is_refused() -> None:
         await (await disk.create(f"cut{length}")).write_synced(0, content or b"\0")
 
         with pytest.raises(CorruptData):
-            await read_save(disk, f"cut{length}")
+            await read_backup(disk, f"cut{length}")
 
 
 async def test_a_cluster_goes_on_from_a_save_and_lets_others_in() -> None:
@@ -205,7 +207,7 @@ async def test_a_save_that_nobody_fetches_on_holds_no_more_than_a_bound() -> Non
 
     with pytest.raises(InvalidRequest, match="begin again"):
         view.take(10)
-    chunks = list(save_chunks(BackupHeader("c", 1, 1, UNKNOWN), world.state))
+    chunks = list(backup_chunks(BackupHeader("c", 1, 1, UNKNOWN), world.state))
     assert len(chunks) > 2
 
 
@@ -218,7 +220,7 @@ async def test_a_restore_that_was_killed_at_its_first_file_is_done_again() -> No
 
     state = moved_ahead(saved.state, unchanged, {})
     chance = random.Random(5)
-    await refound(disk, saved.head, state, name="m1", address="m1:4181", chance=chance)
+    await force_new_cluster(disk, saved.head, state, name="m1", address="m1:4181", chance=chance)
 
     assert list(all_items((await read_survivor(disk)).state)) == list(all_items(state))
 
@@ -234,7 +236,7 @@ async def test_a_restore_that_was_killed_at_its_last_file_is_done_again_with_ano
 
     async def begin(address: str) -> None:
         chance = random.Random(5)
-        await refound(disk, saved.head, state, name="m1", address=address, chance=chance)
+        await force_new_cluster(disk, saved.head, state, name="m1", address=address, chance=chance)
 
     with monkeypatch.context() as killed:
         killed.setattr(refounding, "store_members", None)
@@ -258,7 +260,7 @@ async def test_a_directory_that_belongs_to_somebody_is_not_begun_anew() -> None:
             if not disk.list():
                 await disk.create("notes.txt")
             with pytest.raises(ForeignData):
-                await refound(
+                await force_new_cluster(
                     disk, saved.head, saved.state, name="m1", address="", chance=random.Random(1)
                 )
 

@@ -16,9 +16,9 @@ from distributedlog.runtime.protocol.tokens import (
     allowed_by,
     covers,
     is_within,
-    narrowed,
     opened,
     read_token,
+    scoped,
     seal,
 )
 from tests.examples import examples
@@ -96,7 +96,7 @@ def test_a_narrowed_token_allows_what_both_allow(
                 found |= bits
         return found
 
-    assert held(narrowed(grants, narrowing)) == held(grants) & held(narrowing)
+    assert held(scoped(grants, narrowing)) == held(grants) & held(narrowing)
     assert allowed_by(narrowing, namespace, path) == held(narrowing)
     assert allowed_by((), namespace, path) == -1
 

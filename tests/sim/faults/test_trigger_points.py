@@ -17,13 +17,13 @@ CHANGED = replace(LEDGER, ensembles=(*LEDGER.ensembles, Fragment(5, ("b1", "b2",
 CLOSED = CHANGED.close_by_writer(9, 90)
 
 SHARES = {
-    "ledger created": transactions.creation_share(LEDGER, ()),
-    "ensemble change": transactions.change_share(LEDGER, CHANGED, 1),
-    "recovery begun": transactions.change_share(CHANGED, CHANGED.in_recovery(), 2),
-    "close": transactions.closing_share(CLOSED, 3, ()),
-    "hole noted": transactions.note_share(7, 3, (MissingRange("b3", 1, 2),)),
+    "ledger created": transactions.creation_ops(LEDGER, ()),
+    "ensemble change": transactions.change_ops(LEDGER, CHANGED, 1),
+    "recovery begun": transactions.change_ops(CHANGED, CHANGED.in_recovery(), 2),
+    "close": transactions.close_ops(CLOSED, 3, ()),
+    "hole noted": transactions.missing_range_ops(7, 3, (MissingRange("b3", 1, 2),)),
     "hole filled": Transaction((), (Delete(b"under/0000000000000007"),)),
-    "ledger deleted": transactions.deletion_share(CLOSED, 4),
+    "ledger deleted": transactions.deletion_ops(CLOSED, 4),
     "deletion done": Transaction((), (Delete(b"delete/b1/0000000000000007"),)),
     "segment registered": Transaction((), (Put(log_keys.segment_key(1, 2), b""),)),
     "lock taken": Transaction((), (Put(log_keys.lock_key(1), b""),)),
@@ -43,7 +43,7 @@ def test_a_transaction_is_known_for_what_it_does(kind: str) -> None:
 def test_a_node_that_changes_a_closed_record_swaps_a_bookie() -> None:
     swapped = CLOSED.with_bookie_replaced(0, 2, "b5")
 
-    assert list(kinds_of(transactions.change_share(CLOSED, swapped, 4), by_node=True)) == ["swap"]
+    assert list(kinds_of(transactions.change_ops(CLOSED, swapped, 4), by_node=True)) == ["swap"]
 
 
 def test_a_read_or_a_lease_is_no_moment() -> None:

@@ -90,7 +90,7 @@ BEGINS_NO_TASK_HERE = {
     ),
     "metadata/node/quorum_member.py": {"MemberNode.on_snapshot_wanted": CONTAINED},
     "metadata/node/metadata_node.py": {"MetadataNode.become_member": CONTAINED},
-    "metadata/peers/hard_state_recovery.py": {"ask_for_statements": PART},
+    "metadata/peers/hard_state_recovery.py": {"request_voter_reports": PART},
     "metadata/peers/unknown_peers.py": {
         "Strangers._ask_all": PART,
         "Strangers.may_speak": CONTAINED,

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio._core import _run as trio_run
 
-from distributedlog.log.interfaces.error_boundary import contained
+from distributedlog.log.interfaces.error_boundary import error_boundary
 from distributedlog.runtime.interfaces.errors import WriteFailed
 from distributedlog.testing.sim.world.isolation_guard import RealWorldTouched
 from distributedlog.testing.sim.world.scheduler import (
@@ -56,7 +56,7 @@ def test_a_broken_rule_that_the_product_contains_fails_the_seed(disabled: bool) 
 
 async def _contain(error: Exception, _: Simulation) -> None:
     failed: list[Exception] = []
-    with contained("the writer of a log", failed.append):
+    with error_boundary("the writer of a log", failed.append):
         raise error
     assert failed
 

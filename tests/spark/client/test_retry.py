@@ -24,7 +24,7 @@ from distributedlog.spark import plain_errors
 from distributedlog.spark import session_settings as settings
 from distributedlog.spark.client import retry as waiting
 from distributedlog.spark.client import spark_client as clients
-from distributedlog.spark.client.retry import RetryPolicy, patiently
+from distributedlog.spark.client.retry import RetryPolicy, retry_unavailable
 from distributedlog.spark.client.spark_client import SparkClient, run
 from distributedlog.spark.client.spark_errors import of_text
 from distributedlog.spark.options.options import SinkOptions, SourceOptions
@@ -49,10 +49,10 @@ async def test_what_may_pass_is_asked_again_until_the_time_is_over(
     away = QuorumUnreachable("nobody is there")
 
     with caplog.at_level(logging.WARNING, "distributedlog.spark"):
-        assert await patiently(failing(5, away), 120.0, "a task") == "there"  # type: ignore[arg-type]
+        assert await retry_unavailable(failing(5, away), 120.0, "a task") == "there"  # type: ignore[arg-type]
     assert caplog.messages == ["a task waits: nobody is there; asked again"] * 5
     with pytest.raises(QuorumUnreachable):
-        await patiently(failing(10_000, away), 120.0)  # type: ignore[arg-type]
+        await retry_unavailable(failing(10_000, away), 120.0)  # type: ignore[arg-type]
     assert autojump_clock.current_time() < 130.0
 
 

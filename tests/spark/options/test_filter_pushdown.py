@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distributedlog.log.model.segment_record import SegmentRecord
-from distributedlog.spark.options.filter_pushdown import Bound, narrowed
+from distributedlog.spark.options.filter_pushdown import Bound, filter_bounds
 
 
 @dataclass
@@ -36,7 +36,7 @@ SEGMENT = SegmentRecord(
 
 
 def test_bounds_meet() -> None:
-    found = narrowed(
+    found = filter_bounds(
         [
             GreaterThan(("txid",), 5),
             LessThanOrEqual(("txid",), 9),
@@ -53,7 +53,7 @@ def test_bounds_meet() -> None:
 
 
 def test_what_is_not_understood_leaves_everything() -> None:
-    found = narrowed(
+    found = filter_bounds(
         [StringContains(("log",), "a"), EqualTo(("payload",), b"x"), EqualTo(("dlsn", "entry"), 3),
          In(("txid",), (3, "x")), EqualTo(("timestamp",), datetime(2020, 1, 1))],  # without a zone
         None,
@@ -68,26 +68,28 @@ def test_a_segment_is_left_out_by_number_by_sequence_id_and_by_txid() -> None:
         EqualTo(("segment",), 3), EqualTo(("sequence_id",), 250), LessThanOrEqual(("txid",), 69),
         In(("segment",), (1, 3)),
     ):  # fmt: skip
-        assert not narrowed([out], None).wants(SEGMENT)
+        assert not filter_bounds([out], None).wants(SEGMENT)
     for wanted in (
         EqualTo(("segment",), 4),
         EqualTo(("sequence_id",), 249),
         EqualTo(("txid",), 70),
     ):
-        assert narrowed([wanted], None).wants(SEGMENT)
+        assert filter_bounds([wanted], None).wants(SEGMENT)
 
 
 def test_a_time_is_rounded_to_the_txids_it_can_be() -> None:
     at = datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
 
-    assert narrowed([GreaterThan(("timestamp",), at)], 1_000_000).bound("txid") == Bound(low=2)
-    assert narrowed([LessThanOrEqual(("timestamp",), at)], 1_000_000).bound("txid") == Bound(high=1)
+    assert filter_bounds([GreaterThan(("timestamp",), at)], 1_000_000).bound("txid") == Bound(low=2)
+    assert filter_bounds([LessThanOrEqual(("timestamp",), at)], 1_000_000).bound("txid") == Bound(
+        high=1
+    )
 
 
 def test_without_a_unit_a_time_is_log_time_in_milliseconds() -> None:
     """And a segment whose times are not exactly known is never left out."""
     at = datetime(1970, 1, 1, 0, 0, 1, 500, tzinfo=UTC)
-    found = narrowed([GreaterThan(("timestamp",), at)], None)
+    found = filter_bounds([GreaterThan(("timestamp",), at)], None)
     before = replace(SEGMENT, time_floor_ms=500, last_time_ms=1_000)
 
     assert found.bound("timestamp") == Bound(low=1_001)
