@@ -122,7 +122,8 @@ def test_an_error_of_ours_comes_back_as_what_it_was() -> None:
 def spoken(setup: str) -> str:
     """What a process of Spark's prints of a warning."""
     program = (
-        f"import logging; {setup}\nfrom distributedlog.spark.client.spark_errors import speak\nspeak(); speak()\n"
+        f"import logging; {setup}\nfrom distributedlog.spark.client.spark_errors import speak\n"
+        "speak(); speak()\n"
         "logging.getLogger('distributedlog.spark').warning('30 records are lost')\n"
     )
     done = subprocess.run(
