@@ -60,6 +60,8 @@ LACS_MAX = 65_536
 _STREAM_OPEN = struct.Struct("<Q16sII")
 _LEDGER = struct.Struct("<Q16s")
 _READ = struct.Struct("<Q16sQQII")
+# Each read carries the key again, 16 bytes per reply of up to a MiB. A table of keys per connection would
+# need a limit, and a message for keys that it forgot.
 _WAIT_LAC = struct.Struct("<Q16sqII")
 _LAC = struct.Struct("<q")
 _LAC_FRAME = struct.Struct(ENVELOPE.format + "q")

@@ -32,6 +32,8 @@ _ANSWERED = struct.Struct("<QQ")
 # | number u64 | process id u64 |          with the descriptor: of the process
 _CODE = struct.Struct("<i")
 # | exit code i32 |                        negative: the signal that ended it
+# The forkserver of multiprocessing is not used. Its children get no pipes as stdin and stdout, and run the
+# caller's main module.
 CODE_S = 1.0
 """The code of a child that has ended is waited for so long; without the server nobody knows it."""
 

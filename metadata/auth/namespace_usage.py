@@ -6,8 +6,8 @@ namespace; a log's, by the name that the log has now; a ledger's log, by its rec
 in another namespace takes all of its own along, and the sums are a function of the state alone, whatever was
 told in which order: all nodes have the same, after an election, a snapshot and a start too.
 
-None of it is in the replicated state (`docs/decisions`, 83 and 90): a version that counts otherwise judges
-otherwise while it leads, and makes the same state.
+None of it is in the replicated state (decision 83). A version that counts differently decides differently
+while it leads, and creates the same state.
 """
 
 from collections.abc import Callable, Mapping

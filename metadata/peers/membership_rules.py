@@ -3,6 +3,8 @@
 A lost node is replaced in three entries: the new one is let in as a learner under its own id; when it has
 caught up, the lost one of the same name is put out; then the new one becomes a voter. So the old voter
 counts until its successor has everything, and a replacement that comes to nothing has changed nothing.
+The usual order, removal first, has no advantage: of three voters two must answer before and after it.
+One entry that swaps both nodes would need joint consensus.
 No voter is put out where those that answer would be no majority of those that are left.
 """
 

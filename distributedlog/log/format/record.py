@@ -66,7 +66,7 @@ SECTION_CRITICAL = 0x0001
 
 RECORD_MORE = 0x01
 """A record's flag: the next slot belongs to the same set. 0x02 is reserved, for a key and headers before the
-payload (docs/decisions/0028); whoever meets a flag that he does not know must not take the payload for it."""
+payload (docs/decisions/0109); whoever meets a flag that he does not know must not take the payload for it."""
 RECORD_FLAGS_KNOWN = RECORD_MORE
 
 RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024

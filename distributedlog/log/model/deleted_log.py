@@ -5,8 +5,7 @@
 One key a name, the last `KEPT_A_NAME` logs that had it. Names fall into buckets by their digest, and a
 deletion (`log_deletion.py`) makes room in its own bucket: there are never more than `BUCKETS` x
 `KEPT_A_BUCKET` keys (some 5 MB, at the very most 25), and nobody has to go round and clear them away. What
-had to go is met as "not known": an error or a warning, never silence (docs/decisions, "What a deleted log
-leaves behind").
+had to go is met as "not known": an error or a warning, never silence (docs/decisions/0011).
 """
 
 from dataclasses import dataclass

@@ -451,7 +451,8 @@ class MultiReader:
         return await open_fetcher(context, follower, position or self._at, to)
 
     def _share_out(self) -> None:
-        """A half of each one's share is held, a half may be on its way."""
+        """A half of each one's share is held, a half may be on its way. Shares are not lent: they would have
+        to be taken back."""
         share = self._bytes_max // (2 * max(1, len(self._members)))
         for member in self._members:
             member.queue.hold_at_most(share)

@@ -21,6 +21,8 @@ from .link import Link
 
 SILENCE_PING_S = 2.0
 SILENCE_END_S = 6.0
+"""A watch on a half-open connection would wait forever. TCP keepalive alone is slower, and the simulator has
+none."""
 SWEEP_S = 1.0
 LATE_S = 0.5
 """A sweep that wakes this late was stalled itself: it gives everybody the time back (H25)."""

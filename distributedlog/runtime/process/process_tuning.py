@@ -3,6 +3,9 @@
 A node runs a full collection after its process has grown, and not before. Python runs one if the survivors
 of young collections are a quarter of the old objects. Under load most survivors belong to requests in
 progress: a proxy of 2,000 logs ran one every ten seconds and blocked for a third of a second.
+
+Full collections stay on, because cycles can hold buffers. Freezing after each opening instead would keep the
+cycles of closed logs forever, and unfreezing writes into pages that forked nodes share.
 """
 
 import contextlib

@@ -6,7 +6,7 @@ created is there whole, or not at all; of two that create one name, one is told.
 
 Buckets are reached through fsspec, whose file systems know a conditional create
 (``pipe_file(mode="create")``: S3, GCS, Azure and others, each with a package of its own); credentials are
-theirs, from the environment.
+theirs, from the environment. `pyarrow.fs` has no conditional create in any store.
 """
 
 import errno

@@ -34,7 +34,7 @@ def replaced(configuration: Configuration, answer: FormAnswer, heard: set[str]) 
 
 
 def test_a_lost_voter_is_replaced_in_three_steps_and_counts_until_the_last_but_one() -> None:
-    """docs/decisions/0010."""
+    """A removal before the replacement has caught up would only take away the way back."""
     heard = {"id1", "id3"}
     one = replaced(THREE, empty("m2"), heard)
     assert (one.voters, one.learners) == (("id1", "id2", "id3"), ("new",))
