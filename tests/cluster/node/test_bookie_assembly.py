@@ -346,7 +346,7 @@ async def test_times_of_a_bookies_options_reach_the_parts_that_keep_them(
         while len(made) < 3:  # noqa: ASYNC110 (the parts are made in the background)
             await trio.sleep(0.01)
 
-    assert made == {"Gate": 150.0, "Purger": 7.0, "Surplus": 11.0}
+    assert made == {"BookieAuthorizer": 150.0, "SegmentPurger": 7.0, "OverReplication": 11.0}
 
 
 async def test_a_loss_stays_unconfined_where_nobody_knows_the_next_ledger() -> None:
