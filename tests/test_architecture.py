@@ -62,7 +62,7 @@ SEAM = {
     "distributedlog/runtime/disk/directory_file.py",
     "distributedlog/runtime/disk/directory_disk.py",
     "distributedlog/runtime/process/fork_safety.py",
-    "distributedlog/runtime/process/process_tuning.py",
+    "distributedlog/runtime/process/process_memory.py",
     "distributedlog/runtime/net/port_reservation.py",
     "distributedlog/runtime/disk/lmdb_map.py",
     "distributedlog/runtime/net/local_secret.py",

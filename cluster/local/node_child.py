@@ -25,7 +25,7 @@ from ...runtime.interfaces.host import Address, Host
 from ...runtime.machine import machine_id, needs_linux
 from ...runtime.net.local_secret import guarded
 from ...runtime.process.descriptor_limit import raise_limit
-from ...runtime.process.process_tuning import collect_when_grown
+from ...runtime.process.process_memory import collect_when_grown
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.options import (
     BookieNodeConfig,

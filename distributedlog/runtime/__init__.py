@@ -43,7 +43,7 @@ Read `interfaces/host.py` first: all that a node does not compute comes in throu
     client primitives/background_rate.py                    how fast background work may go, by what it costs
     syncs and commits (pure) schedule/background_loop.py, process/fork_safety.py    a trio run in a thread,
     for other faces; what a forked child leaves alone process/stderr_writer.py                   what a
-    process says, without waiting for who reads it process/process_tuning.py         when a node's Python
+    process says, without waiting for who reads it process/process_memory.py         when a node's Python
     looks for garbage among all that lives; what the C
                                 library keeps of freed memory
 

@@ -9,7 +9,7 @@ import trio
 from ...runtime.interfaces.errors import CorruptData, DiskFull, ProtocolError, UnsupportedFormat
 from ...runtime.interfaces.host import File
 from ...runtime.interfaces.log_lines import get_logger
-from ...runtime.process.process_tuning import pass_over_what_is_there
+from ...runtime.process.process_memory import pass_over_what_is_there
 from ..model.configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
 from ..raft.raft_messages import SnapshotChunk
 from ..raft.ready import Snapshot

@@ -23,7 +23,7 @@ from ...runtime.interfaces.errors import (
     RequestTimeout,
 )
 from ...runtime.net import tcp
-from ...runtime.process.process_tuning import keep_freed_memory
+from ...runtime.process.process_memory import keep_freed_memory
 from ..framework.errors import innermost
 from ..framework.options import Settings
 from .name_suggestions import name_near

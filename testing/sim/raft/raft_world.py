@@ -71,7 +71,7 @@ class RaftWorld:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._sequence = 0
 
-    def state_machine(self) -> "StateMachine":
+    def state_machine(self) -> "WorldStateMachine":
         """What the nodes do with committed commands (a seam for worlds whose machines do more)."""
         return ChainMachine(self)
 
@@ -371,7 +371,7 @@ class RaftWorld:
             self.start(node)
 
 
-class StateMachine(Protocol):
+class WorldStateMachine(Protocol):
     """The state machines of all nodes of a world."""
 
     def propose(self, node: RaftNode, core: Raft, command: int) -> None:
@@ -402,25 +402,25 @@ class ChainMachine:
         self.world = world
 
     def propose(self, node: RaftNode, core: Raft, command: int) -> None:
-        """See `StateMachine`."""
+        """See `WorldStateMachine`."""
         core.propose(command.to_bytes(8, "big"))
 
     def apply(self, node: RaftNode, entry: Entry, term: int) -> None:
-        """See `StateMachine`."""
+        """See `WorldStateMachine`."""
         oracles = self.world.oracles
         node.chain = oracles.on_applied(node.node_id, entry, node.restored, node.chain, term)
         node.restored = entry.index
 
     def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
-        """See `StateMachine`."""
+        """See `WorldStateMachine`."""
         return ()
 
     def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
-        """See `StateMachine`."""
+        """See `WorldStateMachine`."""
         return True
 
     def restore(self, node: RaftNode, snapshot: StoredSnapshot) -> None:
-        """See `StateMachine`."""
+        """See `WorldStateMachine`."""
         node.chain, node.restored = snapshot.chain, snapshot.index
 
 

@@ -7,8 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.runtime.process import process_tuning as full_collections
-from distributedlog.runtime.process.process_tuning import (
+from distributedlog.runtime.process import process_memory as full_collections
+from distributedlog.runtime.process.process_memory import (
     BLOCKS_MIN,
     BLOCKS_MIN_IDLE,
     LOOK_S,
