@@ -1,10 +1,11 @@
-"""How the pages become a site, offline: ``python -m sphinx -W -q -c docs . site``; then open site/index.html.
+"""Configuration of the site of the documentation: ``python -m sphinx -W -q -c docs . site``.
 
-The source is the whole tree, so that links of pages to code, to docker/ and to each other mean the same
-here and where the files are read as they are. README.md is the front page, and what it names under "Where
-to read" are the pages, in its order: one that it does not name is an error, as is a link that leads nowhere.
+The source is the whole tree, so that links between pages, code and docker/ work on the site and in the
+checkout. README.md is the front page. The navigation is the list of docs/index.md, grouped by its headings.
+A page that this list lacks is an error, as is a link without a target.
 """
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ project = "distributedlog"
 author = "the authors of distributedlog"
 copyright = "Apache-2.0"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
-include_patterns = ["README.md", "CHANGELOG.md", "docs/**", "docker/README.md"]
+include_patterns = ["*.md", "docs/**", "docker/README.md"]
 exclude_patterns = [".*", "**/.*", "site", "build", "dist", "**/__pycache__"]
 root_doc = "README"
 
@@ -36,22 +37,26 @@ html_show_sphinx = False
 html_theme_options = {"top_of_page_buttons": []}
 
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)\)")
-PAGE = re.compile(r"\]\((docs/[\w/-]+\.md|docker/README\.md|CHANGELOG\.md)\)")
+GROUP = re.compile(r"^## (.+)\n((?:(?!^## ).*\n)*)", re.M)
+PAGE = re.compile(r"^- \[[^\]]*\]\(([^)#\s]+)\.md\)", re.M)
 
 
-def _pages(readme: str) -> list[str]:
-    """What the front page names as pages, each once, in its order."""
-    table = readme[readme.index("## Where to read") :]
-    named = [page.removesuffix(".md") for page in PAGE.findall(table)]
-    return list(dict.fromkeys(named))
+def _navigation(index: str) -> str:
+    """Return one tree of pages per group of docs/index.md, with paths from the root."""
+    trees = [_hidden_tree(["docs/index"])]
+    for heading, lines in GROUP.findall(index):
+        pages = [posixpath.normpath(f"docs/{page}") for page in PAGE.findall(lines)]
+        trees.append(_hidden_tree(pages, f":caption: {heading}"))
+    return "".join(trees)
 
 
 def _hidden_tree(names: list[str], *more: str) -> str:
+    """Return a tree of pages that only the navigation shows."""
     return "\n\n".join(["", "```{toctree}\n" + "\n".join([":hidden:", *more, "", *names]), "```\n"])
 
 
 def _source(app: Any, name: str, text: list[str]) -> None:
-    """Folders have no page: a link to one leads to its README.md, or is none. Trees of pages are added."""
+    """Replace links to folders by links to their README.md, or by text; add the trees of pages."""
     here = (ROOT / name).parent
 
     def link(match: re.Match[str]) -> str:
@@ -63,7 +68,7 @@ def _source(app: Any, name: str, text: list[str]) -> None:
 
     text[0] = LINK.sub(link, text[0])
     if name == root_doc:
-        text[0] += _hidden_tree(_pages(text[0]))
+        text[0] += _navigation((ROOT / "docs" / "index.md").read_text())
     elif name == "docs/decisions/README":
         text[0] += _hidden_tree(["0*"], ":glob:")
 

@@ -18,7 +18,8 @@ SOURCES = sorted(
     )
     if not path.is_symlink() and path != Path(__file__)
 )
-KNOWN = set(re.findall(r"^\| (inv\. \d+|D\d+) \|", (ROOT / "docs/invariants.md").read_text(), re.M))
+INVARIANTS = (ROOT / "docs/internals/invariants.md").read_text()
+KNOWN = set(re.findall(r"^- \*\*(inv\. \d+|D\d+)\*\*: ", INVARIANTS, re.M))
 NUMBERS = r"(\d+)((?:(?:,| to| and|, and) \d+)*)"
 INVARIANT = re.compile(rf"\b(?:inv\.|invariants?) {NUMBERS}", re.IGNORECASE)
 DEFECT = re.compile(r"(?<![\w/.-])(D\d{1,2})(?![\w-])")

@@ -38,7 +38,7 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def blocks(text: str) -> Iterator[str]:
     """Blocks that are copied into a shell; those without a language where they begin with `dlog`."""
-    for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.M | re.S):
+    for language, block in re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.M | re.S):
         if language == "sh" or (not language and block.startswith("dlog ")):
             yield block
 

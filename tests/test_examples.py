@@ -1,4 +1,4 @@
-"""Every example runs as it stands, and so does the program that README.md shows."""
+"""Every example runs unchanged, and so do the programs of README.md and docs/start/first-program.md."""
 
 import re
 import subprocess
@@ -48,3 +48,18 @@ def test_the_readmes_first_program_runs_as_it_stands(tmp_path: Path) -> None:
     file.write_text(program)
 
     assert _run(file) == "1.0.0 1 b'first'\n"
+
+
+def test_each_first_program_runs_unchanged(tmp_path: Path) -> None:
+    """Those that start a cluster of their own; blocking, Trio and asyncio print the same."""
+    page = (ROOT / "docs/start/first-program.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    programs = [block for block in blocks if "local_cluster" in block]
+    printed = []
+    for number, program in enumerate(programs):
+        file = tmp_path / f"program{number}.py"
+        file.write_text(program)
+        printed.append(_run(file))
+
+    first = "durable at 1.0.0\n1.0.0 1 b'first'\n"
+    assert printed == [first, "1000 records\n", first, first]

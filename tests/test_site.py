@@ -1,4 +1,4 @@
-"""The documents: no link leads nowhere, each page is named by the front page, and all of them make a site."""
+"""The documents: every link has a target, docs/index.md lists every page, and all pages make a site."""
 
 import re
 import subprocess
@@ -57,18 +57,28 @@ def test_no_link_leads_nowhere(page: Path) -> None:
     assert gone == []
 
 
-def test_the_front_page_names_each_page() -> None:
-    readme = ROOT / "README.md"
-    named = {(ROOT / link.partition("#")[0]).resolve() for link in LINK.findall(_words(readme))}
-    decisions = ROOT / "docs" / "decisions"
+INDEX = ROOT / "docs" / "index.md"
+ENTRY = re.compile(r"^- \[[^\]]+\]\(([^)#\s]+)\): [^\n]+\.$")
+"""One page of the index, with its purpose."""
 
-    missing = [
-        str(page.relative_to(ROOT))
+
+def test_the_index_lists_each_page_once() -> None:
+    """The navigation of the site is made from it. Decisions have a list of their own."""
+    lines = [line for line in INDEX.read_text().splitlines() if line.startswith("- ")]
+    matches = [ENTRY.match(line) for line in lines]
+    listed = [(INDEX.parent / found[1]).resolve() for found in matches if found]
+    own_lists = {ROOT / "README.md", INDEX}
+
+    assert len(listed) == len(lines), "each line is: - [title](path): purpose."
+    assert sorted(listed) == [
+        page
         for page in PAGES
-        if page not in named and page != readme and page.parent != decisions
+        if page not in own_lists and (page.parent.name != "decisions" or page.name == "README.md")
     ]
 
-    assert missing == []
+
+def test_the_front_page_leads_to_the_index() -> None:
+    assert "(docs/index.md)" in (ROOT / "README.md").read_text()
 
 
 def test_the_decisions_are_listed_by_their_titles() -> None:
@@ -145,6 +155,6 @@ def test_the_source_distribution_has_what_tests_and_reads_it(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_line_that_is_copied_into_a_terminal_is_wider_than_one(page: Path) -> None:
-    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text(), re.M | re.S)
+    blocks = re.findall(r"^ *```sh\n(.*?)^ *```", page.read_text(), re.M | re.S)
 
     assert [line for block in blocks for line in block.splitlines() if len(line) > 80] == []

@@ -13,14 +13,16 @@ ROOT = Path(__file__).resolve().parent.parent
 PARTS = part_folders()
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for path in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"))
+    if path.name != "CHANGELOG.md"  # it also names files of earlier releases
 )
 FILE = re.compile(r"(?<![\w/.*])((?:[a-z_]+/)*[a-z_][a-z0-9_]*\.py)\b")
 """A Python file, with or without the folders before it; no pattern with a star."""
 BUGS = re.compile("planted|_bugs")
 """Files of known bugs, which a part's docstring names together."""
 USERS = {"README.md", "docs/chaos.md", "docs/log-layer.md", "docs/operations.md", "docs/spark.md"}
-"""Their readers have programs of their own: only names with a folder are ours there."""
+USER_FOLDERS = ("docs/start/", "docs/guides/", "docs/operate/")
+"""Pages whose readers have their own programs: only names with a folder are files of the tree there."""
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -58,22 +60,24 @@ def test_documents_name_files_that_are_there(document: str) -> None:
     """A name without a folder may be anywhere in the tree."""
     text = (ROOT / document).read_text()
     known = {path.name for part in ("distributedlog", *PARTS) for path in files_of(part)}
-    known |= {path.name for folder in ("tests", "docs") for path in (ROOT / folder).rglob("*.py")}
+    folders = [ROOT / name for name in ("tests", "docs", "examples")]
+    known |= {path.name for folder in folders for path in folder.rglob("*.py")}
     known |= {path.name for path in ROOT.glob("*.py")}
+    of_users = document in USERS or document.startswith(USER_FOLDERS)
 
     gone = [
         name
         for name in FILE.findall(text)
         if not ((ROOT / name).is_file() or (ROOT / document).parent.joinpath(name).is_file())
-        and ("/" in name or (document not in USERS and name not in known))
+        and ("/" in name or not (of_users or name in known))
     ]
 
     assert gone == []
 
 
-ROW = re.compile(r"^\| \[`([a-z_/]+\.py)`\]\(\.\./\1\) \|(.*)$", re.M)
+ITEM = re.compile(r"^- \[`([a-z_/]+\.py)`\]\(\.\./\.\./\1\) \([^)]+\): ?(.*(?:\n  .*)*)", re.M)
 NAME = re.compile(r"`([A-Za-z_]\w*)`")
-TOUR = (ROOT / "docs/path-of-a-record.md").read_text()
+TOUR = (ROOT / "docs/internals/source-tour.md").read_text()
 OF_THE_SYSTEM = {"fdatasync"}
 
 
@@ -88,21 +92,21 @@ def defined_in(path: Path) -> set[str]:
 
 
 def test_the_path_of_a_record_names_what_is_in_its_files() -> None:
-    """Each row is one file; another file's name stands there only with that file, as ``of `file.py```."""
-    rows = ROW.findall(TOUR)
-    assert len(rows) > 40, "the tables were read"
+    """Each item is one file. A name of another file has that file with it, as ``of `file.py```."""
+    items = ITEM.findall(TOUR)
+    assert len(items) > 40, "the lists were read"
     gone = []
-    for file, text in rows:
-        own = re.sub(r"`\w+` of `[a-z_/]+\.py`", "", text)
+    for file, text in items:
+        own = re.sub(r"`\w+` of\s+`[a-z_/]+\.py`", "", text)
         there = defined_in(ROOT / file) | OF_THE_SYSTEM
         gone += [f"{file}: {name}" for name in NAME.findall(own) if name not in there]
-        for name, other in re.findall(r"`(\w+)` of `([a-z_/]+\.py)`", text):
+        for name, other in re.findall(r"`(\w+)` of\s+`([a-z_/]+\.py)`", text):
             if name not in defined_in(ROOT / other):
                 gone.append(f"{other}: {name}")
     assert gone == []
 
 
 def test_the_path_of_a_record_meets_each_file_once() -> None:
-    files = [file for file, _ in ROW.findall(TOUR)]
+    files = [file for file, _ in ITEM.findall(TOUR)]
 
     assert sorted(files) == sorted(set(files))

@@ -2,7 +2,7 @@
 
 Entry ``e`` lies in the slots (e + k) mod E for k = 0..Qw-1: its write set. There are E different write
 sets, called windows here (one if E = Qw). A slot is a place in the ensemble; when a bookie is replaced the
-slot stays. Source: docs/invariants.md, striping.
+slot stays. Source: docs/internals/invariants.md, striping.
 """
 
 from collections.abc import Collection

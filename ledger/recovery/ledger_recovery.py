@@ -10,7 +10,7 @@
 
 What the answers prove is in `quorum_coverage.py`. When all have answered and an entry is proved neither to be
 there nor to be absent, the recovery gives up and nothing was decided: unknown never truncates (inv. 16, H9).
-Source: docs/invariants.md, recovery.
+Source: docs/internals/invariants.md, recovery.
 """
 
 import enum

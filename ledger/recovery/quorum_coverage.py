@@ -3,7 +3,7 @@
 All slots are read at once, each in ranges, one range under way a slot. One valid copy proves an entry
 (inv. 17). An entry is absent when Qw-Qa+1 bookies of its write set say so in so many words. Errors,
 silence, damage, limbo, and ids beyond a reply's ``complete_to`` are unknown, and unknown never truncates
-(inv. 16, H9). Source: docs/invariants.md, recovery.
+(inv. 16, H9). Source: docs/internals/invariants.md, recovery.
 """
 
 from collections.abc import Sequence

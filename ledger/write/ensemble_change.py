@@ -53,7 +53,7 @@ class EnsembleChange:
         self._in_round: set[int] = set()
         """Slots whose failure the round deals with; the others failed meanwhile."""
         self.changes = 0
-        """Rounds that wrote metadata; a ledger with many is better rolled (docs/invariants.md)."""
+        """Rounds that wrote metadata; a ledger with many is better rolled (docs/internals/invariants.md)."""
         self._striping = metadata.striping
 
     def on_failure(self, slot: int, bookie: str) -> bool:

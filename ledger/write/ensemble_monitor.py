@@ -49,7 +49,7 @@ from .pending_adds import PendingAdds
 from .slot_timers import Leaving, SlotTimers
 
 CHANGES_MAX = 16
-"""After so many ensemble changes the ledger is better rolled (docs/invariants.md)."""
+"""After so many ensemble changes the ledger is better rolled (docs/internals/invariants.md)."""
 STARVED_RETRY_S = 0.25
 """Between two tries of a slot that failed and that nobody can take over, in seconds."""
 

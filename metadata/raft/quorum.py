@@ -1,6 +1,6 @@
 """What a majority of voters has done (pure): the only place where votes and indexes are counted.
 
-Source: docs/guarantees.md M1; Raft paper 5.2 (majority), 5.3 (an entry is on a majority).
+Source: docs/concepts/guarantees.md M1; Raft paper 5.2 (majority), 5.3 (an entry is on a majority).
 """
 
 import enum

@@ -53,7 +53,7 @@ node lacks, or this node may know of nobody yet (4.1).
 What exists only while a node leads is in `leader_state.py`. The term and the vote leave here as
 `Ready.hard_state`; `raft_storage.py` has them on disk before a vote is sent.
 
-Source: docs/guarantees.md M1..M4; Raft paper (Ongaro, Ousterhout 2014) figure 2; thesis (Ongaro 2014)
+Source: docs/concepts/guarantees.md, M1 to M4; Raft paper (Ongaro, Ousterhout 2014) figure 2; thesis (2014)
 3.10, 4, 6.4, 9.6, 10.2.1; for changes of members also the correction of single-server changes (Ongaro,
 raft-dev, 10 July 2015): a leader first commits an entry of its own term.
 """

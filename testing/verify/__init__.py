@@ -6,7 +6,7 @@ The same judges for the simulator, for chaos on real processes, and for pipeline
     workloads/exactly_once.py                         producers that send again, and what of theirs is in the
     log workloads/crowd.py                        many producers and readers of one log, through proxies and
     beside them history/run_history.py, history/observations.py            what they saw, in this process and
-    from many checks/history_check.py                     docs/guarantees.md over a history, record by record
+    from many checks/history_check.py                     the guarantees over a history, record by record
     checks/log_check.py, checks/read_check.py     the same over notes, for runs of any length
     checks/register_check.py, checks/linearizability.py         linearizability of the metadata's registers
     checks/wire_oracles.py                      promises of one node, judged on the wire and against its own

@@ -56,7 +56,7 @@ def test_what_two_bookies_acknowledged_survives_the_loss_of_ones_journal(
     writer.stdin.write(b"\n".join(lines) + b"\n")
     writer.stdin.flush()
     _wait_for_lines(cluster, 1 + RECORDS)
-    if damage != "emptied":  # else nobody can know: docs/guarantees.md
+    if damage != "emptied":  # else nobody can know: docs/concepts/guarantees.md
         _wait_until_noted(cluster, "bookie1")
     writer.kill()
     writer.wait()

@@ -114,7 +114,7 @@ def _healthy(containers: Containers, name: str) -> bool:
 def _this_machine_comes_in_with_what_was_handed_out(
     containers: Containers, place: Path, lines: bytes
 ) -> None:
-    """docker/README.md: `run --rm -T --entrypoint tar dlog -cC /tls/app . | tar -x …`."""
+    """docs/start/docker.md: `run --rm -T --entrypoint tar dlog -cC /tls/app . | tar -x …`."""
     root = containers.root("dlog")
     packed = subprocess.run(
         ["tar", "-cC", f"{root}/tls/app", "."], capture_output=True, check=True

@@ -107,7 +107,7 @@ class _Cluster:
         return status
 
     def take_credentials(self) -> None:
-        """As docker/README.md says; from then on this process and what it starts are user/app."""
+        """As in docs/start/docker.md; afterwards this process and what it starts are user/app."""
         words = ("run", "--rm", "-T", "--entrypoint", "tar", "dlog", "-cC", "/tls/app", ".")
         shutil.rmtree(self.own, ignore_errors=True)
         self.own.mkdir(mode=0o700)

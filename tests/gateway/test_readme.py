@@ -1,4 +1,4 @@
-"""The lines of curl in README and docs/gateway.md, as they stand there, at a gateway over proxies."""
+"""The lines of curl in docs/gateway.md, unchanged, at a gateway over proxies."""
 
 import os
 import re
@@ -21,6 +21,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here"),
 ]
 ROOT = Path(__file__).resolve().parents[2]
+PAGE = "docs/gateway.md"
 
 
 def lines(page: str, section: str) -> str:
@@ -50,7 +51,7 @@ async def test_the_lines_do_what_they_say() -> None:
     async with behind("w1") as (w, uri):
         one = await gate(w.nursery, uri)
 
-        done = await typed(lines("README.md", "Over HTTP"), one.url)
+        done = await typed(lines(PAGE, "Try it with curl"), one.url)
 
         assert done.returncode == 0, done
         assert await payloads(one, "greetings", 4) == ["hello", "one", "two", "first"]
@@ -60,14 +61,13 @@ async def test_the_lines_do_what_they_say() -> None:
 
 async def test_the_lines_of_a_producer_do_what_they_say() -> None:
     """They were of a log that nobody had made, and of a number that its producer had not."""
-    page = "docs/gateway.md"
     async with behind("w1") as (w, uri):
         one = await gate(w.nursery, uri)
 
-        done = await typed(lines(page, "Each record once"), one.url)
+        done = await typed(lines(PAGE, "Each record once"), one.url)
 
         assert done.returncode == 0, done
         assert await payloads(one, "orders", 1) == ["first"]
-        told = re.search(r"^# (\{.*\n# .*\})$", (ROOT / page).read_text(), re.M)
+        told = re.search(r"^# (\{.*\n# .*\})$", (ROOT / PAGE).read_text(), re.M)
         assert told is not None
         assert re.sub(r"\s+#?\s*", " ", told[1]) in done.stdout

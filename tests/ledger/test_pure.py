@@ -37,7 +37,7 @@ quorums = st.integers(1, 7).flatmap(
 def test_striping_agrees_with_its_definition(
     one: Striping, start: int, n: int, data: st.DataObject
 ) -> None:
-    """docs/invariants.md, striping: entry e lies in slots (e + k) mod E."""
+    """docs/internals/invariants.md, striping: entry e lies in slots (e + k) mod E."""
     slot = data.draw(st.integers(0, one.ensemble_size - 1))
     held = [e for e in range(start, start + 200) if slot in one.write_set(e)]
 
@@ -49,7 +49,7 @@ def test_striping_agrees_with_its_definition(
 @settings(max_examples=examples(100))
 @given(quorums, st.integers(0, 100))
 def test_each_cover_holds_every_entry(one: Striping, entry: int) -> None:
-    """docs/invariants.md, striping; the first one begins where ``entry``'s write set does."""
+    """docs/internals/invariants.md, striping; the first one begins where ``entry``'s write set does."""
     covers = one.covers(entry)
 
     assert covers[0][0] == one.write_set(entry)[0]

@@ -1,4 +1,4 @@
-"""What the metadata store leaves unknown is looked up, never taken for done (guarantees.md, G7)."""
+"""An outcome that the metadata store leaves unknown is looked up, never assumed (G7)."""
 
 from collections.abc import Callable
 

@@ -184,7 +184,7 @@ later writes is acknowledged or read.
 
 dlog status says which copies are missing, dlog under-replicated of which
 ledgers, and dlog status --probe tries a record. A cluster of dlog local
---memory keeps nothing. The promises by number: docs/guarantees.md.
+--memory keeps nothing. The promises by number: docs/concepts/guarantees.md.
 """,
     ),
     "formats": Topic(

@@ -2,7 +2,7 @@
 
 Each broken rule raises `Broken` with the rule's name. White-box rules look at the simulated disks at the
 very moment a promise leaves a node; black-box rules see only what clients could. Source:
-docs/guarantees.md M1..M5; the first say which node broke a promise, the second that somebody noticed.
+docs/concepts/guarantees.md, M1 to M5. The first name the node that broke a promise, the second its effect.
 """
 
 from ....metadata.model.configuration import is_configuration

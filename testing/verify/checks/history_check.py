@@ -1,4 +1,4 @@
-"""The promises of docs/guarantees.md, judged over a history. Linear cost: a log gives its own order.
+"""The promises of docs/concepts/guarantees.md, judged over a history. Linear cost: a log gives its own order.
 
 Reading a log reveals its history (positions say what came before what), so no search is needed: Elle's
 idea. Every checker is tested with planted anomalies, since one that cannot fail is none.

@@ -1,4 +1,4 @@
-"""The verdict on one log from its notes: docs/guarantees.md as in history_check.py, for runs of any length.
+"""The verdict on one log from its notes: the guarantees as in history_check.py, for runs of any length.
 
 Judges the same as `check_log` (a property test holds the two together on small histories), in time that
 grows with entries, not with records; and does not stop at the first violation, since "how many were lost"

@@ -1,4 +1,4 @@
-"""How a client's questions find a leader, stay with it, and are done once (docs/guarantees.md, M2; H20)."""
+"""A client's requests find a leader, stay with it, and are executed once (M2, H20)."""
 
 import random
 from collections.abc import Sequence
