@@ -1,4 +1,4 @@
-"""Each program of docs/cookbook.md runs as it stands, all of them on one cluster."""
+"""Each program of docs/guides/cookbook.md runs as it stands, all of them on one cluster."""
 
 import json
 import re
@@ -62,10 +62,10 @@ def test_a_program_of_the_cookbook_does_what_it_says(uri: str, file: Path) -> No
 
 
 def test_the_cookbook_tells_of_each_program() -> None:
-    text = (ROOT / "docs/cookbook.md").read_text()
+    text = (ROOT / "docs/guides/cookbook.md").read_text()
 
     assert [
-        file.name for file in PROGRAMS if f"(../examples/cookbook/{file.name})" not in text
+        file.name for file in PROGRAMS if f"(../../examples/cookbook/{file.name})" not in text
     ] == []
 
 

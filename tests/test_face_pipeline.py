@@ -1,4 +1,4 @@
-"""What pipelines use, the same in all three faces, on a real cluster (docs/log-layer.md)."""
+"""What pipelines use, the same in all three faces, on a real cluster (docs/guides/)."""
 
 import pickle
 import struct

@@ -118,7 +118,7 @@ def test_all_pages_make_a_site_that_asks_nobody(tmp_path: Path) -> None:
     made = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
     written = {path.relative_to(ROOT).with_suffix("") for path in PAGES}
     assert written - made == set()
-    assert "open_writer" in (site / "docs/api.html").read_text()
+    assert "open_writer" in (site / "docs/reference/api.html").read_text()
     assert "url=README.html" in (site / "index.html").read_text()
     for file in (*site.rglob("*.html"), *site.rglob("*.css")):
         assert not ASKS.search(file.read_text()), file

@@ -29,7 +29,7 @@ def test_no_document_names_an_install_that_does_not_resolve() -> None:
     extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    texts = [root / "README.md", *(root / "docs").glob("*.md"), *(root / "cli").glob("*.py")]
+    texts = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "cli").glob("*.py")]
     named = {
         (path.name, what)
         for path in texts

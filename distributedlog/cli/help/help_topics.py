@@ -94,7 +94,7 @@ If every address of the URI refuses connections for three seconds, no
 cluster is there, and the code is 4. With --timeout, a command waits longer.
 
 After 7 read the log before you write again, or name a producer, which makes
-a repetition safe (docs/producers.md).
+a repetition safe (docs/guides/exactly-once.md).
 """,
     ),
     "environment": Topic(

@@ -1,4 +1,4 @@
-"""Other systems beside this one, by turns on one machine: the figures of docs/comparison.md.
+"""Other systems beside this one, by turns on one machine: docs/internals/peer-benchmarks.md.
 
     python -m distributedlog.testing.bench.peers --seconds 10 --turns 3
 
