@@ -189,13 +189,11 @@ def test_no_line_of_a_list_of_commands_is_cut(
     assert max(map(len, listed.splitlines())) <= 80
 
 
-PLACE = re.compile(r"docs/(operations)\.md, ([a-z][a-z ]+[a-z])")
+PLACE = re.compile(r"(docs/operate/[a-z-]+\.md), ([a-z][a-z ]+[a-z])")
 """A section, as the rows of metrics and events name it."""
 
 
 def test_the_sections_that_a_metric_or_an_event_sends_somebody_to_are_there() -> None:
-    text = (ROOT / "docs/operations.md").read_text()
-    headings = {heading.lower() for heading in re.findall(r"^#+ (.*)$", text, re.M)}
     sources = [
         *(
             path
@@ -206,13 +204,21 @@ def test_the_sections_that_a_metric_or_an_event_sends_somebody_to_are_there() ->
         ROOT / "ops/prometheus/rules.yml",
     ]
     named = {
-        (source.relative_to(ROOT).as_posix(), section)
+        (source.relative_to(ROOT).as_posix(), page, section)
         for source in sources
-        for _, section in PLACE.findall(source.read_text())
+        for page, section in PLACE.findall(source.read_text())
+    }
+    headings = {
+        page: {
+            line.lstrip("# ").lower()
+            for line in (ROOT / page).read_text().splitlines()
+            if line[:1] == "#"
+        }
+        for _, page, _ in named
     }
 
     assert named
-    assert sorted(one for one in named if one[1] not in headings) == []
+    assert sorted(one for one in named if one[2] not in headings[one[1]]) == []
 
 
 MODULE = re.compile(

@@ -31,7 +31,7 @@ from distributedlog.runtime.interfaces.log_lines import get_logger
 from tests.parts import files_of
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "events.md"
+DOCUMENT = ROOT / "docs" / "reference" / "events.md"
 MODULES = {
     "runtime": runtime_events,
     "metadata": metadata_events,

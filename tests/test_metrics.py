@@ -23,7 +23,7 @@ from distributedlog.runtime.declarations.metrics_text import text_of
 from distributedlog.runtime.declarations.options import with_tables
 from distributedlog.spark.monitor.query_metrics import METRICS as SPARK
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "reference" / "metrics.md"
 TABLES: dict[str, tuple[Metric, ...]] = {
     "bookie": BOOKIE,
     "cluster": REPAIR,
@@ -167,7 +167,7 @@ async def test_a_page_is_asked_once_a_second(autojump_clock: trio.testing.MockCl
     assert (await once.page()).body == b"2"
 
 
-OPS = DOCUMENT.parents[1] / "ops" / "prometheus"
+OPS = DOCUMENT.parents[2] / "ops" / "prometheus"
 ALERTS = [
     (block.split("\n", 1)[0], block)
     for block in (OPS / "rules.yml").read_text().split("- alert: ")[1:]
@@ -184,8 +184,8 @@ def test_alerts_name_what_there_is() -> None:
 
 @pytest.mark.parametrize(("name", "block"), ALERTS, ids=[name for name, _ in ALERTS])
 def test_each_alert_says_where_its_remedy_stands(name: str, block: str) -> None:
-    [(file, anchor)] = re.findall(r"^ +runbook: (docs/[\w-]+\.md)#([\w-]+)$", block, re.M)
-    headings = re.findall(r"^#+ (.*)$", (DOCUMENT.parents[1] / file).read_text(), re.M)
+    [(file, anchor)] = re.findall(r"^ +runbook: (docs/[\w/-]+\.md)#([\w-]+)$", block, re.M)
+    headings = re.findall(r"^#+ (.*)$", (DOCUMENT.parents[2] / file).read_text(), re.M)
     anchors = {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in headings}
     assert anchor in anchors
 

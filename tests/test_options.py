@@ -1,4 +1,4 @@
-"""The options of all parts: described in one way, and docs/options.md says what the code says."""
+"""The options of all parts: described in one way, as docs/reference/options.md lists them."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from distributedlog.metadata.declarations.options import RaftOptions
 from distributedlog.proxy.declarations.options import ProxyOptions
 from distributedlog.runtime.declarations.options import described, legal, table, with_tables
 
-DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "reference" / "options.md"
 PARTS: dict[str, type] = {
     "client": ClientOptions,
     "log": LogOptions,
@@ -63,7 +63,7 @@ def test_a_client_gives_each_option_to_one_part() -> None:
 
 
 def test_the_document_names_each_option_that_may_be_stored() -> None:
-    _, after = DOCUMENT.read_text().split("### Logs\n", 1)
+    _, after = DOCUMENT.read_text().split("### Log options\n", 1)
     said, _ = after.split("<!-- log -->", 1)
 
     assert [name for name in (*SHARED, *QUORUMS) if f"`{name}`" not in said] == []

@@ -19,7 +19,7 @@ LOSS = EventDefinition(
     logging.ERROR,
     "A start found that something which was stored may be gone: it is in limbo, and not denied.",
     ("bookie", "why"),
-    "docs/operations.md, a bookie that misses data; look at the disk",
+    "docs/operate/replace-bookie.md, missing data at startup; look at the disk",
 )
 INDEX_REBUILT = EventDefinition(
     "bookie.index.rebuilt",
@@ -47,4 +47,4 @@ SCRUBBED = EventDefinition(
 )
 
 EVENTS = (READ_ONLY, WRITABLE, LOSS, INDEX_REBUILT, ROTTED, DEVICE_ERROR, SCRUBBED)
-"""In the order of docs/events.md."""
+"""In the order of docs/reference/events.md."""

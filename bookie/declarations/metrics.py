@@ -47,7 +47,7 @@ METRICS = (
         "damaged_reads",
         "Reads that met a file that is gone, or bytes that are not what was written.",
         "0",
-        "readers use other copies; look at the disk (docs/operations.md)",
+        "readers use other copies; look at the disk (docs/operate/replace-bookie.md, corrupt entries)",
     ),
     Metric("dlog_bookie_long_polls", "gauge", "waiting", "Readers that wait for new entries."),
     Metric("dlog_bookie_ledgers", "gauge", "ledgers", "Ledgers known."),
@@ -81,7 +81,7 @@ METRICS = (
         "rot_stuck_ledgers",
         "Of those: no bookie had a good copy of some entry.",
         "0",
-        "entries may be lost: docs/operations.md, entries that are gone for good",
+        "entries may be lost: docs/operate/accept-data-loss.md, accept data loss",
     ),
     Metric(
         "dlog_bookie_rot_healed_entries_total",
@@ -197,4 +197,4 @@ METRICS = (
         "`dlog pki renew`: from its end on whoever meets it anew refuses it",
     ),
 )
-"""In the order of docs/metrics.md."""
+"""In the order of docs/reference/metrics.md."""

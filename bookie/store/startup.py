@@ -224,7 +224,7 @@ def _seed_to_take(
         raise CorruptData(
             f"{SEED_NAME} is missing or damaged, and so is the index: nothing in the journal can be"
             " verified. Start it with empty directories, as a new bookie, then decommission the old id"
-            ' (docs/operations.md, "A bookie does not start any more")'
+            ' (docs/operate/replace-bookie.md, "CorruptData")'
         )
     elif found is None:
         found = JournalIdentity(bookie_id, host.random.getrandbits(63), False)

@@ -30,7 +30,7 @@ LIMBO = EventDefinition(
     logging.WARNING,
     "A bookie does not know what it lost, and denies nothing until it is healed.",
     ("bookie",),
-    "docs/operations.md, a bookie that misses data",
+    "docs/operate/replace-bookie.md, limbo state",
 )
 LEASE_LOST = EventDefinition(
     "bookie.lease.lost",
@@ -91,4 +91,4 @@ EVENTS = (
     SERVES, DIED, OPENED, BOUND, LIMBO, LEASE_LOST, REPAIRER, LOST, DECOMMISSIONED, COPIED, WAITS, GOES_ON,
     LIMBO_HEALED, ROT_HEALED, AUDIT_FOUND,
 )  # fmt: skip
-"""In the order of docs/events.md."""
+"""In the order of docs/reference/events.md."""

@@ -110,7 +110,7 @@ METRICS = (
         "Copies of this bookie that no ledger's record names, dropped.",
     ),
 )
-"""In the order of docs/metrics.md."""
+"""In the order of docs/reference/metrics.md."""
 
 
 @dataclass(frozen=True, slots=True)

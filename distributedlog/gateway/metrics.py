@@ -72,7 +72,7 @@ METRICS = (
     Metric("dlog_gateway_writers", "gauge", "writers", "Logs that are open for writing."),
     Metric("dlog_gateway_producers", "gauge", "producers", "Producers that it has a stream for."),
 )
-"""In the order of docs/metrics.md."""
+"""In the order of docs/reference/metrics.md."""
 
 
 @dataclass(slots=True)

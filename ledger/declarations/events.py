@@ -37,4 +37,4 @@ DEGRADED = EventDefinition(
 )
 
 EVENTS = (BOOKIE_FAILED, BOOKIE_SILENT, BOOKIE_BEHIND, BOOKIE_BACK, DEGRADED)
-"""In the order of docs/events.md."""
+"""In the order of docs/reference/events.md."""

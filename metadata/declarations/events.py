@@ -40,7 +40,7 @@ DAMAGED = EventDefinition(
     logging.ERROR,
     "Its log is damaged; it takes no part until it knows what it may have promised.",
     ("why",),
-    "docs/operations.md, a metadata node has lost its disk",
+    "docs/operate/recover-metadata.md, handle a damaged node",
 )
 RECALLED = EventDefinition(
     "metadata.recalled",
@@ -98,4 +98,4 @@ EVENTS = (
     ROOM,
     FULL,
 )
-"""In the order of docs/events.md."""
+"""In the order of docs/reference/events.md."""

@@ -51,4 +51,4 @@ METRICS = (
         "`dlog pki renew`: from its end on whoever meets it anew refuses it",
     ),
 )
-"""In the order of docs/metrics.md."""
+"""In the order of docs/reference/metrics.md."""

@@ -3,10 +3,10 @@
     python -m tests.chaos.runbooks_story [SCENARIO …]      needs `prometheus`; ten minutes, loopback only
 
 `dlog chaos run SCENARIO --http --by-hand` breaks a cluster of its own and leaves it broken. Prometheus
-scrapes nodes, gateways and clients once a second, by the rules of ``ops/prometheus/rules.yml`` at sixty times
-their speed, as in ``alerts_story``. The alert is raised, the lines of its runbook (docs/operations.md, "When
-an alert is raised") are typed one after the other, `dlog chaos mend` for those that are no command of ours,
-and it is over. Then the run ends, and its verdict counts.
+scrapes nodes, gateways and clients once a second. The rules of ``ops/prometheus/rules.yml`` run at sixty
+times their speed, as in ``alerts_story``. The alert is raised, and the steps of its section in
+docs/operate/alerts.md are typed one after the other. `dlog chaos mend` replaces steps that are no command of
+`dlog`. The alert ends. Then the run ends, and its verdict counts.
 """
 
 import contextlib
@@ -189,7 +189,7 @@ class Drill:
 def strangers(d: Drill) -> None:
     """Somebody speaks HTTP to a bookie's port, and does not stop."""
     d.raised("DlogStrangers")
-    d.look("cluster/bookie1/stderr", "runtime.refusals")
+    d.look("cluster/bookie1/stderr", "runtime.net.rejection_log")
     d.typed("status", says="healthy")
     d.mended("the program at that address is ended")
     d.over("DlogStrangers")

@@ -32,13 +32,15 @@ def test_the_table_says_which_scenario_provokes_which_alert() -> None:
     assert told == wanted | dict.fromkeys(EXPECTED, "alerts")
 
 
-def test_each_alert_has_a_row_in_its_runbook() -> None:
-    text = (DOCS / "operations.md").read_text()
-    table = text[text.index("## When an alert is raised") : text.index("## Strangers, and records")]
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `Dlog")]
-    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+def test_each_alert_has_a_section_that_its_rule_links_to() -> None:
+    text = (DOCS / "operate" / "alerts.md").read_text()
+    sections = dict(re.findall(r"^### (Dlog\w+)\n(.*?)(?=^##|\Z)", text, re.M | re.S))
 
-    assert sorted(named) == sorted(NAMES)
+    assert sections.keys() == NAMES
+    for name, section in sections.items():
+        assert "The alert ends" in section or "Follow the steps of" in section, name
+    linked = re.findall(r"alert: (\w+)\n(?:(?!- alert).)*?runbook: (\S+)", RULES.read_text(), re.S)
+    assert dict(linked) == {name: f"docs/operate/alerts.md#{name.lower()}" for name in NAMES}
 
 
 def test_a_minute_of_every_rule_is_a_second() -> None:

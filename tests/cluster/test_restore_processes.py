@@ -16,7 +16,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_metadata_comes_back_from_rot_from_a_save_and_then_from_one_node(tmp_path: Path) -> None:
-    """docs/operations.md, "Most of the metadata nodes have lost their disks", to the letter."""
+    """docs/operate/recover-metadata.md, "Recover a lost quorum", to the letter."""
     with Cluster.planned(tmp_path, bookies=3) as cluster:
         cluster.start()
         nodes = [node.name for node in cluster.plan.of("metadata")]

@@ -241,7 +241,7 @@ async def test_what_would_lose_the_quorum_is_refused(autojump_clock: object) -> 
 
 
 async def test_a_node_that_lives_moves_to_another_host(autojump_clock: object) -> None:
-    """docs/operations.md: also the leader; its successor of the same name takes its place."""
+    """docs/operate/recover-metadata.md: also the leader; its successor of the same name takes its place."""
     async with filled_quorum() as (nodes, client):
         moved = await nodes.leader()
         nodes.add("elsewhere", called=moved)

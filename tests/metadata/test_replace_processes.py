@@ -13,7 +13,7 @@ pytestmark = pytest.mark.processes
 
 
 def test_a_lost_metadata_node_is_replaced_and_another_may_then_be_lost(tmp_path: Path) -> None:
-    """docs/operations.md, "A metadata node has lost its disk"; H5."""
+    """docs/operate/recover-metadata.md, "Replace a lost metadata node"; H5."""
     with Cluster.planned(tmp_path, bookies=3) as cluster:
         cluster.start()
         written = b"".join(b"line %d\n" % n for n in range(2000))

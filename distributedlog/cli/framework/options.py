@@ -323,7 +323,7 @@ class Group(CliCommand, click.Group):
 
 # --- destructive commands -------------------------------------------------------------------------
 #
-# One rule, docs/operations.md#destructive-commands. It applies to a command that deletes data, would stop
+# One rule, docs/reference/command-line.md. It applies to a command that deletes data, would stop
 # writes, remove the last right, lower the protection or replace a file. The command asks on a terminal, is
 # refused without one, and proceeds with --force. The cluster decides about changes that it can judge better
 # (`ConfirmationRequired`).

@@ -1,4 +1,4 @@
-"""The texts of `dlog help TOPIC`. docs/command-line.md contains them.
+"""The texts of `dlog help TOPIC`. docs/reference/command-line.md contains them.
 
 Plain text of at most `CHARS_MAX` columns that is Markdown as it stands: paragraphs, and lines to be typed,
 four spaces in.
@@ -137,7 +137,8 @@ before open_namespace(config=).
     dlog log config orders unset retention_s
 
 Sizes take KiB, MiB, GiB, TiB, times ms, s, m, h, d. Every setting has a
-unit, a range and a reason: dlog config show PART, docs/options.md.
+unit, a range and a reason: dlog config show PART,
+docs/reference/options.md.
 """,
     ),
     "positions": Topic(

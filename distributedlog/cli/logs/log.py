@@ -125,7 +125,8 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
     """A log's options, and whose each value is: the log's, its namespace's, or the default. Set, taken back.
 
     A log's own stand over its namespace's, those over the config of who opens it, and that over the default.
-    Retention holds within a minute, sizes from the next segment. docs/options.md says what can be set.
+    Retention holds within a minute, sizes from the next segment. docs/reference/options.md
+    lists the options.
     With --namespace, and after a change, what is set there and nothing else.
     """
     if not all_ and not words:

@@ -207,7 +207,7 @@ CHANGES = click.option(
     "changes",
     multiple=True,
     metavar="OPTION=VALUE",
-    help="Repeatable: any option of a proxy, of its logs or of their ledgers (docs/options.md).",
+    help="Repeatable: any option of a proxy, of its logs or of their ledgers (docs/reference/options.md).",
 )
 RACK = click.option("--rack", help="Where it stands.")
 

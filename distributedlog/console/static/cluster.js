@@ -80,7 +80,7 @@ function render(state) {
     h("div", { class: "charts" },
       lines("Bytes a second, all bookies", [["in", "in_bytes_s"], ["out", "out_bytes_s"]], points, (value) => `${bytes(value)}/s`, bytes),
       lines("Entries a second, all replicas", [["entries", "entries_s"]], points, count)),
-    h("p", { class: "muted" }, "What was seen while somebody looked, 900 looks at most. Longer ago: Prometheus (docs/metrics.md)."),
+    h("p", { class: "muted" }, "What was seen while somebody looked, 900 looks at most. Longer ago: Prometheus (docs/reference/metrics.md)."),
     h("h2", {}, "Metadata"),
     members(state),
     state.proxies.length ? [h("h2", {}, "Proxies"), proxies(state)] : null,

@@ -13,4 +13,4 @@ CLOCK_OFF = EventDefinition(
 )
 
 EVENTS = (CLOCK_OFF,)
-"""In the order of docs/events.md."""
+"""In the order of docs/reference/events.md."""

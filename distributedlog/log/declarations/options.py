@@ -1,7 +1,7 @@
 """The options of the log part (pure).
 
 A new option of a log is a field here and nothing else: the checks and the ``config`` of `open_namespace` and
-`open_log` read its description; ``python -m tests.test_options`` makes the table of docs/options.md of it.
+`open_log` read its description; ``python -m tests.test_options`` generates docs/reference/options.md.
 What is done with a log finds it in `LogContext.options`.
 """
 

@@ -64,7 +64,7 @@ METRICS = (
         "callers write faster than bookies store: they wait, or are refused",
     ),
 )
-"""In the order of docs/metrics.md."""
+"""In the order of docs/reference/metrics.md."""
 
 
 @dataclass(slots=True)

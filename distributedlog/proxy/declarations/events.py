@@ -27,4 +27,4 @@ LOST = EventDefinition(
 )
 
 EVENTS = (CHANGED, REFUSED, LOST)
-"""In the order of docs/events.md."""
+"""In the order of docs/reference/events.md."""

@@ -247,7 +247,7 @@ TEXTS: Mapping[str, _Text] = {
     Code.METADATA_LOG_INCOMPLETE: _metadata_log_incomplete,
     Code.METADATA_STATE_DIFFERS: (
         "its state differs from that of most metadata nodes, so it does not lead. Restart it; if this"
-        " repeats, replace it (docs/operations.md)"
+        " repeats, replace it (docs/operate/recover-metadata.md)"
     ),
     Code.METADATA_PEER_DIFFERS: (
         "the state of metadata node {peer} after entry {entry} differs from that of this leader"
@@ -268,8 +268,8 @@ TEXTS: Mapping[str, _Text] = {
     ),
     Code.METADATA_MAJORITY_LOST: (
         "{lost} of {voters} metadata nodes have lost their data ({names}), so no node can be added. Restore"
-        ' the directory of one of them, or continue with one node or a save; docs/operations.md, "Most of'
-        ' the metadata nodes have lost their disks"'
+        " the directory of one of them, or continue with one node or a save"
+        ' (docs/operate/recover-metadata.md, "Recover a lost quorum")'
     ),
     Code.METADATA_NODE_DOWN: lambda p: (
         f"metadata node {p['node']} at {p['address']} does not answer"

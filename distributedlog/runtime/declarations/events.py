@@ -1,7 +1,7 @@
 """News for whoever runs a cluster: lines of the log with a name that stays, in one table a part (pure).
 
 A name is searched for, counted, alarmed on: it and its fields do not change within a major version; the text
-of the line may. A row stands beside the part that says it; docs/events.md is made from them.
+of the line may. A row stands beside the part that says it; docs/reference/events.md is made from them.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """What is counted, in one table a part: what a number is called, what it means, what to do about it (pure).
 
 A part counts into plain integers of its own; a row says which of them, under which name, it is outside: in
-``/metrics``, in docs/metrics.md, and for who registers a collector. Nothing is counted twice for it.
+``/metrics``, in docs/reference/metrics.md, and in registered collectors. Nothing is counted twice for it.
 """
 
 from bisect import bisect_left

@@ -1,7 +1,7 @@
 """Options: a frozen dataclass for each part, whose fields say unit, default, range and reason (pure).
 
 One description serves the check at construction, the error that says what would be legal, and the tables of
-docs/options.md. A new option is a field of its part's dataclass, made by `option`.
+docs/reference/options.md. A new option is a field of its part's dataclass, made by `option`.
 
 Every number of a user or an operator is checked here and only here, options and arguments alike. Each has
 finite limits. Not-a-number is refused. Infinity is refused too, except for the few options that define it.

@@ -45,7 +45,7 @@ METRICS = (
         "the query is slower than who writes: `distributedlog.spark.lag` says of which log",
     ),
 )
-"""In the order of docs/metrics.md."""
+"""In the order of docs/reference/metrics.md."""
 
 
 @dataclass(slots=True)

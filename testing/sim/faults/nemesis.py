@@ -293,7 +293,7 @@ class Nemesis:
         self.cluster.oracles.bookies.forget(host.name)
 
     async def build_anew(self) -> None:
-        """What an operator does with a bookie that refuses its damaged disks (docs/operations.md)."""
+        """Replace a bookie that refuses its damaged disks (docs/operate/replace-bookie.md)."""
         host, refused = self.cluster.machines[self.rotten], 0
         while not self._wiped:
             await trio.sleep(1.0)

@@ -231,7 +231,7 @@ async def _read(store: BookieStore) -> list[bytes]:
 async def test_without_seed_and_index_it_does_not_start_and_with_the_seed_restored_it_does(
     autojump_clock: Clock,
 ) -> None:
-    """docs/operations.md, "A bookie does not start any more": nothing is guessed, nothing is destroyed."""
+    """docs/operate/replace-bookie.md, "CorruptData": nothing is guessed, nothing is destroyed."""
     disk, index = CutDisk(), CutDisk()
     acked = await _acknowledged(disk, index)
     backup = bytes(disk._files[SEED_NAME].data)

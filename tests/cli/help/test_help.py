@@ -10,7 +10,7 @@ from distributedlog.cli.main import command, run
 from distributedlog.runtime.declarations.options import with_tables
 from tests.test_documented_commands import calls, why_not
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "command-line.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "command-line.md"
 
 
 def renewed() -> str:

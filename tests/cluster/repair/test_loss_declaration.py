@@ -150,7 +150,7 @@ async def test_a_record_is_not_made_one_that_nobody_can_read() -> None:
 
 
 async def test_who_decides_is_shown_the_last_entry_of_each_bookie_and_what_was_given_up() -> None:
-    """docs/operations.md, "Entries that are gone for good": N is the last entry that a bookie lists."""
+    """docs/operate/accept-data-loss.md, "End an open ledger": N is the last entry that a bookie lists."""
     async with world() as w:
         logs = SimpleNamespace(metadata=w.metadata, ledgers=SimpleNamespace(pool=w.pool))
         await w.write("b1", [0, 1, 2, 7])

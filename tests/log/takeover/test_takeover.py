@@ -50,7 +50,7 @@ async def test_a_second_writer_is_refused_and_told_who_writes(
 async def test_a_log_is_written_on_where_its_first_entries_were_declared_lost(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lost: int
 ) -> None:
-    """docs/operations.md, "Entries that are gone for good": then the log can be written again."""
+    """docs/operate/accept-data-loss.md: then the log can be written again."""
     async with world.process("alpha") as a:
         writer = await a.open_log("l").open_writer()
         for txid in range(1, 6):
