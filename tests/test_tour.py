@@ -20,7 +20,7 @@ FILE = re.compile(r"(?<![\w/.*])((?:[a-z_]+/)*[a-z_][a-z0-9_]*\.py)\b")
 """A Python file, with or without the folders before it; no pattern with a star."""
 BUGS = re.compile("planted|_bugs")
 """Files of known bugs, which a part's docstring names together."""
-USERS = {"README.md", "docs/chaos.md", "docs/log-layer.md", "docs/operations.md", "docs/spark.md"}
+USERS = {"README.md"}
 USER_FOLDERS = ("docs/start/", "docs/guides/", "docs/operate/")
 """Pages whose readers have their own programs: only names with a folder are files of the tree there."""
 

@@ -275,7 +275,7 @@ async def _check(request: h11.Request) -> None:
             "Content-Length and Transfer-Encoding come together", "say once how long a request is"
         )
     if (b"upgrade", b"websocket") in ((name, value.lower()) for name, value in request.headers):
-        raise NotTaken("there are no WebSockets here", "ask by HTTP: docs/gateway.md")
+        raise NotTaken("there are no WebSockets here", "ask by HTTP: docs/guides/http.md")
 
 
 async def listen(

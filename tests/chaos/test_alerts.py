@@ -19,8 +19,8 @@ def test_each_alert_is_provoked_by_a_scenario() -> None:
 
 
 def test_the_table_says_which_scenario_provokes_which_alert() -> None:
-    text = (DOCS / "chaos.md").read_text()
-    table = text[text.index("## Alerts, and who provokes them") : text.index("## The history")]
+    text = (DOCS / "operate" / "chaos.md").read_text()
+    table = text[text.index("## Rehearse alerts") : text.index("## History file")]
     rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `Dlog")]
     told = {
         alert: re.findall(r"`([\w-]+)`", scenario)[0]

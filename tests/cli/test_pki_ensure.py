@@ -85,7 +85,7 @@ def test_a_new_key_of_the_authority_is_trusted_by_all_before_it_signs_for_one(
 
 
 def test_who_has_lost_the_authoritys_key_goes_on_with_another_one(tmp_path: Path) -> None:
-    """docs/security.md: the old certificate behind the new one's, trusted by all, then new ones for all."""
+    """docs/operate/tls.md: all trust the old and the new authority, then all get new certificates."""
     said(tmp_path)
     other = tmp_path / "pki2"
     make_authority(other, "test")

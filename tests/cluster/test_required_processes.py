@@ -147,7 +147,7 @@ async def away(cluster: Cluster) -> None:
 
 
 def test_without_a_quorum_what_is_open_goes_on_and_nothing_new_is_allowed(tmp_path: Path) -> None:
-    """docs/rights.md: nothing is allowed while nobody can say so; what was opened before goes on."""
+    """docs/concepts/security-model.md: without a quorum nothing new is opened; open streams continue."""
     with Cluster.planned(tmp_path, bookies=1, metadata_nodes=3) as cluster:
         cluster.more = {
             node.name: ["--tls", str(directory_of(f"{node.kind}/{node.name}"))]

@@ -1,8 +1,8 @@
-"""The threat table of docs/security.md on processes, a test a line: who has no right tries every operation.
+"""The threat table of docs/concepts/security-model.md on processes: users without rights try everything.
 
 One cluster with certificates, in mode ``required``: a metadata node, two bookies, the admin ``root``, ``etl``
 who owns ``orders/``. Whatever is tried, nothing changes and no answer holds a word of somebody else's. What a
-line needs no process for is shown elsewhere: docs/security.md names it.
+line needs no process for is shown elsewhere: that page names it.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""The lines of curl in docs/gateway.md, unchanged, at a gateway over proxies."""
+"""The lines of curl in docs/guides/http.md, unchanged, at a gateway over proxies."""
 
 import os
 import re
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here"),
 ]
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = "docs/gateway.md"
+PAGE = "docs/guides/http.md"
 
 
 def lines(page: str, section: str) -> str:
@@ -64,7 +64,7 @@ async def test_the_lines_of_a_producer_do_what_they_say() -> None:
     async with behind("w1") as (w, uri):
         one = await gate(w.nursery, uri)
 
-        done = await typed(lines(PAGE, "Each record once"), one.url)
+        done = await typed(lines(PAGE, "Write each record once"), one.url)
 
         assert done.returncode == 0, done
         assert await payloads(one, "orders", 1) == ["first"]

@@ -1,4 +1,4 @@
-"""docs/proxies.md: its lists of calls are those of the program, and its program stores each record once."""
+"""docs/concepts/proxies.md: its lists of calls match the program; its example stores each record once."""
 
 import re
 from array import array
@@ -15,7 +15,7 @@ from tests.mutation import ROOT
 
 from .proxy_world import world
 
-PAGE = (ROOT / "docs/proxies.md").read_text()
+PAGE = (ROOT / "docs/concepts/proxies.md").read_text()
 Call = Callable[[Any], Any]
 
 

@@ -1,7 +1,7 @@
 """What a scenario says, as frozen values: clients, faults, loops, bounds.
 
-The same scenario is played on processes and on containers. docs/chaos.md describes the file for its users
-(scenario_file.py reads it); the tables here are what is accepted.
+The same scenario runs on processes and on containers. docs/operate/chaos.md describes the file,
+and scenario_file.py reads it. The tables here define the accepted values.
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,7 @@ Several loops draw independently of each other, from streams of chance of their 
 freely; whom each may meet is for fault_targets.py.
 
 A new fault is a `Kind` in scenario.py and a method that `FaultPlayer.play` knows it by; what it does to a
-node is a call of `adapter.py`, for processes and for containers. docs/chaos.md has a row for each.
+node is a call of `adapter.py`, for processes and for containers. docs/operate/chaos.md has a row for each.
 """
 
 import math

@@ -1,10 +1,10 @@
 """A second judge, written apart from the first: did whoever did this have a grant for it? (pure)
 
 It is told of every command of the metadata's log, in order, and says what no grant allowed in the state of
-its place (T1). It knows what `docs/rights.md` promises and shares no line with `metadata/auth/authorizer.py`
-and its table: it is shorter, for it judges users and nodes whose certificate was stolen, and where the first
-one must decide by what a key's log is called *now*, it takes whatever that was ever called. So it is never
-the stricter one.
+its place (T1). It implements `docs/concepts/security-model.md` and shares no line with
+`metadata/auth/authorizer.py` and its table. It is shorter, for it judges users and nodes whose certificate
+was stolen, and where the first one must decide by what a key's log is called *now*, it takes whatever that
+was ever called. So it is never the stricter one.
 
 What users may do is kept as it was after each change: a bookie obeys what was given out until it has heard
 that it ended, and a watch tells of changes of before.
