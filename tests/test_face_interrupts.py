@@ -2,6 +2,9 @@
 read is not lost. In the three faces, over a model of the ledger part.
 
 200 opens of each kind and face, 10,000 interrupted writes: ``python -m tests.test_face_interrupts``.
+
+Once, on an overloaded machine, two tasks of a reader that was interrupted during its open had not ended after
+20 s. The cause is not known.
 """
 
 import asyncio

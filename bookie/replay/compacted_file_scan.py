@@ -102,6 +102,9 @@ async def find_records(
     """Each sound record of a cold file whose footer is not: (ledger, a run of one). Slow.
 
     Records begin at multiples of 8 bytes; what lies between sound ones was given back, or is rotten.
+
+    Corrupt records are searched, too. A payload with the form of an entry record may be taken for one. All
+    ledgers are in the limbo state then. Searching only zeros would avoid this.
     """
     try:
         file = await open_file(disk, cb.cold_name(cold.number))

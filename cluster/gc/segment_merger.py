@@ -5,6 +5,8 @@ Each of them gets one merge a pass at most, once `SEGMENTS_MIN` small segments l
 newest ones (`distributedlog/log/segments/segment_merge.py`). The ledgers that were left are deleted when they
 have been seen so for `RETIRED_S` of this process's own time: readers and plans that know no better have so
 long, and one that takes longer resolves its segments anew.
+
+Merging does not pause during repair. No seed of the simulator and no test on Spark uses it.
 """
 
 from collections.abc import Awaitable, Callable

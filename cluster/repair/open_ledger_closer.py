@@ -83,6 +83,8 @@ class OpenLedgerCloser:
         while True:
             if await self._wanted():
                 async with self._opening() as closer:
+                    # The pause does not count the listing in `_wanted`. With a million ledgers on lost
+                    # bookies, the store is listed nearly all the time.
                     while wanted := await self._wanted():
                         began = trio.current_time()
                         await self.work(closer, wanted)

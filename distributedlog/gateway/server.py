@@ -246,6 +246,8 @@ class GatewayServer(TCPServer):  # type: ignore[misc]
         protocol = self.protocol.protocol
         if isinstance(protocol, H11Protocol):
             protocol._check_protocol = _check
+        # If more bytes follow a request that ends its connection, it may be done and answered 400. No HTTP
+        # client sends them.
         try:
             await super()._read_data()
             await self.idle_task.stop()  # who has hung up keeps no place until `idle_s` is over

@@ -30,7 +30,7 @@ What both need, and what users call:
     client/spark_errors.py                 errors in one line, rebuilt; warnings without configured logging
     session_settings.py                     a session, and its settings; this package as a zip
     archive/                        a log, or its past, as Parquet
-    doc_tables.py                   the tables of docs/spark.md
+    doc_tables.py                   the tables of docs/reference/spark-options.md
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,6 +1,8 @@
-"""The tables of docs/spark.md, generated: ``python -m distributedlog.spark.doc_tables docs/spark.md``.
+"""Generate the tables of docs/reference/spark-options.md.
 
-Those of the options, and what becomes of a query whose log was truncated, deleted or made again.
+    python -m distributedlog.spark.doc_tables docs/reference/spark-options.md
+
+These are the options, and the outcomes for a query whose log was truncated, deleted or created again.
 """
 
 import sys
@@ -46,22 +48,25 @@ def _there(first: int) -> LogLookup:
 
 
 CASES: list[tuple[str, LogLookup]] = [
-    ("the log, its first position at or before the query's", _there(2)),
-    ("the log, truncated beyond the query's position: 300 records between", _there(12)),
-    ("the log was deleted, all of it had been read", LogLookup(None, [_gone(7, 900)])),
-    ("the log was deleted, it held 500 more", LogLookup(None, [_gone(7, 1400)])),
+    ("The log exists; nothing that is unread was truncated.", _there(2)),
+    ("The log was truncated past the query's position, with 300 records between.", _there(12)),
+    ("The log was deleted after all records were read.", LogLookup(None, [_gone(7, 900)])),
+    ("The log was deleted with 500 unread records.", LogLookup(None, [_gone(7, 1400)])),
     (
-        "deleted while its bookies were away, or so long ago that its end is forgotten",
+        "The log was deleted and its end is unknown.",
         LogLookup(None, [_gone(7, 900, exact=False)]),
     ),
-    ("the log is being deleted at this moment", LogLookup(None, [], deleting=True)),
+    ("The log is being deleted.", LogLookup(None, [], deleting=True)),
     (
-        "deleted, all of it had been read; another log has its name now",
+        "Deleted after all records were read. A new log has the name.",
         LogLookup(AGAIN, [_gone(7, 900)]),
     ),
-    ("deleted with 500 unread; another log has its name now", LogLookup(AGAIN, [_gone(7, 1400)])),
     (
-        "another log has its name now, one between the two came and went with 40 records",
+        "Deleted with 500 unread records. A new log has the name.",
+        LogLookup(AGAIN, [_gone(7, 1400)]),
+    ),
+    (
+        "A new log has the name. A log in between was deleted with 40 records.",
         LogLookup(AGAIN, [_gone(7, 900), _gone(9, 40)]),
     ),
 ]
@@ -71,7 +76,7 @@ CASES: list[tuple[str, LogLookup]] = [
 def outcomes() -> str:
     """What `decide` makes of each case, as Markdown."""
     lines = [
-        "| found | `failOnDataLoss=true` | `failOnDataLoss=false` |",
+        "| state of the log | `failOnDataLoss=true` | `failOnDataLoss=false` |",
         "| --- | --- | --- |",
     ]
     for words, found in CASES:
@@ -88,29 +93,29 @@ def _both(named: SourceDecision, by_pattern: SourceDecision) -> str:
     mine, other = _outcome(named), _outcome(by_pattern)
     if mine == other:
         return mine
-    return f"{mine}; of a `logPattern`: {other}"
+    return f"{mine}, or with `logPattern` {other}"
 
 
 def _outcome(decision: SourceDecision) -> str:
-    lost = "" if decision.lost == 0 else f", {decision.lost or 'not known how many'} records lost"
+    lost = "" if decision.lost == 0 else f", {decision.lost or 'unknown number of'} records lost"
     if decision.error is not None:
-        return f"`{type(decision.error).__name__}`{lost}: the query ends"
+        return f"`{type(decision.error).__name__}`{lost}"
     if decision.do is Do.KEEP:
-        said = "its position stays, a next log of the name is looked for"
+        said = "keeps the position"
         if decision.met is PositionOutcome.DELETING:
-            said = "its position stays, it is looked at again with the next trigger"
+            said = "keeps the position until the next trigger"
     elif decision.do is Do.LEAVE:
-        said = "its position is dropped"
+        said = "drops the position"
     elif decision.at == AGAIN.first and decision.met in (
         PositionOutcome.DELETED,
         PositionOutcome.RENAMED,
     ):
-        said = "the new log is read by `newLogs`, from its beginning by default"
+        said = "reads the new log"
     else:
         said = (
-            "goes on" if decision.at == HELD.dlsn else "goes on at the first position that is left"
+            "continues" if decision.at == HELD.dlsn else "continues at the first remaining record"
         )
-    return said + (f" (a warning{lost})" if decision.warning else "")
+    return said + (f" (warning{lost})" if decision.warning else "")
 
 
 def renewed(text: str) -> str:

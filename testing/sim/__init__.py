@@ -28,4 +28,9 @@ What the worlds in trio stand on, from the ground up:
 
 Files with `planted` in their name hold bugs that seeds must find: the simulator's own exam;
 world/bug_injection.py puts them in, and hears of broken rules that the product keeps to one log.
+
+Limits: an adversary's CPU time is not in virtual time. All logs of a seed with rights are in one namespace.
+Clients show tokens to read proxies in a quarter of these seeds, and never to write proxies. Cluster seeds
+replace no metadata node, and at most one bookie per run loses data. Targeted faults rarely hit an ensemble
+change and never a hand-over of a log. Merging is off.
 """

@@ -141,7 +141,7 @@ def test_a_flag_can_come_from_its_variable(
 
 
 def test_of_many_who_name_clusters_at_one_moment_none_is_lost(tmp_path: Path) -> None:
-    """The file was read, changed and stored without a lock (docs/open.md had it)."""
+    """Concurrent changes of the file are serialized by a lock."""
     program = (
         "import sys\n"
         "from distributedlog.cli.framework.named_clusters import changing\n"

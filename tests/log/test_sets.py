@@ -51,7 +51,7 @@ def entry_of(flags: bytes) -> bytes:
 
 
 def test_the_bytes_of_a_set() -> None:
-    """docs/formats.md. These bytes are on disks: they never change."""
+    """docs/reference/formats.md. These bytes are on disks: they never change."""
     entry = entry_of(b"\x01\x01\x00\x00")
 
     assert RECORD_MORE == 1

@@ -2,6 +2,18 @@
 
 Every Spark test costs a query; the session alone costs ten seconds. So tests share both, and each has logs
 of its own.
+
+Tests without Spark check the rules: planning, offsets, limits, filters and packing. Tests and campaigns cite
+these scenarios by number:
+
+- S1 same rows as the plain reader; S2 every projection; S3 repeatable ranges; S4 a bookie killed in a read
+- S5, S6 a log truncated under a reader, a stream, a checkpoint; S7 new logs; S8 sealed logs; S9 empty logs
+- S10 replay after attaching; S11 failing tasks; S12 lost answers, aborts; S13 two drivers, one checkpoint
+- S14 live writer and takeover; S15 logs deleted and created again; S16 decreasing txids; S17 speculation
+- S18 AvailableNow; S19 limits; S20 restarts and foreign checkpoints; S21 sizes, bytes; S22 small segments
+- S23 wrong options; S24 wrong frames; S25 filters; S26 standalone cluster, code by zip, a worker killed
+- S27 subscribers, metadata quorum unavailable; S28 applications and versions; S29 found without registration
+- S30 memory, threads, sockets; S31 export, truncate, import; S32 snapshot and truncate
 """
 
 import os

@@ -1,4 +1,4 @@
-"""docs/spark.md says what the code does, and its first program runs."""
+"""The pages on Spark agree with the code, and the tutorial's first program runs."""
 
 import os
 import re
@@ -13,23 +13,25 @@ from distributedlog.cluster.local.child_processes import environment
 from distributedlog.spark.doc_tables import renewed
 from tests.spark.conftest import plain, why_not
 
-DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "spark.md"
+ROOT = Path(__file__).resolve().parent.parent.parent
+OPTIONS = ROOT / "docs" / "reference" / "spark-options.md"
+TUTORIAL = ROOT / "docs" / "start" / "spark.md"
 
 
 def test_the_option_tables_are_those_of_the_code() -> None:
-    """When this fails: ``python -m distributedlog.spark.doc_tables docs/spark.md``."""
-    text = DOCUMENT.read_text()
+    """When this fails: ``python -m distributedlog.spark.doc_tables docs/reference/spark-options.md``."""
+    text = OPTIONS.read_text()
 
     assert renewed(text) == text
 
 
 def test_no_document_names_an_install_that_does_not_resolve() -> None:
     """The package is on no index: it is installed from a checkout, with the extras that it has."""
-    root = DOCUMENT.parent.parent
-    extras = tomllib.loads((root / "pyproject.toml").read_text())["project"][
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
     ]
-    texts = [root / "README.md", *(root / "docs").rglob("*.md"), *(root / "cli").glob("*.py")]
+    commands = (ROOT / "distributedlog" / "cli").rglob("*.py")
+    texts = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *commands]
     named = {
         (path.name, what)
         for path in texts
@@ -68,7 +70,7 @@ def test_the_first_program_runs_as_it_stands(uri: str, tmp_path: Path) -> None:
     """By the path of an interpreter whose environment is not activated: PATH has another ``python3``."""
     if why_not():
         pytest.skip(why_not())
-    found = re.search(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    found = re.search(r"```python\n(.*?)```", TUTORIAL.read_text(), re.DOTALL)
     assert found is not None
     program = tmp_path / "job.py"
     program.write_text(found[1])
@@ -88,6 +90,6 @@ def test_the_first_program_runs_as_it_stands(uri: str, tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stderr[-4000:]
     assert "created" in done.stdout
-    orders, copied = plain(uri, "orders"), plain(uri, "copy")
-    assert [row[5] for row in orders] == [b"created", b"paid"]
-    assert [row[4:] for row in copied] == [row[4:] for row in orders]
+    written, copied = plain(uri, "demo"), plain(uri, "copy")
+    assert [row[5] for row in written] == [b"created", b"paid"]
+    assert [row[4:] for row in copied] == [row[4:] for row in written]

@@ -222,6 +222,7 @@ class ProducerStateManager:
 
         Raises `TooBusy` where there are too many, none of them idle for an hour.
         """
+        # The rate of opening one name is not limited.
         before = self._numbers.get(name)
         forgets = 0
         if before is None and len(self._numbers) >= PRODUCERS_MAX:

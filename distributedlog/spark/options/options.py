@@ -1,6 +1,6 @@
 """The options of the Spark source and sink, in one typed table each.
 
-`docs/spark.md` is generated from these tables (`doc_tables.py`). Names are case-insensitive, as Spark's are;
+`doc_tables.py` generates docs/reference/spark-options.md from these tables. Names are case-insensitive;
 an unknown one is an error that names its nearest neighbours, and a wrong value one that names what is legal.
 A new option is a field here; what it may not be said together with is for `option_rules.py`.
 """
@@ -66,107 +66,119 @@ class SourceOptions:
     """What ``spark.read`` and ``spark.readStream`` take."""
 
     uri: str = option(
-        "uri", text, "the namespace: `distributedlog://HOST:PORT[,HOST:PORT…]/NAMESPACE`; also as "
-        "`.load(uri)`", default="", shown="required", kafka="kafka.bootstrap.servers",
+        "uri", text, "URI of the namespace, also as `.load(uri)`.",
+        default="", shown="required", kafka="kafka.bootstrap.servers",
     )  # fmt: skip
     log: str | None = option(
-        "log", text, "one log; exactly one of `log`, `logs`, `logPattern`", kafka="assign"
+        "log", text, "One log. Give exactly one of `log`, `logs` and `logPattern`.", kafka="assign"
     )
     logs: tuple[str, ...] | None = option(
-        "logs", names, "several logs, separated by commas", kafka="subscribe"
+        "logs", names, "Several logs, separated by commas.", kafka="subscribe"
     )
     log_pattern: str | None = option(
-        "logPattern", text, "a glob for the whole name (`orders/*`); looked at again while a query runs",
+        "logPattern", text, "A glob for the whole name (`orders/*`). A running query finds new logs.",
         kafka="subscribePattern",
     )  # fmt: skip
     starting_position: object = option(
-        "startingPosition", position, "inclusive; `earliest`, `latest` or JSON "
-        '`{"LOG": "1.12.3" or "earliest" or "latest"}`, also what `positions()` returns; only for a new '
-        "query", shown="batch `earliest`, stream `latest`", kafka="startingOffsets",
+        "startingPosition", position, "Inclusive start of a new query: `earliest`, `latest`, or "
+        "JSON with a position per log, "
+        "as from `positions()`.", shown="batch `earliest`, stream `latest`", kafka="startingOffsets",
     )  # fmt: skip
     starting_txid: int | None = option(
-        "startingTxid", number, "begin at the first record of each log with a txid of at least this",
+        "startingTxid", number, "Start at the first record of each log with at least this transaction ID.",
         kafka="startingOffsetsByTimestamp",
     )  # fmt: skip
     starting_timestamp: int | None = option(
-        "startingTimestamp", instant, "the same by the column `timestamp` (ISO 8601)",
+        "startingTimestamp", instant, "Start at the first record with at least this `timestamp` (ISO 8601).",
         kafka="startingTimestamp",
     )  # fmt: skip
     ending_position: object = option(
-        "endingPosition", position, "exclusive; as `startingPosition`; batch only", shown="`latest`",
+        "endingPosition", position, "Exclusive end, in the form of `startingPosition`. Batch only.",
+        shown="`latest`",
         kafka="endingOffsets",
     )  # fmt: skip
     ending_txid: int | None = option(
-        "endingTxid", number, "end before the first record with a txid of at least this; batch only",
+        "endingTxid", number, "End before the first record with at least this transaction ID. Batch only.",
         kafka="endingOffsetsByTimestamp",
     )  # fmt: skip
     ending_timestamp: int | None = option(
-        "endingTimestamp", instant, "the same by the column `timestamp`; batch only",
+        "endingTimestamp", instant, "End before the first record with at least this `timestamp`. Batch only.",
         kafka="endingTimestamp",
     )  # fmt: skip
     new_logs: str = option(
-        "newLogs", one_of("earliest", "latest", "ignore"), "where a log that is found while a query "
-        "runs begins: `earliest`, `latest`, `ignore`", default="earliest", shown="`earliest`",
+        "newLogs", one_of("earliest", "latest", "ignore"), "Start of logs that a running query "
+        "finds: `earliest`, `latest` or `ignore`.", default="earliest", shown="`earliest`",
         kafka="always earliest",
     )  # fmt: skip
     fail_on_data_loss: bool = option(
-        "failOnDataLoss", flag, "`false`: go on with what is left of a log that was truncated or deleted, "
-        "with a warning that says what is missing", default=True, shown="`true`", kafka="failOnDataLoss",
+        "failOnDataLoss", flag, "If false, continue with the remaining records of a truncated or "
+        "deleted log, "
+        "and log a warning.", default=True, shown="`true`", kafka="failOnDataLoss",
     )  # fmt: skip
     max_records_per_trigger: int | None = option(
-        "maxRecordsPerTrigger", whole, "of a micro-batch, all logs together, in proportion to what each "
-        "has; whole entries, at least one; this or the next one", kafka="maxOffsetsPerTrigger",
+        "maxRecordsPerTrigger", whole, "Maximum records of a micro-batch over all logs, in whole "
+        "entries, at least one.", kafka="maxOffsetsPerTrigger",
     )  # fmt: skip
     max_bytes_per_trigger: int | None = option(
-        "maxBytesPerTrigger", size, "the same in bytes of entries", kafka="–"
+        "maxBytesPerTrigger", size, "Maximum bytes of entries of a micro-batch.", kafka="–"
     )
     min_records_per_trigger: int | None = option(
-        "minRecordsPerTrigger", whole, "wait for this many before a micro-batch begins; not under "
-        "AvailableNow", kafka="minOffsetsPerTrigger",
+        "minRecordsPerTrigger", whole, "Minimum records of a micro-batch. Ignored with "
+        "AvailableNow.", kafka="minOffsetsPerTrigger",
     )  # fmt: skip
     max_trigger_delay_s: float = option(
-        "maxTriggerDelay", duration, "but not longer than this", default=900.0, shown="`15min`",
+        "maxTriggerDelay", duration, "Maximum wait for `minRecordsPerTrigger`.",
+        default=900.0, shown="`15min`",
         kafka="maxTriggerDelay",
     )  # fmt: skip
     max_bytes_per_partition: int = option(
-        "maxBytesPerPartition", size, "how much a task reads", default=128 * MIB, shown="`128m`"
+        "maxBytesPerPartition",
+        size,
+        "Maximum bytes that a task reads.",
+        default=128 * MIB,
+        shown="`128m`",
     )
     min_partitions: int | None = option(
-        "minPartitions", whole, "a hint: more and smaller tasks, of at least 1 MiB",
+        "minPartitions", whole, "Hint: more and smaller tasks, of at least 1 MiB.",
         kafka="minPartitions",
     )  # fmt: skip
     batch_bytes: int = option(
-        "batchBytes", size, "entries below this are gathered into Arrow batches of about this size",
+        "batchBytes", size, "Approximate size of Arrow batches. Smaller entries are gathered.",
         default=2 * MIB, shown="`2m`",
     )  # fmt: skip
     pushdown: bool = option(
-        "pushdown", flag, "filters on position, txid (where txids never went back) and time choose what is "
-        "read; batch only, needs `spark.sql.python.filterPushdown.enabled`",
+        "pushdown", flag, "Filters on position, txid (if txids never decreased) and time limit the range. "
+        "Batch only, needs `spark.sql.python.filterPushdown.enabled`.",
         default=False, shown="`false`",
     )  # fmt: skip
     txid_unit: str | None = option(
-        "txidUnit", one_of(*TXID_UNITS), "txids are times: `s`, `ms` or `us` since 1970, and the column "
-        "`timestamp` is made of them", shown="`timestamp` is log time",
+        "txidUnit", one_of(*TXID_UNITS), "Unit of txids that are times since 1970: `s`, `ms` or "
+        "`us`. The column "
+        "`timestamp` then shows them.", shown="none (log time)",
     )  # fmt: skip
     subscriber: str | None = option(
-        "subscriber", text, "a query stores how far it has come under this name, one micro-batch late",
+        "subscriber", text, "Named position in which a query stores its progress, one micro-batch late.",
         kafka="kafka.group.id (loosely)",
     )  # fmt: skip
     discovery_interval_s: float = option(
-        "discoveryInterval", duration, "between two looks for new logs of a `logPattern`", default=5.0,
+        "discoveryInterval", duration, "Interval of the search for new logs.", default=5.0,
         shown="`5s`", kafka="kafka.metadata.max.age.ms",
     )  # fmt: skip
     credentials: str = option(
-        "credentials", name_of_credentials, "who the query is, on the driver: `file:PATH`, a directory of "
-        "`dlog pki issue` or a token of `dlog user token`; its tasks are lent a token of their logs alone",
-        default="", shown="what `DLOG_CREDENTIALS` names",
+        "credentials", name_of_credentials, "Credentials of the driver, as `file:PATH`: a directory of "
+        "`dlog pki issue` or a token file of `dlog user token`.",
+        default="", shown="value of `DLOG_CREDENTIALS`",
     )  # fmt: skip
     request_timeout_s: float = option(
-        "requestTimeout", some_time, "of one request to the cluster", default=10.0, shown="`10s`"
+        "requestTimeout",
+        some_time,
+        "Timeout of one request to the cluster.",
+        default=10.0,
+        shown="`10s`",
     )
     read_timeout_s: float = option(
-        "readTimeout", some_time, "while the cluster is away, planning asks again for this long; a task "
-        "without any progress for this long fails", default=120.0, shown="`120s`",
+        "readTimeout", some_time, "Planning retries for this long if the cluster is unavailable. A task "
+        "without progress for this long fails.", default=120.0, shown="`120s`",
         kafka="kafkaConsumer.pollTimeoutMs",
     )  # fmt: skip
 
@@ -222,58 +234,62 @@ class SinkOptions:
     """What ``df.write`` and ``df.writeStream`` take."""
 
     uri: str = option(
-        "uri", text, "the namespace, as for the source; also as `.save(uri)`", default="",
+        "uri", text, "URI of the namespace, also as `.save(uri)`.", default="",
         shown="required", kafka="kafka.bootstrap.servers",
     )  # fmt: skip
     log: str | None = option(
-        "log", text, "the log that is written; without it the frame has a column `log`",
+        "log", text, "Target log. Without it, the frame must have a column `log`.",
         shown="required, or a column `log`", kafka="topic",
     )  # fmt: skip
     mode: str = option(
-        "mode", one_of("segments", "append"), "`segments`: exactly once, a batch appears whole. "
-        "`append`: at least once, through the log's writer, as records come", default="segments",
+        "mode", one_of("segments", "append"), "`segments`: exactly once, in whole batches. "
+        "`append`: at least once, through the log's writer.", default="segments",
         shown="`segments`", kafka="at least once only",
     )  # fmt: skip
     txn_app_id: str | None = option(
-        "txnAppId", text, "who writes, where that is not the streaming query itself (`foreachBatch`, "
-        "batch jobs); with `txnVersion`", shown="the query's id",
+        "txnAppId", text, "Application ID for `foreachBatch` and "
+        "batch jobs, with `txnVersion`.", shown="the query's id",
     )  # fmt: skip
     txn_version: int | None = option(
-        "txnVersion", number, "which batch of that writer; one that is in already is skipped",
+        "txnVersion", number, "Batch number of the application. A stored batch is skipped.",
         shown="the micro-batch's id",
     )  # fmt: skip
     entry_bytes: int = option(
-        "entryBytes", size, "bytes of one entry, up to 1,000,000; a query is limited by whole ones",
+        "entryBytes", size, "Maximum size of an entry, up to 1,000,000 bytes.",
         default=511 * KIB,  # four of them, with their headers, are a reply of 2 MiB
         shown="`511k`", kafka="kafka.batch.size",
     )  # fmt: skip
     segment_bytes: int = option(
-        "segmentBytes", size, "a task begins another segment at this size", default=1024 * MIB,
+        "segmentBytes", size, "Size at which a task starts another segment.", default=1024 * MIB,
         shown="`1g`",
     )  # fmt: skip
     orphan_ttl_s: float = option(
-        "orphanTtl", duration, "segments of attempts that never finished are removed after this",
+        "orphanTtl", duration, "Age at which segments of unfinished attempts are deleted.",
         default=86_400.0, shown="`24h`",
     )  # fmt: skip
     create_logs: bool = option(
-        "createLogs", flag, "make logs that do not exist", default=False, shown="`false`",
+        "createLogs", flag, "Create missing logs.", default=False, shown="`false`",
         kafka="auto.create.topics.enable",
     )  # fmt: skip
     takeover: bool = option(
-        "takeover", flag, "fence a live writer of the log instead of refusing", default=False,
+        "takeover", flag, "Fence another writer of the log instead of refusing.", default=False,
         shown="`false`",
     )  # fmt: skip
     credentials: str = option(
-        "credentials", name_of_credentials, "who the query is, on the driver: `file:PATH`, a directory of "
-        "`dlog pki issue` or a token of `dlog user token`; its tasks are lent a token of their logs alone",
-        default="", shown="what `DLOG_CREDENTIALS` names",
+        "credentials", name_of_credentials, "Credentials of the driver, as `file:PATH`: a directory of "
+        "`dlog pki issue` or a token file of `dlog user token`.",
+        default="", shown="value of `DLOG_CREDENTIALS`",
     )  # fmt: skip
     request_timeout_s: float = option(
-        "requestTimeout", some_time, "of one request to the cluster", default=10.0, shown="`10s`"
+        "requestTimeout",
+        some_time,
+        "Timeout of one request to the cluster.",
+        default=10.0,
+        shown="`10s`",
     )
     read_timeout_s: float = option(
-        "readTimeout", some_time, "while the cluster is away, it is asked again for this long, before and "
-        "while a task begins to write", default=120.0, shown="`120s`",
+        "readTimeout", some_time, "Time of retries before writing if the cluster is "
+        "unavailable.", default=120.0, shown="`120s`",
     )  # fmt: skip
 
     @classmethod

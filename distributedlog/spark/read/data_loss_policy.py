@@ -4,7 +4,8 @@ What has become of the log says `distributedlog/log/model/position_outcome.py`, 
 it is decided what a query makes of it: by its options, and by the logs of the same name that came and went
 meanwhile, for a query follows a name. It knows neither whether the query was running meanwhile, nor which
 question of Spark's asks, nor whether the log was named or matched a pattern (but for what is kept of a log
-that is gone): so one event has one outcome. The table in docs/spark.md is made of it (`doc_tables.py`).
+that is gone): so one event has one outcome. `doc_tables.py` generates a table
+in docs/reference/spark-options.md from it.
 """
 
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ COLUMNS = {
     "payload": "binary",
     "timestamp": "timestamp",
 }
-"""Always there, in this order; `docs/spark.md` says where each comes from."""
+"""Columns of every frame, in this order. `docs/guides/spark-read.md` describes them."""
 DLSN_TYPES = ("string", "struct<segment:bigint,entry:bigint,slot:int>")
 """Of the column ``dlsn``, which comes only where the schema asks for it: as text it costs six times the
 rest together."""

@@ -146,7 +146,7 @@ EXAMPLE = b"".join([b"a record of the tests "] * 40)
     ],
 )
 def test_bytes_that_are_on_disks_are_read(number: int, columns_hex: str) -> None:
-    """docs/formats.md: what any release of a package made."""
+    """docs/reference/formats.md: what any release of a package made."""
     assert read(framed(number, bytes.fromhex(columns_hex), len(EXAMPLE))) == [(1, EXAMPLE)]
 
 

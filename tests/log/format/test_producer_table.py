@@ -405,7 +405,7 @@ async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: Mo
 
 
 def test_the_bytes_of_producers() -> None:
-    """docs/formats.md. These bytes are on disks: they never change."""
+    """docs/reference/formats.md. These bytes are on disks: they never change."""
     table = ProducerTable(
         [Producer(1, "abc", 7, 8, deque([Kept(4, 3, 1, 3, 2)]))], next_number=4, clock_ms=9
     )

@@ -52,7 +52,7 @@ def read(entry: bytes, origin: Origin | None = None) -> Columns:
 
 
 def test_the_bytes_of_an_entry() -> None:
-    """docs/formats.md, the log entry. These bytes are on disks: they never change."""
+    """docs/reference/formats.md, the log entry. These bytes are on disks: they never change."""
     entry = entry_of([(5, b"ab"), (7, b"cde")], records_before=9, wall_ms=1_700_000_000_000)
 
     assert entry.hex() == (

@@ -134,7 +134,7 @@ GOLDEN = bytes.fromhex(
 
 
 def test_the_bytes_are_these() -> None:
-    """docs/formats.md."""
+    """docs/reference/formats.md."""
     value = NOTHING.changed({"retention_s": 60.0, "rolling": False}, {"a": b"b"})
     assert value.encode() == GOLDEN
     assert StoredSettings.decode(GOLDEN) == value

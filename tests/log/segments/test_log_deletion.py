@@ -41,7 +41,7 @@ from tests.log.read.test_log_reader import change_state, fill
 async def test_a_deletion_leaves_the_exact_end_behind(
     world: World, autojump_clock: MockClock
 ) -> None:
-    """docs/formats.md; also of what a dead writer had acknowledged in the segment in progress."""
+    """docs/reference/formats.md; also of what a dead writer had acknowledged in the segment in progress."""
     async with world.process("alpha") as ns:
         await fill(ns.open_log("orders"), [[1, 2, 3], [4, 5]])
         log_id = await ns.find("orders")

@@ -64,7 +64,7 @@ def _sealed(body: bytes) -> bytes:
 
 
 def test_the_frame_of_a_lone_record_is_that_of_many() -> None:
-    """It is made and read by a shorter way, byte by byte as `docs/formats.md` says."""
+    """It is made and read by a shorter way, byte by byte as `docs/reference/formats.md` says."""
     for payload in (b"", b"x", bytes(1000)):
         frame = wire.produce_frame(9, 5, 2, None, [payload])
         body = struct.pack("<QQIII", 5, 2, 1, 0, len(payload)) + payload
