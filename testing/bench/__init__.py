@@ -13,8 +13,7 @@ campaign.py                     all of them in turns: the figures of docs/perfor
 cases/many_logs.py                    what a record costs by how many logs are written
 compare_builds.py                       the campaign's cases with two builds by turns: is this one slower?
 measure/bench_plan.py                         what was asked; help and end of what is run as `python -m`
-measure/histogram.py, measure/svg_report.py        latencies in buckets, what each second had; the run as an
-SVG peers/                          other systems beside this one: the figures of docs/internals/peer-benchmarks.md
-measure/machine_info.py, measure/interpreter_info.py      what the machine is, and how the interpreter was
-built
+measure/histogram.py, measure/svg_report.py        latencies in buckets, records per second; the run as SVG
+peers/                          other systems: the figures of docs/internals/peer-benchmarks.md
+measure/machine_info.py, measure/interpreter_info.py      the machine, and the build of the interpreter
 """

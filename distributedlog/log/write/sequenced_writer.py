@@ -85,7 +85,7 @@ class SequencedWriter:
         frame, when its outcome is known, perhaps in here; it must neither raise nor wait. ``txids``: None
         to have the log fill them in. At least one record; payloads of at most
         1,040,384 bytes, with 12 more for each record after the first. ``record_flags``: a byte a record,
-        where some belong together, as an entry has them (`docs/formats.md`).
+        where some belong together, as an entry has them (`docs/reference/formats.md`).
 
         ``producer``: the number of who sent it (`open_producer`), ``sequence``: how many records it sent
         before it. One that was taken before is not taken again; it is told when its first copy is durable.

@@ -4,7 +4,7 @@
 
 peer.py                         what is asked of each, and three servers of it as processes
 nats.py, redis.py, postgresql.py    one system each: its settings, its fastest documented calls
-__main__.py                     this project beside them; the turns and the table of docs/internals/peer-benchmarks.md
+__main__.py                     this project; prints the table of docs/internals/peer-benchmarks.md
 
 Needs the servers' programs on the PATH (``nats-server``, ``redis-server``, PostgreSQL's) and their clients
 (``nats-py``, ``redis[hiredis]``, ``psycopg[binary]``); what is missing, or does not start, is left out, and
