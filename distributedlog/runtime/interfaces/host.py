@@ -233,7 +233,10 @@ class Disk(Protocol):
         ...
 
     async def rename(self, old: str, new: str) -> None:
-        """Rename over whatever is there; durable when this returns."""
+        """Rename a file that exists over whatever is there; durable when this returns.
+
+        Raises `DataDirectoryLost` if another program has removed the file.
+        """
         ...
 
     async def delete(self, *names: str) -> None:

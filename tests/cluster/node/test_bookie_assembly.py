@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -234,8 +234,9 @@ async def test_a_node_whose_files_were_removed_ends_soon(
 ) -> None:
     """The system still accepts its writes, into files that no start finds."""
     monkeypatch.setattr(node_lifecycle, "PLACE_S", 0.05)
-    disk = DirectoryDisk(tmp_path / kind)
-    async with _world() as world:
+    async with AsyncExitStack() as at_end, _world() as world:
+        disk = DirectoryDisk(tmp_path / kind)
+        at_end.push_async_callback(disk.close)
         config: BookieNodeConfig | MetadataNodeConfig
         if kind == "bookie":
             disks, config = _disks(disk), BookieNodeConfig("b", (world.quorum,), store=STORE)
@@ -253,7 +254,6 @@ async def test_a_node_whose_files_were_removed_ends_soon(
                 for each in [*disk.path.iterdir()]:
                     each.unlink(missing_ok=True)
                 await trio.sleep_forever()
-    await disk.close()
 
 
 async def test_a_failed_sync_ends_the_whole_node() -> None:
