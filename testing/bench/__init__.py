@@ -9,7 +9,7 @@ cases/interference.py                 what a lone writer feels of a reader that 
 cases/tls.py                          what TLS costs, on both sides
 cases/proxies.py                      one log for many connections through a write proxy; many logs on one
 cases/spark.py                        Spark's source and sink beside the same without us
-campaign.py                     all of them in turns: the figures of docs/performance.md
+campaign.py                     all of them in turns: the figures of docs/internals/performance.md
 cases/many_logs.py                    what a record costs by how many logs are written
 compare_builds.py                       the campaign's cases with two builds by turns: is this one slower?
 measure/bench_plan.py                         what was asked; help and end of what is run as `python -m`

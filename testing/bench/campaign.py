@@ -1,4 +1,4 @@
-"""The figures of docs/performance.md: every bench beside the floor of the same run, in turns, medians.
+"""Run every benchmark in alternation with its baseline and print medians (docs/internals/performance.md).
 
     python -m distributedlog.testing.bench.campaign --seconds 60 --turns 3 --data DIR
     python -m distributedlog.testing.bench.campaign --cases codecs        compressed logs beside a plain one

@@ -18,7 +18,7 @@ from distributedlog.testing.bench.compare_builds import (
 def test_path_of_other_python_is_absolute_and_stays_a_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/performance.md names ``../before/.venv/bin/python``; the processes start elsewhere."""
+    """docs/internals/performance.md names ``../before/.venv/bin/python``; processes start elsewhere."""
     (tmp_path / "here").mkdir()
     (tmp_path / "before").mkdir()
     (tmp_path / "before" / "python").symlink_to(sys.executable)

@@ -164,7 +164,7 @@ def main() -> None:
         kind, *numbers = given.role
         numbers = list(map(int, numbers))
         role = write if kind == "write" else read
-        gc.freeze()  # as docs/performance.md advises who minds 30 ms
+        gc.freeze()  # as docs/internals/performance.md advises who minds 30 ms
         print(json.dumps(trio.run(role, *numbers)))
         return
     if given.data:

@@ -1,6 +1,6 @@
 """How long producers wait when a log moves, when its owner is killed, and while a proxy is drained.
 
-    python -m tests.proxy.pauses_story                   all three: what docs/performance.md shows
+    python -m tests.proxy.pauses_story                   all three (docs/internals/performance.md)
     python -m tests.proxy.pauses_story --only moves --moves 20
 
 Metadata nodes, bookies and write proxies are processes. *Moves* and *kills*: some logs, a record each few

@@ -28,7 +28,7 @@ TICK_S = 0.001
 """At higher rates it is looked so often what is due: to wake for each record would be most of its cost."""
 OPENED_AT_ONCE = 32
 FROZEN_FROM_LOGS = 100
-"""From so many on the collector leaves the open logs alone, as docs/performance.md advises."""
+"""From this number of logs, call `gc.freeze` (docs/internals/performance.md)."""
 BULK_BYTES = 64 * 1024
 BULK_RECORDS_MAX = 1000
 PACKED_BYTES = 256 * 1024
