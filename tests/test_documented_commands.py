@@ -149,8 +149,6 @@ def test_what_a_page_has_to_be_copied_is_taken(page: Path) -> None:
 
 SPOKEN_OF = [page for page in PAGES if page.parent.name != "decisions"]
 """Decisions tell of commands that were thought of, and are not there."""
-REMOVED = {"man"}
-"""Commands of earlier versions, which the changelog names and no other page does."""
 
 
 @pytest.mark.parametrize("page", SPOKEN_OF, ids=lambda page: str(page.relative_to(ROOT)))
@@ -159,7 +157,6 @@ def test_what_a_page_calls_a_command_is_one(page: Path) -> None:
     wrong = [
         f"`{found}`: {said}"
         for found in re.findall(r"`(dlog(?:[ \n][^`]*)?)`", text)
-        if not (page.name == "CHANGELOG.md" and found.split()[1:2] and found.split()[1] in REMOVED)
         if (said := sentence(found))
     ]
 
