@@ -1,6 +1,7 @@
 """What code and documents cite can be looked up in the tree: invariants, defects, documents."""
 
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,13 +16,17 @@ SOURCES = sorted(
         *(ROOT / "tests").rglob("*.py"),
         *(ROOT / "examples").rglob("*.py"),
         *(ROOT / "docs").rglob("*.md"),
+        ROOT / "tests/hazards.toml",
+        ROOT / "tests/scenarios.toml",
     )
     if not path.is_symlink() and path != Path(__file__)
 )
+HAZARDS = tomllib.loads((ROOT / "tests/hazards.toml").read_text())
 INVARIANTS = (ROOT / "docs/internals/invariants.md").read_text()
 KNOWN = set(re.findall(r"^- \*\*(inv\. \d+|D\d+)\*\*: ", INVARIANTS, re.M))
 NUMBERS = r"(\d+)((?:(?:,| to| and|, and) \d+)*)"
 INVARIANT = re.compile(rf"\b(?:inv\.|invariants?) {NUMBERS}", re.IGNORECASE)
+HAZARD = re.compile(r"(?<![\w/])H\d+[a-z]?\b")
 DEFECT = re.compile(r"(?<![\w/.-])(D\d{1,2})(?![\w-])")
 DOCUMENT = re.compile(r"(?<![\w/*.-])((?:[\w-]+/)*[a-z][\w-]*\.md)\b")
 
@@ -66,25 +71,56 @@ def test_each_decision_has_a_number_of_its_own() -> None:
     assert [number for number, files in numbers.items() if files > 1] == []
 
 
-def test_each_of_the_scenarios_names_tests_that_are_there() -> None:
-    """docs/testing.md: 42, in order, each with tests by their whole names or the word "none"."""
-    text = (ROOT / "docs/testing.md").read_text()
-    rows = re.findall(r"^\| (\d+) \| [^|]+ \| ([^|]+) \|$", text, re.M)
-    there = {
-        (path.relative_to(ROOT / "tests").parts[0], name)
-        for path in (ROOT / "tests").rglob("test_*.py")
-        for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.M)
+def named_tests() -> set[str]:
+    """Return every test file, and every test function after the name of its folder below tests/."""
+    found = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        below = path.relative_to(ROOT / "tests").parts
+        part = below[0] if len(below) > 1 else "tests"
+        found.add(path.relative_to(ROOT).as_posix())
+        found |= {f"{part} {name}" for name in re.findall(r"def (test_\w+)", path.read_text())}
+    return found
+
+
+def test_each_hazard_names_code_and_tests_that_exist() -> None:
+    numbers = Counter(one["id"] for one in (*HAZARDS["hazard"], *HAZARDS["defect"]))
+    there = named_tests()
+
+    assert [number for number, entries in numbers.items() if entries > 1] == []
+    for one in HAZARDS["hazard"]:
+        assert one["hazard"], one["id"]
+        assert one["remedy"], one["id"]
+        assert one.get("tests") or one.get("commands"), one["id"]
+        assert [name for name in one.get("code", ()) if not (ROOT / name).is_file()] == [], one[
+            "id"
+        ]
+    for one in (*HAZARDS["hazard"], *HAZARDS["defect"]):
+        assert [test for test in one.get("tests", ()) if test not in there] == [], one["id"]
+
+
+def test_the_hazards_that_are_cited_are_listed() -> None:
+    """A letter after the number names a case of the hazard."""
+    listed = {one["id"] for one in HAZARDS["hazard"]}
+
+    gone = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in SOURCES
+        for name in HAZARD.findall(path.read_text())
+        if name not in listed and name.rstrip("abcdefghijklmnopqrstuvwxyz") not in listed
     }
 
-    assert [int(number) for number, _ in rows] == list(range(1, 43))
-    for number, said in rows:
-        part, named = "", 0
-        for word, name in re.findall(r"\b([a-z]+) (?=`test_)|`(test_\w+)`", said):
-            part = word or part
-            if name:
-                named += 1
-                assert (part, name) in there, f"scenario {number}: {part} {name}"
-        assert named or said.startswith("none"), f"scenario {number} names no test"
+    assert sorted(gone) == []
+
+
+def test_each_scenario_names_tests_that_exist() -> None:
+    scenarios = tomllib.loads((ROOT / "tests/scenarios.toml").read_text())
+    there = named_tests()
+
+    assert [int(one["id"]) for one in scenarios["bookkeeper"]] == list(range(1, 43))
+    for one in (*scenarios["bookkeeper"], *scenarios["distributedlog"]):
+        assert [test for test in one["tests"] if test not in there] == [], one["id"]
+        assert one["scenario"], one["id"]
+        assert one["tests"] or one["commands"], one["id"]
 
 
 def test_the_tests_that_documents_name_are_there() -> None:

@@ -74,7 +74,7 @@ def test_addresses_have_two_parts_and_may_be_ipv6() -> None:
 
 
 def test_listeners_have_names_and_each_once() -> None:
-    """hazards.md, contradiction 10: inside and outside addresses from the first version."""
+    """Every version accepts inside and outside addresses."""
     found = parse_named_addresses(["10.0.0.1:1", "outside=example.org:2"], "--advertise")
 
     assert found == {"": ("10.0.0.1", 1), "outside": ("example.org", 2)}

@@ -269,7 +269,6 @@ def test_records_do_not_pin_their_entry() -> None:
 
 
 def test_every_truncation_and_extension_is_refused() -> None:
-    """hazards.md, tests of codecs."""
     entry = entry_of([(5, b"ab"), (7, b"cde")], sections=[(1, 0, b"x")])
 
     for length in range(len(entry)):
@@ -311,7 +310,7 @@ def test_a_huge_count_is_refused_before_anything_is_made() -> None:
 
 
 def test_a_critical_section_of_later_is_refused_as_later() -> None:
-    """hazards.md: unknown kinds are skipped unless marked critical."""
+    """Unknown kinds of sections are skipped unless they are marked critical."""
     with pytest.raises(UnsupportedFormat, match="critical section 7"):
         read(entry_of([(1, b"a")], sections=[(7, SECTION_CRITICAL, b"must know")]))
 
