@@ -43,7 +43,7 @@ def test_whatever_needs_the_extra_has_a_marker_that_says_so() -> None:
 def test_a_test_of_one_extra_runs_without_the_other(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/testing.md: tests of the gateway are skipped without its extra alone."""
+    """docs/internals/testing.md: tests of the gateway are skipped without its extra alone."""
     for one in (*SPARK, *GATEWAY):  # all are there, but for one
         monkeypatch.setitem(sys.modules, one, type(sys)(one))
         sys.modules[one].__spec__ = importlib.machinery.ModuleSpec(one, None)

@@ -46,7 +46,7 @@ from distributedlog.write_buffer import open_buffer
 from tests.face_world import model_namespace
 
 pytestmark = pytest.mark.processes
-"""Signals and threads in real time: what else the machine does moves the moments (docs/testing.md)."""
+"""Signals and threads in real time depend on the load of the machine (docs/internals/testing.md)."""
 
 OPENS = 200
 WRITES = 10_000

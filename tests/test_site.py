@@ -98,11 +98,11 @@ def test_the_decisions_are_listed_by_their_titles() -> None:
 
 
 def test_all_pages_make_a_site_that_asks_nobody(tmp_path: Path) -> None:
-    """As docs/testing.md says it: a link that leads nowhere, or a page that no other names, fails it."""
+    """The command of docs/internals/testing.md fails for a broken link or a page that docs/index.md omits."""
     pytest.importorskip("sphinx", reason="pip install '.[docs]'")
     pytest.importorskip("myst_parser", reason="pip install '.[docs]'")
     pytest.importorskip("furo", reason="pip install '.[docs]'")
-    text = (ROOT / "docs/testing.md").read_text()
+    text = (ROOT / "docs/internals/testing.md").read_text()
     [command] = re.findall(r"^python (-m sphinx .*) site$", text, re.M)
 
     done = subprocess.run(

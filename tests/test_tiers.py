@@ -74,7 +74,7 @@ def test_an_unknown_tier_is_refused() -> None:
 
 
 def test_each_campaign_is_in_the_index() -> None:
-    page = (ROOT / "docs/testing.md").read_text()
+    page = (ROOT / "docs/internals/testing.md").read_text()
     scripts = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for path in sorted((ROOT / "tests").rglob("*.py"))

@@ -4,7 +4,7 @@ A test belongs to exactly one tier. Its marks choose it: a test without a mark i
 belongs to the slowest of them. Plain `pytest` runs the default tier: all units, and the tests in
 `ALSO_DEFAULT`. A selection on the command line (paths, `-m`, `-k`, `--last-failed`) takes from all tiers.
 
-Costs and commands: docs/testing.md.
+Costs and commands: docs/internals/testing.md.
 """
 
 from collections.abc import Iterable, Sequence

@@ -40,7 +40,7 @@ def test_seeds_of_a_log_behind_proxies_keep_every_promise() -> None:
 
 @pytest.mark.seeds
 def test_a_takeover_that_knows_no_producer_is_found() -> None:
-    """H61. The other bugs: docs/testing.md."""
+    """H61. The other bugs: docs/internals/testing.md."""
     (bug,) = [name for name in PLANTED if "H61" in name]
 
     assert seed_that_finds(bug, 2, chaos_s=CHAOS_S) is not None

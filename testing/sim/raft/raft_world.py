@@ -7,7 +7,7 @@ testing/sim/raft/raft_oracles.py, then heals everything and demands that the clu
 `LIVENESS_S`, with all its members. State machine, network, clients, operator and nemesis are below, each a
 class.
 
-Source: docs/testing.md.
+Source: docs/internals/testing.md.
 """
 
 import heapq
