@@ -19,7 +19,7 @@ from distributedlog.testing.chaos.adapters import loop_disks as disks
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-SCENARIOS = ROOT / "chaos" / "scenarios"
+SCENARIOS = ROOT / "testing" / "chaos" / "scenarios"
 LONGEST_S = 300
 BOUNDS = "[bounds]\nacked_min = 100\nacked_per_s_min = 1\nfaults_min = 2\n"
 """Hold on a machine that is busy with other work, too. Promises are judged in full, throughput is not."""

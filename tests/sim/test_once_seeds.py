@@ -1,6 +1,6 @@
 """Seeds of a log with producers, judged from the log alone (G9, G10), and a planted bug that they must find.
 
-``DLOG_ONCE_SEEDS`` sets how many seeds (1), ``DLOG_SIM_START`` the first one. More bugs, at less cost:
+``DLOG_ONCE_SEEDS`` sets how many seeds (2), ``DLOG_SIM_START`` the first one. More bugs, at less cost:
 tests/log/format/test_producer_table.py, tests/log/test_expected_position.py.
 """
 
@@ -16,7 +16,7 @@ from distributedlog.testing.sim.workloads.campaign import describe_failure
 from distributedlog.testing.sim.workloads.exactly_once import OnceRun
 from distributedlog.testing.sim.workloads.seed import CHAOS_S
 
-SEEDS = int(os.environ.get("DLOG_ONCE_SEEDS", "1"))
+SEEDS = int(os.environ.get("DLOG_ONCE_SEEDS", "2"))
 START = int(os.environ.get("DLOG_SIM_START", "0"))
 
 pytestmark = pytest.mark.usefixtures("quiet")

@@ -366,10 +366,22 @@ class SequencedWriter:
         pipeline = self._pipeline
         pipeline.send_open()
         await pipeline.settle()  # records that this writer accepted before are in front
+        self._check_own_order(txids, payload)
         found = await append(expect, payload, txid)
         if txid is not None:
             self._txids.source.last = max(self._txids.source.last, txid)
         return found
+
+    def _check_own_order(self, txids: list[int] | None, payload: bytes) -> None:
+        """Raise `TransactionIdOutOfOrder` here. A refusal by the log's owner would end the writer."""
+        if txids is None:
+            return
+        source = self._txids.source
+        refusal = validate_columns(
+            txids, [payload], source.last, self._txids.checks, self._name, source.rule
+        ).refusal
+        if refusal is not None:
+            raise refusal
 
     def _note_own(self) -> None:
         """The records of the open batch are counted, so that it is known what is next."""

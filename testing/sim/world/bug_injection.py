@@ -90,11 +90,11 @@ def print_table(
 ENDS_NODE = {
     "Journal.run": "the journal",
     "FilePreallocator.run": "the journal's next file",
-    "ZeroAhead.run": "the journal's zeroed blocks",
-    "Replica.persist": "the log of Raft and its hard state",
+    "Preallocation.run": "the journal's zeroed blocks",
+    "RaftReplica.persist": "the log of Raft and its hard state",
     "RaftStorage.zero_ahead": "the zeroed blocks of Raft's log",
-    "Replica.run_clock": "the core of Raft",
-    "Replica.end_if_must": "waits for an error of the core, and raises it",
+    "RaftReplica.run_clock": "the core of Raft",
+    "RaftReplica.end_if_must": "waits for an error of the core, and raises it",
 }
 """Tasks that end their node with any exception, because nothing may be acknowledged after it. The keys are
 the functions of the tasks."""
