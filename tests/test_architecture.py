@@ -281,7 +281,7 @@ def test_parts_import_only_downward_and_relatively() -> None:
 
 BY_FULL_NAME = {
     "distributedlog/cli/launcher/__init__.py",
-    "distributedlog/spark/pyspark_distributedlog/__init__.py",
+    "pyspark_distributedlog.py",
 }
 """Files that are imported by a name outside of the package."""
 NOT_SPARKS = {"metadata", "ledger", "bookie"}

@@ -68,9 +68,9 @@ BEGINS_NO_TASK_HERE = {
     "cluster/local/local_cluster.py": dict.fromkeys(
         ("_Run._start_child", "_Run.planned", "_Run.stop_children"), PROCESSES
     ),
-    "cluster/repair/open_ledger_closer.py": {"OpenLedgers.work": PART},
+    "cluster/repair/open_ledger_closer.py": {"OpenLedgerCloser.work": PART},
     "cluster/status/cluster_overview.py": {"_unanswered": CLIENTS},
-    "cluster/repair/pull_replication.py": {"Pulling.pull": PART},
+    "cluster/repair/pull_replication.py": {"PullReplication.pull": PART},
     "cluster/gc/retention.py": {"Retention._close_abandoned": PART},
     "cluster/auth/key_rotation.py": {"bookies_behind": PART},
     "cluster/auth/token_sessions.py": {"TokenSessions._begin": CLIENTS},
@@ -92,14 +92,14 @@ BEGINS_NO_TASK_HERE = {
     "metadata/node/metadata_node.py": {"MetadataNode.become_member": CONTAINED},
     "metadata/peers/hard_state_recovery.py": {"request_voter_reports": PART},
     "metadata/peers/unknown_peers.py": {
-        "Strangers._ask_all": PART,
-        "Strangers.may_speak": CONTAINED,
+        "UnknownPeers._ask_all": PART,
+        "UnknownPeers.may_speak": CONTAINED,
     },
-    "distributedlog/proxy/write/log_manager.py": {"Owner._sweep": CONTAINED},
+    "distributedlog/proxy/write/log_manager.py": {"LogManager._sweep": CONTAINED},
     "distributedlog/proxy/write/produce_session.py": {"ProduceSession._on_call": CONTAINED},
     "distributedlog/proxy/write/hosted_log.py": {
-        "WrittenLog._on_refused": CONTAINED,
-        "WrittenLog.take": CONTAINED,
+        "HostedLog._on_refused": CONTAINED,
+        "HostedLog.take": CONTAINED,
     },
     "distributedlog/runtime/schedule/background_loop.py": dict.fromkeys(
         ("Background._begin", "Background._main", "Background._settle", "Background.spawn"), CLIENTS
