@@ -336,10 +336,8 @@ class DirectoryDisk:
         try:
             self._note_unnamed(new)
             os.replace(old, new, src_dir_fd=directory, dst_dir_fd=directory)
-        except FileNotFoundError:  # callers rename only files that they have
-            raise DataDirectoryLost(
-                f"{self.path / old}: another program removed or moved it while it was in use"
-            ) from None
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise disk_error(error, f"{self.path / old}: renaming it to {new}") from error
         self._sync_names()

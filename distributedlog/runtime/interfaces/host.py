@@ -233,10 +233,7 @@ class Disk(Protocol):
         ...
 
     async def rename(self, old: str, new: str) -> None:
-        """Rename a file that exists over whatever is there; durable when this returns.
-
-        Raises `DataDirectoryLost` if another program has removed the file.
-        """
+        """Rename over whatever is there; durable when this returns. Raises `FileNotFoundError`."""
         ...
 
     async def delete(self, *names: str) -> None:

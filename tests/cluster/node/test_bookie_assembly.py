@@ -247,10 +247,13 @@ async def test_a_node_whose_files_were_removed_ends_soon(
         ):
             async with trio.open_nursery() as nursery:
                 await nursery.start(serve_node, world.host(disks), config)
-                while kind == "metadata" and not any(  # noqa: ASYNC110 - before it is formed it has no open file
-                    name.startswith("log.") for name in disk.list()
-                ):
+                # A metadata node opens and renames files until it is formed. Then its files stay the same.
+                files, unchanged = disk.list(), 0
+                while kind == "metadata" and unchanged < 50:
                     await trio.sleep(0.01)
+                    before, files = files, disk.list()
+                    is_formed = any(name.startswith("log.") for name in files)
+                    unchanged = unchanged + 1 if is_formed and files == before else 0
                 for each in [*disk.path.iterdir()]:
                     each.unlink(missing_ok=True)
                 await trio.sleep_forever()

@@ -323,20 +323,6 @@ async def test_a_file_closed_during_its_sync_keeps_its_descriptor_till_then(
     await disk.close()
 
 
-async def test_rename_of_a_file_that_another_program_removed_fails_as_lost(tmp_path: Path) -> None:
-    disk = DirectoryDisk(tmp_path / "data")
-    try:
-        (await disk.create("vote.new")).close()
-        (tmp_path / "data" / "vote.new").unlink()
-
-        with pytest.raises(
-            DataDirectoryLost, match=r"vote\.new: another program removed or moved it"
-        ):
-            await disk.rename("vote.new", "vote")
-    finally:
-        await disk.close()
-
-
 async def test_a_closed_disk_holds_nothing(tmp_path: Path) -> None:
     before = open_descriptors()
     threads = threading.active_count()
