@@ -42,22 +42,24 @@ class ClientOptions:
     """How a client process reaches its cluster."""
 
     metadata_timeout_s: float = option(
-        30.0, "s", "without an answer of the metadata quorum a call raises `QuorumUnreachable`"
+        30.0,
+        "s",
+        "a call raises `QuorumUnreachable` if the metadata quorum does not answer within this time",
     )
     owner: str = option(
-        "", "", "how this process is named to others; none: its host and process id"
+        "", "", "name of this process for other clients (none: its host and process ID)"
     )
     credentials: str = option(
         "",
         "",
-        "who this program is: `file:DIR`, a directory of `dlog pki issue`, or `file:FILE`, a token of "
-        "`dlog user token`; none: what DLOG_CREDENTIALS names",
+        "identity of the program, `file:DIR` from `dlog pki issue` or `file:FILE` from `dlog "
+        "user token` (none: `DLOG_CREDENTIALS`)",
     )
     process_bytes_max: int = option(
         PROCESS_BYTES_MAX,
         "bytes",
-        "taken and not yet durable, of all logs that one namespace object writes, and 64 KiB more of each; "
-        "above, see `at_limit`",
+        "accepted records that are not yet durable, over all logs of a namespace object, plus "
+        "64 KiB per log; see `at_limit`",
         at_least=4 * MIB,
     )
 

@@ -18,7 +18,7 @@ class BookieOptions:
     journal_file_bytes: int = option(
         256 * MIB,
         "bytes",
-        "at most: rolls stay rare at full speed; `dlog local` takes 32 MiB",
+        "maximum size of a journal file; large files keep rolls rare. `dlog local` uses 32 MiB",
         at_least=64 * KIB,
         at_most=4096 * MIB,
         multiple_of=PAGE_BYTES,
@@ -26,7 +26,7 @@ class BookieOptions:
     journal_file_bytes_min: int = option(
         16 * MIB,
         "bytes",
-        "the first file and those of low rates: a bookie that holds little is small",
+        "size of the first file and of files at low rates, so that small bookies use little space",
         at_least=0,
         at_most=4096 * MIB,
         multiple_of=PAGE_BYTES,
@@ -34,7 +34,7 @@ class BookieOptions:
     gather_bytes: int = option(
         8 * MIB,
         "bytes",
-        "one commit's block at most; an entry of 5 MiB must fit",
+        "maximum block size of one commit; an entry of 5 MiB must fit",
         at_least=64 * KIB,
         at_most=BLOCK_BYTES_MAX,
         multiple_of=PAGE_BYTES,
@@ -42,87 +42,110 @@ class BookieOptions:
     gather_buffers: int = option(
         4,
         "buffers",
-        "a ring of 32 MiB: one is synced, one filled, one spare, and the newest bytes for tail readers",
+        "ring of commit buffers: one in sync, one being filled, one spare, one with recent "
+        "data for tail readers",
         at_least=3,
         at_most=256,
     )
     unsynced_bytes_max: int = option(
-        16 * MIB, "bytes", "beyond it connections are not read on until a sync has finished"
+        16 * MIB,
+        "bytes",
+        "with more unsynced data, the bookie stops reading from connections until a sync completes",
     )
     deferred_bytes_max: int = option(
         16 * MIB,
         "bytes",
-        "what had been received when the ring was full; beyond it TooBusy",
+        "adds received while the ring is full; further adds get `TooBusy`",
         at_least=0,
     )
-    checkpoint_runs: int = option(50_000, "runs", "bounds the index in memory (H34)")
-    checkpoint_bytes: int = option(64 * MIB, "bytes", "bounds what a start has to replay")
-    checkpoint_s: float = option(5.0, "s", "bounds it for many small adds")
+    checkpoint_runs: int = option(
+        50_000, "runs", "checkpoint after this number of extents; limits the index in memory"
+    )
+    checkpoint_bytes: int = option(
+        64 * MIB, "bytes", "checkpoint after this amount of data; limits the replay at startup"
+    )
+    checkpoint_s: float = option(
+        5.0, "s", "checkpoint after this time; limits the replay after many small adds"
+    )
     zero_ahead_bytes: int = option(
         1 * MIB,
         "bytes",
-        "zeros ahead of lone commits, whose sync they make cheaper; 0: none",
+        "preallocated zeroed blocks for unbatched commits, which makes their syncs cheaper (0: "
+        "none)",
         at_least=0,
         at_most=1024 * MIB,
     )
     compaction_s: float = option(
         10.0,
         "s",
-        "between two looks for files of which much is dead; 0: none is rewritten",
+        "interval between two checks for mostly deleted files (0: no compaction)",
         at_least=0,
     )
     free_bytes_min: int = option(
         1024 * MIB,
         "bytes",
-        "below it read-only: fences and recovery adds still need space (H28)",
+        "with less free space the bookie is read-only; fences and recovery adds still need space",
         at_least=0,
     )
     reply_bytes_max: int = option(
         2 * MIB,
         "bytes",
-        "of one reply, whatever was asked; a longer entry is sent alone",
+        "maximum size of one reply; a longer entry is sent alone",
         at_most=4 * MIB,
     )
     outgoing_bytes_max: int = option(
         4 * MIB,
         "bytes",
-        "of a connection: above it no reply is made, so a slow reader holds nothing",
+        "unsent replies per connection; at the limit, the bookie prepares no further reply",
     )
     outgoing_bytes_sum_max: int = option(
-        24 * MIB, "bytes", "of all connections: the fuller, the less credit each has (H16)"
+        24 * MIB,
+        "bytes",
+        "unsent replies over all connections; the fuller the buffer, the lower the credit per "
+        "connection",
     )
     cold_readers: int = option(
-        2, "tasks", "enough for a device; more would only compete", at_most=256
+        2, "tasks", "concurrent reads from disk; more would compete for one device", at_most=256
     )
     cold_read_bytes: int = option(
-        1 * MIB, "bytes", "an extent: seeks cost little compared with it", at_most=64 * MIB
+        1 * MIB,
+        "bytes",
+        "size of one read from disk; large reads make seek time negligible",
+        at_most=64 * MIB,
     )
     ledgers_in_memory_max: int = option(
         20_000,
         "ledgers",
-        "kept though nobody uses them, some 600 bytes each; others are read from the index when asked for",
+        "inactive ledgers cached in memory, about 600 bytes each; others are read from the "
+        "index on demand",
         at_least=2,
     )
     scrub_s: float = option(
         14 * 24 * 3600.0,
         "s",
-        "each live byte is read once in this, so that rot is found in time; 1 MiB/s at least",
+        "the scrub reads all live data once in this time, at 1 MiB/s or more",
         at_least=60,
     )
     reads_waiting_max: int = option(
-        256, "requests", "of a connection; beyond it TooBusy", at_least=0
+        256, "requests", "pending reads per connection; further reads get `TooBusy`", at_least=0
     )
     waiters_max: int = option(
-        100_000, "requests", "long polls of a bookie; beyond it TooBusy", at_least=0
+        100_000,
+        "requests",
+        "pending long polls of the bookie; further ones get `TooBusy`",
+        at_least=0,
     )
-    streams_max: int = option(65_536, "streams", "of a connection; beyond it TooBusy")
+    streams_max: int = option(
+        65_536, "streams", "streams per connection; further ones get `TooBusy`"
+    )
     trust_silence_s: float = option(
         86_400.0,
         "s",
-        "where grants are required: not heard of the quorum for so long, it serves other nodes alone",
+        "in mode `enforce`, a bookie without contact to the quorum for this time serves only "
+        "other nodes",
         at_least=120.0,
     )
-    open_files_max: int = option(256, "files", "journal files held open for reading")
+    open_files_max: int = option(256, "files", "journal files kept open for reads")
 
     def __post_init__(self) -> None:
         check(self)

@@ -44,40 +44,46 @@ class BookieNodeConfig:
     lease_s: float = option(
         6.0,
         "s",
-        "silent for this it is taken for dead; renewed thrice in it",
+        "a bookie that is silent for this time is considered failed; it renews the lease three "
+        "times per period",
         at_least=LEASE_S_MIN,
         at_most=LEASE_S_MAX,
     )
     metadata_timeout_s: float = option(
-        30.0, "s", "a start that finds no quorum gives up after this"
+        30.0, "s", "a start without a metadata quorum times out after this time"
     )
-    repair: bool = option(True, "", "may this bookie be the one that brings copies back?")
+    repair: bool = option(True, "", "whether this bookie can become the repair leader")
     lost_after_s: float = option(
-        300.0, "s", "what lay on a bookie that is away for this is stored elsewhere", at_least=0
+        300.0,
+        "s",
+        "the data of a bookie that is unavailable for this time is copied to other bookies",
+        at_least=0,
     )
     urgent_after_s: float = option(
         15.0,
         "s",
-        "of what has one copy left, with a bookie away for this, another one is made",
+        "a ledger with one copy left is copied if a bookie is unavailable for this time",
         at_least=0,
     )
     audit_every_s: float = option(
-        3600.0, "s", "between two looks for copies that are missing and that nobody noted"
+        3600.0, "s", "interval between two checks for unrecorded missing copies"
     )
     surplus_every_s: float = option(
         6 * 3600.0,
         "s",
-        "between two looks for copies here that no record names any more",
+        "interval between two checks for local copies that no ledger record lists",
         at_least=1,
     )
-    repair_bytes_per_s: int = option(RATE_BYTES_PER_S, "bytes", "a second, copied by this bookie")
+    repair_bytes_per_s: int = option(
+        RATE_BYTES_PER_S, "bytes", "bytes per second that this bookie copies"
+    )
     unlinked_s: float = option(
-        24 * 3600.0, "s", "a segment written beside its log and not linked for this is deleted"
+        24 * 3600.0, "s", "a staged ledger that is not linked within this time is deleted"
     )
     purge_grace_s: float = option(
         60.0,
         "s",
-        "bytes go this long after a truncation has passed their whole segment",
+        "delay from the truncation of a whole segment to the deletion of its data",
         at_least=0,
     )
     store: Mapping[str, Any] = field(default_factory=dict)
@@ -101,7 +107,7 @@ class ProxyNodeConfig:
     advertise: Mapping[str, Address] = field(default_factory=dict)
     rack: str = ""
     metadata_timeout_s: float = option(
-        30.0, "s", "a start that finds no quorum gives up after this"
+        30.0, "s", "a start without a metadata quorum times out after this time"
     )
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of the proxy itself (distributedlog/proxy/declarations/options.py), of the logs

@@ -10,48 +10,60 @@ class GatewayOptions:
     """Of a gateway's process."""
 
     connections_max: int = option(
-        1024, "connections", "open at a time; who comes then waits to be accepted"
+        1024, "connections", "open connections; further clients wait to be accepted"
     )
     requests_max: int = option(
-        256, "requests", "under way at a time, but for tails; above: 503, and when to come again"
+        256, "requests", "concurrent requests except tails (above: 503 with `Retry-After`)"
     )
-    tails_max: int = option(500, "streams", "of server-sent events at a time; each holds a reader")
+    tails_max: int = option(
+        500, "streams", "concurrent streams of server-sent events; each uses a reader"
+    )
     body_bytes_max: int = option(
-        4 * MIB, "bytes", "of a request's body: all of it is held", at_most=64 * MIB
+        4 * MIB, "bytes", "size of a request body, which is held in memory", at_most=64 * MIB
     )
-    records_max: int = option(10_000, "records", "of one request, written or read", at_most=100_000)
+    records_max: int = option(
+        10_000, "records", "records per request, written or read", at_most=100_000
+    )
     read_bytes_max: int = option(
-        4 * MIB, "bytes", "of payloads in one answer, and one record more", at_most=64 * MIB
+        4 * MIB, "bytes", "payload bytes per answer, plus one record", at_most=64 * MIB
     )
     held_bytes_max: int = option(
         256 * MIB,
         "bytes",
-        "of all requests and answers that are under way, counted three times their payloads; above: 429",
+        "memory of all pending requests and answers, at three times their payload size (above: "
+        "429)",
     )
-    body_s: float = option(20.0, "s", "a request's body has so long to come")
-    append_s: float = option(30.0, "s", "records have so long to be stored")
-    read_s: float = option(30.0, "s", "a read, or any other question to the cluster, has so long")
-    write_s: float = option(20.0, "s", "who takes nothing of an answer for so long is hung up on")
+    body_s: float = option(20.0, "s", "time limit for receiving a request body")
+    append_s: float = option(30.0, "s", "time limit for storing the records of a request")
+    read_s: float = option(30.0, "s", "time limit of a read or any other cluster request")
+    write_s: float = option(
+        20.0, "s", "a client that reads nothing of an answer for this time is disconnected"
+    )
     idle_s: float = option(
-        5.0, "s", "a connection without a request, or within its head, has so long"
+        5.0,
+        "s",
+        "time limit for a connection without a request, or with an incomplete request head",
     )
-    quiet_s: float = option(15.0, "s", "a tail without news says that it lives, so often")
+    quiet_s: float = option(15.0, "s", "interval of keep-alive messages on an idle tail")
     writers_max: int = option(
-        500, "logs", "open for writing at a time; above, the one that was idle longest is closed"
+        500, "logs", "logs open for writing; above, the log that was idle longest is closed"
     )
     producers_max: int = option(
-        1000, "producers", "that the gateway has a stream for; above, likewise"
+        1000,
+        "producers",
+        "open streams of producers; above, the stream that was idle longest is closed",
     )
-    writer_idle_s: float = option(
-        60.0, "s", "a writer or a stream that nobody used is closed after"
-    )
+    writer_idle_s: float = option(60.0, "s", "an unused writer or stream is closed after this time")
     sessions_max: int = option(
         200,
         "tokens",
-        "of users that it has a session for at a time; above, the one that was idle longest ends, or 429",
+        "user tokens with an open session; above, the session that was idle longest ends, or "
+        "the request gets 429",
     )
-    session_idle_s: float = option(60.0, "s", "a session that nobody used ends after")
-    stop_s: float = option(2.0, "s", "requests that are under way have so long when it ends")
+    session_idle_s: float = option(60.0, "s", "an unused session ends after this time")
+    stop_s: float = option(
+        2.0, "s", "pending requests have this time to complete when the gateway stops"
+    )
 
     def __post_init__(self) -> None:
         check(self)

@@ -19,47 +19,60 @@ class LedgerOptions:
     """Of all ledgers of a process."""
 
     ensemble_size: int = option(
-        3, "bookies", "that a ledger's entries are spread over", at_most=BOOKIES_MAX
+        3, "bookies", "bookies that store the entries of a ledger", at_most=BOOKIES_MAX
     )
-    write_quorum: int = option(3, "bookies", "that store an entry", at_most=BOOKIES_MAX)
+    write_quorum: int = option(3, "bookies", "bookies that store one entry", at_most=BOOKIES_MAX)
     ack_quorum: int = option(
-        2, "bookies", "that have an entry durably before it is confirmed", at_most=BOOKIES_MAX
+        2,
+        "bookies",
+        "bookies that store an entry durably before it is acknowledged",
+        at_most=BOOKIES_MAX,
     )
     add_timeout_s: float = option(
         5.0,
         "s",
-        "an add without its ack quorum after this fails the writer, as unknown (`WriteFailed`)",
+        "an add without its ack quorum after this time fails the writer with an unknown "
+        "outcome (`WriteFailed`)",
     )
     slot_silence_s: float = option(
         2.0,
         "s",
-        "a bookie that owes acks and gives none for this is replaced, or gone without (H22)",
+        "a bookie that sends no due acknowledgement for this time is replaced, or its slot is "
+        "detached",
     )
     slot_bytes_max: int = option(
         32 * MIB,
         "bytes",
-        "kept for the slowest bookie; at the bound the writer has no room until it caught up",
+        "data buffered for the slowest bookie; at the limit the writer blocks until the bookie "
+        "catches up",
     )
     kept_bytes_max: int = option(
-        256 * MIB, "bytes", "kept for slow bookies, all ledgers; then those have no room (H22)"
+        256 * MIB,
+        "bytes",
+        "data buffered for slow bookies, over all ledgers; at the limit their writers block",
     )
     sent_bytes_max: int = option(
-        64 * MIB, "bytes", "sent and not yet confirmed, all ledgers; then they take turns (H35)"
+        64 * MIB,
+        "bytes",
+        "data sent and not yet acknowledged, over all ledgers; at the limit writers send in turn",
     )
     slot_stall_s: float = option(
         1.0,
         "s",
-        "a bookie that keeps the writer at one of these bounds is replaced, or gone without",
+        "a bookie that blocks the writer at a limit for this time is replaced, or its slot is "
+        "detached",
     )
     window_bytes_max: int = option(
-        16 * MIB, "bytes", "sent and not yet confirmed; at the bound the writer has no room"
+        16 * MIB,
+        "bytes",
+        "data of a ledger sent and not yet acknowledged; at the limit the writer blocks",
     )
-    request_timeout_s: float = option(5.0, "s", "a read, a fence, a question for the LAC")
+    request_timeout_s: float = option(5.0, "s", "time limit of a read, a fence or an LAC request")
     connect_timeout_s: float = option(
-        1.0, "s", "a recovery or a read waits for a connection that is being made"
+        1.0, "s", "a recovery or a read waits this long for a connection"
     )
     speculative_s: float = option(
-        2.0, "s", "a read without an answer after this is asked of a second bookie as well"
+        2.0, "s", "a read without an answer after this time is also sent to a second bookie"
     )
 
     @property

@@ -14,45 +14,52 @@ from ...runtime.interfaces.host import Address
 class RaftOptions:
     """Times and bounds of the Raft core. All nodes of a quorum have the same."""
 
-    heartbeat_s: float = option(0.1, "s", "between two signs of life of a leader")
+    heartbeat_s: float = option(0.1, "s", "interval between two heartbeats of a leader")
     election_min_s: float = option(
-        0.5, "s", "a follower that hears no leader asks for votes after this"
+        0.5, "s", "a follower without a heartbeat starts an election after this time"
     )
     election_max_s: float = option(
-        1.0, "s", "or after up to this, by chance, that not all ask at once"
+        1.0,
+        "s",
+        "upper limit of the random election timeout, so that nodes do not start elections together",
     )
     closed_jitter_s: float = option(
-        0.03, "s", "after the leader's connection closed: up to this until the pre-vote"
+        0.03,
+        "s",
+        "maximum random delay from the loss of the connection to the leader to the pre-vote",
     )
     commit_lag_s: float = option(
         0.005,
         "s",
-        "followers learn of a commit with the next append, or after this; 0: at once",
+        "followers receive a commit index with the next append, or after this time (0: "
+        "immediately)",
         at_least=0,
     )
     append_bytes_max: int = option(
-        MIB, "bytes", "entries in one message; at least one entry, whatever its size"
+        MIB, "bytes", "entries in one message; at least one entry of any size"
     )
-    in_flight_bytes_max: int = option(4 * MIB, "bytes", "sent to one peer ahead of its answers")
+    in_flight_bytes_max: int = option(
+        4 * MIB, "bytes", "entries sent to one peer and not yet acknowledged"
+    )
     command_bytes_max: int = option(
-        1_500_000, "bytes", "one command; below the bound of a control message"
+        1_500_000, "bytes", "size of one command; below the limit of a control message"
     )
     uncommitted_bytes_max: int = option(
-        16 * MIB, "bytes", "proposals that wait for a quorum; above it they are refused"
+        16 * MIB, "bytes", "proposals that wait for a quorum; further proposals are rejected"
     )
     apply_bytes_max: int = option(
-        4 * MIB, "bytes", "committed entries that are applied at once; at least one entry"
+        4 * MIB, "bytes", "committed entries that are applied in one step; at least one entry"
     )
     lag_entries_max: int = option(
         10_000,
         "entries",
-        "so far a living peer may lag and still be fed from the log, whatever is compacted",
+        "a live peer behind by up to this number receives the log, in spite of compaction",
         at_least=0,
     )
     lag_bytes_max: int = option(
         64 * MIB,
         "bytes",
-        "and so many bytes of entries; what it lacks beyond comes as a snapshot",
+        "likewise, in bytes of entries; a peer that lags further receives a snapshot",
         at_least=0,
     )
 

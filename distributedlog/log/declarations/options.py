@@ -19,71 +19,92 @@ LEASE_S_MIN, LEASE_S_MAX = 0.1, 24 * 3600.0
 class LogOptions:
     """Of the logs of a namespace; `open_log` may replace single ones for one log."""
 
-    create_if_missing: bool = option(True, "", "a log appears with its first writer, as upstream")
+    create_if_missing: bool = option(
+        True, "", "create a missing log when its first writer opens it"
+    )
     max_txid_check: bool = option(
-        True, "", "of a strict log: refuse a given txid below the last one"
+        True, "", "reject a transaction ID below the last one, in logs with the strict policy"
     )
     entry_bytes_max: int = option(
         256 * KIB - 256,
         "bytes",
-        "of one entry under load: a frame of 256 KiB (H35)",
+        "size of an entry under load; the default gives frames of 256 KiB",
         at_most=4 * MIB,
     )
-    in_flight_bytes_max: int = option(8 * MIB, "bytes", "not yet durable; above, see `at_limit`")
-    bytes_per_s_max: int = option(
-        0, "bytes/s", "of payloads and 12 bytes a record; 0: no limit", at_least=0
+    in_flight_bytes_max: int = option(
+        8 * MIB, "bytes", "accepted records of the log that are not yet durable; see `at_limit`"
     )
-    records_per_s_max: int = option(0, "records/s", "0: no limit", at_least=0)
+    bytes_per_s_max: int = option(
+        0,
+        "bytes/s",
+        "write rate in payload bytes plus 12 bytes per record (0: no limit)",
+        at_least=0,
+    )
+    records_per_s_max: int = option(0, "records/s", "write rate (0: no limit)", at_least=0)
     at_limit: str = option(
         "wait",
         "",
-        "what a record above a limit meets: it waits, is refused (`TooBusy`), or, above a rate, is only "
+        "a record above a limit waits, is rejected (`TooBusy`), or, above a rate, is only "
         "counted (`LogWriter.over_rate`)",
         one_of=("wait", "reject", "count"),
     )
     eager_entries: int = option(
-        2, "entries", "while fewer are in flight a batch goes out at once, else it grows"
+        2,
+        "entries",
+        "with fewer entries in flight, a batch is sent immediately; otherwise it grows",
     )
     segment_bytes_max: int = option(
-        1024 * MIB, "bytes", "a segment is the unit of retention and of repair"
+        1024 * MIB,
+        "bytes",
+        "the log rolls at this size; segments are the unit of retention and repair",
     )
-    segment_age_max_s: float = option(2 * 3600.0, "s", "upstream's roll by time")
+    segment_age_max_s: float = option(
+        2 * 3600.0, "s", "the log rolls when the segment has this age"
+    )
     codec: str = option(
         "none",
         "",
-        "entries are compressed by their writer: less on the wire and on the disks, for its CPU",
+        "the writer compresses entries, which needs CPU and saves network and disk",
         one_of=NAMES,
     )
     keep_alive_s: float = option(
         0.0,
         "s",
-        "a writer without records to write says that it lives, so often; 0: it does not",
+        "an idle writer adds a keep-alive entry at this interval (0: never)",
         at_least=0,
     )
     rolls_at_once: int = option(
-        16, "segments", "of a process end for size or age together; of open_namespace's config"
+        16,
+        "segments",
+        "concurrent rolls by size or age in the process; only in the configuration of "
+        "`open_namespace`",
     )
     lock_lease_s: float = option(
         10.0,
         "s",
-        "a writer's lock is free after this, where it is cut off; within 1 s, where it was killed",
+        "the lock of an unreachable writer expires after this time, that of a killed writer "
+        "within 1 s",
         at_least=LEASE_S_MIN,
         at_most=LEASE_S_MAX,
     )
-    rolling: bool = option(True, "", "off: no segment ends by its size or age; by an error it does")
-    recover_timeout_s: float = option(
-        30.0, "s", "opening or rolling after an error gives up after this"
+    rolling: bool = option(
+        True, "", "off: the log does not roll by size or age, only after an error"
     )
-    close_timeout_s: float = option(30.0, "s", "close() gives up waiting for writes after this")
+    recover_timeout_s: float = option(
+        30.0, "s", "opening a log, or rolling after an error, times out after this time"
+    )
+    close_timeout_s: float = option(
+        30.0, "s", "`close()` waits at most this time for pending writes"
+    )
     read_ahead_bytes: int = option(
-        4 * MIB, "bytes", "fetched and not yet taken by the reader's caller"
+        4 * MIB, "bytes", "data fetched in advance that the caller has not read"
     )
     read_bytes: int = option(
-        MIB, "bytes", "of one request while catching up", at_most=READ_BYTES_MAX
+        MIB, "bytes", "size of one read request during catch-up", at_most=READ_BYTES_MAX
     )
-    read_retry_s: float = option(30.0, "s", "a reader that gets no answer for this long gives up")
+    read_retry_s: float = option(30.0, "s", "a reader fails if it receives no answer for this time")
     commit_interval_s: float = option(
-        1.0, "s", "positions that subscribers commit are written together, this often"
+        1.0, "s", "committed positions of subscriptions are stored together at this interval"
     )
 
     def __post_init__(self) -> None:

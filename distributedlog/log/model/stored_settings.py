@@ -74,12 +74,13 @@ class RetentionOptions:
     retention: bool = option(
         True,
         "",
-        "off: nothing goes by age or size, whatever else is set; a switch for all in `bind`",
+        "off: no records are deleted by age or size, in spite of other options; a namespace "
+        "can store it for all logs",
     )
     retention_s: float = option(
         0.0,
         "s",
-        "records are deleted this long after their segment was closed; 0 or `inf`: never",
+        "records are deleted this long after their segment was closed (0 or `inf`: never)",
         at_least=0,
         infinite=0.0,
         kept=0.0,
@@ -87,17 +88,22 @@ class RetentionOptions:
     retention_bytes: int = option(
         0,
         "bytes",
-        "the oldest closed segments go while those after them hold this much; 0: never",
+        "the oldest closed segments are deleted if the segments after them have this size (0: "
+        "never)",
         at_least=0,
         kept=0,
     )
     retention_segments_min: int = option(
-        1, "segments", "so many of the newest stay in any case", at_least=0, kept=COUNT_LIMIT
+        1,
+        "segments",
+        "number of newest segments that retention never deletes",
+        at_least=0,
+        kept=COUNT_LIMIT,
     )
     hold_max_s: float = option(
         7 * 86400.0,
         "s",
-        "a named position holds records back for at most this long after it was last moved",
+        "a named position holds records for at most this time after its last change",
         at_least=HOLD_MAX_S_MIN,
         infinite=float(DURATION_S_MAX),
         kept=float(DURATION_S_MAX),
@@ -127,7 +133,7 @@ class MergingOptions:
     """Whether a log's small segments are merged. Stored only, as `RetentionOptions`."""
 
     merging: bool = option(
-        False, "", "small closed segments share a ledger; what is read, and where, stays as it is"
+        False, "", "small closed segments share a ledger; records and positions do not change"
     )
 
     def __post_init__(self) -> None:
