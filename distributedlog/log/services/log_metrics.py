@@ -14,54 +14,71 @@ Registry: TypeAlias = "CollectorRegistry"
 """Where a collector goes; anything with its ``register`` and ``unregister`` will do."""
 
 METRICS = (
-    Metric("dlog_client_records_written_total", "counter", "records_written", "Acknowledged."),
-    Metric("dlog_client_bytes_written_total", "counter", "bytes_written", "Of those records."),
+    Metric(
+        "dlog_client_records_written_total", "counter", "records_written", "Acknowledged records."
+    ),
+    Metric(
+        "dlog_client_bytes_written_total",
+        "counter",
+        "bytes_written",
+        "Bytes of acknowledged records.",
+    ),
     Metric(
         "dlog_client_entries_written_total",
         "counter",
         "entries_written",
-        "Entries that held them.",
-        "far fewer than records where much is written",
-        "one a record: each is written and waited for alone",
+        "Acknowledged entries.",
+        "far fewer than records at high rates",
+        "one per record: the program waits for each record alone",
     ),
     Metric(
         "dlog_client_write_seconds",
         "histogram",
         "write_seconds",
-        "From sending an entry to its acknowledgement, of one entry a round trip and log, of one in 16 while "
-        "32 logs or more are busy; failover included.",
-        "some times `dlog_bookie_journal_sync_seconds`",
-        "slow bookies or a slow network; all of them late at once: this process is busy",
+        "Time from send to acknowledgement of an entry, with failover. Sampled: one entry per "
+        "round trip and log, 1 in 16 with 32 busy logs.",
+        "a few times `dlog_bookie_journal_sync_seconds`",
+        "slow bookies or a slow network; if all writes are late together, this process is "
+        "overloaded",
     ),
-    Metric("dlog_client_records_read_total", "counter", "records_read", "Given to readers."),
-    Metric("dlog_client_bytes_read_total", "counter", "bytes_read", "Payloads of those records."),
-    Metric("dlog_client_entries_read_total", "counter", "entries_read", "Entries that held them."),
+    Metric(
+        "dlog_client_records_read_total", "counter", "records_read", "Records delivered to readers."
+    ),
+    Metric(
+        "dlog_client_bytes_read_total",
+        "counter",
+        "bytes_read",
+        "Payload bytes of delivered records.",
+    ),
+    Metric(
+        "dlog_client_entries_read_total", "counter", "entries_read", "Entries of delivered records."
+    ),
     Metric("dlog_client_writers_total", "counter", "writers", "Writers opened."),
     Metric("dlog_client_readers_total", "counter", "readers", "Readers opened."),
     Metric(
         "dlog_client_writers_failed_total",
         "counter",
         "writers_failed",
-        "Writers that an error ended.",
+        "Writers that ended with an error.",
         "0",
-        "their first error says why; fenced ones were taken over",
+        "their first error states the cause; another writer took over if it is `WriterFenced`",
     ),
-    Metric("dlog_client_rolls_total", "counter", "rolls", "Segments ended for size or age."),
+    Metric("dlog_client_rolls_total", "counter", "rolls", "Segments closed by size or age."),
     Metric(
         "dlog_client_ledgers_replaced_total",
         "counter",
         "ledgers_replaced",
-        "Segments ended because their ledger failed.",
+        "Segments closed because their ledger failed.",
         "0",
-        "bookies that do not answer: `dlog status`",
+        "bookies do not answer: `dlog status`",
     ),
     Metric(
         "dlog_client_held_bytes",
         "gauge",
         "held_bytes",
-        "Taken from callers and not durable yet.",
+        "Bytes accepted from callers and not yet durable.",
         "well below `process_bytes_max`",
-        "callers write faster than bookies store: they wait, or are refused",
+        "callers write faster than bookies store; they block or are rejected",
     ),
 )
 """In the order of docs/reference/metrics.md."""

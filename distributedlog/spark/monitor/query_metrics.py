@@ -23,26 +23,29 @@ METRICS = (
         "dlog_spark_batches_total",
         "counter",
         "batches",
-        "Micro-batches that ended, since the start.",
+        "Completed micro-batches since the start.",
     ),
     Metric(
-        "dlog_spark_records_total", "counter", "records", "Records of logs that they have read."
+        "dlog_spark_records_total",
+        "counter",
+        "records",
+        "Log records read by completed micro-batches.",
     ),
     Metric(
         "dlog_spark_batch_seconds",
         "histogram",
         "batch_seconds",
-        "From a micro-batch's trigger to its end.",
-        "below the trigger's interval",
-        "more executors, or less in a batch: `maxRecordsPerTrigger`",
+        "Time from the trigger of a micro-batch to its end.",
+        "below the trigger interval",
+        "add executors, or reduce the batch size with `maxRecordsPerTrigger`",
     ),
     Metric(
         "dlog_spark_behind_records",
         "gauge",
         "behind_records",
-        "Between what the last batch had read and the ends of the logs, as it saw them.",
+        "Records between the end of the last batch and the ends of the logs at that time.",
         "near 0, or falling",
-        "the query is slower than who writes: `distributedlog.spark.lag` says of which log",
+        "the query is slower than the writers; `distributedlog.spark.lag` shows the lag per log",
     ),
 )
 """In the order of docs/reference/metrics.md."""
