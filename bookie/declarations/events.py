@@ -7,43 +7,44 @@ from ...runtime.declarations.events import EventDefinition
 READ_ONLY = EventDefinition(
     "bookie.readonly",
     logging.WARNING,
-    "It takes no new entries any more.",
+    "The bookie no longer accepts new entries.",
     ("bookie", "why"),
-    "mostly a disk that is full: free space, delete logs, or add bookies",
+    "usually a full disk: free space, delete logs or add bookies",
 )
 WRITABLE = EventDefinition(
-    "bookie.writable", logging.INFO, "It takes new entries again.", ("bookie",)
+    "bookie.writable", logging.INFO, "The bookie accepts new entries again.", ("bookie",)
 )
 LOSS = EventDefinition(
     "bookie.loss",
     logging.ERROR,
-    "A start found that something which was stored may be gone: it is in limbo, and not denied.",
+    "At startup, the bookie found that stored data may be lost. The affected ledgers are "
+    "in limbo state.",
     ("bookie", "why"),
-    "docs/operate/replace-bookie.md, missing data at startup; look at the disk",
+    "docs/operate/replace-bookie.md, missing data at startup; check the disk",
 )
 INDEX_REBUILT = EventDefinition(
     "bookie.index.rebuilt",
     logging.ERROR,
-    "The index is gone or damaged, and made again from the journal.",
+    "The index was missing or damaged, and was rebuilt from the journal.",
     ("bookie", "why"),
-    "look at the disk",
+    "check the disk",
 )
 ROTTED = EventDefinition(
     "bookie.rot",
     logging.WARNING,
-    "Entries of a ledger are not what was written. They are healed from other copies.",
+    "Entries of a ledger are corrupt. They are repaired from other replicas.",
     ("ledger", "first", "last"),
-    "again and again: replace the disk",
+    "repeated: replace the disk",
 )
 DEVICE_ERROR = EventDefinition(
     "bookie.device.error",
     logging.WARNING,
-    "The device could not read, or gave other bytes.",
+    "The disk failed to read, or returned corrupt data.",
     ("why",),
-    "after some of them it is read-only: `dlog decommission` it",
+    "after some errors the bookie is read-only: use `dlog decommission`",
 )
 SCRUBBED = EventDefinition(
-    "bookie.scrubbed", logging.INFO, "All that it holds was read once.", ("bytes", "rotten")
+    "bookie.scrubbed", logging.INFO, "A scrub of all stored data completed.", ("bytes", "rotten")
 )
 
 EVENTS = (READ_ONLY, WRITABLE, LOSS, INDEX_REBUILT, ROTTED, DEVICE_ERROR, SCRUBBED)

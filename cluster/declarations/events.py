@@ -4,87 +4,98 @@ import logging
 
 from ...runtime.declarations.events import EventDefinition
 
-SERVES = EventDefinition("node.ready", logging.INFO, "It serves.", ("node_name", "kind", "address"))
+SERVES = EventDefinition(
+    "node.ready", logging.INFO, "The node serves requests.", ("node_name", "kind", "address")
+)
 DIED = EventDefinition(
     "node.died",
     logging.ERROR,
-    "A node of `dlog local` ended by itself.",
+    "A node of `dlog local` terminated unexpectedly.",
     ("node_name", "why"),
-    "its last lines say why",
+    "its last log lines state the cause",
 )
 OPENED = EventDefinition(
     "bookie.opened",
     logging.INFO,
-    "A bookie's store was opened.",
+    "The store of a bookie was opened.",
     ("bookie", "start", "ledgers"),
 )
 BOUND = EventDefinition(
     "bookie.bound",
     logging.WARNING,
-    "A bookie of before shows a certificate for the first time: from now on its id goes with that name.",
+    "A bookie of an older version presented its first certificate. Its ID is now bound to "
+    "that name.",
     ("bookie", "principal"),
-    "nothing, if that is its name; else decommission it, and start an empty one",
+    "none, if the name is correct; otherwise decommission the bookie and start an empty one",
 )
 LIMBO = EventDefinition(
     "bookie.limbo",
     logging.WARNING,
-    "A bookie does not know what it lost, and denies nothing until it is healed.",
+    'A bookie is in limbo state: it never answers "no such entry" until its ledgers are repaired.',
     ("bookie",),
     "docs/operate/replace-bookie.md, limbo state",
 )
 LEASE_LOST = EventDefinition(
     "bookie.lease.lost",
     logging.WARNING,
-    "A bookie was taken for gone, and has registered again.",
+    "The lease of a bookie expired, and the bookie registered again.",
     (),
-    "was it stopped, or cut off from the metadata, or overloaded?",
+    "check whether it was stopped, disconnected from the metadata quorum or overloaded",
 )
 REPAIRER = EventDefinition(
-    "repair.elected", logging.INFO, "This bookie repairs from now on, or no more.", ("elected",)
+    "repair.elected",
+    logging.INFO,
+    "This bookie became the repair leader, or stepped down.",
+    ("elected",),
 )
 LOST = EventDefinition(
     "bookie.lost",
     logging.WARNING,
-    "A bookie was away for too long, or is to leave: what it holds is stored elsewhere.",
+    "A bookie was unavailable for too long, or is decommissioned. Its data is copied to "
+    "other bookies.",
     ("bookie", "why"),
 )
 DECOMMISSIONED = EventDefinition(
     "bookie.decommissioned",
     logging.WARNING,
-    "A bookie holds nothing any more, and is forgotten.",
+    "A bookie stores no more data and was removed from the cluster.",
     ("bookie",),
 )
 COPIED = EventDefinition(
     "repair.copied",
     logging.INFO,
-    "Entries that a bookie missed are there.",
+    "Missing entries of a bookie were copied to it.",
     ("bookie", "ledger", "entries"),
 )
 WAITS = EventDefinition(
     "repair.waits",
     logging.WARNING,
-    "Work of one kind cannot go on, for these causes. Said again each five minutes.",
+    "Repair work of one kind is blocked. The event repeats every five minutes.",
     ("work", "count"),
-    "the causes name what is missing: a bookie that is away, no other one to take copies",
+    "the causes state the requirement, such as an unavailable bookie or a bookie for "
+    "further copies",
 )
 GOES_ON = EventDefinition(
-    "repair.goes_on", logging.INFO, "No work of this kind waits any more.", ("work",)
+    "repair.goes_on", logging.INFO, "No repair work of this kind is blocked any more.", ("work",)
 )
 LIMBO_HEALED = EventDefinition(
-    "limbo.healed", logging.INFO, "A ledger is whole again on this bookie.", ("ledger", "entries")
+    "limbo.healed",
+    logging.INFO,
+    "A ledger is complete again on this bookie.",
+    ("ledger", "entries"),
 )
 ROT_HEALED = EventDefinition(
     "rot.healed",
     logging.WARNING,
-    "Rotten entries were healed from other copies.",
+    "Corrupt entries were repaired from other replicas.",
     ("ledger", "entries"),
 )
 AUDIT_FOUND = EventDefinition(
     "audit.found",
     logging.WARNING,
-    "Copies are missing that nobody had noted; they are made.",
+    "The audit found missing copies without a record. They are repaired.",
     ("ledger", "bookies"),
-    "a writer died before it could note them; without one, a bookie has lost them: look at its disk",
+    "a writer crashed before it recorded them; otherwise check the disk of the bookie",
 )
 
 EVENTS = (

@@ -8,30 +8,31 @@ from ...runtime.declarations.events import EventDefinition
 BOOKIE_FAILED = EventDefinition(
     "ledger.bookie.failed",
     logging.INFO,
-    "A bookie refused entries of a ledger, or its connection broke.",
+    "A bookie rejected entries of a ledger, or its connection failed.",
     ("bookie", "ledger", "why"),
 )
 BOOKIE_SILENT = EventDefinition(
     "ledger.bookie.silent",
     logging.INFO,
-    "A bookie acknowledges nothing for too long, and is replaced.",
+    "A bookie sent no acknowledgement for too long, and is replaced.",
     ("bookie", "ledger"),
-    "is its machine overloaded, its disk slow?",
+    "check whether its machine is overloaded or its disk is slow",
 )
 BOOKIE_BEHIND = EventDefinition(
     "ledger.bookie.behind",
     logging.INFO,
     "A bookie is too many bytes behind the others, and is replaced.",
     ("bookie", "ledger", "bytes"),
-    "is its machine overloaded, its disk slow?",
+    "check whether its machine is overloaded or its disk is slow",
 )
 BOOKIE_BACK = EventDefinition(
-    "ledger.bookie.back", logging.INFO, "It gets new entries again.", ("bookie", "ledger")
+    "ledger.bookie.back", logging.INFO, "A bookie receives new entries again.", ("bookie", "ledger")
 )
 DEGRADED = EventDefinition(
     "ledger.degraded",
     logging.WARNING,
-    "A ledger goes on with a copy less, which is noted and repaired later: no other bookie takes its place.",
+    "A ledger continues with one copy less, because no replacement bookie is available. "
+    "The missing copy is recorded for repair.",
     ("bookie", "ledger"),
     "`dlog bookies`: start the bookie, or add one",
 )

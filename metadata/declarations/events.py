@@ -7,81 +7,84 @@ from ...runtime.declarations.events import EventDefinition
 LEADER = EventDefinition(
     "metadata.leader",
     logging.INFO,
-    "Another node leads, or this one leads no more.",
+    "Another node became leader, or this node stepped down.",
     ("leader", "term", "own"),
-    "again and again: slow disks, or a slow network between the nodes",
+    "repeated: slow disks, or a slow network between the nodes",
 )
 MEMBERS = EventDefinition(
-    "metadata.members", logging.INFO, "The quorum was changed.", ("after", "before")
+    "metadata.members", logging.INFO, "The members of the quorum changed.", ("after", "before")
 )
 UNREACHABLE = EventDefinition(
     "metadata.peer.unreachable",
     logging.INFO,
-    "Another node of the quorum cannot be reached, for this reason.",
+    "Another node of the quorum is unreachable. The reason is in `why`.",
     ("peer", "why"),
-    "is it started? `dlog metadata show`",
+    "check that it is started: `dlog metadata show`",
 )
 LISTS_DIFFER = EventDefinition(
     "metadata.lists",
     logging.WARNING,
-    "The list of metadata nodes that it was given is not that of another node, or of the quorum.",
+    "The configured list of metadata nodes differs from that of another node or of the quorum.",
     ("peer", "why"),
-    "give all metadata nodes the same `--metadata`, and start them again",
+    "restart all metadata nodes with the same `--metadata`",
 )
 SNAPSHOT_REFUSED = EventDefinition(
     "metadata.snapshot.refused",
     logging.WARNING,
-    "A node has had a whole snapshot and cannot take it.",
+    "A node received a complete snapshot and cannot apply it.",
     ("peer", "entry"),
-    "its log says why; mostly it is an older version: upgrade it",
+    "its log states the cause; usually an older version, which needs an upgrade",
 )
 DAMAGED = EventDefinition(
     "metadata.damaged",
     logging.ERROR,
-    "Its log is damaged; it takes no part until it knows what it may have promised.",
+    "The Raft log is damaged. The node does not vote until its hard state is recovered.",
     ("why",),
     "docs/operate/recover-metadata.md, handle a damaged node",
 )
 RECALLED = EventDefinition(
     "metadata.recalled",
     logging.WARNING,
-    "A node whose log is damaged has learnt from the others what it may have promised, and takes part again.",
+    "A node with a damaged log recovered its hard state from the other nodes, and votes again.",
     ("term", "entry"),
 )
 RESCUED = EventDefinition(
     "metadata.rescued",
     logging.WARNING,
-    "This node was told on its disk to ask for an admin, and that user is one now.",
+    "A user became admin through a request on the disk of this node.",
     ("user", "by"),
-    "`dlog trust audit` says so as well; did you?",
+    "verify that you made the request; `dlog trust audit` shows it",
 )
 LESS = EventDefinition(
     "metadata.log.short",
     logging.ERROR,
-    "Its log ends before what it had acknowledged: its disk is an older copy, or has lost its end.",
+    "The log ends before entries that the node acknowledged. The disk is an older copy, or "
+    "lost data.",
     ("entry",),
-    "the others fill it up; look at the disk",
+    "the other nodes restore the entries; check the disk",
 )
 STATE_DIFFERS = EventDefinition(
     "metadata.state.differs",
     logging.ERROR,
-    "Its state is not what most others have: it leads no more, until it has theirs.",
+    "The state differs from the majority. The node does not lead until it has received the "
+    "correct state.",
     ("entry",),
-    "start it again; if it says so again, replace it",
+    "restart the node; replace it if the event repeats",
 )
 ROOM = EventDefinition(
     "metadata.room",
     logging.WARNING,
-    "Its disk runs short, or has room again.",
+    "The disk is nearly full, or has enough free space again.",
     ("state",),
-    "free space there, or delete logs",
+    "free disk space, or delete logs",
 )
 FULL = EventDefinition(
     "metadata.full",
     logging.ERROR,
-    "Its disk is full: its log, or a snapshot, could not be written. It acknowledges nothing meanwhile.",
+    "The disk is full, so the log or a snapshot could not be written. The node "
+    "acknowledges nothing until space is free.",
     ("what",),
-    "free space there, or delete logs: it goes on by itself",
+    "free disk space, or delete logs; the node then continues automatically",
 )
 
 EVENTS = (

@@ -7,9 +7,10 @@ from ...runtime.declarations.events import EventDefinition
 CLOCK_OFF = EventDefinition(
     "clock.off",
     logging.WARNING,
-    "A log's time is ahead of this machine's clock: its records have that time until the clock is there.",
+    "The log time is ahead of the local clock. New records have that time until the clock "
+    "reaches it.",
     ("log_name", "ahead_s"),
-    "set the clocks of the machines that write, by NTP",
+    "synchronize the clocks of the writers with NTP",
 )
 
 EVENTS = (CLOCK_OFF,)

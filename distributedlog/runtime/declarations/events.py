@@ -47,7 +47,7 @@ class EventDefinition:
 WORK_FAILED = EventDefinition(
     "work.failed",
     logging.ERROR,
-    "A piece of background work failed for an unexpected reason. It is tried again. Other work continues.",
+    "A background task failed for an unexpected reason. It is retried. Other work continues.",
     ("unit", "error"),
     "report the traceback; status shows the unit until it succeeds",
     traceback=True,
@@ -55,21 +55,23 @@ WORK_FAILED = EventDefinition(
 WORK_RECOVERED = EventDefinition(
     "work.recovered",
     logging.INFO,
-    "A piece of background work that had failed has succeeded.",
+    "A background task succeeded after a failure.",
     ("unit", "tries"),
 )
 ADDRESS_UNANSWERED = EventDefinition(
     "node.address.unanswered",
     logging.WARNING,
-    "An advertised address does not lead back to its node. It is checked again.",
+    "An advertised address does not reach its node. The node checks it again.",
     ("address", "why"),
-    "correct --advertise or --listen, or the network; status shows it until it is right",
+    "correct `--advertise`, `--listen` or the network; status shows the address until it "
+    "is correct",
 )
 ADDRESS_LOOPBACK = EventDefinition(
     "node.address.loopback",
     logging.WARNING,
-    "The address that other nodes use is a loopback address, so only this machine reaches it.",
+    "Other nodes receive a loopback address, which only this machine can reach.",
     ("address",),
-    "give --listen or --advertise an address of the network; Debian resolves a machine's name to 127.0.1.1",
+    "set `--listen` or `--advertise` to a network address; Debian resolves a host name to "
+    "127.0.1.1",
 )
 EVENTS = (WORK_FAILED, WORK_RECOVERED, ADDRESS_UNANSWERED, ADDRESS_LOOPBACK)
