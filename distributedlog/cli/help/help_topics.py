@@ -18,192 +18,196 @@ class Topic(NamedTuple):
 
 TOPICS = {
     "uris": Topic(
-        "how a cluster and a namespace are named",
+        "URIs of clusters and namespaces",
         """\
-A URI names a cluster's metadata nodes, and a namespace on it:
+A URI contains the addresses of metadata nodes and a namespace:
 
     distributedlog://HOST:PORT[,HOST:PORT...]/NAMESPACE
 
-Some of the nodes are enough: who answers names the others. A namespace is
-made by the first log in it, and its path may have parts: /shop/eu. IPv6
-addresses stand in brackets. distributedlog-bk:// means the same.
+One reachable node is enough, because it returns the other addresses. The
+first log creates its namespace. A namespace path can have several parts,
+such as /shop/eu. Write IPv6 addresses in brackets. distributedlog-bk:// has
+the same meaning.
 
-Through write and read proxies, by the addresses of proxies:
+To use write and read proxies, list proxy addresses instead:
 
     distributedlog+proxy://HOST:PORT[,HOST:PORT...]/NAMESPACE
 
-Programs and commands about logs take both; commands about the cluster, such
-as dlog status, are answered by metadata nodes alone.
+Programs and commands about logs accept both forms. Commands about the
+cluster, such as dlog status, require addresses of metadata nodes.
 
-Semicolons between addresses need quotes in a shell, commas do not:
+Separate addresses with commas. Semicolons also work, in shell quotes:
 
     export DLOG_URI=distributedlog://h1:4181,h2:4181,h3:4181/ns
     dlog status
 
-A command goes to --uri, else to DLOG_URI, else to the chosen context
+A command uses the first of --uri, DLOG_URI and the selected context
 (dlog help contexts).
 """,
     ),
     "contexts": Topic(
-        "names for clusters, and the chosen one",
+        "names for clusters, and the selected one",
         """\
-A context is a name for a URI. The chosen one is where commands go that have
-neither --uri nor DLOG_URI:
+A context is a name for a URI. Commands without --uri and DLOG_URI use the
+selected context:
 
     dlog context set here distributedlog://127.0.0.1:4181/ns
     dlog context list
     dlog context use here
     dlog context use -
 
-The last one is the context that was chosen before. With --credentials a
-context also keeps who you are there:
+"use -" selects the previous context again. With --credentials, a context
+also stores your identity:
 
     dlog context set prod distributedlog://h1:4181/ns \\
         --credentials file:/etc/dlog/me
 
-dlog local on a terminal names its cluster "local" while it runs, or while
-its data are kept; a second one has the name while it runs. Programs know
-no contexts; give them the URI:
+On a terminal, dlog local stores its cluster as the context "local" while it
+runs. With --data, the context remains afterwards. A second dlog local uses
+the name while it runs. Programs do not read contexts. Pass them the URI:
 
     export DLOG_URI=$(dlog context show here)
 
-They are in $XDG_CONFIG_HOME/dlog/contexts.toml, else in ~/.config/dlog.
+Contexts are stored in $XDG_CONFIG_HOME/dlog/contexts.toml, by default in
+~/.config/dlog.
 """,
     ),
     "exit-codes": Topic(
-        "how a command ended",
+        "exit codes of commands",
         """\
       0  done
       1  failed
-      2  wrong usage: nothing was asked of anybody
-      3  not found, or exists already
+      2  wrong usage: no request was sent
+      3  not found, or already exists
       4  unreachable, or the deadline (--timeout) passed
       5  refused: not allowed, over a limit, fenced
-      6  the check is done, and the answer is no
-      7  outcome unknown: a write may have happened, or not
+      6  the check completed with a negative result
+      7  outcome unknown: the write may have succeeded or failed
     130  interrupted
 
-An error is one line on stderr, with the error's name and number, such as
-LogNotFound (510); -vv shows where it came from. 6 is for scripts, from
-commands that check something:
+An error is one line on stderr with its name and number, such as
+LogNotFound (510). With -vv, dlog also prints the traceback. Scripts can
+test for code 6, which commands return that check a condition:
 
     dlog status --wait healthy --timeout 60
     dlog node can-stop b2 && ssh h2 systemctl restart dlog-bookie@b2
 
-If every address of the URI refuses connections for three seconds, no
-cluster is there, and the code is 4. With --timeout, a command waits longer.
+If every address of the URI refuses connections for three seconds, the
+command fails with code 4. With --timeout, it waits longer.
 
-After 7 read the log before you write again, or name a producer, which makes
-a repetition safe (docs/guides/exactly-once.md).
+After code 7, read the log before you write again. With a named producer,
+you can repeat the write safely (docs/guides/exactly-once.md).
 """,
     ),
     "environment": Topic(
         "variables that dlog reads",
         """\
-    DLOG_URI                where commands and programs go
-    DLOG_CREDENTIALS        who you are there: file:PATH
+    DLOG_URI                URI for commands and programs
+    DLOG_CREDENTIALS        your identity: file:PATH
     DLOG_<COMMAND>_<FLAG>   any flag of any command
     DLOG_<FLAG>             --timeout, --json, -q, -v of all commands
-    XDG_CONFIG_HOME         where contexts are kept (dlog help contexts)
-    COLUMNS                 how wide tables may be, off a terminal too
+    XDG_CONFIG_HOME         directory of contexts (dlog help contexts)
+    COLUMNS                 maximum table width, also without a terminal
 
-A flag's variable has the words of its command, and its long name:
+The variable of a flag consists of the command words and the long name:
 
     DLOG_LOG_READ_FORMAT=jsonl dlog log read orders
     DLOG_SERVE_BOOKIE_DATA=/var/lib/dlog/b
     DLOG_TIMEOUT=5 dlog status
 
-What stands on the command line goes before a variable, wherever it stands.
+Flags on the command line override variables, at any position.
 """,
     ),
     "settings": Topic(
-        "what can be set, and which value counts",
+        "options of nodes and logs, and their precedence",
         """\
-Of a node: a flag or --set counts before a variable, that before the file of
---config, that before the default.
+For a node, the first of these values applies: a flag or --set, a variable,
+the file of --config, the default.
 
     dlog config init bookie > bookie.toml
     dlog config check bookie.toml
     dlog config show bookie --file bookie.toml --changed
     dlog serve bookie --config bookie.toml --set lost_after_s=10m
 
-Of a log: what open_log(config=) says in a program counts before what is
-stored for the log, that before what is stored for its namespace, that
-before open_namespace(config=).
+For a log, the first of these values applies: open_log(config=) in a
+program, the stored value of the log, the stored value of its namespace,
+open_namespace(config=).
 
     dlog config show log
     dlog log config orders set retention_s=7d segment_bytes_max=64MiB
     dlog log config --namespace set retention_s=30d
     dlog log config orders unset retention_s
 
-Sizes take KiB, MiB, GiB, TiB, times ms, s, m, h, d. Every setting has a
-unit, a range and a reason: dlog config show PART,
-docs/reference/options.md.
+Units of sizes are KiB, MiB, GiB and TiB. Units of times are ms, s, m, h and
+d. Unit, range and purpose of each option are shown by dlog config show PART
+and in docs/reference/options.md.
 """,
     ),
     "positions": Topic(
-        "places in a log",
+        "positions in a log",
         """\
 A record has three numbers:
 
-    dlsn          12.7.0, its address: segment, entry in it, slot in that
-    txid          given by its writer, or filled in by the log
-    sequence id   how many records the log had before it
+    dlsn          12.7.0, its position: segment, entry and slot
+    txid          transaction ID, assigned by its writer or by the log
+    sequence id   number of records before it in the log
 
-DLSNs are in the order of the log, segments count from 1, and nothing that
-happens to other records changes one. Commands take them, and the words
-earliest and latest:
+DLSNs increase within a log, and the first segment has number 1. The DLSN of
+a record never changes. Commands accept DLSNs, earliest and latest:
 
     dlog log read orders --from 12.7.0 --limit 10
     dlog log read orders --from-txid 1700000000000
     dlog log tail orders --from earliest
     dlog log truncate orders --to 12.0.0
 
-Reading begins with the first record at or after the place. Before a
-truncation point there is nothing any more: a reader is told so, and never
-skips in silence. A named position is a reader's place that the cluster
-keeps, and that may hold back what retention would cut:
+A reader starts with the first record at or after the given position. Before
+the truncation point all records are deleted. A reader that starts there
+receives an error and never skips records silently. The cluster stores named
+positions of readers. A named position can prevent retention from deleting
+later records:
 
     dlog log positions orders
 """,
     ),
     "durability": Topic(
-        "what an acknowledgement means",
+        "guarantees of an acknowledgement",
         """\
-A write that returned is on disk, by fdatasync, at two of three bookies, and
-no record before it in the log is missing. That bears the loss of one bookie
-before its copies are made anew; with --durability all every copy is on disk
-first, and two may be lost:
+An acknowledged write is on the disks of two of three bookies (fdatasync),
+and all earlier records of the log are durable, too. This tolerates the loss
+of one bookie before its copies are repaired. With --durability all, every
+copy is on disk first, so the log tolerates the loss of two bookies:
 
     dlog log create ledger --durability all
 
-With one bookie of three away writes go on. With two away they wait, then
-fail with exit code 7: such a write may appear later, once, at the end.
+If one of three bookies is unavailable, writes continue. If two are
+unavailable, writes block and then fail with exit code 7. Such a write may
+appear later, once, at the end of the log.
 
-A log has one writer. Who takes it over fences the one before, none of whose
-later writes is acknowledged or read.
+A log has one writer. A new writer fences the previous one. Later writes of
+the previous writer are neither acknowledged nor read.
 
-dlog status says which copies are missing, dlog under-replicated of which
-ledgers, and dlog status --probe tries a record. A cluster of dlog local
---memory keeps nothing. The promises by number: docs/concepts/guarantees.md.
+dlog status lists missing copies, and dlog under-replicated their ledgers.
+dlog status --probe writes a test record. A cluster of dlog local --memory
+stores nothing on disk. docs/concepts/guarantees.md lists all guarantees.
 """,
     ),
     "formats": Topic(
-        "how records go in and come out",
+        "input and output formats of records",
         """\
-    lines    a record a line: any bytes but a newline; empty lines count
-    jsonl    a JSON object a line: txid, payload or payload_base64
-    frames   a length of four bytes, little-endian, then so many bytes
+    lines    one record per line, any bytes except newline; empty lines too
+    jsonl    one JSON object per line: txid, payload or payload_base64
+    frames   a length of four bytes (little-endian), then the payload
 
-dlog log write takes them, dlog log read and dlog log tail print them:
+dlog log write reads these formats. dlog log read and dlog log tail print
+them:
 
     seq 1000 | dlog log write numbers --create
     dlog log read numbers --format jsonl --limit 3
     dlog log read a --format frames | dlog log write b --format frames
 
-lines cannot tell a newline within a record from its end: take jsonl or
-frames where records are bytes. With --json every command prints objects for
-programs on stdout, a line each, and nothing else there.
+With "lines", a newline within a record would end it. For binary records use
+jsonl or frames. With --json, every command prints only JSON objects to
+stdout, one per line.
 """,
     ),
 }
