@@ -49,7 +49,7 @@ class Renames:
         for table in tables:
             for row in (HERE / table).read_text().splitlines():
                 old, name, new = row.split("\t")[:3]
-                place = moves[old] if self.moved else old
+                place = moves.get(old, old) if self.moved else old
                 self.by_module[self.name_of(place)][name] = new
                 self.by_file[place][name] = new
 
