@@ -52,8 +52,8 @@ METRICS = (
         "damaged_reads",
         "Reads that failed because a file is missing or corrupt.",
         "0",
-        "readers use other copies; check the disk (docs/operate/replace-bookie.md, corrupt "
-        "entries)",
+        "readers use other copies; check the disk "
+        "(docs/operate/replace-bookie.md, corrupt entries)",
     ),
     Metric("dlog_bookie_long_polls", "gauge", "waiting", "Readers that wait for new entries."),
     Metric("dlog_bookie_ledgers", "gauge", "ledgers", "Stored ledgers."),
