@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Rename classes by class_renames.tsv, and functions by name_renames.tsv, wherever they are named.
+"""Rename classes, functions and constants of modules, wherever they are named.
 
-    .ci/house/apply_renames.py [CHECKOUT] [--tables class_renames.tsv,name_renames.tsv]
+    .ci/house/apply_renames.py [CHECKOUT] --tables members/log.names.tsv,members/cluster.names.tsv
 
-Works before and after the moves, and does nothing for names that have their new form. A row is a file (its
-path before the moves), a name of the module's top level, and the new name. Renamed are: the definition,
+Does nothing for names that have their new form. A row is a file, a name of the module's top level, and the
+new name. Renamed are: the definition,
 imports of it, attributes of the imported module, names and annotations in strings of modules that have the
 name, docstrings and comments there (in backticks), dotted paths in strings, and rows of documents that name
 its file. Names of stored, sent and printed things are strings: they stay. mypy reports what was missed.
@@ -21,15 +21,12 @@ from collections import defaultdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from edits import AFTER_RENAMES
-from move_table import (
+from module_names import (
     HERE,
     ROOT,
     imported,
-    new_name,
-    old_name,
+    module_name,
     package_of,
-    read_table,
     tracked,
 )
 from wrap_lines import wrap
@@ -39,19 +36,16 @@ class Renames:
     """The new names of each module's definitions."""
 
     def __init__(self, root: Path, tables: list[str]) -> None:
-        moves = read_table()
         self.root = root
-        self.moved = not (root / "runtime").is_dir()
-        self.files = {self.name_of(path): path for path in tracked(root) if path.endswith(".py")}
+        self.files = {module_name(path): path for path in tracked(root) if path.endswith(".py")}
         self._bound: dict[str, dict[str, str]] = {}
         self.by_module: dict[str, dict[str, str]] = defaultdict(dict)
         self.by_file: dict[str, dict[str, str]] = defaultdict(dict)
         for table in tables:
             for row in (HERE / table).read_text().splitlines():
                 old, name, new = row.split("\t")[:3]
-                place = moves.get(old, old) if self.moved else old
-                self.by_module[self.name_of(place)][name] = new
-                self.by_file[place][name] = new
+                self.by_module[module_name(old)][name] = new
+                self.by_file[old][name] = new
 
     def bound_in(self, module: str) -> dict[str, str]:
         """Return the new names of what a module defines or imports."""
@@ -70,10 +64,6 @@ class Renames:
             self._bound[module] = found
         return self._bound[module]
 
-    def name_of(self, path: str) -> str:
-        """Return a module's dotted name."""
-        return new_name(path) if self.moved else old_name(path)
-
 
 class Renamer:
     """Finds the offsets of names to replace in one file."""
@@ -86,7 +76,7 @@ class Renamer:
         for line in lines:
             self.starts.append(self.starts[-1] + len(line))
         self.encoded = [line.encode() for line in lines]
-        self.name = renames.name_of(path)
+        self.name = module_name(path)
         self.package = package_of(self.name, path)
 
     def offset(self, line: int, column: int) -> int:
@@ -326,12 +316,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("checkout", nargs="?", type=Path, default=ROOT)
-    parser.add_argument("--tables", default="class_renames.tsv")
+    parser.add_argument("--tables", required=True)
     options = parser.parse_args()
     root = options.checkout.resolve()
     renames = Renames(root, options.tables.split(","))
     files = tracked(root)
-    modules = {renames.name_of(f) for f in files if f.endswith(".py")}
+    modules = {module_name(f) for f in files if f.endswith(".py")}
     changed = 0
     for path in files:
         place = root / path
@@ -348,11 +338,6 @@ def main() -> int:
         if made != text:
             place.write_text(made, encoding="utf-8")
             changed += 1
-    for path, pairs in AFTER_RENAMES.items():
-        text = (root / path).read_text(encoding="utf-8")
-        for before, after in pairs:
-            text = text if after in text else text.replace(before, after)
-        (root / path).write_text(text, encoding="utf-8")
     ruff = [sys.executable, "-m", "ruff"]
     subprocess.run([*ruff, "check", "-q", "--fix", "--select", "I", "."], cwd=root, check=False)
     subprocess.run([*ruff, "format", "-q", "."], cwd=root, check=False)
