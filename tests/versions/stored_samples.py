@@ -29,7 +29,8 @@ print(json.dumps({{
     "events": sorted(event.name for event in test_events.ALL),
     "metrics": sorted(test_metrics.ROWS),
     "options": {{
-        part: sorted(option.name for option in described(cls)) for part, cls in test_options.PARTS.items()
+        part: sorted(option.name for option in described(cls))
+        for part, cls in {{**test_options.PARTS, "raft": test_options.RaftOptions}}.items()
     }},
     "errors": {{
         str(error.code): name for name, error in vars(errors).items()

@@ -64,17 +64,13 @@ def test_sample_of_the_older_build_is_decoded(name: str) -> None:
 
 
 def test_names_that_other_programs_depend_on_are_kept() -> None:
-    """Alert rules and files contain names of events, metrics and options. Codes are sent.
-
-    No user could set an option of Raft.
-    """
+    """Alert rules and files contain names of events, metrics and options. Codes are sent."""
     present = collect(ROOT)
 
     assert set(OLDER["events"]) <= set(present["events"])
     assert set(OLDER["metrics"]) <= set(present["metrics"])
     assert set(OLDER["errors"]) <= set(present["errors"])
-    settable = {part: names for part, names in OLDER["options"].items() if part != "raft"}
-    older = {f"{part}.{name}" for part, names in settable.items() for name in names}
+    older = {f"{part}.{name}" for part, names in OLDER["options"].items() for name in names}
     kept = {f"{part}.{name}" for part, names in present["options"].items() for name in names}
     assert older - kept == REMOVED_OPTIONS
     assert {option.partition(".")[2] for option in REMOVED_OPTIONS} == set(REMOVED)
