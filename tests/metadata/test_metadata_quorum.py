@@ -557,7 +557,7 @@ async def test_each_part_of_a_backlog_says_how_far_it_goes(autojump_clock: objec
             assert (op, status) == (Op.META_WATCH_EVENTS, 0)
             parts.append(decode_events(body))
 
-        link.on_frame = on_frame
+        link.subscribe(on_frame)
         asked = WatchRequest(b"k", b"l", 0).encode()
         link.send(envelope(Op.META_WATCH, len(asked), ident=1), asked)
         await wait_until(lambda: sum(len(part.events) for part in parts) == 5)
@@ -652,7 +652,7 @@ async def test_a_watch_that_cannot_be_is_refused_and_its_connection_stays(
         hello = Hello(cluster_id="", node_id="other", kind="client")
         endpoint = Endpoint(nodes.machine("other"), lambda: hello)
         link = await endpoint.dial(nodes.peers[nodes.names[0]], nursery=nursery)
-        link.on_frame = lambda op, flags, status, ident, body: ended.append((ident, status))
+        link.subscribe(lambda op, flags, status, ident, body: ended.append((ident, status)))
         for ident, asked in enumerate(
             ([b"a", b"b", -1], ["a", b"b", 0], [b"a" * 5000, b"b", 0]), 1
         ):

@@ -358,7 +358,7 @@ async def test_a_node_that_is_behind_opens_no_watch_by_what_it_knows(
         async with trio.open_nursery() as nursery:
             link = await endpoint.dial(("m1", 4181), nursery=nursery)
             told: list[int] = []
-            link.on_frame = lambda op, flags, status, *rest: told.append(status)
+            link.subscribe(lambda op, flags, status, *rest: told.append(status))
             for ident, after in ((1, 1), (2, 1 << 40)):
                 body = pack([STATE, STATE + b"\0", after])
                 link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)

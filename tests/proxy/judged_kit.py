@@ -66,7 +66,7 @@ class RawReader:
     def __post_init__(self) -> None:
         self.frames: dict[int, int] = {}
         self.ended: dict[int, BaseException | None] = {}
-        self.link.on_frame = self._on_frame
+        self.link.subscribe(self._on_frame)
 
     async def subscribe(self, log: str, path: str = NS, **ask: Any) -> Subscribed:
         reply = await self.link.request(

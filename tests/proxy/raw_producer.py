@@ -21,7 +21,7 @@ class RawProducer:
     _news: trio.Event = field(default_factory=trio.Event)
 
     def __post_init__(self) -> None:
-        self.link.on_frame = self._on_frame
+        self.link.subscribe(self._on_frame)
 
     async def open(
         self,

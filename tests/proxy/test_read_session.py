@@ -67,7 +67,7 @@ async def test_no_frame_ends_a_read_proxy(
             ended = 0
             for _ in range(CONNECTIONS):
                 link = await through.endpoint.dial(through.known[0], nursery=nursery)
-                link.on_frame = lambda *frame: None
+                link.subscribe(lambda *frame: None)
                 for _ in range(chance.randrange(1, FRAMES)):
                     link.send(frame(chance, incarnation))
                     await trio.sleep(chance.choice([0, 0, 0.01]))

@@ -59,9 +59,9 @@ class PendingReply:
 class ClientLink(Link):
     """A connection to a server, with any number of requests under way."""
 
-    on_frame: OnFrame | None = None
+    _on_frame: OnFrame | None = None
     """Gets the frames that answer no request."""
-    on_batch: Callable[[], None] | None = None
+    _on_batch: Callable[[], None] | None = None
     """Called after all whole frames of one receive: the place to act once on many acks."""
 
     def __init__(
@@ -103,8 +103,8 @@ class ClientLink(Link):
             on_turn: Called just before each turn of the sender (`Link.subscribe_turns`).
             on_closed: Gets the reason when the link has ended, after the owners of requests got it.
         """
-        self.on_frame = on_frame
-        self.on_batch = on_batch
+        self._on_frame = on_frame
+        self._on_batch = on_batch
         if on_turn is not None:
             self.subscribe_turns(on_turn)
         if on_closed is not None:
@@ -183,12 +183,12 @@ class ClientLink(Link):
                 self._take_reply(flags, status, ident, body, owned)
             elif self._greeting is None or not self._welcomed.is_set():
                 self._take_greeting(op, status, body)
-            elif self.on_frame is not None:
-                self.on_frame(op, flags, status, ident, body)
+            elif self._on_frame is not None:
+                self._on_frame(op, flags, status, ident, body)
             if self.closed is not None:
                 return
-        if self.on_batch is not None:
-            self.on_batch()
+        if self._on_batch is not None:
+            self._on_batch()
 
     def _take_reply(
         self, flags: int, status: int, ident: int, body: memoryview, owned: bool

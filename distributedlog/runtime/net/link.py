@@ -91,7 +91,7 @@ class Link:
         """When the proof ends, and the connection with it."""
         self.allowed: bytes | None = None
         """A byte an operation, not 0 where the peer may ask for it; None: all (`operations.py`)."""
-        self.on_turn: Callable[[], None] | None = None
+        self._on_turn: Callable[[], None] | None = None
         """Sends what its owner has gathered while `gathers`, just before the sender's turn sends."""
         self.outgoing_bytes = 0
         self.sent_bytes = 0
@@ -123,11 +123,11 @@ class Link:
         return self.reader.received_at
 
     def subscribe_turns(self, on_turn: Callable[[], None]) -> None:
-        """Call ``on_turn`` just before each turn of the sender: it sends what its owner has gathered.
+        """Call `the subscriber` just before each turn of the sender: it sends what its owner has gathered.
 
         A link has one such owner.
         """
-        self.on_turn = on_turn
+        self._on_turn = on_turn
 
     # --- back-pressure ----------------------------------------------------------------------------
 
@@ -204,11 +204,11 @@ class Link:
 
     @property
     def gathers(self) -> bool:
-        """Will `on_turn` come, whatever else is sent? Not on an idle link."""
+        """Whether the subscriber to turns will be called, whatever else is sent. Not on an idle link."""
         return self._gathering or self._wake.is_set()
 
     def soon(self) -> None:
-        """Have `on_turn` come, though nothing is queued yet."""
+        """Call the subscriber to turns soon, even if nothing is queued."""
         if not self._gathering:
             self._wake.set()
 
@@ -221,8 +221,8 @@ class Link:
         try:
             if self.closed is not None or self._wake.is_set():
                 return
-            if self.on_turn is not None:
-                self.on_turn()
+            if self._on_turn is not None:
+                self._on_turn()
             if self._queue:
                 self._sent_at = trio.current_time()
                 self.flush()
@@ -286,8 +286,8 @@ class Link:
         """Send what has gathered, a turn at a time, until the link is closed."""
         while self.closed is None:
             await self._wake.wait()
-            if self.on_turn is not None:
-                self.on_turn()
+            if self._on_turn is not None:
+                self._on_turn()
             self.flush()
             if self._queue:
                 try:

@@ -131,7 +131,7 @@ async def test_no_frame_ends_a_write_proxy(seed: int, caplog: pytest.LogCaptureF
         for ended in range(CONNECTIONS):
             link = await it.endpoint.dial(proxy.address, nursery=it.nursery)
             bad = RawProducer(link)
-            link.on_frame = lambda *frame: None
+            link.subscribe(lambda *frame: None)
             for stream, log in enumerate(("orders", "given", "undecided"), 1):
                 await bad.open(stream, log, producer=chance.choice(["", "p"]))
             for _ in range(chance.randrange(1, FRAMES)):
