@@ -1,19 +1,36 @@
-"""Benchmarks, one file a question; `dlog bench` is their face.
+"""Measure the system, one file per question; `dlog bench` runs some of the benchmarks.
 
-measure/hardware_baseline.py, measure/baseline_node.py         what the machine allows: every figure is a
-ratio to it cases/write.py, cases/read.py, cases/tail.py      rates and latencies of one log, or many; from
-call to reader cases/metadata_changes.py                     changes a second of a metadata quorum, and what
-each costs cases/metadata_state.py               what its state costs: an insert, a key, a snapshot, a restart
-cases/metadata_snapshots.py           what a change waits for while snapshots of a large state are taken
-cases/interference.py                 what a lone writer feels of a reader that catches up
-cases/tls.py                          what TLS costs, on both sides
-cases/proxies.py                      one log for many connections through a write proxy; many logs on one
-cases/spark.py                        Spark's source and sink beside the same without us
-campaign.py                     all of them in turns: the figures of docs/internals/performance.md
-cases/many_logs.py                    what a record costs by how many logs are written
-compare_builds.py                       the campaign's cases with two builds by turns: is this one slower?
-measure/bench_plan.py                         what was asked; help and end of what is run as `python -m`
-measure/histogram.py, measure/svg_report.py        latencies in buckets, records per second; the run as SVG
-peers/                          other systems: the figures of docs/internals/peer-benchmarks.md
-measure/machine_info.py, measure/interpreter_info.py      the machine, and the build of the interpreter
+Benchmarks:
+
+    cases/write.py                Rates and latencies of writes to one log or many.
+    cases/read.py                 Rates of reads from the beginning of a log.
+    cases/tail.py                 Latency from the write call to a reader in another process.
+    cases/many_logs.py            Cost of a record by the number of written logs.
+    cases/metadata_changes.py     Changes per second of a metadata quorum, and the cost of each.
+    cases/metadata_state.py       Cost of the replicated state: an insert, memory per key, a snapshot, a
+                                  start.
+    cases/metadata_snapshots.py   Latency of a change while nodes take snapshots of a large state.
+    cases/interference.py         Latency of a single-record writer during a catch-up read.
+    cases/tls.py                  CPU cost of TLS, on both sides.
+    cases/proxies.py              One log for many connections through a write proxy; many logs on one proxy.
+    cases/spark.py                Spark's source and sink, compared with Spark and a writer alone.
+
+Comparisons:
+
+    campaign.py                   All benchmarks in alternating runs with a baseline: the figures of
+                                  docs/internals/performance.md.
+    compare_builds.py             Compare two builds in alternating runs.
+    peers/                        Compare with other systems: the figures of
+                                  docs/internals/peer-benchmarks.md.
+
+Shared by the benchmarks:
+
+    measure/hardware_baseline.py  The baselines of the machine; every other figure is a ratio to one of them.
+    measure/baseline_node.py      One node of the replicated baseline.
+    measure/bench_plan.py         The arguments and the result of a benchmark; help and end of `python -m`
+                                  programs.
+    measure/histogram.py          Latencies in buckets, and records per second.
+    measure/svg_report.py         A run of `dlog bench` as SVG.
+    measure/machine_info.py       The machine, and CPU that other processes used during a run.
+    measure/interpreter_info.py   The build of the interpreter.
 """
