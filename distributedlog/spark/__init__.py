@@ -1,36 +1,59 @@
-"""Logs as Spark tables and streams: ``spark.read.format("distributedlog")`` and its way back.
+"""Read and write logs as Spark tables and streams: ``spark.read.format("distributedlog")``.
 
-Importing this loads neither pyspark nor the servers; the names below come on first use.
+The import of this package loads neither pyspark nor the servers. Its names are loaded on first use.
 
-    data_source.py                       what Spark makes first, for every read and write
-        options/options.py, options/option_values.py, options/option_rules.py   what can be set, and where a
-        new option goes read/table_schema.py                       the columns, and expressions over them
+The data source:
 
-Reading, on the driver and then in its tasks:
+    data_source.py              The object that Spark creates first, on the driver, for each read and write.
+    options/options.py          The options of source and sink. A new option is a field here.
+    options/option_values.py    Parse option values: sizes, durations, times, names, positions.
+    options/option_rules.py     Reject conflicting options. Rules for a new option are here.
+    read/table_schema.py        The columns of a log, and the user's schema as the projection.
 
-    read/batch_reader.py, options/filter_pushdown.py, read/scan_planner.py  a batch: filters become bounds,
-    ranges become tasks read/source_logs.py, read/offsets.py      which logs there are, how far they go; how
-    far each has been read read/stream_reader.py, read/stream_progress.py   a query: its micro-batches, and
-    their limits read/data_loss_policy.py                    what becomes of it when a log is truncated,
-    deleted or made again read/task_entries.py, read/arrow_batches.py     a task: entries as they come, and as
-    Arrow batches
+Reads, planned on the driver:
 
-Writing:
+    read/batch_reader.py        The batch reader on the driver, and the code of its tasks.
+    read/stream_reader.py       The stream reader, one object for the whole life of a query.
+    read/stream_progress.py     The start of a query, and the end and ranges of each micro-batch.
+    options/filter_pushdown.py  Turn filters into limits of the ranges to read (pure).
+    read/scan_planner.py        Share a micro-batch's limit among logs, pack ranges into tasks (pure).
+    read/source_logs.py         The logs of a reader, with their first and last positions.
+    read/offsets.py             The position of a query in each log, as checkpointed JSON (pure).
+    read/data_loss_policy.py    Decide how a query continues after a log was truncated, deleted or created
+                                again (pure).
 
-    sink/spark_sink.py                         checks before any task; links what the tasks wrote, once
-    sink/sink_task.py, sink/sink_columns.py   rows become segments; Arrow's columns become entries
+Reads, in tasks:
 
-What both need, and what users call:
+    read/task_entries.py        The entries of a task's ranges, fetched in the background.
+    read/arrow_batches.py       Entries as Arrow record batches.
 
-    client/spark_client.py, client/retry.py          one client a worker process; waiting while the cluster is
-    away client/worker_heap.py                         what the collections of Spark's processes need not look
-    at client/delegation_token.py                      what the driver lends its executors, who have no
-    credentials monitor/consumer_lag.py                       how far a query, a subscriber, or positions are
-    behind monitor/query_metrics.py                what queries do, for a registry of Prometheus
-    client/spark_errors.py                 errors in one line, rebuilt; warnings without configured logging
-    session_settings.py                     a session, and its settings; this package as a zip
-    archive/                        a log, or its past, as Parquet
-    doc_tables.py                   the tables of docs/reference/spark-options.md
+Writes:
+
+    sink/spark_sink.py          The sink on the driver: check before any task, then link the written segments
+                                once.
+    sink/sink_task.py           A task: write rows into segments, or append them through the log's writer.
+    sink/sink_columns.py        Turn Arrow columns into entries.
+
+Shared by reads and writes:
+
+    client/spark_client.py      One client per worker process.
+    client/retry.py             Retry while the metadata store or bookies are unavailable.
+    client/worker_heap.py       Exclude loaded modules from garbage collection in Spark's worker processes.
+    client/delegation_token.py  A restricted token that the driver passes to its executors, which have no
+                                credentials.
+    client/spark_errors.py      Restore errors that Spark returns as text; print warnings without configured
+                                logging.
+
+For users:
+
+    monitor/consumer_lag.py     The lag of a query, a subscriber or a set of positions.
+    monitor/query_metrics.py    Metrics of streaming queries for a Prometheus registry.
+    session_settings.py         A session, its recommended settings, and this package as a zip.
+    archive/                    A log, or its past, as Parquet.
+
+For the documentation:
+
+    doc_tables.py               Generate the tables of docs/reference/spark-options.md.
 """
 
 from typing import TYPE_CHECKING, Any

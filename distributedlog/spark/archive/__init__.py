@@ -1,6 +1,15 @@
-"""A log, or its past, as Parquet: a place with a manifest, made by exports and by cold tiers.
+"""Store a log, or its past, as Parquet files with a manifest.
 
-Begin with `manifest.py`, what an archive is; `archive_store.py` is where it lies, a directory or an object
-store, `archive_folder.py` how it changes in one step, `parquet_file.py` one file, `archive_source.py` what
-Spark's tasks do with them; `log_transfer.py` and `cold_tier.py` are what users call.
+The calls of users:
+
+    log_transfer.py    Export a log as an archive, and import an archive as a log.
+    cold_tier.py       Append the past of a log to an archive, and read archive and log as one frame.
+
+The archive:
+
+    manifest.py        The manifest: which files hold which records, with digests (pure). Begin here.
+    archive_store.py   The location of an archive: a directory or a bucket of an object store.
+    archive_folder.py  The objects of an archive, and the one step that changes it.
+    parquet_file.py    Write one Parquet file, and read it back verified.
+    archive_source.py  The internal data source by which Spark's tasks write and read the files.
 """
