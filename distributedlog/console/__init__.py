@@ -1,16 +1,26 @@
-"""A cluster in a browser: `dlog console`. Read only; a client like any other, which needs a URI and no more.
+"""Show a cluster in a browser: `dlog console`. It is read-only, and a client that needs only a URI.
 
-    server.py           which path answers what, and the streams of states
-        http.py         requests, pages and streams over HTTP
-        access_guard.py        who is let in, and what the page may do
-    user_consoles.py            each reads with his own rights: a console for each user's token
-    cluster_state.py    the verdict, nodes, rates
-        node_connections.py   links to the nodes, while somebody looks
-    work_state_poller.py       what is being mended and drained, and what it waits for
-    log_states.py       the list of logs, and one log
-    record_browser.py          records from a position on, and a tail
-    rate_history.py, suggested_command.py counters to numbers a second; the command that goes with a reason
-    (pure) static/             the page: one HTML file, modules and a style sheet, as they are written
+HTTP and access:
 
-A state is one small JSON object, made at most once a second for all who look, and only while somebody does.
+    server.py             Map paths to answers, and send the streams of states.
+    http.py               Requests, pages and event streams over HTTP.
+    access_guard.py       Check the console's token and the origin of requests, and restrict the page.
+    user_consoles.py      One console per user's token, with the rights of that user.
+
+States:
+
+    cluster_state.py      The health of the cluster, its nodes and rates.
+    node_connections.py   Connections to the nodes, kept between requests, closed when idle.
+    work_state_poller.py  Repairs and drains: progress, and the reason of a wait.
+    log_states.py         The list of logs, and one log.
+    record_browser.py     Records from a position on, and a tail.
+    rate_history.py       Rates per second from counters (pure).
+    suggested_command.py  The command for each health condition (pure).
+
+The page:
+
+    static/               One HTML file, modules and a style sheet, without a build step.
+
+A state is one small JSON object. It is made at most once per second for all browsers, and only while one is
+connected.
 """
