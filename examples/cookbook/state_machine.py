@@ -1,8 +1,8 @@
 """A replicated state machine: every replica applies the same commands in the same order.
 
-The log is the order. Who wants a change writes a command and waits until its own replica has applied it; so
-it reads what it wrote. Now and then a replica stores its state beside the position after which it stands, in
-a second log, and the commands before that are truncated: a new replica begins there.
+The order of the log is the order of the commands. A client writes a command and waits until its own replica
+has applied it, so the client reads its own write. A replica stores its state and its position in a second log
+from time to time, and then truncates the commands before this position. A new replica starts there.
 
 python examples/cookbook/state_machine.py [distributedlog://HOST:PORT/NAMESPACE]
 """
@@ -16,14 +16,14 @@ from distributedlog.blocking import Log, LogReader, LogWriter, local_cluster, op
 
 
 class Accounts:
-    """The state machine: a pure function of the commands so far, a refused one included."""
+    """The state machine: a pure function of all commands so far, including refused ones."""
 
     def __init__(self) -> None:
         self.money: dict[str, int] = {}
         self.applied = 0
 
     def apply(self, command: bytes) -> str:
-        """Move money; what came of it is the same at every replica."""
+        """Move money and return the result, which is the same on every replica."""
         source, target, amount = json.loads(command)
         self.applied += 1
         if source and self.money.get(source, 0) < amount:
@@ -44,7 +44,10 @@ class StateMachine:
         self._last: DLSN | None = None
 
     def _begin(self) -> LogReader:
-        """At the newest snapshot, or at the first command of all. Another may be made meanwhile: again."""
+        """Load the newest snapshot, if any, and open a reader after it.
+
+        If another replica stores a newer snapshot and truncates the log in the meantime, repeat.
+        """
         while True:
             position = None
             try:
@@ -54,7 +57,8 @@ class StateMachine:
             else:
                 self.state.money, self.state.applied = stored["money"], stored["applied"]
                 position = Position.from_json(stored["position"])
-            # Without a snapshot from the first position of all, which "earliest" is not once one was made.
+            # Without a snapshot, start at the very first position: if commands were truncated, this raises
+            # LogTruncated. "earliest" would skip them without an error.
             begin = None if position else DLSN.INITIAL
             try:
                 return self._commands.open_reader(position=position, dlsn=begin)
@@ -62,7 +66,11 @@ class StateMachine:
                 continue
 
     def apply_up_to(self, dlsn: DLSN) -> str:
-        """Apply all commands up to this one; what came of it."""
+        """Apply all commands up to this one and return the result of the last; "" if none was left.
+
+        Raises:
+            LogTruncated: Another replica truncated commands that this one has not applied.
+        """
         said = ""
         while self._last is None or self._last < dlsn:
             record = self._reader.read_next()
@@ -72,7 +80,7 @@ class StateMachine:
         return said
 
     def store(self, snapshots: LogWriter) -> None:
-        """The state and where it stands are one record; only then the commands before it may go."""
+        """Store the state and its position in one record, then truncate the commands before it."""
         position = self._reader.position
         assert position is not None
         state = {"money": self.state.money, "applied": self.state.applied}
@@ -80,12 +88,12 @@ class StateMachine:
         self._commands.truncate(position.dlsn)
 
     def close(self) -> None:
-        """It is made anew from the logs."""
+        """Close the reader. The state can be rebuilt from the logs."""
         self._reader.close()
 
 
 def run(uri: str) -> None:
-    """A leader with its replica, a follower, a snapshot, and a replica that begins after it."""
+    """Run a leader, a follower, and a late replica that starts from a snapshot."""
     name = f"bank-{token_hex(3)}"
     with open_namespace(uri) as namespace:
         for log in (name, f"{name}/snapshots"):

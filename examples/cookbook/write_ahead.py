@@ -1,9 +1,9 @@
-"""A write-ahead log: a store in memory that loses nothing when its process dies.
+"""A write-ahead log: an in-memory store that loses no change when its process is killed.
 
-Each change is on disk at a quorum of bookies before it is applied and answered. Who starts the store again,
-here or on another machine, fences what may be left of the old process, loads the last checkpoint and applies
-what the log has after it. A checkpoint is a file beside the store; the log is truncated to it, so it has to
-be as safe as the log: a real one is copied somewhere first.
+Each change is on disk at a quorum of bookies before it is applied and answered. A new process, on this or on
+another machine, first fences the old process. Then it loads the last checkpoint and applies the later changes
+of the log. A checkpoint is a local file. The log is truncated to it, so the file must be as safe as the log:
+a real store first copies it to another place.
 
 python examples/cookbook/write_ahead.py [distributedlog://HOST:PORT/NAMESPACE]
 """
@@ -20,17 +20,17 @@ from distributedlog.blocking import Log, local_cluster, open_namespace
 
 
 class KeyValueStore:
-    """Keys to values."""
+    """A map of keys to values, whose changes are in a log."""
 
     def __init__(self, log: Log, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
         self.values: dict[str, str] = {}
-        self._writer = log.open_writer(takeover=True)  # from here on nobody else changes the log
+        self._writer = log.open_writer(takeover=True)  # fences any older writer of the log
         position = None
         if checkpoint.exists():
             stored = json.loads(checkpoint.read_text())
             self.values, position = stored["values"], Position.from_json(stored["position"])
-        # "earliest" would pass over in silence what a lost checkpoint had.
+        # If the checkpoint is lost, "earliest" would silently skip the changes that it contained.
         begin = None if position else DLSN.INITIAL
         self.replayed = 0
         with log.open_reader(position=position, dlsn=begin, to="end") as reader:
@@ -41,13 +41,19 @@ class KeyValueStore:
         self._log = log
 
     def put(self, key: str, value: str) -> None:
-        """Durable when it returns. After an error of the log nothing more is taken: start the store again."""
+        """Write the change to the log, then apply it. It is durable when this returns.
+
+        Raises:
+            AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies: The writer has ended. Open the store
+                again.
+        """
         self._writer.write(json.dumps([key, value]).encode())
         self.values[key] = value
 
     def checkpoint(self) -> None:
-        """All values and where the log goes on, as one file; then the changes before it are given up."""
-        end = self._writer.position  # after what this process wrote: another one may have gone on
+        """Store all values and the log position in one file, then truncate the changes before it."""
+        # The position after the last change of this process: the log may have changes of a later process.
+        end = self._writer.position
         aside = self._checkpoint.with_suffix(".new")
         aside.write_text(json.dumps({"values": self.values, "position": end.to_json()}))
         with aside.open("rb") as file:
@@ -56,12 +62,12 @@ class KeyValueStore:
         self._log.truncate(end.dlsn)
 
     def die(self) -> None:
-        """As a kill: nothing is flushed, nothing closed."""
+        """End as if killed: flush nothing, close nothing."""
         self._writer.abort()
 
 
 def run(uri: str) -> None:
-    """Written, killed, started again; checkpoint, killed, started again."""
+    """Write, kill and restart a store; then checkpoint, kill and restart it again."""
     with open_namespace(uri) as namespace, tempfile.TemporaryDirectory() as directory:
         log = namespace.open_log(f"store-{token_hex(3)}")
         file = Path(directory) / "checkpoint"
