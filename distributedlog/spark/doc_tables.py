@@ -43,7 +43,7 @@ def _gone(log_id: int, records: int, *, exact: bool = True) -> DeletedLog:
 
 
 def _there(first: int) -> LogLookup:
-    """The log itself, truncated to this entry, of a hundred records each."""
+    """Return the result for an existing log that is truncated to this entry; entries have 100 records."""
     return LogLookup(CurrentLog(OLD, DLSN(1, first, 0), 100 * first, DLSN(1, 20, 0)))
 
 
@@ -70,11 +70,11 @@ CASES: list[tuple[str, LogLookup]] = [
         LogLookup(AGAIN, [_gone(7, 900), _gone(9, 40)]),
     ),
 ]
-"""What can be found of a log up to record 900 of which a query has read."""
+"""The lookup results for a log of which a query has read 900 records."""
 
 
 def outcomes() -> str:
-    """What `decide` makes of each case, as Markdown."""
+    """Return a Markdown table with the decision for each case."""
     lines = [
         "| state of the log | `failOnDataLoss=true` | `failOnDataLoss=false` |",
         "| --- | --- | --- |",
@@ -119,7 +119,11 @@ def _outcome(decision: SourceDecision) -> str:
 
 
 def renewed(text: str) -> str:
-    """A document with the tables between its marks made anew."""
+    """Return the document with its generated tables replaced.
+
+    Args:
+        text: Markdown with marks around each table.
+    """
     made = {f"options: {name}": table(options, COLUMNS) for name, options in TABLES.items()}
     return with_tables(text, {**made, "outcomes": outcomes()})
 
