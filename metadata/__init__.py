@@ -1,61 +1,115 @@
-"""The quorum that holds what must be agreed: Raft, a key-value state, a client.
+"""Agree on small records in a quorum of nodes: Raft, a replicated key-value state, and its client.
 
-It knows nothing of ledgers or logs. Whoever only uses it reads the first two lines.
+This part has no knowledge of ledgers or logs.
 
-    model/interface.py, model/transaction.py    what the parts above ask; conditions and operations as values
-    (pure) client/metadata_client.py                       finds the leader, sends again what is safe to send
-    again
-        client/request_router.py, client/node_connections.py, client/watch_client.py, client/status_query.py
+For users of the quorum:
 
-Where is a vote stored? `raft/raft.py` casts it, and sends it when it is durable (`raft/ready.py`) by
-`storage/raft_storage.py`. Where would a new command go? `model/commands.py` says.
+    model/interface.py              The calls that other parts make, and their results.
+    model/transaction.py            Conditions and operations of a transaction, as values (pure).
+    client/metadata_client.py       The client: find the leader, and repeat the requests that are safe to
+                                    repeat.
+    client/request_router.py        Send a request to the leader, and to another node if the leader is
+                                    unresponsive.
+    client/node_connections.py      The client's connections to the nodes, opened on demand.
+    client/watch_client.py          Receive watched changes in order, without gaps, over reconnects.
+    client/status_query.py          Query the members of the quorum and their status from any node.
 
-The Raft core (pure), from the ground up:
+Two common questions:
 
-    raft/quorum.py, model/configuration.py     what a majority has done; who the members are
-    raft/raft_log.py, raft/log_watermarks.py       the log as a core sees it; how far it is, at each stage
-    raft/leader_state.py, raft/progress.py, peers/membership_rules.py   what exists only while a node leads
-    raft/raft.py, raft/ready.py, raft/ready_builder.py    the whole core; what it wants done, in which order
-    raft/recovered_hard_state.py                        a node whose disk has lost something, and what it
-    still may do raft/raft_messages.py, declarations/options.py         what nodes say to each other; times
-    and bounds
+- Where is a vote stored? `raft/raft.py` grants it, `storage/raft_storage.py` makes it durable, and only then
+  is it sent (`raft/ready.py`).
+- Where is a new command added? The docstring of `model/commands.py` lists the places.
 
-The replicated state (pure):
+The Raft core, from the bottom up:
 
-    model/commands.py, model/command_results.py         what goes through the log, and what comes back
-    state/kv_state.py, state/watch_history.py               keys with revisions, as in etcd v3; what watches
-    resume from model/request_identity.py                       whose a request is, and a lease
-    state/request_dedup.py, state/kv_snapshot.py requests sent again are not done again; the state in chunks
-    state/state_digest.py                whether all nodes have made the same state
-    storage/backup_format.py                        the state in a file that outlives every node
+    raft/quorum.py                  Count votes and log positions of a majority (pure).
+    model/configuration.py          The members of the quorum, as an entry of the log (pure).
+    raft/raft_log.py                The log in memory, after a compacted prefix (pure).
+    raft/log_watermarks.py          How far the log is appended, durable, committed and applied (pure).
+    raft/leader_state.py            State that exists only while the node leads (pure).
+    raft/progress.py                The leader's view of the log of one peer, and how much it may send to it
+                                    (pure).
+    peers/membership_rules.py       The allowed changes of members, and the next step of a change (pure).
+    raft/raft.py                    The core: elections, replication, commit, read index, snapshots (pure).
+    raft/ready.py                   The actions that the core requires, and the order in which the driver must
+                                    do them (pure).
+    raft/ready_builder.py           Collect messages, hard state and reads for the next actions (pure).
+    raft/recovered_hard_state.py    The hard state that a node recovers from a damaged disk (pure).
+    raft/raft_messages.py           The messages between nodes, and their bytes (pure).
+    declarations/options.py         The options of a node, and the times and limits of the Raft core.
 
-Who may do what (pure):
+The replicated state:
 
-    model/rights.py, model/acl_records.py     rights, roles, paths; the keys that give them to users
-    auth/key_space.py, auth/authorizer.py            what kinds of keys there are; may this principal do that
-    auth/acl_cache.py                  the same, followed by who is not the leader and lets users in: proxies
-    auth/acl_commands.py                what is asked to be changed of it, as a transaction
-    auth/capability_issuer.py              who gets which capabilities of ledgers
-    auth/token_service.py, protocol/token_messages.py    who gets which tokens, and whose they are; how that
-    is asked auth/quorum_secrets.py, replica/secret_rotation.py      what these are made with: nobody's to
-    read; drawn by the leader
+    model/commands.py               The commands in the log, with the identity of their request (pure).
+    model/command_results.py        The results of commands, and their bytes (pure).
+    state/kv_state.py               Keys with revisions, as in etcd v3 (pure).
+    state/watch_history.py          The newest changes, from which watches resume (pure).
+    model/request_identity.py       The principal of a request and of a lease (pure).
+    state/request_dedup.py          Results of recent requests, so that a repeated request is not done again
+                                    (pure).
+    state/kv_snapshot.py            The state as a sequence of chunks (pure).
+    state/state_digest.py           Compare digests of the state between nodes (pure).
+    storage/backup_format.py        The file format of a backup of the whole state (pure).
 
-A node, which drives both:
+Authorization:
 
-    server.py, node/metadata_node.py, node/quorum_member.py  its listeners; it forms and loads; it takes part
-    replica/replica.py                      persist, then send, then apply, then answer
-    replica/admission_control.py                       what is refused early, that the rest is done in time
-    (pure) auth/principal_quotas.py                       what one principal may have at once (pure)
-    auth/namespace_usage.py, auth/namespace_quotas.py   what each namespace has, and may have (pure)
-    storage/raft_storage.py, storage/log_replay.py, storage/snapshot_store.py, storage/member_identity.py,
-    storage/metadata_disk_space.py   its disk node/metadata_session.py, node/watch_server.py,
-    protocol/client_messages.py             its connections: clients, watches, peers/raft_peers.py,
-    peers/unknown_peers.py, replica/snapshot_receiver.py                peers, snapshots replica/leases.py,
-    node/member_status.py            keep-alives; the status of the node declarations/metrics.py,
-    declarations/events.py       what it counts, by the names that it has outside; what it tells
-    peers/bootstrap.py, peers/membership_changes.py        how a quorum comes to be (H5), and how its members
-    change peers/hard_state_recovery.py                    a node that has forgotten what it promised asks the
-    others (H106) node/admin_recovery.py                     an admin, asked for by a majority of nodes where
-    none is left (H238) node/force_new_cluster.py                   a new one from a save, or from the one
-    node that is left (H104)
+    model/rights.py                 Rights and roles, and the paths they apply to (pure).
+    model/acl_records.py            The keys and records of users, grants, quotas and the audit log (pure).
+    auth/key_space.py               The kinds of keys, which other parts register (pure).
+    auth/authorizer.py              Authorize the requests of principals (pure).
+    auth/acl_cache.py               Users, grants and mode in memory, for proxies, which authorize users
+                                    themselves (pure).
+    auth/acl_commands.py            Turn a requested change of users, grants, quotas or mode into a
+                                    transaction (pure).
+    auth/capability_issuer.py       Issue capabilities of ledgers, and the keys to verify them (pure).
+    auth/token_service.py           Issue tokens on the leader, and verify them on every node.
+    protocol/token_messages.py      The frame bodies of requests about tokens and secrets (pure).
+    auth/quorum_secrets.py          The secrets in the replicated state, which no client can read or write
+                                    (pure).
+    replica/secret_rotation.py      Generate these secrets on the leader, when they are first required and on
+                                    command.
+
+The node, which drives the core and the state:
+
+    server.py                       Run one node from its disk and listeners.
+    node/metadata_node.py           A node before it is a member: its identity, how it finds a cluster, the
+                                    loaded data.
+    node/quorum_member.py           A member: create and connect its replica, its peers, and the parts that
+                                    serve clients.
+    replica/replica.py              Drive the core: persist, then send, then apply, then answer.
+    replica/admission_control.py    Refuse requests early that would wait too long (pure).
+    auth/principal_quotas.py        Limit the commands, leases and watches of one principal (pure).
+    auth/namespace_usage.py         Count the keys, bytes and ledgers of each namespace (pure).
+    auth/namespace_quotas.py        Limit the keys, bytes and ledgers of each namespace (pure).
+    replica/leases.py               Keep-alives of leases, and their ends, on the leader.
+    node/member_status.py           The status of this node and of the other members.
+    declarations/metrics.py         Metrics by their public names.
+    declarations/events.py          Log events by their public names.
+
+The disk of a node:
+
+    storage/raft_storage.py         Store term, vote and log in checksummed blocks.
+    storage/log_replay.py           The operations in these blocks, and their replay (pure).
+    storage/snapshot_store.py       Snapshots as checksummed files.
+    storage/member_identity.py      The file that binds the data directory to a quorum.
+    storage/metadata_disk_space.py  Reserve free space, and decide whether the disk is low on space.
+
+The connections of a node:
+
+    node/metadata_session.py        One connection of a client or a peer.
+    node/watch_server.py            The watches of a connection.
+    protocol/client_messages.py     The frame bodies of client requests and their replies (pure).
+    peers/raft_peers.py             Connections to the other members, for Raft messages and snapshots.
+    peers/unknown_peers.py          Check nodes that claim to be members and are not known here.
+    replica/snapshot_receiver.py    Receive a snapshot from the leader.
+
+Members, and recovery of the quorum:
+
+    peers/bootstrap.py              The rules by which a quorum forms (pure, H5).
+    peers/membership_changes.py     Change the members on the leader, on an operator's request.
+    peers/hard_state_recovery.py    Ask all other voters for limits of a lost hard state (H106).
+    node/admin_recovery.py          Create an admin on the request of a majority of nodes, if none is left
+                                    (H238).
+    node/force_new_cluster.py       Make a new cluster of one node from a backup or from the disk of a
+                                    remaining node (H104).
 """
