@@ -1,53 +1,104 @@
-"""Processes into a cluster: nodes assembled, started, registered, repaired.
+"""Assemble, start, register, observe and repair the nodes of a cluster.
 
-    nodes.py                        one node from a host and options: nothing else starts a node
-    node/bookie_assembly.py, node/metadata_assembly.py, node/proxy_assembly.py    a node of each kind, from
-    its parts
-        node/node_lifecycle.py           their addresses, and services until the end
-    status/proxy_overview.py                   what proxies say of themselves, and orders to them
-        declarations/options.py, declarations/config.py, process/node_directories.py  what it is told, where
-        it lives process/json_logs.py, declarations/events.py          what it says; news by names that stay
-        coordination/cookie.py, coordination/registration_lease.py    whose disks these are (H6); the
-        registration and its lease status/node_health.py                   is it well: asked of itself
-        process/http_server.py, node/node_pages.py           told over HTTP: /health, /ready, /metrics, /state
-        auth/cluster_key_space.py              what kinds of keys there are, and who may read and write them
-        auth/record_change_rules.py           the changes of ledgers' and logs' records that exist
-        auth/bookie_change_rules.py           what a bookie may change of others', and how
-        coordination/journal_sync_point.py, status/damaged_records.py        how far a journal was synced;
-        records that cannot be read
-    auth/key_rotation.py                     new secrets, until each bookie checks by them
-    auth/token_sessions.py               a door's users: what is opened for a token, and kept while it is used
-        auth/token_attempts.py           what tokens that nobody knows yet may cost
-    status/cluster_overview.py, status/log_overview.py    the cluster, and one log, as the metadata shows them
-    local/local_cluster.py, local/cluster_plan.py               a whole cluster on this machine, and which
-    nodes it has
-        local/child_processes.py, local/node_child.py      child processes that cannot outlive their parent
-        local/fork_server.py              imported once, forked for each node
-        process/process_lifetime.py                 when a process ends, and which error it tells
+Start of a node:
 
-What runs beside serving, so that every ledger has all its copies (`node/repair_tasks.py` starts it;
-`coordination/reconcile_loop.py` is how each of them waits, `coordination/blocked_work.py` how it says why):
+    nodes.py                            Serve a node of any kind. No other module starts nodes.
+    node/bookie_assembly.py             Assemble a bookie from its parts.
+    node/metadata_assembly.py           Assemble a metadata node from its parts.
+    node/proxy_assembly.py              Assemble a write proxy or read proxy from its parts.
+    node/node_lifecycle.py              The addresses of a node, and services that run until its end.
+    declarations/options.py             The configuration of one node, and the line that reports it ready.
+    declarations/config.py              Merge options from flags, environment, file and defaults.
+    process/node_directories.py         The data directories of a node, which it refuses if they belong to
+                                        another kind.
+    process/json_logs.py                Write log lines as JSON.
+    declarations/events.py              Log events by their public names.
+    process/process_lifetime.py         End a process on a signal or at the end of stdin, and choose the error
+                                        to report.
 
-    repair/auditor_election.py             the bookie that audits, repairs and maintains
-    repair/replication_worker.py, repair/copier.py           noted holes are filled; copies and how they are
-    made repair/pull_replication.py                      who takes a place fetches what belongs there
-    repair/manual_repair.py                   all of that at once, for ledgers that somebody names
-    status/placement_status.py                      the placement policy, and what is not as it wants it
-    repair/lost_bookies.py, repair/decommission.py             bookies that are gone for good, or are to leave
-    status/safe_to_stop.py                     may nodes be stopped for a while?
-    repair/open_ledger_closer.py                 what dead writers left open there is closed first
-    repair/limbo_repair.py, repair/corruption_repair.py        a bookie that lost something, or holds rotten
-    entries, heals itself repair/over_replication.py                      copies too many go
-    node/scrub_requests.py                    a scrub that somebody asks for
-    repair/ledger_audit.py                        what nobody noted is noted
-    status/bookie_names.py                 bookies for people
-    repair/loss_declaration.py                    what is gone for good is declared lost, by a person
-    status/reference_check.py                   do records refer to each other both ways?
-    repair/ledger_deletion.py, gc/segment_purger.py, gc/staged_ledger_collector.py  deleted ledgers, truncated
-    segments, segments never linked auth/authorizer_feed.py                 what a bookie checks capabilities
-    by gc/ledger_lookup.py                     which ledgers there are; where tombstones end
-    coordination/gc_hold.py, coordination/restored_counters.py       metadata that came from a save; nothing
-    is deleted until somebody looked gc/retention.py, gc/maintenance_clients.py        what is older, or more,
-    than a log is to keep is truncated; closing logs gc/segment_merger.py                      small segments
-    share a ledger repair/repair_metrics.py                      what a bookie counts of all this
+Identity and registration of a bookie:
+
+    coordination/cookie.py              Check that the disks belong to the bookie and are the newest copy
+                                        (H6).
+    coordination/registration_lease.py  The registration, and the lease that keeps it.
+    coordination/journal_sync_point.py  The progress record: how far the journal was synced.
+
+Health and status:
+
+    status/node_health.py               Ask a node for its health over its own protocol.
+    process/http_server.py              Serve pages over HTTP.
+    node/node_pages.py                  The pages: /health, /ready, /metrics and /state.
+    status/cluster_overview.py          The state of the cluster from its metadata.
+    status/log_overview.py              The state and effective options of one log.
+    status/proxy_overview.py            The status of proxies, and commands to them.
+    status/placement_status.py          The placement policy, and the ledgers that violate it.
+    status/bookie_names.py              The names of bookies for output to people.
+    status/damaged_records.py           Find unreadable records in the metadata.
+    status/reference_check.py           Check that the records of ledgers, bookies and logs refer to each
+                                        other.
+    status/safe_to_stop.py              Check whether nodes can be stopped for a while.
+
+Authorization:
+
+    auth/cluster_key_space.py           All kinds of metadata keys, with the rights to read and write them.
+    auth/record_change_rules.py         The allowed changes of the records of ledgers and logs, and the right
+                                        for each.
+    auth/bookie_change_rules.py         The changes that a bookie may make to records other than its own.
+    auth/authorizer_feed.py             Keep a bookie's keys for verifying capabilities up to date.
+    auth/key_rotation.py                Rotate the secrets of capabilities and passes, and wait until all
+                                        bookies use the new ones.
+    auth/token_sessions.py              One cluster session per user token in a gateway or console.
+    auth/token_attempts.py              Limit the cost of unverified tokens (pure).
+
+A cluster on one machine:
+
+    local/local_cluster.py              Run a whole cluster on this machine.
+    local/cluster_plan.py               The nodes of such a cluster, stored in its directory.
+    local/child_processes.py            Start child processes that end with their parent.
+    local/node_child.py                 The program of a child process, which runs one node or a whole
+                                        cluster.
+    local/fork_server.py                A process that imports the modules once, and forks for each node.
+
+Background work of a bookie (`node/bookie_assembly.py` starts it, and `node/repair_tasks.py` the repair):
+
+    node/repair_tasks.py                Start the repair tasks of one bookie, with one shared copier.
+    coordination/reconcile_loop.py      Run work again after changes and on a timer.
+    coordination/blocked_work.py        Log the reasons why work is blocked, once per change.
+    repair/auditor_election.py          Elect the bookie that audits, repairs and maintains: the repair
+                                        leader.
+    repair/repair_metrics.py            Repair metrics by their public names.
+    coordination/gc_hold.py             Suspend deletions after a restore, until an operator resumes them
+                                        (H104).
+    coordination/restored_counters.py   Advance the counters of logs and ledgers after a restore (H104).
+
+Missing, corrupt and over-replicated copies:
+
+    repair/replication_worker.py        Copy recorded missing entries to the bookies that lack them.
+    repair/copier.py                    Determine the entries that a bookie should hold, and copy them.
+    repair/ledger_audit.py              Find missing entries without a record, and record them.
+    repair/lost_bookies.py              Move ledgers off lost bookies, and off bookies to be decommissioned.
+    repair/pull_replication.py          Let a replacement bookie fetch its own copies.
+    repair/decommission.py              Request a decommission, report its progress, and find ledgers with too
+                                        few copies.
+    repair/open_ledger_closer.py        Close segments that failed writers left open, so that they can be
+                                        copied.
+    repair/limbo_repair.py              Restore lost entries of a bookie from other replicas, and end the
+                                        limbo state.
+    repair/corruption_repair.py         Replace corrupt entries of a bookie from other replicas.
+    repair/over_replication.py          Drop over-replicated copies.
+    repair/manual_repair.py             Repair named ledgers at once, on an operator's request.
+    repair/loss_declaration.py          Declare lost entries as lost, on an operator's request.
+    node/scrub_requests.py              Request a scrub of a bookie, and run it.
+
+Deletion and maintenance of logs and ledgers:
+
+    repair/ledger_deletion.py           Remove deleted ledgers from a bookie.
+    gc/ledger_lookup.py                 Check which ledgers exist, and move the ID below which bookies keep no
+                                        tombstones.
+    gc/segment_purger.py                Delete truncated segments.
+    gc/staged_ledger_collector.py       Delete segments that were written outside a log and never linked to
+                                        it.
+    gc/retention.py                     Truncate logs by age and size.
+    gc/segment_merger.py                Merge small segments into a shared ledger.
+    gc/maintenance_clients.py           The clients with which a bookie closes and merges segments.
 """
