@@ -1,9 +1,11 @@
-"""Serves a store to connections: one session each, no task a request.
+"""Serve a store to connections, with one session per connection and no task per request.
 
-Within a turn of the loop fences and control come first, as they arrive; then adds, as they arrive; then
-reads, by one task with a budget of bytes a turn; what is cold is read from the device by the store's own
-readers. What waits is bounded: adds that find the ring full are kept by the connection, which is not read
-on; reads of a peer that does not take its replies are parked until it does.
+In one event-loop iteration, fences and control requests are handled first, on arrival, then adds, on arrival.
+One task then serves reads, with a byte limit per iteration. The store's reader tasks read from the device the
+data that is not in memory.
+
+Waiting requests are limited. If the journal buffer is full, the connection keeps its adds and receives no
+further frames. Reads of a peer that does not receive its replies wait until it does.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -23,11 +25,11 @@ from .store.bookie_store import BookieStore
 
 CHECK_AT_ONCE = 500
 CHECK_GATHER_S = 0.5
-"""What logs that open together make known is asked for together; nobody waits for the answer."""
+"""New ledgers of logs that open together are checked in one query. No request waits for the result."""
 CHECK_RETRY_S = 1.0
 
 MissingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
-"""Which of these ids, ascending, name no ledger."""
+"""Return those of the ascending ledger IDs that do not exist in the metadata."""
 
 
 async def serve_bookie_protocol(
@@ -42,14 +44,20 @@ async def serve_bookie_protocol(
     also: Callable[[], Mapping[str, object]] = dict,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled, beside a running ``store``.
+    """Serve the store to connections until cancelled.
 
-    ``registered``: is it known to the metadata now? ``gate``: who may do what; by default nobody is asked.
-    ``also``: what the node says of itself beside the bookie, for `Op.INFO`.
-
-    ``missing_ledgers`` is a linearizable look-up in the metadata: a ledger that an add makes known here and
-    that does not exist there is removed again (H21). So is ``standings``, asked before an add makes a ledger
-    known whose tombstone may have ended (H89).
+    Args:
+        endpoint: The endpoint that accepts the connections.
+        listeners: The open listeners, by name.
+        store: The store, which the caller runs.
+        gate: Authorizes requests. By default, only the stored keys of ledgers are checked.
+        missing_ledgers: A linearizable query of the metadata. A ledger that an add creates here and that does
+            not exist in the metadata is removed again (H21). By default, there is no such check.
+        standings: A linearizable query of the states of ledgers, made before an add creates a ledger whose
+            tombstone may have ended (H89). By default, there is no such query.
+        registered: Whether the bookie is registered in the metadata now.
+        also: More values of the node for `Op.INFO`.
+        task_status: Reports that serving starts.
     """
     async with trio.open_nursery() as nursery:
         turns = ReadScheduler(store.options, nursery)
@@ -81,17 +89,17 @@ async def serve_bookie_protocol(
 
 
 class LedgerChecks:
-    """Asks for each ledger that an add made known here whether it exists, and removes what does not (H21).
+    """Query whether each ledger that an add created here exists, and remove it otherwise (H21).
 
-    None is dropped unasked, however many wait: each is a ledger that the store holds in memory anyway, and
-    its place here takes a fraction of that.
+    The queue has no limit, so every ledger is checked. The store has each of these ledgers in memory anyway,
+    and an item of the queue is much smaller.
     """
 
     def __init__(self, store: BookieStore, missing_ledgers: MissingLedgers) -> None:
         self._store = store
         self._missing_ledgers = missing_ledgers
         self._unchecked: dict[int, None] = {}
-        """In the order they became known."""
+        """The IDs of ledgers to check, in the order of their creation here."""
         self._wake = trio.Event()
         store.adds.subscribe(self._on_ledger_created)
 
@@ -100,7 +108,7 @@ class LedgerChecks:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Check new ledgers until cancelled."""
         while True:
             if not self._unchecked:
                 self._wake = trio.Event()
@@ -111,7 +119,7 @@ class LedgerChecks:
             try:
                 missing = await self._missing_ledgers(asked)
             except DistributedLogError:
-                await trio.sleep(CHECK_RETRY_S)  # unknown is never "no"
+                await trio.sleep(CHECK_RETRY_S)  # an error does not prove absence
                 continue
             for ledger_id in asked:
                 del self._unchecked[ledger_id]

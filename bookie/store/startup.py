@@ -1,11 +1,13 @@
-"""A bookie's start: believe what can be believed, write again what is not known synced, then serve.
+"""Start a bookie: replay its data, rewrite blocks that may be unsynced, then serve.
 
-1. The index's map says how far it reaches and what it holds in sum; what the replay touches is read from
-   it. One that is damaged is dropped and built again (`index_rebuild.py`, H7).
-2. The journal after the index's position is replayed and judged (`journal_replay.py`, `journal_verifier.py`).
-3. A new file begins. Blocks that count and are not known to be synced are copied into it; all is synced
+1. Load the index. Its map stores the journal position that it covers, and totals of its contents. Other pairs
+   are read only when the replay requires them. A damaged index is deleted and rebuilt (`index_rebuild.py`,
+   H7).
+2. Replay the journal after this position, and verify it (`journal_replay.py`, `journal_verifier.py`).
+3. Begin a new journal file, copy into it the blocks that count and may be unsynced, and sync it
    (`first_journal_file.py`).
-4. The index is checkpointed. What lost blocks may have held is fenced and in limbo by then.
+4. Write a checkpoint of the index. By then, ledgers that may have had entries in lost blocks are fenced and
+   in limbo state.
 """
 
 from ...runtime.disk.atomic_file import read_file, replace_file
@@ -43,13 +45,24 @@ async def open_store(
     doubt: str = "",
     failures: WorkFailures | None = None,
 ) -> BookieStore:
-    """Replay what is on ``host.disks["journal"]`` and ``["index"]``, and be ready to serve.
+    """Replay the data on the disks "journal" and "index", and return the store.
 
-    ``witnessed``: somebody else knows that the block of this sequence was synced here (`durable_to`).
-    ``doubt``: why nobody can say, in words; then nothing is denied.
-    ``failures``: of the background work of its node.
-    All that was acknowledged is there, or what may have lost it is in limbo. Raises `ForeignData` for
-    another bookie's data, `UnsupportedFormat`, `DiskFailed`, `CorruptData`.
+    Every acknowledged entry is present, or its ledger is in limbo state.
+
+    Args:
+        host: The machine with both disks.
+        options: The options of the bookie; the defaults if None.
+        bookie_id: The expected owner of the data; "" accepts any owner.
+        witnessed: The last block that the metadata records as synced here; 0 if there is none.
+        doubt: The reason why the metadata has no reliable record, or "". With a reason, the store gives no
+            negative answers about entries.
+        failures: The failures of background work on the node.
+
+    Raises:
+        ForeignData: The data belongs to another bookie.
+        UnsupportedFormat: A newer version wrote the data.
+        CorruptData: The seed file and the index are both missing or damaged, or data that the start requires.
+        DiskFailed: A disk returned an error.
     """
     options = options or BookieOptions()
     disk, map_disk = host.disks["journal"], host.disks["index"]
@@ -66,7 +79,7 @@ async def open_store(
         try:
             verified = await _verify(verifier, saved)
         except (IndexDamaged, LedgerStateUnknown) as error:
-            # It was met where the map was asked for what the replay touches: as if it had been met at once.
+            # The replay encountered damage in the map. Handle it like damage that loading the index finds.
             if saved is None:
                 raise
             log.error("bookie %s: the index is built again: %s", seed.bookie_id, error)
@@ -80,7 +93,7 @@ async def open_store(
         store.stats.corrupt_ranges = len(verified.replay.decision.corrupt)
         first_file = FirstJournalFile(storage, store.commits, store.checkpointer, found, verified)
         await first_file.begin()
-        if not seed.started:  # from now on adds may be acknowledged
+        if not seed.started:  # adds may be acknowledged after this
             started = JournalIdentity(seed.bookie_id, seed.seed, True)
             await replace_file(disk, SEED_NAME, started.encode())
         await storage.make_reserves()
@@ -93,7 +106,7 @@ async def open_store(
 
 
 async def _verify(verifier: JournalVerifier, saved: IndexCheckpoint | None) -> VerifiedJournal:
-    """Replay the journal into the index of this position, or build an empty one again, and judge it."""
+    """Replay the journal into the index, or rebuild an empty index, and verify the journal."""
     if saved is None:
         replay = await IndexRebuild(verifier).rebuild()
     else:
@@ -104,7 +117,7 @@ async def _verify(verifier: JournalVerifier, saved: IndexCheckpoint | None) -> V
 def _storage_of(
     host: Host, options: BookieOptions, seed: JournalIdentity, ledgers: LedgerTable, index: Index
 ) -> BookieStorage:
-    """Make the parts that write, for the replayed index."""
+    """Create the parts that write, for the replayed index."""
     disk = host.disks["journal"]
     ring = JournalBuffer(
         disk.aligned_buffer,
@@ -140,7 +153,7 @@ def _find_files(disk: Disk) -> FilesFound:
 def _measure(
     host: Host, options: BookieOptions, index: Index, reserves: dict[str, Reserve]
 ) -> Facts:
-    """What is to be looked at of a bookie's room."""
+    """Return the facts that decide whether the bookie is read-only."""
     return Facts(
         journal_free_bytes=host.disks["journal"].free_bytes(),
         index_free_bytes=host.disks["index"].free_bytes(),
@@ -152,7 +165,7 @@ def _measure(
 
 
 def _journal_names(disk: Disk) -> dict[int, str]:
-    """The journal files that are there, by number."""
+    """Return the names of the journal files on the disk, by number."""
     names: dict[int, str] = {}
     for name in disk.list():
         number = file_number(name)
@@ -164,10 +177,17 @@ def _journal_names(disk: Disk) -> dict[int, str]:
 
 
 async def _read_seed(disk: Disk, bookie_id: str) -> tuple[bytes | None, JournalIdentity | None]:
-    """The seed's file and what it says, None where it is missing or damaged. Raises `ForeignData`."""
+    """Read the seed file.
+
+    Returns:
+        Its bytes: None if it is missing, b"" if it is unreadable. Its content: None if missing or damaged.
+
+    Raises:
+        ForeignData: The seed belongs to another bookie.
+    """
     try:
         data = await read_file(disk, SEED_NAME)
-    except (CorruptData, DiskFailed) as error:  # as a damaged one: the index may know it
+    except (CorruptData, DiskFailed) as error:  # handled as damaged: the index may have the seed
         log.error("bookie %s: %s cannot be read: %s", bookie_id, SEED_NAME, error)
         data = b""
     found = seed_of(data) if data is not None else None
@@ -184,7 +204,7 @@ async def _open_index(
         ledgers, index = _index_of(await disk.open_map(MAP_NAME), options)
         saved = await index.load()
         if saved is not None and seed is not None and saved.seed != seed.seed:
-            # Its position may fit all the same: bookies that store the same grow alike (H80).
+            # Its position may fit this journal anyway: bookies with the same entries have similar ones (H80).
             raise CorruptData(f"it belongs to another journal, of bookie {saved.bookie_id}")
         return ledgers, index, saved
     except (CorruptData, LedgerStateUnknown) as error:
@@ -197,7 +217,7 @@ async def _open_index(
 async def _new_index(
     disk: Disk, options: BookieOptions, damaged: Index | None
 ) -> tuple[LedgerTable, Index]:
-    """An empty one in its place."""
+    """Delete the index, and return an empty one."""
     if damaged is not None:
         damaged.close()
     await disk.delete_map(MAP_NAME)
@@ -217,7 +237,14 @@ def _seed_to_take(
     bookie_id: str,
     any_file: bool,
 ) -> JournalIdentity:
-    """The seed of block digests: made once, kept in a file of its own and in the index."""
+    """Return the seed of block digests: the stored one, or a new one in an empty directory.
+
+    The seed is stored in its own file and in the index, so that one of them can be lost.
+
+    Raises:
+        CorruptData: There is data, but no copy of the seed is readable.
+        ForeignData: The seed belongs to another bookie.
+    """
     if found is None and saved is not None:
         found = JournalIdentity(saved.bookie_id, saved.seed, True)
     elif found is None and (data is not None or any_file):
