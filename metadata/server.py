@@ -1,6 +1,6 @@
-"""One node of the metadata quorum, from its disk and its listeners to the end of its life.
+"""Run one node of the metadata quorum on its disk and listeners.
 
-Whatever fails on its disk ends it.
+Any disk failure ends the node.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,12 +29,25 @@ async def serve_metadata(
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Run a metadata node on ``host.disks["metadata"]``, which the caller has locked, until cancelled.
+    """Run a metadata node on the disk "metadata" until cancelled.
 
-    Started with its node id, once it answers on its listeners: it may still wait for its peers to form a
-    cluster. ``classes``: what its keys are to who judges. ``addresses``: where others dial it; they are
-    checked while it runs. Raises `ForeignData`, `InvalidRequest`, `CorruptData`, `UnsupportedFormat`,
-    `DiskFailed`.
+    The caller has locked the disk. A started node answers on its listeners. It may still wait for its peers
+    to form a cluster.
+
+    Args:
+        host: The machine with the disk.
+        options: The options of the node.
+        listeners: The open listeners, by name.
+        classes: The kinds of keys, by which requests are authorized.
+        addresses: The addresses that other nodes dial. They are checked while the node runs.
+        task_status: Receives the node ID when the node has started.
+
+    Raises:
+        ForeignData: The data directory belongs to another node or kind of node.
+        InvalidRequest: An argument is invalid.
+        CorruptData: The data is damaged.
+        UnsupportedFormat: A newer version wrote the data.
+        DiskFailed: The disk returned an error.
     """
     disk = host.disks["metadata"]
     identity = await load_identity(disk)
@@ -47,7 +60,7 @@ async def serve_metadata(
             incarnation=1,
             written_by=WRITTEN_BY,
         )
-        await store_identity(disk, identity)  # before anybody is told of it (H5)
+        await store_identity(disk, identity)  # durable before any peer receives it (H5)
     if identity.kind != "metadata":
         raise ForeignData(f"this data directory belongs to {identity.kind} {identity.label}")
     node = MetadataNode(host, options, identity, classes)
