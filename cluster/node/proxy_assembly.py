@@ -1,7 +1,8 @@
-"""A proxy from a Host and a config: it has no disk, its id is drawn at each start.
+"""Assemble a write proxy or read proxy from a host and a configuration.
 
-What it needs of the storage runs until the end of its end: told to stop, it takes no new logs, gives those
-that it has to others while it still answers, and then says goodbye.
+A proxy has no disk. Its ID is generated at each start. A proxy that is stopped accepts no new logs. It gives
+its logs to other proxies while it still serves requests, and then deregisters. Its storage clients run until
+this is done.
 """
 
 from collections.abc import Callable, Mapping
@@ -55,9 +56,12 @@ from .node_lifecycle import (
 
 ID_BITS = 64
 LOCK_LEASE_S = 3.0
-"""A proxy that is cut off lets others in after this; one that was killed, within a second."""
+"""Other proxies can take over the logs of a disconnected proxy after this time.
+
+They take over the logs of a killed proxy within one second.
+"""
 TELL_S = 2.0
-"""Who ends tells for so long that it takes no more logs."""
+"""A stopping proxy tries for this time to report in its registration that it accepts no logs."""
 
 
 async def serve_proxy_node(
@@ -66,9 +70,19 @@ async def serve_proxy_node(
     *,
     task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """A proxy of either kind. Started once it is registered.
+    """Serve a write proxy or read proxy until cancelled.
 
-    Raises `AddressInUse`, `QuorumUnreachable`, `InvalidRequest`.
+    The proxy has started when it is registered.
+
+    Args:
+        host: The machine.
+        config: The configuration, including the kind of the proxy.
+        task_status: Receives the addresses and the ID when the proxy has started.
+
+    Raises:
+        AddressInUse: Another program listens on one of the addresses.
+        QuorumUnreachable: No metadata quorum answered.
+        InvalidRequest: An option or an address is invalid.
     """
     options = split_options(config)
     must_be_told(config.listen, config.advertise)
@@ -81,7 +95,11 @@ async def serve_proxy_node(
 
 
 def split_options(config: ProxyNodeConfig) -> tuple[ProxyOptions, LogOptions, LedgerOptions]:
-    """One mapping of options to the parts that own them. Raises `InvalidRequest`."""
+    """Split the options of a proxy by the part that declares them.
+
+    Raises:
+        InvalidRequest: An option is unknown or its value is invalid.
+    """
     parts = (ProxyOptions, LogOptions, LedgerOptions)
     known = [name for part in parts for name in names(part)]
     for name in config.options:
@@ -125,7 +143,7 @@ async def _serve(
     listeners: Mapping[str, Listener],
     task_status: trio.TaskStatus[NodeReady],
 ) -> None:
-    """Put the parts of a proxy together, and take them apart in the end."""
+    """Create and run the parts of a proxy until its end."""
     proxy_id = f"{host.random.getrandbits(ID_BITS):016x}"
 
     def hello() -> Hello:
@@ -140,7 +158,7 @@ async def _serve(
         timeout_s=config.metadata_timeout_s,
     )
     async with kept_until_the_end(metadata.run) as keep:
-        await metadata.get(FIRST_QUESTION)  # a quorum that leads; from then on its id is known
+        await metadata.get(FIRST_QUESTION)  # waits for a leader; its answer has the cluster ID
         pool = pool_of(endpoint, metadata)
         await keep(pool.run)
         ledgers = LedgerClient(host, endpoint, metadata, pool, of_ledgers)
@@ -204,7 +222,7 @@ def _namespaces(
 async def _serve_registered(
     parts: ProxyParts, keep: Keep, task_status: trio.TaskStatus[NodeReady]
 ) -> None:
-    """Serve clients and register; in the end give the logs to other proxies and leave."""
+    """Serve clients and register. At the end, give the logs to other proxies and deregister."""
     owner, members, proxy_id = parts.owner, parts.members, parts.proxy_id
     config, endpoint, failures = parts.config, parts.endpoint, parts.endpoint.failures
     calls = LogCalls(
@@ -250,7 +268,7 @@ async def _serve_registered(
 
 
 def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> RegistrationLease:
-    """Return the registration of the proxy, which a lease keeps."""
+    """Return the leased registration of the proxy."""
     owner, config = parts.owner, parts.config
 
     def accepting() -> bool:
@@ -283,7 +301,7 @@ def _info(
     calls: LogCalls,
     reading: ReadServer,
 ) -> Callable[[], dict[str, object]]:
-    """Return the function that answers `Op.INFO`, from memory alone."""
+    """Return the function that answers `Op.INFO`. It uses only values in memory."""
     owner, members, endpoint, rights = parts.owner, parts.members, parts.endpoint, parts.rights
     conditions = NodeConditions()
     conditions.add_check(endpoint.certificate_warning)
@@ -308,9 +326,9 @@ def _info(
 
 
 async def _end(owner: LogManager, membership: RegistrationLease) -> None:
-    """No new logs here from now on, and those that are here go to others, who are told in time."""
+    """Stop accepting logs, report this in the registration, and give the logs to other proxies."""
     owner.accepting = False
-    # Where the metadata are away, too, as when a whole cluster stops, its producers find out by themselves.
+    # Without a metadata quorum, as when a whole cluster stops, producers detect the end themselves.
     with suppress(DistributedLogError), trio.move_on_after(TELL_S):
         await membership.tell()
     await owner.drain()
