@@ -1,57 +1,95 @@
-"""What every process stands on: the seam to the machine, connections, errors.
+"""Provide every process with the platform layer, connections, disks, options and errors.
 
-Read `interfaces/host.py` first: all that a node does not compute comes in through it.
+Read `interfaces/host.py` first: all input from the machine reaches a node through it.
 
-    declarations/options.py                  how each part describes what can be set: unit, default, range,
-    reason (pure) interfaces/errors.py                   every error, by what its caller can do; the codes on
-    the wire interfaces/host.py                     the seam: connections, disks, maps, chance, the wall
-    clock, as protocols machine.py                  the real machine as a host, made of
-        net/tcp.py, net/port_reservation.py       connections; ports that are kept for who is to listen there
-        disk/directory_disk.py, disk/directory_file.py, disk/sync_mode.py   a directory as a disk; where its
-        syncs run disk/deferred_removal.py                 large files of it that go in slices
-        disk/lmdb_map.py                 an ordered map
-        disk/memory_disk.py                   disk and map in memory, where nothing is to be kept
-        net/local_secret.py             who may talk to a cluster on this machine: its user
-        net/tls.py                      connections that nobody between reads, and whose ends are known
-        disk/reloaded_files.py            files that are loaded again when they were replaced
-        net/handshake_limiter.py               when a server works on the next handshake
-        process/descriptor_limit.py, net/connection_limiter.py, net/rejection_log.py  who gets the
-        connections; who was turned away, told once
-    protocol/frames.py, protocol/handshake.py         the envelope of every frame; the first words on a
-    connection (pure) protocol/capabilities.py, protocol/capability_messages.py     what opens a ledger at a
-    bookie; asked of the leader (pure) protocol/tokens.py, primitives/steady_clock.py  who somebody is for a
-    while (pure); wall time that no jump moves at once protocol/schema.py                   what a value from
-    a peer or a disk must look like (pure) net/frame_reader.py, primitives/buffer_pool.py   whole frames out
-    of what comes in; large buffers (pure) net/link.py                     one connection with frames: a queue
-    out, a reader in net/client_link.py, net/rpc.py      requests pipelined; connections made and served
-    disk/checksummed_blocks.py                   checksummed blocks in files: the journal and the Raft log
-    stand on it (pure) disk/preallocation.py               zeros ahead of the end of either, where commits are
-    small interfaces/principals.py, protocol/operations.py       who speaks, by which proof; which operations
-    are for which kind of them (pure) disk/node_identity.py                 whose a directory is
-    disk/atomic_file.py              small files replaced whole; files that the device cannot read everywhere
-    net/address_check.py            whether the addresses that a node advertises lead back to it
-    disk/output_file.py              output under a name that a user gave; what it may replace
-    declarations/health_conditions.py        the codes of what can be wrong with a node or a cluster (pure)
-    declarations/condition_texts.py          their texts, for people (pure)
-    declarations/meters.py, declarations/metrics_text.py    what is counted, in tables; histograms (pure); as
-    Prometheus reads it declarations/events.py                   what is told, by names that stay, in tables
-    (pure) primitives/sorted_keys.py              keys in order, millions of them (pure)
-    schedule/call_scheduler.py                    one task, one timer for what thousands of logs have to do
-    primitives/backoff.py                  how long to wait before the next try (pure)
-    schedule/work_failures.py            failed background work: it is tried again, and shown until it
-    succeeds interfaces/log_lines.py                loggers whose lines are handled in another thread than the
-    client primitives/background_rate.py                    how fast background work may go, by what it costs
-    syncs and commits (pure) schedule/background_loop.py, process/fork_safety.py    a trio run in a thread,
-    for other faces; what a forked child leaves alone process/stderr_writer.py                   what a
-    process says, without waiting for who reads it process/process_memory.py         when a node's Python
-    looks for garbage among all that lives; what the C
-                                library keeps of freed memory
+The platform layer:
 
-The simulator has another host (`testing/sim/world/sim_host.py`); everything above this part cannot tell.
+    interfaces/host.py                     The platform layer as protocols: connections, disks, maps,
+                                           randomness, wall clock.
+    machine.py                             Implement a host on the real machine.
+    interfaces/errors.py                   Every error, sorted by what its caller can do, with its wire code.
+    interfaces/principals.py               Users and nodes on a connection, and the forms of a proof (pure).
+    interfaces/log_lines.py                Loggers. Lines of a client's loop are handled in another thread.
 
-Where something new goes: an error is a class in `interfaces/errors.py`, an operation a number in `frames.Op`,
-an option a field in the declarations/options.py of its part, a counter a field of
-bookie/declarations/counters.py, a gauge a line of `Store.info`, either of them of a metadata node one of
-`MemberNode.info` (`Op.INFO` answers with all), and what touches the machine stands behind
-`interfaces/host.py`.
+Declarations:
+
+    declarations/options.py                Options of a part: unit, default, range, reason (pure).
+    declarations/meters.py                 Metrics of a part in a table, and histograms (pure).
+    declarations/metrics_text.py           Print samples in the Prometheus text format.
+    declarations/events.py                 Events of a part in a table, with stable names (pure).
+    declarations/health_conditions.py      Codes of the problems of a node or a cluster (pure).
+    declarations/condition_texts.py        Text of each health condition, for people (pure).
+
+Connections:
+
+    net/tcp.py                             Connections over TCP.
+    net/tls.py                             TLS 1.3 over any connection, with the identity of both ends.
+    net/local_secret.py                    The secret of a cluster on this machine, in a file of its user.
+    net/port_reservation.py                Reserve ports until the chosen process listens on them.
+    net/link.py                            One connection with frames: a send queue, a receive loop.
+    net/client_link.py                     A client's end of a connection, with pipelined requests.
+    net/rpc.py                             Open connections and serve them, with the tasks of each link.
+    net/frame_reader.py                    Split received bytes into complete frames (pure).
+    net/handshake_limiter.py               Limit handshakes per second at a server. Nodes do not wait.
+    net/connection_limiter.py              Assign connection slots, and choose the connections to close.
+    net/rejection_log.py                   Count rejected connections. Log each address and reason once.
+    net/address_check.py                   Check that the advertised addresses of a node lead back to it.
+
+Protocol:
+
+    protocol/frames.py                     The envelope of every frame, and control messages (pure).
+    protocol/handshake.py                  HELLO and AUTH, the first messages of a connection (pure).
+    protocol/operations.py                 Which kind of principal may request which operation (pure).
+    protocol/schema.py                     Check the form of values from peers and from disks (pure).
+    protocol/capabilities.py               Capabilities: access to one ledger at one bookie (pure).
+    protocol/capability_messages.py        Requests for capabilities to the metadata leader (pure).
+    protocol/tokens.py                     Tokens: signed, time-limited proofs of a user (pure).
+
+Disks:
+
+    disk/directory_disk.py                 A directory of a file system as a disk.
+    disk/directory_file.py                 A file of such a directory, with direct or buffered writes.
+    disk/sync_mode.py                      Choose where syncs run: on the event loop or in a thread.
+    disk/deferred_removal.py               Free large removed files in slices.
+    disk/preallocation.py                  Write zeros ahead of the end of journal and Raft log at low rates.
+    disk/checksummed_blocks.py             Checksummed blocks in files, for journal and Raft log (pure).
+    disk/lmdb_map.py                       An ordered map in LMDB.
+    disk/memory_disk.py                    Disk and map in memory, for tests and clusters that store nothing.
+    disk/atomic_file.py                    Replace small files atomically; read files with unreadable parts.
+    disk/node_identity.py                  The identity of a data directory, in its file ``FORMAT``.
+    disk/reloaded_files.py                 Load files again after they were replaced, such as certificates.
+    disk/output_file.py                    Write output under a name that a user gave. Only this file
+                                           decides which existing files are replaced.
+
+Background work and the process:
+
+    schedule/call_scheduler.py             One task and one timer for the work of thousands of logs.
+    schedule/work_failures.py              Retry background work that failed, and list it until it succeeds.
+    schedule/background_loop.py            Run Trio in a thread, for the blocking and asyncio APIs.
+    process/fork_safety.py                 Close inherited descriptors in a forked child.
+    process/descriptor_limit.py            Derive the number of connections from the descriptor limit.
+    process/stderr_writer.py               Write to standard error in a thread, without blocking the loop.
+    process/process_memory.py              Control full garbage collections and the memory that glibc retains.
+
+Values without I/O:
+
+    primitives/steady_clock.py             Wall time that follows jumps of the wall clock only slowly.
+    primitives/background_rate.py          The rate of background work, from the latency of syncs and commits
+                                           (pure).
+    primitives/backoff.py                  The delay before the next attempt (pure).
+    primitives/buffer_pool.py              Large buffers that are reused (pure).
+    primitives/sorted_keys.py              Millions of keys in order (pure).
+
+The simulator has its own host (`testing/sim/world/sim_host.py`). The layers above this part cannot
+distinguish the two hosts.
+
+Where to add things:
+
+    an error               A class in `interfaces/errors.py`.
+    an operation           A number in `Op` of `protocol/frames.py`.
+    an option              A field in `declarations/options.py` of its part.
+    a bookie's counter     A field in `bookie/declarations/counters.py`.
+    a bookie's gauge       A line of `BookieStore.info`.
+    a metadata metric      A line of `MemberNode.info`. Like the numbers of a bookie, `Op.INFO` returns it.
+    machine access         A call behind `interfaces/host.py`.
 """
