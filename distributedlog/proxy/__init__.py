@@ -1,39 +1,45 @@
-"""Processes between a log's users and its storage: many producers write one log, many readers read it.
+"""Share logs through proxies: many producers write one log, many readers read it.
 
-    protocol/proxy_messages.py                         what is said on the wire (pure)
-    membership/proxy_registration.py, membership/proxy_members.py     who there is (pure); followed
-    membership/rendezvous_hash.py, declarations/options.py            which of them should have a log (pure);
-    what can be set declarations/metrics.py, declarations/events.py           what is counted, as it is called
-    outside (pure); what is told session/client_authorizer.py                what each client may do, as the
-    metadata say, and the end of it session/namespace_cache.py                   the namespaces that a proxy
-    serves session/proxy_session.py, session/log_calls.py what a proxy of either kind answers; calls about
-    logs session/fair_queue.py                     how much of what many share one of them takes, and who is
-    next (pure)
+Both kinds of proxies:
 
-Writing, in the order a frame meets it:
+    protocol/proxy_messages.py             Messages between clients and proxies (pure).
+    membership/proxy_registration.py       The registration of a proxy in the metadata (pure).
+    membership/proxy_members.py            List the registered proxies and watch for changes.
+    membership/rendezvous_hash.py          Choose the proxy of a log, and plan a balance (pure).
+    declarations/options.py                Options (pure).
+    declarations/metrics.py                Metrics, by their public names (pure).
+    declarations/events.py                 Events.
+    session/client_authorizer.py           Authorize clients by the metadata; end their work on revocation.
+    session/namespace_cache.py             The namespaces that a proxy serves, opened on first use.
+    session/proxy_session.py               Requests that both kinds of proxies answer.
+    session/log_calls.py                   Calls about logs, such as deletion, that a proxy makes for clients.
+    session/fair_queue.py                  Share a limited resource fairly, and choose the next owner (pure).
 
-    write/produce_session.py              one connection to a write proxy
-    write/producer_stream.py                      what is known of one producer's frames (pure)
-    write/hosted_log.py, write/log_manager.py        one log that is written here; all of them, taken and
-    given up write/write_proxy_peers.py                        what one write proxy asks of another: are you
-    there, take this log
+Write proxy, in the order of a frame:
 
-A client's side:
+    write/produce_session.py               One connection of a client to a write proxy.
+    write/producer_stream.py               The frames of one producer's stream, and their outcomes (pure).
+    write/hosted_log.py                    One log that this proxy writes.
+    write/log_manager.py                   All logs that this proxy writes: acquire, close and hand over.
+    write/write_proxy_peers.py             Check that another write proxy is reachable; hand a log to it.
 
-    client/proxy_client.py                       connections; who has which log
-    client/batch_sender.py                 one producer's frames by hand, for callers that repeat requests
-    client/producer_sink.py                a writer's entries, as frames to that proxy
-    client/proxied_namespace.py                      a namespace and its logs, the calls of which proxies make
+Client:
 
-Reading, in the order an entry meets it:
+    client/proxy_client.py                 Connections to proxies, and the location of each log.
+    client/producer_sink.py                Send the entries of a writer as frames to the log's proxy.
+    client/batch_sender.py                 Send one producer's frames, for callers that repeat requests.
+    client/proxied_namespace.py            A namespace whose logs are reached through proxies.
+    client/entry_source.py                 Fill a reader's queue by a subscription. When it ends, subscribe
+                                           again, at the next proxy.
 
-    protocol/read_messages.py                    what a reader and a read proxy say (pure)
-    read/read_server.py                  a read proxy: sessions, and how a subscription begins
-    read/tail_feed.py, read/entry_ring.py                a log is followed once, into a ring of its newest
-    entries, and the
-                                    position and credit of each reader (pure)
-    read/push_loop.py                       rounds for all readers
-    read/history_reads.py                         who is below the ring reads ranges, equal ones once
-    client/entry_source.py                 at the reader: a subscription fills its queue, and goes on
-    elsewhere
+Read proxy, in the order of an entry:
+
+    protocol/read_messages.py              Messages between readers and read proxies (pure).
+    read/read_server.py                    Sessions of readers, and the start of subscriptions.
+    read/tail_feed.py                      Read the end of a log once for all its subscribers.
+    read/entry_ring.py                     The ring of a log's newest entries; position and credit of each
+                                           reader (pure).
+    read/push_loop.py                      Serve all subscribers of a process in rounds.
+    read/history_reads.py                  Read ranges from bookies for readers below the ring. Equal reads
+                                           are shared.
 """
