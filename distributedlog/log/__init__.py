@@ -1,62 +1,122 @@
-"""The log abstraction: an endless stream of records made of ledgers.
+"""Combine ledgers into logs: endless sequences of records, each with one writer.
 
-    format/dlsn.py, format/record.py, interfaces/log_names.py    an address; records in columns in one entry;
-    names (pure) declarations/compression_codecs.py                       lz4 and zstd, bounded (pure)
-    model/position.py                     an address that proves what is before it (pure)
-    namespace.py, log.py, interfaces/open_call.py, services/log_watch.py   names to logs; one log; which logs
-    come and go changes/log_rename.py                       another name for the same log
-    model/stored_settings.py, services/settings_update.py, services/settings_watch.py   what a log has set
-    (pure); kept; followed model/segment_expiry.py, takeover/orphaned_segment.py      the clock of segments'
-    ages (pure); closing what was left open model/log_keys.py, model/log_state.py, model/segment_record.py
-    what must be agreed of a log, and where it is kept (pure) format/log_clock.py                     when a
-    record was written: never before the one before it (pure) model/txid_policy.py                        who
-    says a record's txid: a rule of the log (pure) interfaces/segment_store.py                      what is
-    needed of the part below, as protocols services/log_context.py, declarations/options.py          clients,
-    clocks; what can be set, and where a new option goes services/log_metrics.py, declarations/events.py
-    what a process counts, and how a registry gets it; what it tells
+Names, settings and metadata:
 
-Writing, in the order a record meets it:
+    namespace.py                           Create, list, find, open and delete logs.
+    log.py                                 One log: open writers and readers, truncate, seal, search.
+    interfaces/open_call.py                The value of ``open_writer`` and its like, for ``async with`` or
+                                           ``await``.
+    interfaces/log_names.py                Valid names of logs and namespaces (pure).
+    interfaces/segment_store.py            The interface to the ledgers, as protocols.
+    interfaces/error_boundary.py           End only the writer or reader whose task failed.
+    model/log_keys.py                      Keys of logs in the metadata store (pure).
+    model/log_state.py                     The state of a log in one key, and its changes (pure).
+    model/segment_record.py                The record of a segment, and when a segment ends (pure).
+    model/position.py                      A position that proves that all records before it are confirmed
+                                           (pure).
+    model/position_outcome.py              The outcome for a held position: continue, truncated, deleted,
+                                           recreated (pure).
+    model/txid_policy.py                   Fill in omitted transaction IDs, and check given ones (pure).
+    model/stored_settings.py               Stored settings of a log and of a namespace (pure).
+    services/settings_update.py            Read and change stored settings.
+    services/settings_watch.py             Watch the settings of open logs.
+    services/log_watch.py                  Watch the namespace for created, renamed and deleted logs.
+    services/log_context.py                Clients, clocks and options that all operations of a log share.
+    services/log_metrics.py                Metrics of a process, and their export to a registry.
+    declarations/options.py                Options. A new option is a field here.
+    declarations/events.py                 Events of a writer.
 
-    write/log_writer.py, write/record_validation.py         what the user holds; which records are taken
-    (pure) write/sequenced_writer.py             the calls for proxies, gateways and producers
-    write/txid_admission.py, write/writer_ownership.py   txids of one writer's records; is the log still the
-    writer's write/entry_batch.py, write/send_queue.py           one outcome an entry; batches open, ready, in
-    flight write/sequenced_batch.py                       what one producer sent in one go, whole in an entry
-    format/producer_table.py, format/producer_section.py   who a log's producers are; their bytes in its
-    entries (pure) write/producer_state_manager.py, takeover/producer_recovery.py   at its writer: what is
-    stored and on its way; read at a takeover limits/memory_budget.py, limits/write_throttle.py   what all
-    logs hold; the rates of one log write/open_segment.py                 a batch becomes an entry
-    (`format/record.py`), its clock's time in it format/compression.py                  and smaller, where the
-    log has a codec format/control_record.py                      entries without records (pure)
-    write/segment_roller.py, limits/roll_semaphore.py      segments rolled, replaced, completed, kept alive;
-    how many rolls at once takeover/takeover.py, limits/recovery_semaphore.py  the end of the writer before is
-    made certain, the first segment opened takeover/log_lock.py, services/lease_session.py        a leased key
-    that names who writes (`model/lock_record.py`); one lease a process model/writer_log_state.py
-    changing the state as its owner (H12); without owning it: `changes/log_truncation.py`
+The bytes of an entry:
 
-Reading:
+    format/dlsn.py                         The DLSN, the position of a record (pure).
+    format/record.py                       Records as columns in one entry (pure).
+    format/packed_columns.py               An entry from columns in Arrow's layout, for all kinds of writers
+                                           (pure).
+    format/control_record.py               Entries without records (pure).
+    format/producer_table.py               The producers of a log, and how far their records are stored
+                                           (pure).
+    format/producer_section.py             The bytes of producers in an entry (pure).
+    format/log_clock.py                    Log time: the time stamp of an entry, which never decreases.
+    format/compression.py                  Compress the entries of a writer if that saves space.
+    declarations/compression_codecs.py     lz4 and zstd, with a limit on decompressed bytes (pure).
 
-    read/log_reader.py, read/entry_queue.py       records in order; entries ahead of their reader; how long it
-    waits read/fetcher.py                      from the bookies, in a task
-    read/skipped_entries.py                        what a reader was told to pass over (pure)
-    read/multi_reader.py                 several logs as one stream
-    consumers/subscription.py, services/position_commits.py     one holder from a named position on; what
-    holders commit, written together consumers/work_state.py, consumers/work_queue.py          how far many
-    workers are (pure); who of them gets what services/ephemeral_key.py                     that a holder or a
-    worker is there byte_stream.py                  a log as bytes: written, read and sought by offset
-    read/segment_watch.py                segments as they are opened, closed, cut off
-    read/state_watch.py                     the state as a watch pushes it
-    model/position_outcome.py, model/deleted_log_lookup.py      what a held position meets (pure); where
-    deleted logs lie read/segment_reader.py               a segment's entries, wherever they lie
-    read/next_segment.py                 the next one, entered by its first entry
-    read/position_search.py                       the last record, positions by txid and time, in few looks
+Write, in the order of a record:
 
-What breaks in one log's task stays that log's: `interfaces/error_boundary.py`.
-Ends and positions: `changes/log_truncation.py`, `segments/segment_purge.py`, `services/named_positions.py`,
-`segments/log_deletion.py`, `model/deleted_log.py`. For pipelines: `read/log_view.py`,
-`model/segment_ranges.py` and `read/log_snapshot.py` (plans), `read/range_reader.py`;
-`segments/external_segment_writer.py`, `segments/segment_link.py`, `segments/app_versions.py`,
-`segments/staged_ledgers.py` (segments written outside a log, and linked to it). Small segments share a
-ledger: `segments/segment_merge.py`; what that leaves, `segments/replaced_ledgers.py`. Both kinds of writers:
-`format/packed_columns.py`, entries whose columns are there already.
+    write/log_writer.py                    The writer that users hold.
+    write/record_validation.py             Check records, one by one and in columns (pure).
+    write/txid_admission.py                Transaction IDs of one writer's records.
+    write/writer_ownership.py              Check that the writer owns the log, and change the log's state.
+    write/sequenced_writer.py              Calls for proxies, gateways and producers.
+    write/sequenced_batch.py               A frame: records of one producer in one entry, with one outcome.
+    write/producer_state_manager.py        Stored and pending frames of each producer.
+    limits/memory_budget.py                Limit the undurable bytes of all logs of a process (pure).
+    limits/write_throttle.py               The rate limits of one log.
+    write/entry_batch.py                   The records of one entry, with one outcome.
+    write/send_queue.py                    Batches of a writer: open, ready, in flight.
+    write/open_segment.py                  The open segment: encode batches (`format/record.py`) and send
+                                           them, stamped with log time.
+    write/segment_roller.py                Roll, replace and complete segments, and keep idle ones alive.
+    limits/roll_semaphore.py               Limit the concurrent rolls of a process.
+
+Take over a log:
+
+    takeover/takeover.py                   Recover the previous writer's segments, then open a new one.
+    takeover/log_lock.py                   Claim a log: take its lock and raise its epoch.
+    takeover/producer_recovery.py          Read the producers of a log from its end.
+    takeover/orphaned_segment.py           Close the open segments of a log that has no writer.
+    limits/recovery_semaphore.py           Limit the concurrent recoveries of a process.
+    model/lock_record.py                   The value of a leased key: the owner (pure).
+    model/writer_log_state.py              Change the state of a log as its owner (H12).
+    services/lease_session.py              One lease for the locks of all logs of a process.
+
+Read:
+
+    read/log_reader.py                     Records in order, from a position on.
+    read/entry_queue.py                    Entries between a reader and its source, limited in bytes.
+    read/fetcher.py                        Fetch entries of one segment after the other, in a task.
+    read/segment_reader.py                 Read the entries of a segment, in a separate ledger or a shared
+                                           one.
+    read/next_segment.py                   Open the next segment; its first entry proves the previous end.
+    read/state_watch.py                    Load the state of a log, then follow it by a watch.
+    read/skipped_entries.py                Unreadable entries that a reader skipped on request (pure).
+    read/multi_reader.py                   Read several logs as one stream.
+    read/position_search.py                Find the last record, or a position by transaction ID or time,
+                                           in few reads.
+    byte_stream.py                         A log as bytes: write, read and seek by offset.
+
+Consumers with stored positions:
+
+    services/named_positions.py            Positions that are stored under a name.
+    services/position_commits.py           Write the commits of many subscriptions together.
+    consumers/subscription.py              One holder reads from a named position on.
+    consumers/work_state.py                The progress of a work queue (pure).
+    consumers/work_queue.py                Distribute the ranges of a log to several workers.
+    services/ephemeral_key.py              A leased key that proves that a holder or a worker is alive.
+
+Rename, end and delete:
+
+    changes/log_rename.py                  Rename a log.
+    changes/log_truncation.py              Truncate or seal a log; change its state without owning it.
+    segments/segment_purge.py              Delete segments before the truncation point.
+    model/segment_expiry.py                The clock for the age of segments, and which have expired (pure).
+    segments/log_deletion.py               Delete a log with its ledgers and keys.
+    model/deleted_log.py                   The record of a deleted log (pure).
+    model/deleted_log_lookup.py            Find the records of deleted logs, and write them.
+
+Pipelines, such as batch jobs:
+
+    read/log_view.py                       The readable part of a log, from memory, for planners.
+    read/log_snapshot.py                   The readable part of a log, read once, as a plan.
+    model/segment_ranges.py                Plans as values that can be sent to other processes (pure).
+    read/range_reader.py                   Read planned ranges in any process.
+    read/segment_watch.py                  Watch a log for opened, closed and truncated segments.
+    segments/external_segment_writer.py    Write a segment outside its log.
+    segments/segment_link.py               Attach such segments to a log in one transaction.
+    segments/app_versions.py               The version that each application has attached last.
+    segments/staged_ledgers.py             Find and delete ledgers that were never attached.
+
+Small segments:
+
+    segments/segment_merge.py              Copy small closed segments into a common ledger.
+    segments/replaced_ledgers.py           Delete the ledgers that a merge has replaced, after a delay.
 """
