@@ -1,10 +1,12 @@
-"""Truncation: a point in the log's state below which nothing is readable any more (G6).
+"""Truncate a log, seal it, and change its state without owning it.
 
-The point may lie anywhere, also inside the segment in progress, and never goes back. Open readers see it
-through the watch on the state. The bytes go later, whole segments at a time: `segment_purge.py`.
+The truncation point is part of the log's state. No record before it can be read (G6). It may be anywhere,
+also inside the open segment, and never decreases. Open readers receive it through their watch on the state.
+Complete segments before it are deleted later, by `segment_purge.py`.
 
-A log that is sealed ends where it is now, for good: writers and links are refused, readers reach an end. Its
-writer has `LogWriter.mark_end_of_stream`; anybody else claims the log as a writer does, and seals it then.
+A sealed log has ended for good. It rejects writers and links, and readers receive `EndOfStream` after the
+last record. The log's own writer calls `LogWriter.mark_end_of_stream`. Any other client claims the log as a
+writer does, and then seals it.
 """
 
 from collections.abc import Callable
@@ -29,17 +31,25 @@ from ..takeover.log_lock import claim
 from ..takeover.takeover import recover_patiently
 
 ROLL_WAIT_S = 2.0
-"""How long a truncation waits for the close of a segment that a roll has left behind."""
+"""How long a truncation waits until a segment is closed from which the writer has already rolled."""
 
 
 async def truncate(
     metadata: Metadata, ledgers: SegmentEntryStore, follower: StateWatch, to: DLSN
 ) -> DLSN:
-    """Move the truncation point of a log, whose state has just been loaded, to ``to``; where it is then.
+    """Move the truncation point of a log forward and return it.
 
-    A point after the end is taken as the end: what is written later stays. A lower point than the one
-    that stands changes nothing. Raises `LogNotFound`, `LedgerStateUnknown`, or what keeps an entry from being
-    read.
+    A point after the end is replaced by the end, so that later records are not truncated. A point below the
+    present one changes nothing.
+
+    Args:
+        follower: The log's state, which the caller has just loaded.
+        to: The new truncation point.
+    Raises:
+        InvalidRequest: ``to`` is not a DLSN.
+        LogNotFound: The log has been deleted or is being deleted.
+        LedgerStateUnknown: Too few bookies answered, so the end or an entry could not be read.
+        DistributedLogError: An entry could not be read for another reason.
     """
     if not isinstance(to, DLSN):
         raise InvalidRequest(f"a log is truncated to a DLSN, not to {quoted(to)}")
@@ -48,7 +58,7 @@ async def truncate(
         return state.truncated_to
     with trio.move_on_after(ROLL_WAIT_S):
         while to.segment > follower.state.open_from and follower.state.in_progress:
-            # What is after a segment in progress is not readable until that one is closed (H11).
+            # No record after an open segment is readable until that segment is closed (H11).
             await trio.sleep(ROLL_WAIT_S / 20)
             await follower.load()
     state = follower.state
@@ -70,7 +80,7 @@ async def truncate(
 
 
 async def _place(ledgers: SegmentEntryStore, follower: StateWatch, to: DLSN) -> tuple[DLSN, int]:
-    """The point, not after the end, and the sequence id of the first record at or after it."""
+    """Return the point, at most the end, and the sequence ID of the first record from there on."""
     state = follower.state
     if to.segment > state.last_segment and not state.in_progress:
         return DLSN(state.last_segment + 1, 0, 0), state.next_sequence_id
@@ -94,7 +104,7 @@ async def _readable_end(ledgers: SegmentEntryStore, record: SegmentRecord) -> tu
 
 
 async def seal(context: LogContext, log_id: int, *, takeover: bool, wait_s: float | None) -> bool:
-    """Seal a log; False: it was sealed already. See `Log.seal`."""
+    """Seal a log, as `Log.seal`. Return False if it was sealed already."""
     try:
         claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s)
     except EndOfStream:
@@ -119,9 +129,16 @@ async def update_shared_state(
     *,
     share: ExtraOps = no_extra_ops,
 ) -> LogState:
-    """Apply a change that may be applied twice; the state that holds it. ``share`` sees the changed state.
+    """Apply an idempotent change to a log's state and return the changed state.
 
-    A change that changes nothing is not written. Raises `LogNotFound`.
+    After a conflict or an unknown outcome the state is read again and the change is applied again. If the
+    state stays equal, nothing is written.
+
+    Args:
+        apply: Return the changed state. It must be harmless to apply it twice.
+        share: Return further operations for the same transaction, given the changed state.
+    Raises:
+        LogNotFound: The log has been deleted or is being deleted.
     """
     while True:
         found = await metadata.get(state_key(log_id))
