@@ -430,7 +430,7 @@ class LogWriter(_Closable):
     async def write_frame(
         self, sequence: int, records: Sequence[LogRecord | Buffer], *, expect: DLSN | None = None
     ) -> list[DLSN]:
-        """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
+        """Write a frame: records of the writer's producer, stored at most once.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
@@ -447,7 +447,7 @@ class LogWriter(_Closable):
         return await run(self._background, self._buffer.commit)
 
     async def aclose(self) -> None:
-        """Commit, complete the segment, give the lock back. Idempotent after success or failure.
+        """Commit, close the segment and release the lock. Idempotent after success or failure.
 
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -455,7 +455,7 @@ class LogWriter(_Closable):
         self._ended()
 
     async def mark_end_of_stream(self) -> None:
-        """As `aclose`, and the log ends here for good: it takes no more records, readers reach an end.
+        """Close the writer, as `aclose`, and seal the log: it accepts no more records, and readers end.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -463,7 +463,7 @@ class LogWriter(_Closable):
         self._ended()
 
     async def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery.
+        """Stop sending. Writes that are not durable have an unknown outcome (G7).
 
         Raises: nothing.
         """

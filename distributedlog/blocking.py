@@ -493,7 +493,7 @@ class LogWriter(_Closable):
     def write_frame(
         self, sequence: int, records: Sequence[LogRecord | Buffer], *, expect: DLSN | None = None
     ) -> list[DLSN]:
-        """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
+        """Write a frame: records of the writer's producer, stored at most once.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
@@ -508,7 +508,7 @@ class LogWriter(_Closable):
         return self._background.run(self._buffer.commit)
 
     def close(self) -> None:
-        """Commit, complete the segment, give the lock back. Idempotent after success or failure.
+        """Commit, close the segment and release the lock. Idempotent after success or failure.
 
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -516,7 +516,7 @@ class LogWriter(_Closable):
         self._ended()
 
     def mark_end_of_stream(self) -> None:
-        """As `close`, and the log ends here for good: it takes no more records, readers reach an end.
+        """Close the writer, as `close`, and seal the log: it accepts no more records, and readers end.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -524,7 +524,7 @@ class LogWriter(_Closable):
         self._ended()
 
     def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery.
+        """Stop sending. Writes that are not durable have an unknown outcome (G7).
 
         Raises: nothing.
         """

@@ -1,8 +1,12 @@
-"""LogWriter: what writes a log. Records go through `send_queue.py`; segments are `segment_roller.py`'s.
+"""Write a log. `send_queue.py` sends the records, `segment_roller.py` manages the segments.
 
-Whatever ends it comes together in `SendQueue.fail`: a keeper that can neither roll nor replace its segment
-(`SegmentKeeper.run`), a log that turns out to be another one's (`LogLock.when_lost`), what breaks in its
-tasks, `LogWriter.abort`, the end of its namespace.
+All causes that end a writer call `SendQueue.fail`:
+
+- `SegmentRoller.run` can neither roll nor replace its segment.
+- Another writer owns the log (`LogLock.when_lost`).
+- An unexpected exception ends one of the writer's tasks.
+- `LogWriter.abort` is called.
+- The namespace is closed.
 """
 
 from collections.abc import Callable, Sequence
@@ -49,10 +53,10 @@ from .writer_ownership import WriterOwnership
 
 
 class LogWriter:
-    """The one writer of a log, under its epoch. Made by `Log.open_writer`.
+    """The one writer of a log, under its epoch. `Log.open_writer` creates it.
 
-    Any number of tasks may write; records of one task keep their order (G1). Leaving its ``async with``
-    normally closes it; on an exception it is aborted and the segment left for recovery.
+    Any number of tasks may write. Records of one task keep their order (G1). At the normal end of its
+    ``async with`` the writer is closed. After an exception it is aborted, and the segment awaits recovery.
     """
 
     def __init__(
@@ -62,9 +66,12 @@ class LogWriter:
         make_sink: MakeSink,
         table: ProducerTable | None = None,
     ) -> None:
-        """``claimed`` is given back in the end; where proxies stand between, what they told stands for it.
+        """Start with an empty queue.
 
-        ``table``: who the log's producers are; None: it never had one.
+        Args:
+            claimed: The claim on the log, which the writer releases at its end. A writer through proxies has
+                a substitute, made from the proxy's answers.
+            table: The producers of the log. None if it never had one.
         """
         options = context.options
         self._claim = claimed
@@ -75,7 +82,7 @@ class LogWriter:
         self._scope = trio.CancelScope()
         context.meters.writers += 1
         self.pipeline = SendQueue(context, claimed.owned.state, make_sink, self._scope.cancel)
-        """What was taken. In the open: whoever takes records for it looks at `SendQueue.over` for each."""
+        """The accepted records. Public, because callers that accept more read `SendQueue.over` for each."""
         self._sink = self.pipeline.sink
         if table is not None:
             self.pipeline.producers = ProducerStateManager(table, self._name)
@@ -91,7 +98,7 @@ class LogWriter:
         )
         self._source = self._txids.source
         self.checks_txids = self._txids.checks
-        """Is a given txid below the last one refused?"""
+        """Whether a given transaction ID below the last one is rejected."""
         self.sequenced = SequencedWriter(
             claimed, context.ledgers, self.pipeline, self._txids, ownership
         )
@@ -109,11 +116,17 @@ class LogWriter:
     # --- for the caller ---------------------------------------------------------------------------
 
     async def submit(self, record: LogRecord | Buffer) -> PendingWrite:
-        """Take one record; waits for room only. ``await`` what it returns for the DLSN.
+        """Accept one record and return a pending write. Await that to get the DLSN.
 
-        A payload alone is a record without txid, which the log fills in. Raises `RecordTooLarge`,
-        `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy` (``at_limit``; the writer goes on),
-        `AlreadyClosed`, or the first error, for good. Cancelled, the record may or may not be in.
+        The call waits only for free space in the queue and for the log's rate. If it is cancelled, the record
+        may or may not be written.
+
+        After `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` and `TooBusy` (a limit is reached
+        and ``at_limit`` is "reject") the writer stays usable. Once it has ended, each call raises
+        `AlreadyClosed` or the writer's first error.
+
+        Args:
+            record: The record, or its payload if the log assigns the transaction ID.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
@@ -158,7 +171,7 @@ class LogWriter:
         return pending
 
     async def _submit_slowly(self, txid: object, payload: object) -> PendingWrite:
-        """A record that is not plainly fine, or for which there is no room yet."""
+        """Accept a record that needs a check, or for which there is no free space yet."""
         pipeline = self.pipeline
         while True:
             own, plain = await self._txids.admit(txid, payload)
@@ -167,7 +180,7 @@ class LogWriter:
             if pipeline.fit(1, size):
                 break
             await pipeline.wait_fit(1, size)
-            payload = plain  # others may have written meanwhile: it is looked at again
+            payload = plain  # checked again, because other tasks may have written during the wait
         batch = pipeline.batch
         if own is None:
             own = self._source.draw_one(len(plain))
@@ -181,11 +194,13 @@ class LogWriter:
         return PendingWrite.of(batch, len(batch.txids) - 1)
 
     async def write(self, record: LogRecord | Buffer, *, expect: DLSN | None = None) -> DLSN:
-        """Write one record; returns when it is durable (G2). Raises as `submit`, and `WriteFailed`.
+        """Write one record and return its DLSN when it is durable (G2).
 
-        ``expect``: only where the log's last record is the one there (`DLSN.NONE`: where it never had one);
-        it is then stored directly after that, or not at all (G10). `PositionConflict` says which one is last.
-        Through proxies, ``expect`` requires a writer that was opened with ``producer``.
+        Args:
+            record: As for `submit`.
+            expect: The DLSN of the log's last record, or `DLSN.NONE` if it never had one. The record is then
+                stored directly after that one, or not at all (G10). `PositionConflict` contains the actual
+                last position. Through proxies, the writer must have been opened with ``producer``.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies, PositionConflict.
@@ -195,8 +210,8 @@ class LogWriter:
         pipeline = self.pipeline
         if not pipeline.idle:
             return await (await self.submit(record))
-        # It goes alone in any case, and its caller writes nothing before it is durable: no turn of
-        # the loop is waited for. (`submit` does not wait here: it is called with room.)
+        # The record is alone in its entry in any case, because its caller waits until it is durable. So no
+        # event-loop iteration is spent on batching. `submit` does not wait here, because there is free space.
         pipeline.direct = True
         try:
             pending = await self.submit(record)
@@ -206,10 +221,12 @@ class LogWriter:
         return await pending
 
     async def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
-        """Take many records, in order; waits for room only. ``await`` what it returns for the DLSNs.
+        """Accept many records, in order, and return a pending bulk. Await that to get the DLSNs.
 
-        Raises only what closes or fails the writer; what is wrong with a record is its own outcome, and
-        those after it are not taken. Where ``at_limit`` refuses, all from there on are `TooBusy`.
+        The call waits only for free space in the queue and for the log's rate. It raises only errors that end
+        the writer. A rejected record has its own error as outcome, and the records after it are not accepted.
+        If a limit is reached and ``at_limit`` is "reject", the outcome of all records from there on is
+        `TooBusy`.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -218,7 +235,11 @@ class LogWriter:
     async def submit_columns(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
     ) -> PendingBulk:
-        """As `submit_bulk`, from a list of txids and one of payloads; None for txids: the log fills them in.
+        """Accept many records as `submit_bulk`, from a list of transaction IDs and one of payloads.
+
+        Args:
+            txids: None if the log assigns all of them. A None in the list is assigned, too.
+            payloads: One per transaction ID.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -228,7 +249,7 @@ class LogWriter:
         taken = validate_columns(
             txids, payloads, source.last, self.checks_txids, self._name, source.rule
         )
-        at = wanted = 0  # where it is, and for how many bytes there was no room there
+        at = wanted = 0  # index of the next record, and bytes of it for which no space was free
         while at < taken.number:
             if pipeline.pause or wanted:
                 taken.keep()
@@ -239,7 +260,7 @@ class LogWriter:
                     else:
                         await pipeline.before_submit()
                 except TooBusy as error:
-                    bulk.refused(at, error)  # and so are all that follow
+                    bulk.refused(at, error)  # this record and all after it
                     return bulk
                 except DistributedLogError as error:
                     if at == 0:
@@ -249,7 +270,7 @@ class LogWriter:
             own = taken.txids
             given = own is not None and own[at] is not None
             if given and (taken.unordered or own[at] < source.last):
-                if self.checks_txids:  # another task wrote greater ones while this waited
+                if self.checks_txids:  # another task wrote greater ones during the wait
                     bulk.refused(at, out_of_order(own[at], source.last, self._name))
                     return bulk
                 if not self._txids.back_noted:
@@ -271,7 +292,7 @@ class LogWriter:
             size = taken.bytes_of(at, stop)
             if batch.bytes + size > batch.bytes_max:
                 while not (fits := pipeline.fit(stop - at, size, divisible=True)) and stop - at > 1:
-                    stop = at + (stop - at) // 2  # as many as there is room for
+                    stop = at + (stop - at) // 2  # until the records fit
                     size = taken.bytes_of(at, stop)
                 if not fits:
                     wanted = size
@@ -281,7 +302,7 @@ class LogWriter:
                 pipeline.wake()
             bulk.took(at, batch, len(batch.txids))
             span, sizes = taken.payloads, taken.sizes
-            if stop - at < len(bulk):  # else they are not copied
+            if stop - at < len(bulk):  # a slice of all records would be a needless copy
                 span, sizes = span[at:stop], sizes[at:stop]
                 own = own[at:stop] if given else None
             if given:
@@ -302,16 +323,21 @@ class LogWriter:
     async def submit_packed(
         self, txids: Buffer | None, offsets: Buffer, payloads: Buffer
     ) -> PendingBulk:
-        """Take records as the columns of one entry, as Arrow lays them out: no work a record, all or none.
+        """Accept records as the columns of one entry in Arrow's layout, all or none.
 
-        ``txids``: int64 each, None to have the log fill them in; ``offsets``: int32, one more than there are
-        records, the first 0; ``payloads``: the bytes back to back, as long as the last offset says; all
-        little-endian, none without records, at most 1,040,384 bytes in sum, best a quarter of that. What was
-        taken before goes first, what comes later into other entries. Buffers that are not ``bytes`` are
-        copied. Waits for room only; ``await`` what it returns for the DLSNs.
+        There is no work per record. The columns are little-endian. They have at least one record and at most
+        1,040,384 bytes in sum, best a quarter of that. Records accepted earlier are stored before them, and
+        later ones in other entries. Buffers that are not ``bytes`` are copied. The call waits only for free
+        space in the queue and for the log's rate. Await the result to get the DLSNs.
 
-        Raises `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` (nothing is taken, the writer
-        goes on), `AlreadyClosed`, or the first error, for good.
+        After `InvalidRequest`, `RecordTooLarge`, `TransactionIdOutOfOrder` and `TooBusy` no record was
+        accepted, and the writer stays usable. Once it has ended, each call raises `AlreadyClosed` or the
+        writer's first error.
+
+        Args:
+            txids: int64 per record. None if the log assigns them.
+            offsets: int32, one more than records. The first is 0.
+            payloads: The bytes of all payloads, up to the last offset.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
@@ -337,7 +363,7 @@ class LogWriter:
                 await self._txids.note_unordered()
             if pipeline.batch.txids:
                 pipeline.close_batch()
-                pipeline.raise_if_over()  # what it sent may have met the writer's end
+                pipeline.raise_if_over()  # sending the batch may have ended the writer
             self._txids.begin_kind(given=given)
             if pipeline.fit(len(columns.txids), size):
                 break
@@ -356,16 +382,19 @@ class LogWriter:
         return bulk
 
     async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
-        """Take records that belong together, all or none; waits for room only. ``await`` what it returns for
-        the DLSNs.
+        """Accept a record set, all records or none, and return a pending bulk. Await that to get the DLSNs.
 
-        They are next to each other in one entry, so that whatever fails readers see all of them or none, and
-        have one txid: each is given the same, or none, and the log fills it in.
-        `LogRecord.more` and `LogReader.read_set` tell them. At least one, at most 1,040,384 bytes in sum with
-        13 bytes a record. Not in a byte stream.
+        The records are next to each other in one entry, so after any failure readers see all of them or none.
+        Readers recognize the set by `LogRecord.more` and `LogReader.read_set`. The call waits only for free
+        space in the queue and for the log's rate. A byte stream accepts no sets.
 
-        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest`, `TooBusy` (nothing is taken, the
-        writer goes on), `AlreadyClosed`, or the first error, for good.
+        After `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` and `TooBusy` no record was
+        accepted, and the writer stays usable. Once it has ended, each call raises `AlreadyClosed` or the
+        writer's first error.
+
+        Args:
+            records: At least one, at most 1,040,384 bytes in sum, counting 13 more bytes per record. All have
+                the same transaction ID, or none, and then the log assigns one for all.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
@@ -395,7 +424,7 @@ class LogWriter:
         return bulk
 
     async def write_set(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
-        """As `submit_set`; returns their DLSNs when all are durable.
+        """Write a record set, as `submit_set`, and return the DLSNs when all records are durable.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
@@ -403,7 +432,7 @@ class LogWriter:
         return await (await self.submit_set(records))
 
     async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
-        """Write many records; returns their DLSNs when all are durable. Raises the first error.
+        """Write many records and return their DLSNs when all are durable. Raise the first error.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed,
         WriteCancelled, WriterFenced, WriteFailed, NotEnoughBookies.
@@ -417,15 +446,20 @@ class LogWriter:
         *,
         expect: DLSN | None = None,
     ) -> list[DLSN]:
-        """Write records of the writer's producer, the first of which is its ``sequence``-th, once.
+        """Write a frame: records of the writer's producer, stored at most once.
 
-        For who may have written them before: then their first positions are returned, or none where the log
-        has let them go, and nothing is written. They are all in one entry; repeated, they are the same ones
-        together. All have txids, or none has. At most 1,040,384 bytes, with 12 more for each record after the
-        first. ``expect`` as for `write`, of records that were not written before.
+        Use it if the records may have been written before. If they were, nothing is written, and the result
+        is their first positions, or an empty list if the log no longer has these. A frame is stored in one
+        entry. A repeated frame must contain the same records.
 
-        Raises `InvalidRequest` without ``producer`` at the opening, for records that leave a gap, and for
-        some that were written together with others.
+        `InvalidRequest` is also raised if the writer was opened without ``producer``, if the records leave a
+        gap, and if they were written together with other ones.
+
+        Args:
+            sequence: The number of records that the producer wrote before, which is the number of the first.
+            records: At most 1,040,384 bytes, counting 12 more for each record after the first. All have
+                transaction IDs, or none has.
+            expect: As for `write`, if the records were not written before.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
@@ -441,12 +475,14 @@ class LogWriter:
 
     @property
     def producer(self) -> OpenedProducer | None:
-        """Who writes the records, as it was opened: ``next_sequence`` says where its source goes on. None:
-        nobody who wants them once."""
+        """The producer of this writer when it was opened. None for a writer without a producer.
+
+        Its source continues at ``next_sequence``.
+        """
         return self.sequenced.own
 
     async def flush(self) -> None:
-        """Send what is buffered; waits for nothing.
+        """Send the buffered records without waiting.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -455,12 +491,12 @@ class LogWriter:
     async def commit(self) -> DLSN | None:
         """Wait until all records written before are durable and readable.
 
-        It costs one round trip to the bookies after the records are durable. The writer's first error sticks.
+        It costs one round trip to the bookies after the records are durable. After `RequestTimeout` the
+        records are durable, the writer continues, and readers may see the records later. The writer's first
+        error is permanent.
 
         Returns:
             The last DLSN, or None if no record was written.
-
-        After `RequestTimeout` the records are durable, the writer continues, and readers may see them later.
 
         Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -469,29 +505,30 @@ class LogWriter:
 
     @property
     def last_txid(self) -> int:
-        """The greatest txid so far, of this writer's records and of all before them; -1 in an empty log.
+        """The greatest transaction ID in the log so far, with this writer's records. -1 in an empty log.
 
-        Of a log behind proxies, whose txids they fill in, it is about that.
+        It is approximate if proxies assign the transaction IDs.
         """
         return self._source.last
 
     @property
     def position(self) -> Position:
-        """After the last record that is acknowledged: ``open_reader(position=…)`` goes on there.
+        """The position after the last acknowledged record. ``open_reader(position=…)`` continues there.
 
-        Before the first one: where the log ended when it was opened. Stays when the writer has ended.
+        Before the first acknowledgement it is the end of the log at the time of opening. It remains available
+        after the writer has ended.
         """
         dlsn, sequence_id = self._sink.current.position
         return Position(incarnation_text(self._claim.owned.log_id), dlsn, sequence_id)
 
     @property
     def txid_rule(self) -> str:
-        """The stored name of the txid policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
+        """The stored name of the policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
         return self._source.rule
 
     @property
     def over_rate(self) -> int:
-        """Records that were taken above a rate of the log, where ``at_limit`` is ``"count"``."""
+        """The number of records accepted above a rate of the log, if ``at_limit`` is ``"count"``."""
         return self.pipeline.throttle.over_rate
 
     @property
@@ -501,19 +538,19 @@ class LogWriter:
 
     @property
     def over(self) -> DistributedLogError | None:
-        """What the next write would raise because this writer has ended; None while it has not."""
+        """The error that the next write would raise because this writer has ended, or None."""
         return self.pipeline.over
 
     @property
     def segment(self) -> int:
-        """The number of the segment in progress."""
+        """The number of the open segment."""
         return self._sink.current.number
 
     async def aclose(self) -> None:
-        """Commit, complete the segment, give the lock back. Idempotent after success or failure.
+        """Commit, close the segment and release the lock. Idempotent after success or failure.
 
-        Raises the writer's first error, or what kept the segment from being completed; then it is left
-        in progress, and the next writer recovers it. All that was acknowledged stays (G2).
+        Raises the writer's first error, or the error that prevented the close of the segment. The segment
+        then stays open, and the next writer recovers it. All acknowledged records are kept (G2).
 
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -521,9 +558,11 @@ class LogWriter:
             await self._finish(LogState.released)
 
     async def mark_end_of_stream(self) -> None:
-        """As `aclose`, and the log ends here for good: it takes no more records, readers reach an end.
+        """Close the writer, as `aclose`, and seal the log: it accepts no more records, and readers end.
 
-        Raises as `aclose`; then the log is not sealed, or that is not known.
+        Readers receive `EndOfStream` after the last record.
+
+        After an error the log is not sealed, or it is unknown whether it is sealed.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
@@ -531,7 +570,7 @@ class LogWriter:
         await self._finish(lambda state: state.with_sealed().released())
 
     async def truncate(self, dlsn: DLSN) -> DLSN:
-        """Give up all records before ``dlsn``; see `Log.truncate`. The writer goes on.
+        """Truncate the log before ``dlsn``, as `Log.truncate`. The writer stays open.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
@@ -569,7 +608,9 @@ class LogWriter:
         await self._claim.give_back()
 
     async def abort(self) -> None:
-        """Send nothing more; what is not durable yet is unknown (G7). The segment awaits recovery.
+        """Stop sending. Writes that are not durable have an unknown outcome (G7).
+
+        The segment awaits recovery.
 
         Raises: nothing.
         """
@@ -596,14 +637,14 @@ class LogWriter:
     # --- its tasks --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Roll, until the writer ends. A task of the namespace."""
+        """Roll segments until the writer ends. Runs in a task of the namespace."""
         try:
             with (
                 self._scope,
                 error_boundary(f'the writer of log "{self._name}"', self.pipeline.fail),
             ):
                 await self._sink.run()
-            if not self._closed:  # it failed: the next writer need not wait for the lease
+            if not self._closed:  # it failed: spare the next writer a wait for the lease
                 await self._claim.give_back()
         finally:
             if self.pipeline.error is None and not self._closed:
