@@ -136,6 +136,10 @@ def docstring_texts(source: str) -> Iterator[Text]:
                     r"^(?:Args|Returns|Raises|Yields|Notes?|Examples?):$", "", text, flags=re.M
                 )
                 text = re.sub(r"^\s+\*{0,2}[\w., `]+: (?=[A-Z`])", "- ", text, flags=re.M)
+                # A row of a list of files is an item, too.
+                text = re.sub(
+                    r"^\s+(?:[a-z_*]+/)*[a-z_*]+(?:\.py|/) {2,}(?=\S)", "- ", text, flags=re.M
+                )
                 yield Text(
                     item.lineno, re.sub(r"::\n\n(?:[ \t]+.*\n|\n(?=[ \t]))+", _blank, text + "\n")
                 )
