@@ -85,11 +85,11 @@ distinguish the two hosts.
 
 Where to add things:
 
-    an error               A class in `interfaces/errors.py`.
-    an operation           A number in `Op` of `protocol/frames.py`.
-    an option              A field in `declarations/options.py` of its part.
-    a bookie's counter     A field in `bookie/declarations/counters.py`.
-    a bookie's gauge       A line of `BookieStore.info`.
-    a metadata metric      A line of `MemberNode.info`. Like the numbers of a bookie, `Op.INFO` returns it.
-    machine access         A call behind `interfaces/host.py`.
+- An error is a class in `interfaces/errors.py`.
+- An operation is a number in `Op` of `protocol/frames.py`.
+- An option is a field in `declarations/options.py` of its part.
+- A counter of a bookie is a field in `bookie/declarations/counters.py`. A gauge is a line of
+  `BookieStore.info`.
+- A counter or a gauge of a metadata node is a line of `MemberNode.info`. `Op.INFO` returns all of them.
+- Access to the machine is a call behind `interfaces/host.py`.
 """
