@@ -1,4 +1,4 @@
-"""Counters of a bookie: each is in its answer to `Op.INFO`, beside the gauges of `Store.info`."""
+"""Counters of a bookie: each is in its answer to `Op.INFO`, beside the gauges of `BookieStore.info`."""
 
 from dataclasses import dataclass, field
 

@@ -76,7 +76,7 @@ AppendAfter = Callable[[DLSN, bytes, int | None], Awaitable[DLSN]]
 
 
 class EntrySink(Protocol):
-    """Where the entries of a writer go: the log's segments (`SegmentKeeper`), or a proxy."""
+    """Where the entries of a writer go: the log's segments (`SegmentRoller`), or a proxy."""
 
     @property
     def current(self) -> EntryTarget:
