@@ -16,19 +16,19 @@ import trio
 from ..runtime.interfaces.errors import DistributedLogError
 from ..runtime.interfaces.host import Listener
 from ..runtime.net.rpc import Endpoint
-from .ledgers.ledger_existence import UNIT as LOOK_UPS
-from .ledgers.ledger_existence import LedgerExistence, Standings
+from .ledgers.ledger_existence import FAILURE_UNIT as LOOK_UPS
+from .ledgers.ledger_existence import LedgerExistence, QueryLedgerStatuses
 from .session.bookie_authorizer import BookieAuthorizer
 from .session.bookie_session import BookieSession
 from .session.read_scheduler import ReadScheduler
 from .store.bookie_store import BookieStore
 
-CHECK_AT_ONCE = 500
+CHECKED_LEDGERS_MAX = 500
 CHECK_GATHER_S = 0.5
 """New ledgers of logs that open together are checked in one query. No request waits for the result."""
 CHECK_RETRY_S = 1.0
 
-MissingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
+FindMissingLedgers = Callable[[Sequence[int]], Awaitable[Collection[int]]]
 """Return those of the ascending ledger IDs that do not exist in the metadata."""
 
 
@@ -38,10 +38,10 @@ async def serve_bookie_protocol(
     store: BookieStore,
     *,
     gate: BookieAuthorizer | None = None,
-    missing_ledgers: MissingLedgers | None = None,
-    standings: Standings | None = None,
-    registered: Callable[[], bool] = lambda: True,
-    also: Callable[[], Mapping[str, object]] = dict,
+    missing_ledgers: FindMissingLedgers | None = None,
+    ledger_statuses: QueryLedgerStatuses | None = None,
+    is_registered: Callable[[], bool] = lambda: True,
+    node_info: Callable[[], Mapping[str, object]] = dict,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the store to connections until cancelled.
@@ -60,48 +60,49 @@ async def serve_bookie_protocol(
         task_status: Reports that serving starts.
     """
     async with trio.open_nursery() as nursery:
-        turns = ReadScheduler(store.options, nursery)
-        checks = gate or BookieAuthorizer(0.0, lambda: 0.0)
+        read_scheduler = ReadScheduler(store.options, nursery)
+        active_authorizer = gate or BookieAuthorizer(0.0, lambda: 0.0)
 
         def info() -> dict[str, object]:
             return {
                 **store.info(),
-                **checks.info(),
-                **also(),
-                "registered": registered(),
-                "outgoing_bytes": turns.outgoing_bytes,
+                **active_authorizer.info(),
+                **node_info(),
+                "registered": is_registered(),
+                "outgoing_bytes": read_scheduler.outgoing_bytes,
                 **endpoint.info(),
             }
 
-        keep = store.failures.keep
-        nursery.start_soon(keep, "the turns of reads", turns.run)
+        keep_running = store.failures.keep_running
+        nursery.start_soon(keep_running, "the turns of reads", read_scheduler.run)
         if missing_ledgers is not None:
-            ledger_checks = LedgerChecks(store, missing_ledgers)
-            nursery.start_soon(keep, "the check of new ledgers", ledger_checks.run)
-        if standings is not None:
-            look_ups = LedgerExistence(standings, store.failures)
-            store.adds.use_look_up(look_ups.look_up)
-            nursery.start_soon(keep, LOOK_UPS, look_ups.run)
+            ledger_checks = NewLedgerCheck(store, missing_ledgers)
+            nursery.start_soon(keep_running, "the check of new ledgers", ledger_checks.run)
+        if ledger_statuses is not None:
+            existence = LedgerExistence(ledger_statuses, store.failures)
+            store.add_handler.set_lookup(existence.lookup)
+            nursery.start_soon(keep_running, LOOK_UPS, existence.run)
         task_status.started()
         await endpoint.serve(
-            listeners, lambda link: BookieSession(store, turns, checks, link, info)
+            listeners,
+            lambda link: BookieSession(store, read_scheduler, active_authorizer, link, info),
         )
 
 
-class LedgerChecks:
+class NewLedgerCheck:
     """Query whether each ledger that an add created here exists, and remove it otherwise (H21).
 
     The queue has no limit, so every ledger is checked. The store has each of these ledgers in memory anyway,
     and an item of the queue is much smaller.
     """
 
-    def __init__(self, store: BookieStore, missing_ledgers: MissingLedgers) -> None:
+    def __init__(self, store: BookieStore, missing_ledgers: FindMissingLedgers) -> None:
         self._store = store
         self._missing_ledgers = missing_ledgers
         self._unchecked: dict[int, None] = {}
         """The IDs of ledgers to check, in the order of their creation here."""
         self._wake = trio.Event()
-        store.adds.subscribe(self._on_ledger_created)
+        store.add_handler.subscribe(self._on_ledger_created)
 
     def _on_ledger_created(self, ledger_id: int) -> None:
         self._unchecked[ledger_id] = None
@@ -113,20 +114,20 @@ class LedgerChecks:
             if not self._unchecked:
                 self._wake = trio.Event()
                 await self._wake.wait()
-            if len(self._unchecked) < CHECK_AT_ONCE:
+            if len(self._unchecked) < CHECKED_LEDGERS_MAX:
                 await trio.sleep(CHECK_GATHER_S)
-            asked = sorted(islice(self._unchecked, CHECK_AT_ONCE))
+            ledger_ids = sorted(islice(self._unchecked, CHECKED_LEDGERS_MAX))
             try:
-                missing = await self._missing_ledgers(asked)
+                missing = await self._missing_ledgers(ledger_ids)
             except DistributedLogError:
                 await trio.sleep(CHECK_RETRY_S)  # an error does not prove absence
                 continue
-            for ledger_id in asked:
+            for ledger_id in ledger_ids:
                 del self._unchecked[ledger_id]
             for ledger_id in missing:
                 unit = f"the removal of ledger {ledger_id}, which does not exist"
-                with self._store.failures.contained(unit) as attempt:
+                with self._store.failures.attempt(unit) as attempt:
                     await self._store.delete_ledger(ledger_id)
                 if attempt.failed:
                     self._unchecked[ledger_id] = None
-                    await trio.sleep(self._store.failures.rest_s(unit))
+                    await trio.sleep(self._store.failures.retry_delay_s(unit))

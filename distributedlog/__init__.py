@@ -250,7 +250,7 @@ def open_namespace(
     ``host`` is the machine to run on (default: this one).
     """
     parsed = parse_uri(uri)
-    if parsed.proxied:
+    if parsed.is_proxied:
         from .connect import open_via_proxies
 
         return open_via_proxies(parsed, config, host, metrics)

@@ -27,14 +27,14 @@ from . import open_namespace as open_trio_namespace
 from .log.byte_stream import ByteReader as TrioByteReader
 from .log.byte_stream import ByteWriter as TrioByteWriter
 from .log.consumers.subscription import Subscription as TrioSubscription
-from .log.consumers.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
+from .log.consumers.work_queue import CLAIM_S, ITEM_BYTES, TRIES_MAX
 from .log.consumers.work_queue import WorkClaim as TrioWorkClaim
 from .log.consumers.work_queue import WorkQueue as TrioWorkQueue
 from .log.consumers.work_state import WorkState
 from .log.format.dlsn import DLSN
-from .log.format.record import TXID_MAX, Columns, LogRecord, columns_of
+from .log.format.record import TXID_MAX, Columns, LogRecord, split_columns
 from .log.interfaces.open_call import Opening
-from .log.log import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
+from .log.log import DESCRIBED_SEGMENTS_MAX, LINK_WAIT_S, STAGED_MAX_AGE_S, LogDescription
 from .log.log import Log as TrioLog
 from .log.model.position import Position
 from .log.model.segment_ranges import LogSnapshot, SegmentRange, SegmentToken
@@ -58,7 +58,7 @@ from .log.services.log_metrics import NamespaceMetrics, Registry
 from .log.services.log_watch import LogChange
 from .log.services.log_watch import LogWatch as TrioLogWatch
 from .log.services.named_positions import Positions as TrioPositions
-from .log.write.entry_batch import state_of
+from .log.write.entry_batch import outcome_text
 from .log.write.producer_state_manager import OpenedProducer
 from .runtime.declarations.options import check_wait, check_whole
 from .runtime.interfaces.errors import (
@@ -70,19 +70,19 @@ from .runtime.interfaces.errors import (
 from .runtime.interfaces.host import Buffer
 from .runtime.schedule.background_loop import EXIT_S_MAX, Background, CrossThreadFuture
 from .thread_bridge import (
-    GIVE_UP_S,
-    IN_USE,
+    ABANDON_TIMEOUT_S,
+    READER_IN_USE_TEXT,
+    BackgroundContext,
     Closeable,
-    Cursor,
-    HeldContext,
     Inbox,
     LocalClusterInfo,
+    ReadCursor,
     beside_loop,
-    hand_over,
-    hand_over_claim,
-    report_left,
+    log_lost_records,
+    pending_claim,
+    pending_open,
 )
-from .write_buffer import BufferedBulk, Chunk, TakenBytes, WriteBuffer, open_buffer
+from .write_buffer import BufferedBulk, ByteWriterHandle, Chunk, WriteBuffer, open_buffer
 
 __all__ = [
     "DLSN", "ByteReader", "ByteWriter", "Log", "LogReader", "LogRecord", "LogWatch", "LogWriter",
@@ -112,41 +112,43 @@ async def run(
 
 async def outcome_of(_: Background, outcome: CrossThreadFuture[T]) -> T:
     """Wait for what the trio loop gives."""
-    await told_by(outcome)
+    await future_of(outcome)
     return outcome.result()
 
 
-def told_by(outcome: CrossThreadFuture[T]) -> "asyncio.Future[None]":
+def future_of(outcome: CrossThreadFuture[T]) -> "asyncio.Future[None]":
     """Return a future of this event loop that is set when there is an outcome."""
-    loop = asyncio.get_running_loop()
-    told = loop.create_future()
+    event_loop = asyncio.get_running_loop()
+    asyncio_future = event_loop.create_future()
 
     def take() -> None:
-        if not told.done():
-            told.set_result(None)
+        if not asyncio_future.done():
+            asyncio_future.set_result(None)
 
     def tell() -> None:
         with suppress(RuntimeError):  # the event loop has ended: nobody waits
-            loop.call_soon_threadsafe(take)
+            event_loop.call_soon_threadsafe(take)
 
-    outcome.when_done(tell)
-    return told
+    outcome.add_done_callback(tell)
+    return asyncio_future
 
 
-async def shielded(wait: "asyncio.Future[Any]", wait_s: float) -> None:
+async def wait_shielded(future: "asyncio.Future[Any]", wait_s: float) -> None:
     """Wait until it is done. Cancelled, wait for ``wait_s`` at most, and raise the cancellation then.
 
     anyio cancels a task in each iteration of the event loop until the task leaves its scope. A cleanup that
     must end before that is awaited with this function.
     """
     loop = asyncio.get_running_loop()
-    until: float | None = None
+    deadline_s: float | None = None
     cancelled: asyncio.CancelledError | None = None
-    while not wait.done() and (until is None or loop.time() < until):
+    while not future.done() and (deadline_s is None or loop.time() < deadline_s):
         try:
-            await asyncio.wait([wait], timeout=None if until is None else until - loop.time())
+            await asyncio.wait(
+                [future], timeout=None if deadline_s is None else deadline_s - loop.time()
+            )
         except asyncio.CancelledError as error:
-            cancelled, until = error, until or loop.time() + wait_s
+            cancelled, deadline_s = error, deadline_s or loop.time() + wait_s
     if cancelled is not None:
         raise cancelled
 
@@ -155,11 +157,11 @@ async def opened(
     background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
 ) -> C:
     """What ``open_it`` opens in the trio loop, wrapped; cancelled wherever, it is given up there."""
-    handover = hand_over(background, wrap, open_it)
+    handover = pending_open(background, wrap, open_it)
     try:
-        return await outcome_of(background, handover.begin())
+        return await outcome_of(background, handover.start())
     except BaseException:
-        handover.give_up()
+        handover.abandon()
         raise
 
 
@@ -181,25 +183,25 @@ class _Closable(Closeable):
         else:
             with suppress(asyncio.TimeoutError, DistributedLogError):
                 given_up = outcome_of(self._background, self._abandon())
-                await asyncio.wait_for(given_up, GIVE_UP_S)
+                await asyncio.wait_for(given_up, ABANDON_TIMEOUT_S)
 
 
-async def outcome_told(
+async def wait_outcome(
     buffer: WriteBuffer,
-    when_done: Callable[[Callable[[], object]], object],
-    forget: Callable[[Callable[[], object]], object],
+    add_callback: Callable[[Callable[[], object]], object],
+    remove_callback: Callable[[Callable[[], object]], object],
 ) -> None:
     """Wait until an outcome is known; whoever stops waiting is forgotten."""
-    told: CrossThreadFuture[None] = CrossThreadFuture()
-    tell = partial(told.set, None)
+    outcome: CrossThreadFuture[None] = CrossThreadFuture()
+    set_outcome = partial(outcome.set, None)
     try:
-        when_done(tell)
-        buffer.expect(told)
-        await told_by(told)
-        told.result()
+        add_callback(set_outcome)
+        buffer.fail_when_ended(outcome)
+        await future_of(outcome)
+        outcome.result()
     finally:
-        if not told.done:
-            forget(tell)
+        if not outcome.is_done:
+            remove_callback(set_outcome)
 
 
 class PendingWrite:
@@ -213,23 +215,26 @@ class PendingWrite:
 
     def done(self) -> bool:
         """Is the outcome known?"""
-        return self._chunk.done(self._slot)
+        return self._chunk.is_done(self._slot)
 
     def result(self) -> DLSN:
         """The DLSN. Raises the write's error, or `InvalidRequest` while the outcome is not known."""
-        if not self._chunk.done(self._slot):
+        if not self._chunk.is_done(self._slot):
             raise InvalidRequest("the write is not done yet: await it")
         return self._chunk.result(self._slot)
 
     def __await__(self) -> Generator[Any, Any, DLSN]:
         chunk, slot = self._chunk, self._slot
-        if not chunk.done(slot):
-            when_done, forget = partial(chunk.when_done, slot), partial(chunk.forget, slot)
-            yield from outcome_told(chunk.buffer, when_done, forget).__await__()
+        if not chunk.is_done(slot):
+            when_done, forget = (
+                partial(chunk.add_done_callback, slot),
+                partial(chunk.remove_done_callback, slot),
+            )
+            yield from wait_outcome(chunk.buffer, when_done, forget).__await__()
         return chunk.result(slot)
 
     def __repr__(self) -> str:
-        return f"PendingWrite({state_of(self)})"
+        return f"PendingWrite({outcome_text(self)})"
 
 
 class PendingBulk(Sequence[PendingWrite]):
@@ -242,24 +247,24 @@ class PendingBulk(Sequence[PendingWrite]):
 
     def done(self) -> bool:
         """Are all outcomes known?"""
-        return self._bulk.done()
+        return self._bulk.is_done()
 
     def result(self) -> list[DLSN]:
         """The DLSNs. Raises the first error, or `InvalidRequest` while an outcome is not known."""
-        if not self._bulk.done():
+        if not self._bulk.is_done():
             raise InvalidRequest("the writes are not done yet: await them")
-        return self._bulk.whole().result()
+        return self._bulk.writer_bulk().result()
 
     async def wait(self) -> None:
         """Until `done`; raises nothing."""
         bulk = self._bulk
-        if not bulk.done():
-            await outcome_told(bulk.buffer, bulk.when_done, bulk.forget)
+        if not bulk.is_done():
+            await wait_outcome(bulk.buffer, bulk.add_done_callback, bulk.remove_done_callback)
 
     async def outcomes(self) -> list[DLSN | DistributedLogError]:
         """One a record, when all are known."""
         await self.wait()
-        return self._bulk.whole().known()
+        return self._bulk.writer_bulk().known_outcomes()
 
     def __await__(self) -> Generator[Any, Any, list[DLSN]]:
         yield from self.wait().__await__()
@@ -271,10 +276,10 @@ class PendingBulk(Sequence[PendingWrite]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        return PendingWrite(*self._bulk.place(index))
+        return PendingWrite(*self._bulk.locate(index))
 
     def __repr__(self) -> str:
-        return f"PendingBulk({len(self)} records, {state_of(self)})"
+        return f"PendingBulk({len(self)} records, {outcome_text(self)})"
 
 
 class LogWriter(_Closable):
@@ -300,7 +305,7 @@ class LogWriter(_Closable):
         """
         taken = self._append(record)
         if taken is None:
-            taken = await run(self._background, self._buffer.append_when_room, record)
+            taken = await run(self._background, self._buffer.append_when_capacity, record)
         chunk, slot = taken
         return PendingWrite(chunk, slot)
 
@@ -324,7 +329,7 @@ class LogWriter(_Closable):
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        return await self.submit_columns(*columns_of(records))
+        return await self.submit_columns(*split_columns(records))
 
     async def submit_columns(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
@@ -333,13 +338,13 @@ class LogWriter(_Closable):
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        bulk, taken = self._buffer.offered(txids, payloads)
+        bulk, taken = self._buffer.validate_many(txids, payloads)
         at = 0
-        while at < taken.number:
+        while at < taken.record_count:
             stop = self._buffer.append_many(bulk, taken, at)
             if stop == at:
-                taken.keep()
-                room = self._buffer.append_many_when_room
+                taken.copy_records()
+                room = self._buffer.append_many_when_capacity
                 stop = await run(self._background, room, bulk, taken, at)
             at = stop
         return PendingBulk(bulk)
@@ -355,7 +360,7 @@ class LogWriter(_Closable):
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        taken = await run(self._background, self._buffer.take_packed, txids, offsets, payloads)
+        taken = await run(self._background, self._buffer.submit_packed, txids, offsets, payloads)
         return PendingBulk(taken)
 
     async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
@@ -367,7 +372,7 @@ class LogWriter(_Closable):
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        return PendingBulk(await run(self._background, self._buffer.take_set, records))
+        return PendingBulk(await run(self._background, self._buffer.submit_set, records))
 
     async def write_set(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
         """As `submit_set`; returns their DLSNs when all are durable.
@@ -476,7 +481,7 @@ class ByteWriter(_Closable):
     """Appends bytes to a log; see `distributedlog.ByteWriter`. Each call is a hop to the loop."""
 
     def __init__(self, background: Background, writer: TrioByteWriter) -> None:
-        self._taken = taken = TakenBytes(writer, background)
+        self._handle = taken = ByteWriterHandle(writer, background)
         super().__init__(background, repr(writer), taken.abort, taken.drop)
         self._writer = writer
 
@@ -509,7 +514,7 @@ class ByteWriter(_Closable):
 
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        await run(self._background, self._taken.aclose)
+        await run(self._background, self._handle.aclose)
         self._ended()
 
     async def abort(self) -> None:
@@ -518,7 +523,7 @@ class ByteWriter(_Closable):
         Raises: nothing.
         """
         with suppress(AlreadyClosed):  # with its namespace
-            await run(self._background, self._taken.abort)
+            await run(self._background, self._handle.abort)
         self._ended()
 
 
@@ -543,7 +548,7 @@ class ByteReader(_Closable):
         offset = self._offset
         found = await run(self._background, self._reader.read_from, offset, size)
         if self._offset != offset:
-            raise InvalidRequest(IN_USE)
+            raise InvalidRequest(READER_IN_USE_TEXT)
         self._offset += len(found)
         return found
 
@@ -583,7 +588,7 @@ class LogReader(_Closable):
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
         self.incarnation = reader.incarnation
-        self._cursor = Cursor(background, reader)
+        self._cursor = ReadCursor(background, reader)
         super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
 
     def __repr__(self) -> str:
@@ -601,9 +606,9 @@ class LogReader(_Closable):
         """
         if wait_s is not None:
             check_wait(wait_s)
-        record = self._cursor.next()
+        record = self._cursor.next_record()
         while record is None and await run(self._background, self._cursor.fetch, wait_s):
-            record = self._cursor.next()
+            record = self._cursor.next_record()
         return record
 
     async def read_set(self, wait_s: float | None = None) -> list[LogRecord]:
@@ -613,7 +618,7 @@ class LogReader(_Closable):
         AlreadyClosed.
         """
         first = await self.read_next(wait_s)
-        return [] if first is None else [first, *self._cursor.rest_of_set(first)]
+        return [] if first is None else [first, *self._cursor.take_rest_of_set(first)]
 
     async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
@@ -626,8 +631,8 @@ class LogReader(_Closable):
         check_wait(wait_s)
         here = len(self._cursor)
         if here < number and (wait_s or not here):
-            await run(self._background, self._cursor.gather, number, wait_s)
-        return self._cursor.take(number)
+            await run(self._background, self._cursor.fetch_records, number, wait_s)
+        return self._cursor.take_records(number)
 
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`.
@@ -635,9 +640,9 @@ class LogReader(_Closable):
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
         check_wait(wait_s)
-        columns = self._cursor.columns()
+        columns = self._cursor.take_columns()
         while columns is None and await run(self._background, self._cursor.fetch, wait_s):
-            columns = self._cursor.columns()
+            columns = self._cursor.take_columns()
         return columns
 
     async def aclose(self) -> None:
@@ -646,7 +651,7 @@ class LogReader(_Closable):
         Raises: nothing.
         """
         self._cursor.close()
-        if self._open:
+        if self._is_open:
             with suppress(AlreadyClosed):  # with its namespace
                 await run(self._background, self._reader.aclose)
             self._ended()
@@ -655,7 +660,7 @@ class LogReader(_Closable):
         return self
 
     async def __anext__(self) -> LogRecord:
-        record = self._cursor.next()
+        record = self._cursor.next_record()
         if record is None:
             with suppress(EndOfStream):
                 record = await self.read_next()
@@ -780,7 +785,7 @@ class RangeReader(_Closable):
         """
         fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
         await run(self._background, self._inbox.fill, fetch)
-        return self._inbox.take()
+        return self._inbox.pop_all()
 
     async def __aiter__(self) -> AsyncIterator[Columns]:
         while found := await self.read_columns_many():
@@ -815,7 +820,7 @@ class MultiReader(_Closable):
         Raises: InvalidRequest, AlreadyClosed.
         """
         items = self._inbox.items
-        if not self._open:
+        if not self._is_open:
             items.clear()
         if not items:
             fetch = partial(self._reader.next_many, wait_s)
@@ -871,7 +876,7 @@ class LogWatch(_Closable):
         Raises: QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
-        found = self._inbox.take()
+        found = self._inbox.pop_all()
         return found[0] if found else None
 
     async def __aiter__(self) -> AsyncIterator[LogChange]:
@@ -906,7 +911,7 @@ class SegmentWatch(_Closable):
         Raises: LogDeleted, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         await run(self._background, self._inbox.fill_one, partial(self._watch.next, wait_s))
-        found = self._inbox.take()
+        found = self._inbox.pop_all()
         return found[0] if found else None
 
     async def __aiter__(self) -> AsyncIterator[SegmentChange]:
@@ -951,7 +956,7 @@ class Subscription(_Closable):
 
         Raises: SubscriptionLost, QuorumUnreachable, AlreadyClosed.
         """
-        if self._open:
+        if self._is_open:
             try:
                 await run(self._background, self._subscription.aclose)
             finally:
@@ -997,7 +1002,7 @@ class WorkClaim:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        await run(self._background, self._claim.leave, kind is not None)
+        await run(self._background, self._claim.exit_block, kind is not None)
 
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
@@ -1044,7 +1049,7 @@ class WorkQueue(_Closable):
         return repr(self._queue)
 
     async def claim(
-        self, *, bytes_max: int = STRETCH_BYTES, wait_s: float | None = None
+        self, *, bytes_max: int = ITEM_BYTES, wait_s: float | None = None
     ) -> WorkClaim | None:
         """The next stretch, of about ``bytes_max``; None when ``wait_s`` is over (None: no limit; 0: what is
         here), or when a sealed log was handled to its end.
@@ -1052,12 +1057,12 @@ class WorkQueue(_Closable):
         Raises: LogNotFound, InvalidRequest, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         call = partial(self._queue.claim, bytes_max=bytes_max, wait_s=wait_s)
-        handover = hand_over_claim(self._background, call)
+        handover = pending_claim(self._background, call)
         try:
-            found = await outcome_of(self._background, handover.begin())
+            found = await outcome_of(self._background, handover.start())
             return None if found is None else WorkClaim(self._background, found)
         except BaseException:
-            handover.give_up()
+            handover.abandon()
             raise
 
     def __aiter__(self) -> Self:
@@ -1106,7 +1111,7 @@ class Positions:
     """The positions of one log; see `distributedlog.log.services.named_positions.Positions`."""
 
     def __init__(self, background: Background, positions: TrioPositions) -> None:
-        background.use(self)
+        background.register_user(self)
         self._background = background
         self._positions = positions
 
@@ -1166,7 +1171,7 @@ class Log:
     """Names a log; see `distributedlog.Log`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
-        background.use(self)
+        background.register_user(self)
         self._background = background
         self._namespace = namespace
         self._log = log
@@ -1284,7 +1289,7 @@ class Log:
         """
         return await run(self._background, self._log.count, from_, to)
 
-    async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
+    async def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
@@ -1499,7 +1504,7 @@ class Log:
         """
         return await run(self._background, self._log.discard_segments, segments)
 
-    async def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
+    async def collect_unlinked(self, *, older_than_s: float = STAGED_MAX_AGE_S) -> int:
         """Delete segments that nobody will link: their version or a later one is in, or they are too old.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
@@ -1511,7 +1516,7 @@ class Namespace:
     """The logs under one path; see `distributedlog.Namespace`. Made by `open_namespace`."""
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
-        background.use(self)
+        background.register_user(self)
         self._background = background
         self._namespace = namespace
 
@@ -1664,24 +1669,24 @@ class _Opened(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        assert self._held is not None
+        assert self._context is not None
         cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
-        settled = self._background.settle(GIVE_UP_S if cancelled else EXIT_S_MAX)
+        settled = self._background.settle(ABANDON_TIMEOUT_S if cancelled else EXIT_S_MAX)
         try:
-            await shielded(told_by(settled), GIVE_UP_S)
+            await wait_shielded(future_of(settled), ABANDON_TIMEOUT_S)
         finally:
-            report_left(self._background)
+            log_lost_records(self._background)
             try:
-                await shielded(told_by(self._held.leave()), GIVE_UP_S)
+                await wait_shielded(future_of(self._context.request_exit()), ABANDON_TIMEOUT_S)
             finally:
                 await self._stop()
-        self._held.leave().result()
+        self._context.request_exit().result()
 
     async def _stop(self) -> None:
         self._background.begin_stop()  # it ends, whether this waits or not
         loop = asyncio.get_running_loop()
         stopped = loop.run_in_executor(None, self._background.stop)
-        await shielded(stopped, EXIT_S_MAX)
+        await wait_shielded(stopped, EXIT_S_MAX)
         if stopped.done():
             stopped.result()
 
@@ -1694,16 +1699,16 @@ class _Opened(Generic[T]):
         self._manager = manager
         self._wrap = wrap
         self._background = Background(name, quick_switches=True)
-        self._background.use(self)
-        self._held: HeldContext[Any] | None = None
+        self._background.register_user(self)
+        self._context: BackgroundContext[Any] | None = None
 
     async def __aenter__(self) -> T:
-        if self._held is not None:
+        if self._context is not None:
             raise InvalidRequest("it is entered once; open another one")
         try:
             self._background.start()
-            self._held = HeldContext(self._background, self._manager)
-            entered = await outcome_of(self._background, self._held.entered)
+            self._context = BackgroundContext(self._background, self._manager)
+            entered = await outcome_of(self._background, self._context.enter_outcome)
             return self._wrap(self._background, entered)
         except BaseException:
             await self._stop()

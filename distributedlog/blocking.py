@@ -40,13 +40,13 @@ from . import open_namespace as open_trio_namespace
 from .log.byte_stream import ByteReader as TrioByteReader
 from .log.byte_stream import ByteWriter as TrioByteWriter
 from .log.consumers.subscription import Subscription as TrioSubscription
-from .log.consumers.work_queue import CLAIM_S, STRETCH_BYTES, TRIES_MAX
+from .log.consumers.work_queue import CLAIM_S, ITEM_BYTES, TRIES_MAX
 from .log.consumers.work_queue import WorkClaim as TrioWorkClaim
 from .log.consumers.work_queue import WorkQueue as TrioWorkQueue
 from .log.consumers.work_state import WorkState
 from .log.format.dlsn import DLSN
-from .log.format.record import TXID_MAX, Columns, LogRecord, columns_of
-from .log.log import LINK_WAIT_S, SEGMENTS_SHOWN, UNLINKED_S, LogDescription
+from .log.format.record import TXID_MAX, Columns, LogRecord, split_columns
+from .log.log import DESCRIBED_SEGMENTS_MAX, LINK_WAIT_S, STAGED_MAX_AGE_S, LogDescription
 from .log.log import Log as TrioLog
 from .log.model.position import Position
 from .log.model.segment_ranges import LogSnapshot, SegmentRange, SegmentToken
@@ -70,7 +70,7 @@ from .log.services.log_metrics import NamespaceMetrics, Registry
 from .log.services.log_watch import LogChange
 from .log.services.log_watch import LogWatch as TrioLogWatch
 from .log.services.named_positions import Positions as TrioPositions
-from .log.write.entry_batch import state_of
+from .log.write.entry_batch import outcome_text
 from .log.write.producer_state_manager import OpenedProducer
 from .runtime.declarations.options import check_wait, check_whole
 from .runtime.interfaces.errors import (
@@ -84,23 +84,23 @@ from .runtime.interfaces.host import Buffer
 from .runtime.interfaces.log_lines import get_logger
 from .runtime.schedule.background_loop import EXIT_S_MAX, Background, CrossThreadFuture
 from .thread_bridge import (
-    GIVE_UP_S,
-    IN_USE,
+    ABANDON_TIMEOUT_S,
+    READER_IN_USE_TEXT,
+    BackgroundContext,
     Closeable,
-    Cursor,
-    HeldContext,
     Inbox,
     LocalClusterInfo,
+    ReadCursor,
     beside_loop,
-    hand_over,
-    hand_over_claim,
-    report_left,
+    log_lost_records,
+    pending_claim,
+    pending_open,
 )
 from .write_buffer import (
-    LONE_WRITES_MAX,
+    WAITED_WRITES_PER_S_MAX,
     BufferedBulk,
+    ByteWriterHandle,
     Chunk,
-    TakenBytes,
     WriteBuffer,
     open_buffer,
 )
@@ -128,33 +128,33 @@ def opened(
 ) -> C:
     """What ``open_it`` opens in the loop, wrapped; interrupted wherever, it is given up there."""
     background.check_may_wait()
-    handover = hand_over(background, wrap, open_it)
+    handover = pending_open(background, wrap, open_it)
     try:
-        return handover.begin().wait()
+        return handover.start().wait()
     except BaseException:
-        handover.give_up()
+        handover.abandon()
         raise
 
 
-def outcome_told(
+def wait_outcome(
     buffer: WriteBuffer,
-    when_done: Callable[[Callable[[], object]], object],
-    forget: Callable[[Callable[[], object]], object],
+    add_callback: Callable[[Callable[[], object]], object],
+    remove_callback: Callable[[Callable[[], object]], object],
     timeout_s: float | None = None,
 ) -> None:
     """Wait until an outcome is known; whoever stops waiting is forgotten. Raises `RequestTimeout`."""
-    told: CrossThreadFuture[None] = CrossThreadFuture()
-    tell = partial(told.set, None)
+    outcome: CrossThreadFuture[None] = CrossThreadFuture()
+    set_outcome = partial(outcome.set, None)
     buffer.check_may_wait()
     try:
-        when_done(tell)
-        buffer.expect(told)
-        told.wait(timeout_s)
+        add_callback(set_outcome)
+        buffer.fail_when_ended(outcome)
+        outcome.wait(timeout_s)
     except TimeoutError:
         raise RequestTimeout(f"not durable after {timeout_s} s; it may still become so") from None
     finally:
-        if not told.done:
-            forget(tell)
+        if not outcome.is_done:
+            remove_callback(set_outcome)
 
 
 class _Closable(Closeable):
@@ -167,7 +167,7 @@ class _Closable(Closeable):
             self.close()
         else:
             with suppress(TimeoutError, DistributedLogError):
-                self._background.wait(self._abandon(), GIVE_UP_S)
+                self._background.wait(self._abandon(), ABANDON_TIMEOUT_S)
 
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
@@ -195,11 +195,14 @@ class PendingWrite:
         if timeout_s is not None:
             check_wait(timeout_s, "timeout_s")
         if wrong:
-            raise _unexpected(wrong)
+            raise _unexpected_argument(wrong)
         chunk, slot = self._chunk, self._slot
-        if not chunk.done(slot):
-            when_done, forget = partial(chunk.when_done, slot), partial(chunk.forget, slot)
-            outcome_told(chunk.buffer, when_done, forget, timeout_s)
+        if not chunk.is_done(slot):
+            when_done, forget = (
+                partial(chunk.add_done_callback, slot),
+                partial(chunk.remove_done_callback, slot),
+            )
+            wait_outcome(chunk.buffer, when_done, forget, timeout_s)
         return chunk.result(slot)
 
     def exception(
@@ -208,7 +211,7 @@ class PendingWrite:
         """As `result`, but gives the write's error, or None. Raises `RequestTimeout`."""
         check_wait(timeout_s, "timeout_s")
         if wrong:
-            raise _unexpected(wrong)
+            raise _unexpected_argument(wrong)
         try:
             self.result(timeout_s)
         except DistributedLogError as error:
@@ -233,11 +236,13 @@ class PendingWrite:
         """Have it called with this object once the outcome is known: here where it is, else in a thread of
         the namespace's, in order. What it raises is logged."""
         chunk, slot = self._chunk, self._slot
-        if chunk.done(slot):
-            _call(call, self)
+        if chunk.is_done(slot):
+            _run_callback(call, self)
         else:
-            chunk.when_done(slot, partial(chunk.buffer.aside, partial(_call, call, self)))
-            chunk.buffer.push()
+            chunk.add_done_callback(
+                slot, partial(chunk.buffer.call_in_thread, partial(_run_callback, call, self))
+            )
+            chunk.buffer.wake_loop()
 
     def future(self) -> "Future[DLSN]":
         """A `concurrent.futures.Future` in state RUNNING, for `wait` and `as_completed` of that module."""
@@ -262,22 +267,22 @@ class PendingWrite:
 
     def done(self) -> bool:
         """Is the outcome known?"""
-        return self._chunk.done(self._slot)
+        return self._chunk.is_done(self._slot)
 
     def __repr__(self) -> str:
-        return f"PendingWrite({state_of(self)})"
+        return f"PendingWrite({outcome_text(self)})"
 
 
-def _unexpected(wrong: Mapping[str, object]) -> TypeError:
+def _unexpected_argument(wrong: Mapping[str, object]) -> TypeError:
     """As Python has it, with the one spelling of a time limit: that of `concurrent.futures` has no unit."""
     name = next(iter(wrong))
     hint = ": the limit is timeout_s, in seconds" if name == "timeout" else ""
     return TypeError(f"unexpected keyword argument {name!r}{hint}")
 
 
-def _call(call: Callable[[PendingWrite], object], pending: PendingWrite) -> None:
+def _run_callback(callback: Callable[[PendingWrite], object], pending: PendingWrite) -> None:
     try:
-        call(pending)
+        callback(pending)
     except Exception:
         log.exception("a callback of %r failed", pending)
 
@@ -293,23 +298,23 @@ class PendingBulk(Sequence[PendingWrite]):
         Raises `RequestTimeout` when ``timeout_s`` is over: the records may still be written.
         """
         self.wait(timeout_s, **wrong)
-        return self._bulk.whole().result()
+        return self._bulk.writer_bulk().result()
 
     def wait(self, timeout_s: float | None = None, **wrong: Never) -> None:
         """Until `done`. Raises `RequestTimeout` when ``timeout_s`` is over, and nothing else."""
         check_wait(timeout_s, "timeout_s")
         if wrong:
-            raise _unexpected(wrong)
+            raise _unexpected_argument(wrong)
         bulk = self._bulk
-        if not bulk.done():
-            outcome_told(bulk.buffer, bulk.when_done, bulk.forget, timeout_s)
+        if not bulk.is_done():
+            wait_outcome(bulk.buffer, bulk.add_done_callback, bulk.remove_done_callback, timeout_s)
 
     def outcomes(
         self, timeout_s: float | None = None, **wrong: Never
     ) -> list[DLSN | DistributedLogError]:
         """One a record, when all are known. Raises `RequestTimeout` when ``timeout_s`` is over."""
         self.wait(timeout_s, **wrong)
-        return self._bulk.whole().known()
+        return self._bulk.writer_bulk().known_outcomes()
 
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
@@ -318,7 +323,7 @@ class PendingBulk(Sequence[PendingWrite]):
 
     def done(self) -> bool:
         """Are all outcomes known?"""
-        return self._bulk.done()
+        return self._bulk.is_done()
 
     def __len__(self) -> int:
         return self._bulk.length
@@ -326,10 +331,10 @@ class PendingBulk(Sequence[PendingWrite]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        return PendingWrite(*self._bulk.place(index))
+        return PendingWrite(*self._bulk.locate(index))
 
     def __repr__(self) -> str:
-        return f"PendingBulk({len(self)} records, {state_of(self)})"
+        return f"PendingBulk({len(self)} records, {outcome_text(self)})"
 
 
 class LogWriter(_Closable):
@@ -347,9 +352,10 @@ class LogWriter(_Closable):
         if expect is not None:
             return self._background.run(self._buffer.write_after, expect, record)
         self._background.check_may_wait()  # before the record is taken
-        if self._buffer.lone.too_many(time.monotonic()):
+        if self._buffer.waited_writes.record_write(time.monotonic()):
             warnings.warn(
-                f'log "{self._buffer.name}": over {LONE_WRITES_MAX} calls of write a second, each of which '
+                f'log "{self._buffer.name}": over {WAITED_WRITES_PER_S_MAX} calls of write a second, '
+                "each of which "
                 "waits until its record is durable; submit() pipelines",
                 RuntimeWarning,
                 stacklevel=2,
@@ -395,7 +401,7 @@ class LogWriter(_Closable):
         """
         taken = self._append(record)
         if taken is None:
-            taken = self._background.run(self._buffer.append_when_room, record)
+            taken = self._background.run(self._buffer.append_when_capacity, record)
         chunk, slot = taken
         return PendingWrite(chunk, slot)
 
@@ -407,7 +413,7 @@ class LogWriter(_Closable):
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        return self.submit_columns(*columns_of(records))
+        return self.submit_columns(*split_columns(records))
 
     def submit_columns(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
@@ -416,13 +422,13 @@ class LogWriter(_Closable):
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        bulk, taken = self._buffer.offered(txids, payloads)
+        bulk, taken = self._buffer.validate_many(txids, payloads)
         at = 0
-        while at < taken.number:
+        while at < taken.record_count:
             stop = self._buffer.append_many(bulk, taken, at)
             if stop == at:
-                taken.keep()
-                room = self._buffer.append_many_when_room
+                taken.copy_records()
+                room = self._buffer.append_many_when_capacity
                 stop = self._background.run(room, bulk, taken, at)
             at = stop
         return PendingBulk(bulk)
@@ -436,7 +442,7 @@ class LogWriter(_Closable):
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        taken = self._background.run(self._buffer.take_packed, txids, offsets, payloads)
+        taken = self._background.run(self._buffer.submit_packed, txids, offsets, payloads)
         return PendingBulk(taken)
 
     def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
@@ -448,7 +454,7 @@ class LogWriter(_Closable):
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        return PendingBulk(self._background.run(self._buffer.take_set, records))
+        return PendingBulk(self._background.run(self._buffer.submit_set, records))
 
     @property
     def txid_rule(self) -> str:
@@ -540,7 +546,7 @@ class ByteWriter(_Closable, io.RawIOBase):
     """
 
     def __init__(self, background: Background, writer: TrioByteWriter) -> None:
-        self._taken = taken = TakenBytes(writer, background)
+        self._handle = taken = ByteWriterHandle(writer, background)
         super().__init__(background, repr(writer), taken.abort, taken.drop)
         self._writer = writer
 
@@ -583,7 +589,7 @@ class ByteWriter(_Closable, io.RawIOBase):
         """
         if not self.closed:
             try:
-                self._background.run(self._taken.aclose)
+                self._background.run(self._handle.aclose)
             finally:
                 self._gone()
 
@@ -593,7 +599,7 @@ class ByteWriter(_Closable, io.RawIOBase):
         Raises: nothing.
         """
         with suppress(AlreadyClosed):  # with its namespace
-            self._background.run(self._taken.abort)
+            self._background.run(self._handle.abort)
         self._gone()
 
     def _gone(self) -> None:
@@ -635,7 +641,7 @@ class ByteReader(_Closable, io.RawIOBase):
         offset = self._offset
         found = self._background.run(self._reader.read_from, offset, wanted)
         if self._offset != offset:
-            raise InvalidRequest(IN_USE)
+            raise InvalidRequest(READER_IN_USE_TEXT)
         self._offset += len(found)
         return found
 
@@ -689,7 +695,7 @@ class LogReader(_Closable):
     def __init__(self, background: Background, reader: TrioReader) -> None:
         self._reader = reader
         self.incarnation = reader.incarnation
-        self._cursor = Cursor(background, reader)
+        self._cursor = ReadCursor(background, reader)
         super().__init__(background, f'a reader of log "{reader.name}"', self._cursor.aclose)
 
     def __repr__(self) -> str:
@@ -707,9 +713,9 @@ class LogReader(_Closable):
         """
         if wait_s is not None:
             check_wait(wait_s)
-        record = self._cursor.next()
+        record = self._cursor.next_record()
         while record is None and self._background.run(self._cursor.fetch, wait_s):
-            record = self._cursor.next()
+            record = self._cursor.next_record()
         return record
 
     def read_set(self, wait_s: float | None = None) -> list[LogRecord]:
@@ -719,7 +725,7 @@ class LogReader(_Closable):
         AlreadyClosed.
         """
         first = self.read_next(wait_s)
-        return [] if first is None else [first, *self._cursor.rest_of_set(first)]
+        return [] if first is None else [first, *self._cursor.take_rest_of_set(first)]
 
     def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first, then takes what comes until ``wait_s`` after
@@ -732,8 +738,8 @@ class LogReader(_Closable):
         check_wait(wait_s)
         here = len(self._cursor)
         if here < number and (wait_s or not here):
-            self._background.run(self._cursor.gather, number, wait_s)
-        return self._cursor.take(number)
+            self._background.run(self._cursor.fetch_records, number, wait_s)
+        return self._cursor.take_records(number)
 
     def read_columns(self, wait_s: float | None = None) -> Columns | None:
         """The rest of the entry at hand, or the next one, as columns. None as `read_next`.
@@ -741,9 +747,9 @@ class LogReader(_Closable):
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
         check_wait(wait_s)
-        columns = self._cursor.columns()
+        columns = self._cursor.take_columns()
         while columns is None and self._background.run(self._cursor.fetch, wait_s):
-            columns = self._cursor.columns()
+            columns = self._cursor.take_columns()
         return columns
 
     def close(self) -> None:
@@ -752,7 +758,7 @@ class LogReader(_Closable):
         Raises: nothing.
         """
         self._cursor.close()
-        if self._open:
+        if self._is_open:
             with suppress(AlreadyClosed):  # with its namespace
                 self._background.run(self._reader.aclose)
             self._ended()
@@ -761,7 +767,7 @@ class LogReader(_Closable):
         return self
 
     def __next__(self) -> LogRecord:
-        record = self._cursor.next()
+        record = self._cursor.next_record()
         if record is None:
             with suppress(EndOfStream):
                 record = self.read_next()
@@ -886,7 +892,7 @@ class RangeReader(_Closable):
         """
         fetch = partial(self._reader.read_columns_many, bytes_max=bytes_max)
         self._background.run(self._inbox.fill, fetch)
-        return self._inbox.take()
+        return self._inbox.pop_all()
 
     def __iter__(self) -> Iterator[Columns]:
         while found := self.read_columns_many():
@@ -920,7 +926,7 @@ class MultiReader(_Closable):
         Raises: InvalidRequest, AlreadyClosed.
         """
         items = self._inbox.items
-        if not self._open:
+        if not self._is_open:
             items.clear()
         if not items:
             fetch = partial(self._reader.next_many, wait_s)
@@ -977,7 +983,7 @@ class LogWatch(_Closable):
         Raises: QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
-        found = self._inbox.take()
+        found = self._inbox.pop_all()
         return found[0] if found else None
 
     def __iter__(self) -> Iterator[LogChange]:
@@ -1012,7 +1018,7 @@ class SegmentWatch(_Closable):
         Raises: LogDeleted, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
         self._background.run(self._inbox.fill_one, partial(self._watch.next, wait_s))
-        found = self._inbox.take()
+        found = self._inbox.pop_all()
         return found[0] if found else None
 
     def __iter__(self) -> Iterator[SegmentChange]:
@@ -1057,7 +1063,7 @@ class Subscription(_Closable):
 
         Raises: SubscriptionLost, QuorumUnreachable, AlreadyClosed.
         """
-        if self._open:
+        if self._is_open:
             try:
                 self._background.run(self._subscription.aclose)
             finally:
@@ -1103,7 +1109,7 @@ class WorkClaim:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self._background.run(self._claim.leave, kind is not None)
+        self._background.run(self._claim.exit_block, kind is not None)
 
     def open_reader(self, *, rest: bool = False) -> RangeReader:
         """What it holds, entry by entry as columns, open; use it in a ``with``. May hold no record.
@@ -1150,7 +1156,7 @@ class WorkQueue(_Closable):
         return repr(self._queue)
 
     def claim(
-        self, *, bytes_max: int = STRETCH_BYTES, wait_s: float | None = None
+        self, *, bytes_max: int = ITEM_BYTES, wait_s: float | None = None
     ) -> WorkClaim | None:
         """The next stretch, of about ``bytes_max``; None when ``wait_s`` is over (None: no limit; 0: what is
         here), or when a sealed log was handled to its end.
@@ -1158,12 +1164,12 @@ class WorkQueue(_Closable):
         Raises: LogNotFound, InvalidRequest, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         call = partial(self._queue.claim, bytes_max=bytes_max, wait_s=wait_s)
-        handover = hand_over_claim(self._background, call)
+        handover = pending_claim(self._background, call)
         try:
-            found = outcome_of(self._background, handover.begin())
+            found = outcome_of(self._background, handover.start())
             return None if found is None else WorkClaim(self._background, found)
         except BaseException:
-            handover.give_up()
+            handover.abandon()
             raise
 
     def __iter__(self) -> Self:
@@ -1212,7 +1218,7 @@ class Positions:
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, positions: TrioPositions) -> None:
-        background.use(self)
+        background.register_user(self)
         self._background = background
         self._positions = positions
 
@@ -1272,7 +1278,7 @@ class Log:
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace, log: TrioLog) -> None:
-        background.use(self)
+        background.register_user(self)
         self._background = background
         self._namespace = namespace
         self._log = log
@@ -1388,7 +1394,7 @@ class Log:
         """
         return self._background.run(self._log.count, from_, to)
 
-    def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
+    def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
@@ -1602,7 +1608,7 @@ class Log:
         """
         return self._background.run(self._log.discard_segments, segments)
 
-    def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
+    def collect_unlinked(self, *, older_than_s: float = STAGED_MAX_AGE_S) -> int:
         """Delete segments that nobody will link: their version or a later one is in, or they are too old.
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, InvalidRequest, AlreadyClosed.
@@ -1616,7 +1622,7 @@ class Namespace:
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def __init__(self, background: Background, namespace: TrioNamespace) -> None:
-        background.use(self)
+        background.register_user(self)
         self._background = background
         self._namespace = namespace
 
@@ -1755,14 +1761,14 @@ class _Opened(Generic[T]):
     """A context manager over one that the background loop holds. Once only."""
 
     def __exit__(self, *_: object) -> None:
-        assert self._held is not None
+        assert self._context is not None
         background = self._background
         background.check_may_wait()  # else it would be left half closed
         try:
             with suppress(AlreadyClosed):
                 background.settle(EXIT_S_MAX).wait()
-            report_left(background)
-            outcome_of(background, self._held.leave())
+            log_lost_records(background)
+            outcome_of(background, self._context.request_exit())
         finally:
             self._stop()
 
@@ -1780,16 +1786,16 @@ class _Opened(Generic[T]):
         self._manager = manager
         self._wrap = wrap
         self._background = Background(name, quick_switches=True)
-        self._background.use(self)
-        self._held: HeldContext[Any] | None = None
+        self._background.register_user(self)
+        self._context: BackgroundContext[Any] | None = None
 
     def __enter__(self) -> T:
-        if self._held is not None:
+        if self._context is not None:
             raise InvalidRequest("it is entered once; open another one")
         try:
             self._background.start()
-            self._held = HeldContext(self._background, self._manager)
-            entered = outcome_of(self._background, self._held.entered)
+            self._context = BackgroundContext(self._background, self._manager)
+            entered = outcome_of(self._background, self._context.enter_outcome)
             return self._wrap(self._background, entered)
         except BaseException:
             self._stop()

@@ -16,21 +16,29 @@ from .ledger.declarations.options import LedgerOptions
 from .ledger.ledger_client import start_client
 from .log.declarations.options import LogOptions
 from .log.limits.memory_budget import PROCESS_BYTES_MAX
-from .log.model.stored_settings import refuse_stored_only
+from .log.model.stored_settings import reject_stored_only
 from .log.namespace import Namespace
 from .log.services.log_metrics import Registry, register, unregister
 from .metadata.client.metadata_client import MetadataClient
-from .runtime.declarations.options import MIB, Options, check, names, option, overlaid, unknown
+from .runtime.declarations.options import (
+    MIB,
+    Options,
+    check,
+    option,
+    option_names,
+    unknown_option_error,
+    with_overrides,
+)
 from .runtime.interfaces.errors import DistributedLogError
 from .runtime.interfaces.host import Host
 from .runtime.interfaces.log_lines import get_logger
 from .runtime.machine import client_host, process_name
 from .runtime.net.rpc import Endpoint
 from .runtime.protocol.handshake import Hello
-from .runtime.schedule.background_loop import EXIT_S_MAX, told
+from .runtime.schedule.background_loop import EXIT_S_MAX, lost_records_text
 from .uri import NamespaceUri
 
-FIRST_KEY = b"next/ledger"
+OPENING_KEY = b"next/ledger"
 """Read once at opening: who answers tells the cluster's id and our listener's name."""
 
 
@@ -67,7 +75,7 @@ class ClientOptions:
         check(self)
 
 
-Assemble: TypeAlias = Callable[
+NamespaceFactory: TypeAlias = Callable[
     [NamespaceUri, Host, str, ClientOptions, LedgerOptions, LogOptions, trio.Nursery],
     Awaitable[Namespace],
 ]
@@ -81,12 +89,12 @@ def open_direct(
     registry: "Registry | None" = None,
 ) -> AbstractAsyncContextManager[Namespace]:
     """The namespace for as long as the body runs."""
-    return open_by(_assemble, uri, config, host, registry)
+    return open_with_factory(_open_direct_namespace, uri, config, host, registry)
 
 
 @asynccontextmanager
-async def open_by(
-    assemble: Assemble,
+async def open_with_factory(
+    factory: NamespaceFactory,
     uri: NamespaceUri,
     config: Mapping[str, Any] | None,
     host: Host | None,
@@ -100,12 +108,12 @@ async def open_by(
     failure: BaseException | None = None
     async with trio.open_nursery() as nursery:
         try:
-            namespace = await assemble(uri, host, owner, client, ledger, log, nursery)
+            namespace = await factory(uri, host, owner, client, ledger, log, nursery)
             if registry is not None:
                 register(registry, namespace.metrics)
             try:
                 yield namespace
-                await _settle(namespace.context.taken, EXIT_S_MAX)
+                await _wait_settled(namespace.context.unsettled_queues, EXIT_S_MAX)
             finally:
                 namespace.close()
                 if registry is not None:
@@ -119,28 +127,32 @@ async def open_by(
         raise failure
 
 
-async def _settle(taken: WeakSet[Any], timeout_s: float) -> None:
+async def _wait_settled(send_queues: WeakSet[Any], timeout_s: float) -> None:
     """Wait until the records of writers that were left open are durable, and log how many are not.
 
-    ``taken`` has the `Pipeline` of each writer (`LogContext.taken`).
+    ``taken`` has the `Pipeline` of each writer (`LogContext.unsettled_queues`).
     """
-    left_open = [one for one in taken if one.over is None]
+    open_queues = [send_queue for send_queue in send_queues if send_queue.over is None]
 
-    async def wait(records: Any) -> None:
+    async def wait(send_queue: Any) -> None:
         with suppress(DistributedLogError):
-            records.send_open()
-            await records.settle()
+            send_queue.send_open()
+            await send_queue.settle()
 
     with trio.move_on_after(timeout_s):
         async with trio.open_nursery() as nursery:
-            for one in left_open:
-                nursery.start_soon(wait, one)
-    left = {one.name: number for one in left_open if (number := one.records_left)}
-    if left:
-        logger.warning("%s; their writers were left open", told(left))
+            for send_queue in open_queues:
+                nursery.start_soon(wait, send_queue)
+    lost_by_log = {
+        send_queue.name: record_count
+        for send_queue in open_queues
+        if (record_count := send_queue.records_left)
+    }
+    if lost_by_log:
+        logger.warning("%s; their writers were left open", lost_records_text(lost_by_log))
 
 
-async def _assemble(
+async def _open_direct_namespace(
     uri: NamespaceUri,
     host: Host,
     owner: str,
@@ -160,7 +172,7 @@ async def _assemble(
         timeout_s=client.metadata_timeout_s,
     )
     await nursery.start(metadata.run)
-    await metadata.get(FIRST_KEY)
+    await metadata.get(OPENING_KEY)
     ledgers = await start_client(nursery, host, endpoint, metadata, ledger)
     return Namespace(
         uri.path,
@@ -183,10 +195,10 @@ def open_via_proxies(
     registry: "Registry | None" = None,
 ) -> AbstractAsyncContextManager[Namespace]:
     """Open a namespace through proxies, for as long as the body runs."""
-    return open_by(_assemble_proxied, uri, config, host, registry)
+    return open_with_factory(_open_proxied_namespace, uri, config, host, registry)
 
 
-async def _assemble_proxied(
+async def _open_proxied_namespace(
     uri: NamespaceUri,
     host: Host,
     owner: str,
@@ -221,16 +233,25 @@ def split_config(
     config: Mapping[str, Any] | None,
 ) -> tuple[ClientOptions, LedgerOptions, LogOptions]:
     """One flat mapping of options to the parts that own them. Raises `InvalidRequest`."""
-    given = config or {}
-    refuse_stored_only(given)
-    known = [*names(ClientOptions), *names(LedgerOptions), *names(LogOptions)]
-    for name in given:
-        if name not in known:
-            raise unknown(name, known)
+    options_by_name = config or {}
+    reject_stored_only(options_by_name)
+    known_names = [
+        *option_names(ClientOptions),
+        *option_names(LedgerOptions),
+        *option_names(LogOptions),
+    ]
+    for name in options_by_name:
+        if name not in known_names:
+            raise unknown_option_error(name, known_names)
 
     def part(options: Options) -> Options:
-        return overlaid(
-            options, {name: given[name] for name in names(type(options)) if name in given}
+        return with_overrides(
+            options,
+            {
+                name: options_by_name[name]
+                for name in option_names(type(options))
+                if name in options_by_name
+            },
         )
 
     return part(ClientOptions()), part(LedgerOptions()), part(LogOptions())

@@ -20,13 +20,13 @@ from .log.read.log_reader import LogReader, position_after
 from .runtime.interfaces.errors import AlreadyClosed, DistributedLogError, InvalidRequest
 from .runtime.interfaces.log_lines import get_logger
 from .runtime.schedule.background_loop import (
-    INTERRUPTING,
+    INTERRUPTING_TEXT,
     Background,
     CrossThreadFuture,
-    Handover,
     Mutex,
-    interrupts,
-    told,
+    PendingOpen,
+    has_interrupted,
+    lost_records_text,
     uninterrupted,
 )
 
@@ -35,10 +35,12 @@ C = TypeVar("C", bound="Closeable")
 
 log = get_logger("distributedlog.client")
 
-GIVEN_UP_S = 0.1
+CANCELLED_CALL_WAIT_S = 0.1
 """How long a call of a reader waits for another one that was cancelled to end."""
-IN_USE = "another call of this reader is waiting: one thread or task at a time may use it"
-GIVE_UP_S = 2.0
+READER_IN_USE_TEXT = (
+    "another call of this reader is waiting: one thread or task at a time may use it"
+)
+ABANDON_TIMEOUT_S = 2.0
 """How long the end of a block that an exception ends waits until what it opened is given up."""
 
 
@@ -52,27 +54,27 @@ class Closeable:
         self,
         background: Background,
         what: str,
-        give_up: Callable[[], Awaitable[object]],
+        abandon: Callable[[], Awaitable[object]],
         drop: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """``drop``: called in the loop instead of ``give_up`` if the object was dropped unclosed."""
         self._background = background
-        self._give_up = give_up
+        self._abandon_in_loop = abandon
         """In the loop."""
-        self._kept = background.keep(self, drop or give_up)
-        self._on_dropped = weakref.finalize(self, _dropped, background, what, self._kept)
-        self._on_dropped.atexit = False
+        self._drop_ref = background.close_on_drop(self, drop or abandon)
+        self._finalizer = weakref.finalize(self, _abandon_dropped, background, what, self._drop_ref)
+        self._finalizer.atexit = False
 
     @property
-    def _open(self) -> bool:
+    def _is_open(self) -> bool:
         """Is there something to close?"""
-        return self._on_dropped.alive
+        return self._finalizer.alive
 
     def _abandon(self) -> CrossThreadFuture[object]:
         """Have it given up in the loop, whatever becomes of who waits for it; what is returned says when."""
         outcome: CrossThreadFuture[object] = CrossThreadFuture()
         try:
-            self._background.begin(outcome, trio.CancelScope(), self._give_up)
+            self._background.begin(outcome, trio.CancelScope(), self._abandon_in_loop)
         except AlreadyClosed:  # it ended with its namespace
             outcome.set(None)
         self._ended()
@@ -80,99 +82,104 @@ class Closeable:
 
     def _ended(self) -> None:
         """It was closed: nothing is left to give up."""
-        self._on_dropped.detach()
-        self._background.let_go(self._kept)
+        self._finalizer.detach()
+        self._background.unregister(self._drop_ref)
 
 
-def _dropped(background: Background, what: str, kept: "weakref.ref[object]") -> None:
+def _abandon_dropped(
+    background: Background, description: str, drop_ref: "weakref.ref[object]"
+) -> None:
     try:
-        background.post(lambda: background.give_up(kept))
+        background.post(lambda: background.close_dropped(drop_ref))
     except AlreadyClosed:
         return  # it ended with its namespace
-    background.warn(f"{what} was dropped unclosed; it is given up", stacklevel=3)
+    background.warn(f"{description} was dropped unclosed; it is given up", stacklevel=3)
 
 
-def hand_over(
+def pending_open(
     background: Background, wrap: Callable[[Background, T], C], open_it: Callable[[], Awaitable[T]]
-) -> Handover[C]:
+) -> PendingOpen[C]:
     """What ``open_it`` will open in the loop, wrapped, on its way to a caller."""
 
     async def open_and_wrap() -> C:
         return wrap(background, await open_it())
 
-    async def give_up(owned: C) -> None:
-        owned._ended()
-        await owned._give_up()
+    async def give_up(opened_object: C) -> None:
+        opened_object._ended()
+        await opened_object._abandon_in_loop()
 
-    return Handover(background, open_and_wrap, give_up)
+    return PendingOpen(background, open_and_wrap, give_up)
 
 
-def hand_over_claim(
+def pending_claim(
     background: Background, claim: Callable[[], Awaitable[WorkClaim | None]]
-) -> Handover[WorkClaim | None]:
+) -> PendingOpen[WorkClaim | None]:
     """A stretch of a work queue on its way to a caller."""
 
-    async def give_up(claimed: WorkClaim | None) -> None:
-        if claimed is not None:
-            claimed.ungiven()
+    async def give_up(work_claim: WorkClaim | None) -> None:
+        if work_claim is not None:
+            work_claim.return_undelivered()
 
-    return Handover(background, claim, give_up)
+    return PendingOpen(background, claim, give_up)
 
 
 def beside_loop(
     background: Background, call: Callable[[T], object] | None
 ) -> Callable[[T], object] | None:
     """Wrap users' code for the loop: a separate thread calls it."""
-    return None if call is None else lambda value: background.aside(partial(call, value))
+    return None if call is None else lambda value: background.call_in_thread(partial(call, value))
 
 
-def report_left(background: Background) -> None:
+def log_lost_records(background: Background) -> None:
     """Log which records are lost with a namespace that is closed before its writers."""
-    if left := background.not_durable():
-        log.warning("%s; their writers were not closed before their namespace", told(left))
+    if lost_by_log := background.not_durable():
+        log.warning(
+            "%s; their writers were not closed before their namespace",
+            lost_records_text(lost_by_log),
+        )
 
 
 class LocalClusterInfo:
     """A cluster on this machine: where it is, who its nodes are."""
 
     def __init__(self, background: Background, cluster: Any) -> None:
-        background.use(self)
+        background.register_user(self)
         self.uri: str = cluster.uri
         self.proxied_uri: str = cluster.proxied_uri
         self.data: str | None = cluster.data
         self.nodes: list[Any] = cluster.nodes
 
 
-class HeldContext(Generic[T]):
+class BackgroundContext(Generic[T]):
     """An async context manager that is entered, held and left by one task of a background loop."""
 
     def __init__(self, background: Background, manager: AbstractAsyncContextManager[T]) -> None:
-        self.entered: CrossThreadFuture[T] = CrossThreadFuture()
+        self.enter_outcome: CrossThreadFuture[T] = CrossThreadFuture()
         self._background = background
         self._manager = manager
-        self._leave = trio.Event()
-        self.left: CrossThreadFuture[None] = CrossThreadFuture()
+        self._exit_event = trio.Event()
+        self.exit_outcome: CrossThreadFuture[None] = CrossThreadFuture()
         """Set when the manager was left; has what it raised."""
-        self.left.when_done(self._on_left)
-        background.begin(self.left, trio.CancelScope(), self._hold)
+        self.exit_outcome.add_done_callback(self._on_exited)
+        background.begin(self.exit_outcome, trio.CancelScope(), self._run)
 
-    async def _hold(self) -> None:
+    async def _run(self) -> None:
         async with self._manager as value:
-            self.entered.set(value)
-            await self._leave.wait()
+            self.enter_outcome.set(value)
+            await self._exit_event.wait()
 
-    def leave(self) -> CrossThreadFuture[None]:
+    def request_exit(self) -> CrossThreadFuture[None]:
         """Ask for the end; what is returned is set when it is reached."""
-        if self.entered.done and not self.left.done:
-            self._background.post(self._leave.set)
-        return self.left
+        if self.enter_outcome.is_done and not self.exit_outcome.is_done:
+            self._background.post(self._exit_event.set)
+        return self.exit_outcome
 
-    def _on_left(self) -> None:
+    def _on_exited(self) -> None:
         try:
-            self.left.result()
-            self.entered.fail(AlreadyClosed("closed while it was being opened"))
+            self.exit_outcome.result()
+            self.enter_outcome.fail(AlreadyClosed("closed while it was being opened"))
         except BaseException as error:
-            self.entered.fail(error)
+            self.enter_outcome.fail(error)
 
 
 class Inbox(Generic[T]):
@@ -184,17 +191,17 @@ class Inbox(Generic[T]):
 
     def __init__(self) -> None:
         self.items: deque[T] = deque()
-        self._filling = trio.Lock()
+        self._fill_lock = trio.Lock()
 
     async def fill(self, fetch: Callable[[], Awaitable[Iterable[T]]]) -> bool:
         """Wait for an item, or until ``fetch`` gave nothing. Return whether there is an item."""
-        await self._begin()
+        await self._acquire()
         try:
             if not self.items:
                 self.items.extend(await fetch())
             return bool(self.items)
         finally:
-            self._filling.release()
+            self._fill_lock.release()
 
     async def fill_one(self, fetch: Callable[[], Awaitable[T | None]]) -> bool:
         """As `fill`; ``fetch`` gives one, or None."""
@@ -205,69 +212,69 @@ class Inbox(Generic[T]):
 
         return await self.fill(fetch_one)
 
-    async def gather(
+    async def fill_until(
         self, enough: Callable[[], bool], fetch: Callable[[], Awaitable[bool]]
     ) -> None:
         """Go on until there is enough, or ``fetch``, which fills it, gave nothing."""
-        await self._begin()
+        await self._acquire()
         try:
             while not enough() and await fetch():
                 pass
         finally:
-            self._filling.release()
+            self._fill_lock.release()
 
-    async def _begin(self) -> None:
+    async def _acquire(self) -> None:
         try:
-            self._filling.acquire_nowait()
+            self._fill_lock.acquire_nowait()
         except trio.WouldBlock:
-            with trio.move_on_after(GIVEN_UP_S):  # a cancelled wait is about to end
-                await self._filling.acquire()
+            with trio.move_on_after(CANCELLED_CALL_WAIT_S):  # a cancelled wait is about to end
+                await self._fill_lock.acquire()
                 return
-            raise InvalidRequest(IN_USE) from None
+            raise InvalidRequest(READER_IN_USE_TEXT) from None
 
-    def take(self) -> list[T]:
+    def pop_all(self) -> list[T]:
         """All that is here."""
-        found: list[T] = []
+        popped: list[T] = []
         with suppress(IndexError):
             while True:
-                found.append(self.items.popleft())
-        return found
+                popped.append(self.items.popleft())
+        return popped
 
 
-class Cursor:
+class ReadCursor:
     """The entries that were fetched for a caller, and where it is in them; nothing once it is closed.
 
-    `next` makes no call between reading the index and storing the next one, so that the interpreter does not
-    switch threads or handle signals there. Threads that use a reader at the same time get each record once,
-    until one of them is refused (`Inbox`), and an interrupt loses no record.
+    `next_record` makes no call between reading the index and storing the next one, so that the interpreter
+    does not switch threads or handle signals there. Threads that use a reader at the same time get each
+    record once, until one of them is refused (`Inbox`), and an interrupt loses no record.
     """
 
     __slots__ = (
-        "_at",
         "_background",
         "_closed",
         "_columns",
-        "_entered",
+        "_fetched",
+        "_in_step",
         "_inbox",
         "_mutex",
         "_reader",
+        "_record_index",
         "_records",
-        "_start",
-        "_waiting",
+        "_start_position",
     )
 
     def __init__(self, background: Background, reader: LogReader) -> None:
         self._background = background
         self._reader = reader
         self._mutex = Mutex()
-        self._entered = False
+        self._in_step = False
         """Somebody is at a step under the mutex, or was and did not come to its end."""
-        self._start = reader.position
+        self._start_position = reader.position
         self._inbox: Inbox[Columns] = Inbox()
-        self._waiting = self._inbox.items
+        self._fetched = self._inbox.items
         self._columns: Columns | None = None
         self._records: list[LogRecord] = []
-        self._at = 0
+        self._record_index = 0
         self._closed = False
 
     # --- in the loop ------------------------------------------------------------------------------
@@ -277,26 +284,26 @@ class Cursor:
         self._check_open()
         return await self._inbox.fill(lambda: self._reader.read_columns_many(wait_s))
 
-    async def gather(self, number: int, wait_s: float | None) -> None:
+    async def fetch_records(self, count: int, wait_s: float | None) -> None:
         """Wait as `LogReader.read_bulk` does, until ``number`` records are here."""
         self._check_open()
-        deadline = trio.current_time() + (wait_s or 0.0)
+        deadline_s = trio.current_time() + (wait_s or 0.0)
 
         async def more() -> bool:
-            here = len(self)
-            patience: float | None = max(0.0, deadline - trio.current_time())
-            if not here and wait_s != 0:
+            fetched_count = len(self)
+            patience: float | None = max(0.0, deadline_s - trio.current_time())
+            if not fetched_count and wait_s != 0:
                 patience = None
             try:
                 found = await self._reader.read_columns_many(patience)
             except DistributedLogError:
-                if here:
+                if fetched_count:
                     return False  # it sticks, and is the next call's
                 raise
-            self._waiting.extend(found)
+            self._fetched.extend(found)
             return bool(found)
 
-        await self._inbox.gather(lambda: len(self) >= number, more)
+        await self._inbox.fill_until(lambda: len(self) >= count, more)
 
     async def aclose(self) -> None:
         """Stop fetching, and forget what is here."""
@@ -311,94 +318,96 @@ class Cursor:
 
     def close(self) -> None:
         """Forget what is here."""
-        self._start = self.position
+        self._start_position = self.position
         self._closed = True
-        self._waiting.clear()
-        self._columns, self._records, self._at = None, [], 0
+        self._fetched.clear()
+        self._columns, self._records, self._record_index = None, [], 0
 
     def __len__(self) -> int:
         """How many records are here."""
-        left = len(self._records) - self._at
-        return left + sum([one.count for one in list(self._waiting)])
+        unread = len(self._records) - self._record_index
+        return unread + sum([columns.count for columns in list(self._fetched)])
 
     @property
     def position(self) -> Position | None:
         """As `LogReader.position`, of what the caller was given."""
         columns = self._columns
         if columns is None:
-            return self._start
-        left = len(self._records) - self._at
-        return position_after(self._reader.incarnation, columns, columns.count - left)
+            return self._start_position
+        unread = len(self._records) - self._record_index
+        return position_after(self._reader.incarnation, columns, columns.count - unread)
 
-    def next(self) -> LogRecord | None:
+    def next_record(self) -> LogRecord | None:
         """The next record, or None when more must be fetched."""
-        records, at = self._records, self._at
+        records, index = self._records, self._record_index
         try:
-            record = records[at]
+            record = records[index]
         except IndexError:
-            return self.next() if self._next_entry() else None
-        self._at = at + 1
+            return self.next_record() if self._next_entry() else None
+        self._record_index = index + 1
         return record
 
     @uninterrupted
     def _next_entry(self) -> bool:
         """Move to the next entry if all records of this one were read; False if there is none."""
         with self._mutex:
-            self._check_entry()
-            found = self._at < len(self._records)  # another thread may have been here
-            if not found and self._waiting:
-                columns = self._waiting[0]
+            self._check_reentry()
+            has_records = self._record_index < len(
+                self._records
+            )  # another thread may have been here
+            if not has_records and self._fetched:
+                columns = self._fetched[0]
                 records = columns.records()
-                self._columns, self._records, self._at = columns, records, 0
-                del self._waiting[0]
-                found = True
-            self._entered = False
-        return found
+                self._columns, self._records, self._record_index = columns, records, 0
+                del self._fetched[0]
+                has_records = True
+            self._in_step = False
+        return has_records
 
-    def _check_entry(self) -> None:
-        if self._entered and interrupts(self._background, depth=1):
+    def _check_reentry(self) -> None:
+        if self._in_step and has_interrupted(self._background, depth=1):
             raise InvalidRequest(
-                f"a reader: {INTERRUPTING}; nothing was read. Set a flag or use another thread"
+                f"a reader: {INTERRUPTING_TEXT}; nothing was read. Set a flag or use another thread"
             )
-        self._entered = True
+        self._in_step = True
 
-    def rest_of_set(self, first: LogRecord) -> list[LogRecord]:
-        """What follows the record that `next` gave, of its set."""
-        found = [first]
-        while found[-1].more and self._at < len(self._records):
-            found.append(self._records[self._at])
-            self._at += 1
-        return found[1:]
+    def take_rest_of_set(self, first: LogRecord) -> list[LogRecord]:
+        """What follows the record that `next_record` gave, of its set."""
+        record_set = [first]
+        while record_set[-1].more and self._record_index < len(self._records):
+            record_set.append(self._records[self._record_index])
+            self._record_index += 1
+        return record_set[1:]
 
-    def take(self, number: int) -> list[LogRecord]:
+    def take_records(self, count: int) -> list[LogRecord]:
         """Up to ``number`` records that are here."""
-        found: list[LogRecord] = []
-        while len(found) < number:
-            stop = min(self._at + number - len(found), len(self._records))
-            records, at = self._records, self._at
-            if at < stop:
-                part = records[at:stop]
-                self._at = stop
-                found += part
+        records_taken: list[LogRecord] = []
+        while len(records_taken) < count:
+            stop = min(self._record_index + count - len(records_taken), len(self._records))
+            records, index = self._records, self._record_index
+            if index < stop:
+                records_slice = records[index:stop]
+                self._record_index = stop
+                records_taken += records_slice
             elif not self._next_entry():
                 break
-        return found
+        return records_taken
 
     @uninterrupted
-    def columns(self) -> Columns | None:
+    def take_columns(self) -> Columns | None:
         """The rest of the entry at hand, or the next one that is here."""
         with self._mutex:
-            self._check_entry()
-            found, stop = self._columns, len(self._records)
-            at, self._at = self._at, stop
-            if at < stop:
-                assert found is not None
-                found = found.cut(at, stop)
-            elif self._waiting:
-                found = self._waiting[0]
-                self._columns, self._records, self._at = found, [], 0
-                del self._waiting[0]
+            self._check_reentry()
+            entry_columns, stop = self._columns, len(self._records)
+            index, self._record_index = self._record_index, stop
+            if index < stop:
+                assert entry_columns is not None
+                entry_columns = entry_columns.cut(index, stop)
+            elif self._fetched:
+                entry_columns = self._fetched[0]
+                self._columns, self._records, self._record_index = entry_columns, [], 0
+                del self._fetched[0]
             else:
-                found = None
-            self._entered = False
-        return found
+                entry_columns = None
+            self._in_step = False
+        return entry_columns

@@ -16,8 +16,8 @@ from .runtime.interfaces.host import Address
 
 DIRECT: Final = ("distributedlog", "distributedlog-bk")
 PROXIED: Final = ("distributedlog+proxy",)
-FORM = "distributedlog://HOST:PORT[,HOST:PORT...]/NAMESPACE"
-_ADDRESS = re.compile(
+URI_FORM = "distributedlog://HOST:PORT[,HOST:PORT...]/NAMESPACE"
+_ADDRESS_PATTERN = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[^\[\]:@/?#\s]+)):(?P<port>[0-9]{1,5})"
 )
 
@@ -33,7 +33,7 @@ class NamespaceUri:
     """The namespace, without outer slashes."""
 
     @property
-    def proxied(self) -> bool:
+    def is_proxied(self) -> bool:
         """Do proxies stand between?"""
         return self.scheme in PROXIED
 
@@ -50,28 +50,32 @@ def format_address(address: Address) -> str:
 def parse_uri(uri: str) -> NamespaceUri:
     """Take a URI apart. Raises `InvalidUri`, which says what is known."""
     if not isinstance(uri, str):
-        raise InvalidUri(f"a namespace URI is text such as {FORM}, not {uri!r}")
-    scheme, separator, rest = uri.partition("://")
+        raise InvalidUri(f"a namespace URI is text such as {URI_FORM}, not {uri!r}")
+    scheme, separator, after_scheme = uri.partition("://")
     if not separator:
-        raise InvalidUri(f"not a namespace URI: {uri[:200]!r}; it looks like {FORM}")
+        raise InvalidUri(f"not a namespace URI: {uri[:200]!r}; it looks like {URI_FORM}")
     scheme = scheme.lower()
     if scheme not in DIRECT + PROXIED:
-        known = ", ".join(f"{name}://" for name in DIRECT + PROXIED)
-        raise InvalidUri(f"unknown scheme {scheme[:40]!r} in {uri[:200]!r}; known are {known}")
-    authority, _, path = rest.partition("/")
+        known_schemes = ", ".join(f"{name}://" for name in DIRECT + PROXIED)
+        raise InvalidUri(
+            f"unknown scheme {scheme[:40]!r} in {uri[:200]!r}; known are {known_schemes}"
+        )
+    authority, _, path = after_scheme.partition("/")
     if not authority or not path.strip("/"):
-        what = "addresses" if not authority else "a namespace"
-        raise InvalidUri(f"{uri[:200]!r} names no {what.removeprefix('a ')}; it looks like {FORM}")
+        missing_part = "addresses" if not authority else "a namespace"
+        raise InvalidUri(
+            f"{uri[:200]!r} names no {missing_part.removeprefix('a ')}; it looks like {URI_FORM}"
+        )
     if "?" in path or "#" in path:
-        raise InvalidUri(f"{uri[:200]!r} has a query or fragment; it looks like {FORM}")
-    addresses = tuple(_address(text, uri) for text in re.split("[;,]", authority) if text)
+        raise InvalidUri(f"{uri[:200]!r} has a query or fragment; it looks like {URI_FORM}")
+    addresses = tuple(_parse_address(text, uri) for text in re.split("[;,]", authority) if text)
     if not addresses:
-        raise InvalidUri(f"{uri[:200]!r} names no addresses; it looks like {FORM}")
+        raise InvalidUri(f"{uri[:200]!r} names no addresses; it looks like {URI_FORM}")
     return NamespaceUri(scheme, tuple(dict.fromkeys(addresses)), check_namespace_path(path))
 
 
-def _address(text: str, uri: str) -> Address:
-    match = _ADDRESS.fullmatch(text)
+def _parse_address(text: str, uri: str) -> Address:
+    match = _ADDRESS_PATTERN.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 65536:
         raise InvalidUri(f"{text[:80]!r} in {uri[:200]!r} is not HOST:PORT")
     return match["v6"] or match["host"], int(match["port"])

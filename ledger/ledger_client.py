@@ -25,9 +25,9 @@ from .declarations.options import LedgerOptions
 from .model import ledger_transactions as transactions
 from .model.ledger_ids import LedgerIds
 from .model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from .model.stored_ledger import NewLedger, StoredLedger, check_custom
+from .model.stored_ledger import NewLedger, StoredLedger, check_custom_metadata
 from .model.striping import Striping
-from .placement.bookie_pool import BookiePool, pool_of
+from .placement.bookie_pool import BookiePool, make_pool
 from .placement.ensemble_placement import choose_ensemble
 from .read.ledger_checker import find_different_copy
 from .read.ledger_reader import LedgerReader
@@ -40,11 +40,11 @@ from .write.ledger_writer import LedgerWriter, WriterServices
 log = get_logger("distributedlog.ledger")
 
 
-def _listed(bookies: Iterable[str]) -> str:
+def _join_names(bookies: Iterable[str]) -> str:
     return ", ".join(bookies) or "none"
 
 
-def _ignore(told: object) -> None:
+def _no_op(value: object) -> None:
     """What nobody asked to be told."""
 
 
@@ -65,11 +65,11 @@ class LedgerClient:
         self._endpoint = endpoint
         self._store = metadata
         self._failures = endpoint.failures
-        self._records = LedgerWatch(metadata, self._failures)
+        self._ledger_watch = LedgerWatch(metadata, self._failures)
         self._nursery: trio.Nursery | None = None
-        self._turn = CallScheduler(pool.gather, pool.send_gathered)
-        self._lacs = ExplicitLacFlusher(pool.gather, pool.send_gathered)
-        self._sweeps = PeriodicChecks(self.options.sweep_s)
+        self._call_scheduler = CallScheduler(pool.gather, pool.send_gathered)
+        self._lac_flusher = ExplicitLacFlusher(pool.gather, pool.send_gathered)
+        self._timeout_checks = PeriodicChecks(self.options.sweep_s)
         self._services = WriterServices(
             metadata,
             pool,
@@ -77,22 +77,24 @@ class LedgerClient:
             host.random,
             RetainedBytes(self.options.kept_bytes_max),
             InFlightBytes(self.options.sent_bytes_max),
-            self._turn,
-            self._lacs,
-            self._sweeps,
+            self._call_scheduler,
+            self._lac_flusher,
+            self._timeout_checks,
         )
-        self._ids = LedgerIds(metadata)
+        self._ledger_ids = LedgerIds(metadata)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run the tasks of writers and readers until cancelled. The pool has its own `run`."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._records.run)
+            await nursery.start(self._ledger_watch.run)
             self._nursery = nursery
-            keep = self._failures.keep
-            nursery.start_soon(keep, "the turns of ledger writers", self._turn.run)
-            nursery.start_soon(keep, "LACs of idle ledgers", self._lacs.run)
+            keep_running = self._failures.keep_running
+            nursery.start_soon(
+                keep_running, "the turns of ledger writers", self._call_scheduler.run
+            )
+            nursery.start_soon(keep_running, "LACs of idle ledgers", self._lac_flusher.run)
             task_status.started()
-            await keep("the deadlines of adds", self._sweeps.run)
+            await keep_running("the deadlines of adds", self._timeout_checks.run)
 
     def gather(self) -> None:
         """What writers send from now on waits for `send_gathered`, which follows before anyone waits."""
@@ -101,11 +103,11 @@ class LedgerClient:
     def send_gathered(self) -> None:
         """Send what was gathered: to each bookie in one call."""
         try:
-            self._lacs.in_beat()
+            self._lac_flusher.flush_with_gathered()
         finally:
             self.pool.send_gathered()
 
-    async def _look_after(self, writer: LedgerWriter) -> None:
+    async def _run_writer(self, writer: LedgerWriter) -> None:
         try:
             await writer.run()
         except* Exception:  # a rule that is broken here is this ledger's end, not everybody's
@@ -126,37 +128,43 @@ class LedgerClient:
         Raises `NotEnoughBookies`, naming who is there; `InvalidRequest` for impossible quorums, or too
         much custom metadata; `CorruptData` where nobody can say whether a placement policy is enforced.
         """
-        check_custom(custom or {})
+        check_custom_metadata(custom or {})
         options = self.options
-        sizes = quorums or (options.ensemble_size, options.write_quorum, options.ack_quorum)
-        if not sizes[0] >= sizes[1] >= sizes[2] >= 1:
-            raise InvalidRequest(f"quorums {sizes}: E >= Qw >= Qa >= 1 must hold")
-        striping = Striping(*sizes)
+        quorum_sizes = quorums or (options.ensemble_size, options.write_quorum, options.ack_quorum)
+        if not quorum_sizes[0] >= quorum_sizes[1] >= quorum_sizes[2] >= 1:
+            raise InvalidRequest(f"quorums {quorum_sizes}: E >= Qw >= Qa >= 1 must hold")
+        striping = Striping(*quorum_sizes)
         candidates = self.pool.ensemble_candidates()
-        chance = self._host.random
+        rng = self._host.random
         policy = self.pool.required_placement()
-        chosen = choose_ensemble(striping, candidates, chance.random, policy)
+        chosen = choose_ensemble(striping, candidates, rng.random, policy)
         if chosen is None:
-            writable = [one for one in candidates if not one.down]
-            wanted = ""
+            writable = [candidate for candidate in candidates if not candidate.is_unavailable]
+            requirement = ""
             if policy.enforced:
-                there = sorted({one.labels.get(policy.level, "") for one in writable} - {""})
-                wanted = f" in {policy.at_least} {policy.level}s, enforced (there are {there})"
+                domains = sorted(
+                    {candidate.labels.get(policy.level, "") for candidate in writable} - {""}
+                )
+                requirement = (
+                    f" in {policy.at_least} {policy.level}s, enforced (there are {domains})"
+                )
             raise NotEnoughBookies(
-                f"a ledger with E={sizes[0]}, Qw={sizes[1]}, Qa={sizes[2]} needs more writable"
-                f" bookies{wanted}: writable {_listed(one.id for one in writable)};"
-                f" unreachable, read-only or leaving {_listed(one.id for one in candidates if one.down)}"
+                f"a ledger with E={quorum_sizes[0]}, Qw={quorum_sizes[1]}, Qa={quorum_sizes[2]} needs "
+                "more writable"
+                f" bookies{requirement}: writable {_join_names(candidate.id for candidate in writable)};"
+                " unreachable, read-only or leaving "
+                f"{_join_names(candidate.id for candidate in candidates if candidate.is_unavailable)}"
             )
         bookies, detached = chosen
-        ledger_id = await self._ids.next()
+        ledger_id = await self._ledger_ids.next()
         metadata = LedgerMetadata(
             ledger_id=ledger_id,
-            ensemble_size=sizes[0],
-            write_quorum=sizes[1],
-            ack_quorum=sizes[2],
+            ensemble_size=quorum_sizes[0],
+            write_quorum=quorum_sizes[1],
+            ack_quorum=quorum_sizes[2],
             ensembles=(Fragment(0, bookies, 0),),
-            key=stored_key(chance.randbytes(16)),
-            creation_token=chance.getrandbits(63),
+            key=stored_key(rng.randbytes(16)),
+            creation_token=rng.getrandbits(63),
             owner=owner,
             incarnation=incarnation,
             created_ms=self._host.wall_ms(),
@@ -168,8 +176,8 @@ class LedgerClient:
         self,
         prepared: NewLedger,
         *,
-        on_confirmed: Callable[[int], None] = _ignore,
-        on_failed: Callable[[DistributedLogError], None] = _ignore,
+        on_confirmed: Callable[[int], None] = _no_op,
+        on_failed: Callable[[DistributedLogError], None] = _no_op,
     ) -> LedgerWriter:
         """The writer of a ledger whose creating transaction succeeded; the only one there will be.
 
@@ -180,11 +188,11 @@ class LedgerClient:
 
         def failed(error: DistributedLogError) -> None:
             if isinstance(error, WriteFailed):  # too few bookies took it, perhaps for its number
-                self._ids.give_up_block()
+                self._ledger_ids.discard_block()
             on_failed(error)
 
         writer = LedgerWriter(prepared, self._services, on_confirmed=on_confirmed, on_failed=failed)
-        self._nursery.start_soon(self._look_after, writer)
+        self._nursery.start_soon(self._run_writer, writer)
         return writer
 
     async def create(
@@ -192,18 +200,18 @@ class LedgerClient:
         *,
         custom: Mapping[str, bytes] | None = None,
         quorums: tuple[int, int, int] | None = None,
-        on_confirmed: Callable[[int], None] = _ignore,
-        on_failed: Callable[[DistributedLogError], None] = _ignore,
+        on_confirmed: Callable[[int], None] = _no_op,
+        on_failed: Callable[[DistributedLogError], None] = _no_op,
     ) -> LedgerWriter:
         """Create a ledger that no log refers to, and write it. Raises as `prepare`, and `VersionConflict`."""
         prepared = await self.prepare(custom=custom, quorums=quorums)
         try:
-            reply = await self._store.transact(prepared.transaction())
+            reply = await self._store.transact(prepared.create_ops())
             succeeded = reply.succeeded
         except OutcomeUnknown:
-            found = await self._records.get(prepared.ledger_id)
+            stored = await self._ledger_watch.get(prepared.ledger_id)
             succeeded = (
-                found is not None and found[0].creation_token == prepared.metadata.creation_token
+                stored is not None and stored[0].creation_token == prepared.metadata.creation_token
             )
         if not succeeded:
             raise VersionConflict(f"ledger {prepared.ledger_id} exists already")
@@ -213,10 +221,10 @@ class LedgerClient:
 
     async def metadata(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """The record and its version. Raises `NoSuchLedger`, also for one that is being deleted."""
-        found = await self._records.get(ledger_id)
-        if found is None or found[0].state is LedgerState.DELETING:
+        stored = await self._ledger_watch.get(ledger_id)
+        if stored is None or stored[0].state is LedgerState.DELETING:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
-        return found
+        return stored
 
     async def find(self, ledger_id: int) -> StoredLedger:
         """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
@@ -241,14 +249,14 @@ class LedgerClient:
         metadata, _ = await self.metadata(ledger_id)
         bookies = metadata.last_fragment.bookies
         wait_s = self.options.connect_timeout_s
-        await self.pool.shown_keys.have(bookies, CapabilityKind.READ, ledger_id, wait_s)
+        await self.pool.capabilities.wait_for_keys(bookies, CapabilityKind.READ, ledger_id, wait_s)
         return LedgerReader(
             metadata,
-            records=self._records,
+            ledger_watch=self._ledger_watch,
             pool=self.pool,
             options=self.options,
             first_poll=int(self._host.random.random() * metadata.ensemble_size),
-            turn=turn,
+            replica_offset=turn,
         )
 
     async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
@@ -270,9 +278,9 @@ class LedgerClient:
             if metadata.closed:
                 return metadata
             if metadata.state is LedgerState.OPEN:
-                marked = transactions.change_ops(metadata, metadata.in_recovery(), version)
+                operations = transactions.change_ops(metadata, metadata.in_recovery(), version)
                 try:
-                    await self._store.transact(marked)
+                    await self._store.transact(operations)
                 except OutcomeUnknown:
                     log.info("ledger %d: whether it is marked is looked up", ledger_id)
                 continue  # read again: from IN_RECOVERY on the writer changes no ensemble
@@ -282,34 +290,34 @@ class LedgerClient:
                 store=self._store,
                 pool=self.pool,
                 options=self.options,
-                chance=self._host.random,
+                rng=self._host.random,
             )
             return await driver.run()
 
     # --- deleting ---------------------------------------------------------------------------------
 
-    async def deletion_share(self, ledger_id: int) -> Transaction:
+    async def delete_ops(self, ledger_id: int) -> Transaction:
         """The share of a transaction that turns it to DELETING, with a to-do a bookie (H21).
 
         For the log that owns it: the owner is not asked. Empty where the ledger is gone already.
         """
-        found = await self._records.get(ledger_id)
-        if found is None or found[0].state is LedgerState.DELETING:
+        stored = await self._ledger_watch.get(ledger_id)
+        if stored is None or stored[0].state is LedgerState.DELETING:
             return Transaction()
-        return transactions.deletion_ops(*found)
+        return transactions.deletion_ops(*stored)
 
     async def delete(self, ledger_id: int) -> None:
         """Delete a ledger that no log refers to (H13). No error where it is gone already."""
         while True:
-            found = await self._records.get(ledger_id)
-            if found is None or found[0].state is LedgerState.DELETING:
+            stored = await self._ledger_watch.get(ledger_id)
+            if stored is None or stored[0].state is LedgerState.DELETING:
                 return
-            if found[0].owner is not None:
+            if stored[0].owner is not None:
                 raise InvalidRequest(
-                    f"ledger {ledger_id} belongs to log {found[0].owner[0]}, segment {found[0].owner[1]}"
+                    f"ledger {ledger_id} belongs to log {stored[0].owner[0]}, segment {stored[0].owner[1]}"
                 )
             try:
-                if (await self._store.transact(transactions.deletion_ops(*found))).succeeded:
+                if (await self._store.transact(transactions.deletion_ops(*stored))).succeeded:
                     return
             except OutcomeUnknown:
                 continue
@@ -323,7 +331,7 @@ async def start_client(
     options: LedgerOptions | None = None,
 ) -> LedgerClient:
     """A client with connections to all bookies; its tasks and theirs run in ``nursery``."""
-    pool = pool_of(endpoint, metadata)
+    pool = make_pool(endpoint, metadata)
     await nursery.start(pool.run)
     ledgers = LedgerClient(host, endpoint, metadata, pool, options)
     await nursery.start(ledgers.run)

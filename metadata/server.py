@@ -11,7 +11,7 @@ import trio
 from ..runtime.disk.node_identity import NodeIdentity, load_identity, new_node_id, store_identity
 from ..runtime.interfaces.errors import ForeignData
 from ..runtime.interfaces.host import Host, Listener
-from ..runtime.net.address_check import AddressCheck, Advertised
+from ..runtime.net.address_check import AddressCheck, AdvertisedAddress
 from .auth.key_space import KeySpace
 from .declarations.options import MetadataOptions
 from .node.metadata_node import MetadataNode
@@ -24,8 +24,8 @@ async def serve_metadata(
     host: Host,
     options: MetadataOptions,
     listeners: Mapping[str, Listener],
-    classes: KeySpace | None = None,
-    addresses: Sequence[Advertised] = (),
+    key_space: KeySpace | None = None,
+    addresses: Sequence[AdvertisedAddress] = (),
     *,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -63,16 +63,16 @@ async def serve_metadata(
         await store_identity(disk, identity)  # durable before any peer receives it (H5)
     if identity.kind != "metadata":
         raise ForeignData(f"this data directory belongs to {identity.kind} {identity.label}")
-    node = MetadataNode(host, options, identity, classes)
+    node = MetadataNode(host, options, identity, key_space)
 
     async def peer_hosts() -> list[str]:
-        return [place[0] for name, place in options.peers.items() if name != options.name]
+        return [address[0] for name, address in options.peers.items() if name != options.name]
 
     check = AddressCheck(host, identity.node_id, lambda: addresses, peer_hosts)
     node.conditions.add_check(check.conditions)
     async with trio.open_nursery() as nursery:
         await nursery.start(_serve, node, listeners)
-        keep = node.endpoint.failures.keep
+        keep = node.endpoint.failures.keep_running
         nursery.start_soon(keep, "the check of its addresses", check.run)
         task_status.started(identity.node_id)
 
@@ -83,13 +83,13 @@ async def _serve(
     *,
     task_status: trio.TaskStatus[None],
 ) -> None:
-    members = await node.members()
+    identity = await node.load_identity()
     async with trio.open_nursery() as nursery:
         session = partial(MetadataSession, node)
         nursery.start_soon(partial(node.endpoint.serve, listeners, session, is_node=node.is_node))
-        if members is not None:
-            await node.become_member(members, nursery)
+        if identity is not None:
+            await node.become_member(identity, nursery)
             task_status.started()
         else:
             task_status.started()
-            await node.become_member(await node.form(), nursery)
+            await node.become_member(await node.bootstrap(), nursery)

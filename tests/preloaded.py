@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
 from distributedlog.cluster.local.child_processes import environment
-from distributedlog.runtime.process.stderr_writer import last_words
+from distributedlog.runtime.process.stderr_writer import drain_stderr
 
 MODULE: Final = "distributedlog.cli.main"
 """What the forked processes run."""
@@ -316,7 +316,7 @@ def _become(message: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        last_words()
+        drain_stderr()
         os._exit(code)
 
 

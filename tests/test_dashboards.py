@@ -87,8 +87,8 @@ def _panel(number: int, rows: Sequence[Metric]) -> dict[str, Any]:
     said = [one.help]
     if one.normal:
         said.append(f"Normal: {one.normal}.")
-    if one.then:
-        said.append(f"Otherwise: {one.then}.")
+    if one.remedy:
+        said.append(f"Otherwise: {one.remedy}.")
     per_line = WIDTH // PANEL
     return {
         "id": number + 1,

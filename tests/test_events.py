@@ -13,20 +13,20 @@ from distributedlog.bookie.declarations import events as bookie_events
 from distributedlog.cluster.declarations import events as cluster_events
 from distributedlog.cluster.process.json_logs import (
     KEYS_MAX,
-    LINES_A_SECOND,
-    LINES_A_WINDOW,
+    LINES_PER_SECOND,
+    LINES_PER_WINDOW,
     TEXT_MAX,
     WINDOW_S,
     JsonFormatter,
-    Sparing,
+    RateLimitFilter,
 )
 from distributedlog.ledger.declarations import events as ledger_events
 from distributedlog.log.declarations import events as log_events
 from distributedlog.metadata.declarations import events as metadata_events
 from distributedlog.proxy.declarations import events as proxy_events
 from distributedlog.runtime.declarations import events as runtime_events
-from distributedlog.runtime.declarations.events import ABOUT, EventDefinition
-from distributedlog.runtime.declarations.options import with_tables
+from distributedlog.runtime.declarations.events import SUBJECT_ATTRIBUTE, EventDefinition
+from distributedlog.runtime.declarations.options import replace_tables
 from distributedlog.runtime.interfaces.log_lines import get_logger
 from tests.parts import files_of
 
@@ -53,12 +53,14 @@ def table(events: tuple[EventDefinition, ...]) -> str:
     for one in events:
         fields = ", ".join(f"`{name}`" for name in one.fields)
         level = logging.getLevelName(one.level).lower()
-        rows.append((f"`{one.name}`", level, one.help, fields, one.then))
+        rows.append((f"`{one.name}`", level, one.help, fields, one.remedy))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def renewed() -> str:
-    return with_tables(DOCUMENT.read_text(), {name: table(rows) for name, rows in TABLES.items()})
+    return replace_tables(
+        DOCUMENT.read_text(), {name: table(rows) for name, rows in TABLES.items()}
+    )
 
 
 def test_the_tables_of_the_document_are_the_codes() -> None:
@@ -70,7 +72,7 @@ def test_names_and_fields_are_fit_to_stay() -> None:
         *vars(logging.makeLogRecord({})),
         "message",
         "asctime",
-        ABOUT,
+        SUBJECT_ATTRIBUTE,
         "event",
         "at",
         "node",
@@ -85,16 +87,16 @@ def test_names_and_fields_are_fit_to_stay() -> None:
 
 
 def _said(part: str) -> Iterator[tuple[str, str, set[str | None]]]:
-    """(where, constant, names of what is given) of each ``EVENT.say(…)`` of a part."""
+    """(where, constant, names of what is given) of each ``EVENT.emit(…)`` of a part."""
     for path in files_of(part):
         text = path.read_text()
-        if ".say(" not in text:
+        if ".emit(" not in text:
             continue  # parsing is most of the cost
         for node in ast.walk(ast.parse(text)):
             if (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
-                and node.func.attr == "say"
+                and node.func.attr == "emit"
             ):
                 constant = ast.unparse(node.func.value)
                 yield f"{path.name}:{node.lineno}", constant, {one.arg for one in node.keywords}
@@ -113,17 +115,17 @@ def test_each_is_said_somewhere_and_always_with_its_fields(part: str) -> None:
     assert {constant for _, constant, _ in said} == set(constants)
 
 
-def _lines(caplog: pytest.LogCaptureFixture, sparing: Sparing) -> list[dict[str, object]]:
+def _lines(caplog: pytest.LogCaptureFixture, sparing: RateLimitFilter) -> list[dict[str, object]]:
     """What would be written of what was said."""
     shown = JsonFormatter("b1")
     return [json.loads(shown.format(one)) for one in caplog.records if sparing.filter(one)]
 
 
 def test_a_line_has_its_event_its_fields_and_utc(caplog: pytest.LogCaptureFixture) -> None:
-    NEWS.say(get_logger("distributedlog.test"), "%s has %d", "a thing", 7, thing="a", number=7)
+    NEWS.emit(get_logger("distributedlog.test"), "%s has %d", "a thing", 7, thing="a", number=7)
     caplog.records[0].created = 1795394467.1209
 
-    [line] = _lines(caplog, Sparing())
+    [line] = _lines(caplog, RateLimitFilter())
     assert line == {
         "at": "2026-11-23T00:41:07.120Z",
         "level": "warning",
@@ -139,7 +141,7 @@ def test_a_line_has_its_event_its_fields_and_utc(caplog: pytest.LogCaptureFixtur
 def test_what_a_peer_said_stays_in_its_line_and_is_cut(caplog: pytest.LogCaptureFixture) -> None:
     """H265: no line of its own, no escape for a terminal, no megabyte."""
     hostile = '"}\n{"event": "x"}\x1b]0;title\x07' + "x" * 10_000
-    NEWS.say(get_logger("distributedlog.test"), "%s", hostile, thing=hostile, number=1)
+    NEWS.emit(get_logger("distributedlog.test"), "%s", hostile, thing=hostile, number=1)
 
     text = JsonFormatter("b1").format(caplog.records[0])
     assert "\n" not in text
@@ -149,39 +151,39 @@ def test_what_a_peer_said_stays_in_its_line_and_is_cut(caplog: pytest.LogCapture
 
 
 def _news(at: float, thing: str) -> logging.LogRecord:
-    made = logging.makeLogRecord({"event": "test.news", ABOUT: thing})
+    made = logging.makeLogRecord({"event": "test.news", SUBJECT_ATTRIBUTE: thing})
     made.created = at
     return made
 
 
 def test_what_repeats_is_left_out_and_counted() -> None:
     """H265. What it is about tells news apart: another bookie's is not left out."""
-    sparing = Sparing()
+    sparing = RateLimitFilter()
     said = [sparing.filter(_news(1000 + number / 100, "b1")) for number in range(500)]
-    assert said == [True] * LINES_A_WINDOW + [False] * (500 - LINES_A_WINDOW)
+    assert said == [True] * LINES_PER_WINDOW + [False] * (500 - LINES_PER_WINDOW)
     assert sparing.filter(_news(1005, "b2"))
 
     after = _news(1000 + WINDOW_S, "b1")
     assert sparing.filter(after)
-    assert vars(after)["suppressed"] == 500 - LINES_A_WINDOW
+    assert vars(after)["suppressed"] == 500 - LINES_PER_WINDOW
 
 
 def test_a_process_says_so_many_lines_a_second() -> None:
-    sparing = Sparing()
+    sparing = RateLimitFilter()
     lines = [logging.makeLogRecord({}) for _ in range(5_000)]
     for one in lines:
         one.created = 1000.5
-    assert sum(map(sparing.filter, lines)) == LINES_A_SECOND
+    assert sum(map(sparing.filter, lines)) == LINES_PER_SECOND
 
     later = logging.makeLogRecord({})
     later.created = 1001.5
     assert sparing.filter(later)
-    assert vars(later)["dropped"] == 5_000 - LINES_A_SECOND
+    assert vars(later)["dropped"] == 5_000 - LINES_PER_SECOND
 
 
 def test_a_clock_that_goes_back_silences_nothing_and_keys_are_bounded() -> None:
-    sparing = Sparing()
-    for _ in range(LINES_A_WINDOW + 1):
+    sparing = RateLimitFilter()
+    for _ in range(LINES_PER_WINDOW + 1):
         sparing.filter(_news(1000, "b1"))
     assert sparing.filter(_news(500, "b1"))
     for number in range(3 * KEYS_MAX):

@@ -33,7 +33,11 @@ from distributedlog.runtime.interfaces.errors import (
     WriteFailed,
     WriterFenced,
 )
-from distributedlog.write_buffer import BUFFER_BYTES_MAX, LONE_WRITES_MAX, LoneWrites
+from distributedlog.write_buffer import (
+    BUFFER_BYTES_MAX,
+    WAITED_WRITES_PER_S_MAX,
+    WaitedWriteCounter,
+)
 from tests.face_world import model_namespace
 
 
@@ -153,7 +157,7 @@ def test_a_loop_of_lone_writes_is_told_of_submit(
     namespace: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H146: a program that relied on a buffered `write` does not become slower without a word."""
-    monkeypatch.setattr("distributedlog.write_buffer.LONE_WRITES_MAX", 20)
+    monkeypatch.setattr("distributedlog.write_buffer.WAITED_WRITES_PER_S_MAX", 20)
     monkeypatch.setattr("distributedlog.blocking.time", SimpleNamespace(monotonic=lambda: 7.0))
     with namespace.open_log("l").open_writer() as writer:
         for _ in range(20):
@@ -167,13 +171,16 @@ def test_a_loop_of_lone_writes_is_told_of_submit(
 
 
 def test_writes_are_counted_by_the_second() -> None:
-    lone = LoneWrites()
+    lone = WaitedWriteCounter()
 
-    slow = [lone.too_many(number / LONE_WRITES_MAX) for number in range(5 * LONE_WRITES_MAX)]
-    fast = [lone.too_many(9 + number / (LONE_WRITES_MAX + 1)) for number in range(1001)]
+    slow = [
+        lone.record_write(number / WAITED_WRITES_PER_S_MAX)
+        for number in range(5 * WAITED_WRITES_PER_S_MAX)
+    ]
+    fast = [lone.record_write(9 + number / (WAITED_WRITES_PER_S_MAX + 1)) for number in range(1001)]
 
     assert not any(slow)
-    assert fast.index(True) == LONE_WRITES_MAX
+    assert fast.index(True) == WAITED_WRITES_PER_S_MAX
     assert sum(fast) == 1
 
 

@@ -324,14 +324,14 @@ def stuck(namespace: Any) -> tuple[Any, trio.Event]:
     """A writer that nothing can be given back for before the event is set in the loop."""
     writer = namespace.open_log("l").open_writer()
     answers = trio.Event()
-    claim = writer._buffer.writer._claim
-    give_back = claim.give_back
+    claim = writer._buffer.writer._log_lock
+    give_back = claim.release
 
     async def late() -> None:
         await answers.wait()
         await give_back()
 
-    claim.give_back = late
+    claim.release = late
     return writer, answers
 
 
@@ -339,7 +339,7 @@ def test_an_exception_in_the_block_waits_two_seconds_and_the_abort_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A metadata quorum that does not answer keeps no program from ending."""
-    monkeypatch.setattr(blocking, "GIVE_UP_S", 0.1)
+    monkeypatch.setattr(blocking, "ABANDON_TIMEOUT_S", 0.1)
     with blocking._Opened(model_namespace(), "test", Namespace) as namespace:
         writer, answers = stuck(namespace)
         with pytest.raises(ValueError, match="mine"), writer:  # noqa: PT012
@@ -355,7 +355,7 @@ def test_a_second_interrupt_ends_the_wait_and_not_the_abort(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        blocking, "GIVE_UP_S", 120.0
+        blocking, "ABANDON_TIMEOUT_S", 120.0
     )  # the interrupt alone can end the wait earlier
     with blocking._Opened(model_namespace(), "test", Namespace) as namespace, alarms():
         writer, answers = stuck(namespace)
@@ -380,14 +380,14 @@ def test_a_cancelled_block_gives_up_and_a_second_cancel_does_not_stop_that() -> 
                 pass
             writer = await log.open_writer()
             answers = trio.Event()
-            claim = writer._buffer.writer._claim
-            give_back = claim.give_back
+            claim = writer._buffer.writer._log_lock
+            give_back = claim.release
 
             async def late() -> None:
                 await answers.wait()
                 await give_back()
 
-            claim.give_back = late  # type: ignore[method-assign]
+            claim.release = late  # type: ignore[method-assign]
 
             async def body() -> None:
                 async with writer:
@@ -487,7 +487,7 @@ def test_a_handler_that_sits_on_a_step_of_one_writer_stops_no_other_one() -> Non
     ):
         with writer._buffer._mutex:  # as on top of `append`
             writer._buffer._chunk.records += (None, b"x")  # so that the loop wants it
-            writer._buffer.push()
+            writer._buffer.wake_loop()
             for _ in range(3):
                 other.write(b"goes on")
             with namespace.open_log("other").open_reader(to="end") as reader:
@@ -921,7 +921,7 @@ def test_a_claim_interrupted_at_any_point_is_had_by_the_next_who_asks() -> None:
 
             assert points_of(lambda: claims[0].give_back(), back) > 10
             claims[0].done()
-            assert queue.state().line == ()
+            assert queue.state().items == ()
 
 
 def test_a_commit_interrupted_at_any_point_leaves_the_subscription_in_use() -> None:
@@ -976,7 +976,7 @@ def test_a_namespace_interrupted_at_any_point_of_its_life_ends() -> None:
     assert 100 < nth < 1999
     for background in opened:
         background.stop(10)
-        hops = background._hops
+        hops = background._callback_queue
         if hops is not None:
             with pytest.raises(OSError):
                 ends_soon(hops)

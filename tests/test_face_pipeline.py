@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distributedlog import DLSN, LogRecord, SegmentRange, SegmentToken, blocking
-from distributedlog.log.model.stored_settings import SHARED
+from distributedlog.log.model.stored_settings import STORABLE
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     EndOfStream,
@@ -338,7 +338,7 @@ HEEDED: dict[str, tuple[dict[str, Any], Any]] = {
 
 
 def test_each_option_that_is_stored_has_its_scenario() -> None:
-    assert set(HEEDED) == set(SHARED)
+    assert set(HEEDED) == set(STORABLE)
 
 
 @pytest.mark.parametrize("option", list(HEEDED))

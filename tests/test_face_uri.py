@@ -16,11 +16,11 @@ def test_the_forms_of_the_product_page() -> None:
     uri = parse_uri("distributedlog://a:1;b:2;[::1]:3;a:1/name/space/")
 
     assert uri.addresses == (("a", 1), ("b", 2), ("::1", 3))
-    assert (uri.path, uri.proxied) == ("name/space", False)
+    assert (uri.path, uri.is_proxied) == ("name/space", False)
     assert str(uri) == "distributedlog://a:1,b:2,[::1]:3/name/space"  # a shell takes it unquoted
     assert parse_uri(str(uri)) == uri
-    assert not parse_uri("distributedlog-bk://a:1/ns").proxied
-    assert parse_uri("distributedlog+proxy://a:1/ns").proxied
+    assert not parse_uri("distributedlog-bk://a:1/ns").is_proxied
+    assert parse_uri("distributedlog+proxy://a:1/ns").is_proxied
 
 
 @pytest.mark.parametrize("uri", ["kafka://a:1/ns", "http://a:1/ns", "distributedlog-zk://a:1/ns"])

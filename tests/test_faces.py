@@ -10,7 +10,7 @@ import pytest
 
 import distributedlog
 from distributedlog import aio, blocking
-from distributedlog.generate_api_variants import FACES, asyncio_face, blocking_face
+from distributedlog.generate_api_variants import API_CLASSES, asyncio_module, blocking_module
 from distributedlog.runtime.interfaces import errors
 
 BY_FACE = {
@@ -20,7 +20,7 @@ BY_FACE = {
 """What differs, and why."""
 
 
-@pytest.mark.parametrize("made", [asyncio_face, blocking_face])
+@pytest.mark.parametrize("made", [asyncio_module, blocking_module])
 def test_what_is_made_is_current(made: Any) -> None:
     path, text = made()
 
@@ -44,7 +44,7 @@ def surface(kind: type[Any], left_out: str = "") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "left_out"), [(face[0], face[2]) for face in FACES])
+@pytest.mark.parametrize(("kind", "left_out"), [(face[0], face[2]) for face in API_CLASSES])
 def test_the_three_faces_have_the_same_calls(kind: type[Any], left_out: str) -> None:
     trio = surface(kind, left_out)
 
@@ -52,7 +52,7 @@ def test_the_three_faces_have_the_same_calls(kind: type[Any], left_out: str) -> 
     assert surface(getattr(blocking, kind.__name__)) == trio
 
 
-FACED = [(face[0].__name__, face[2]) for face in FACES]
+FACED = [(face[0].__name__, face[2]) for face in API_CLASSES]
 
 
 @pytest.mark.parametrize(("kind", "left_out"), FACED)
@@ -60,7 +60,7 @@ def test_every_public_call_says_what_it_raises(kind: str, left_out: str) -> None
     """The last paragraph of its docstring, in each face the same: ``Raises:``, errors by name, or nothing."""
     said: list[dict[str, str]] = []
     for face in (distributedlog, aio, blocking):
-        trio = next(one[0] for one in FACES if one[0].__name__ == kind)
+        trio = next(one[0] for one in API_CLASSES if one[0].__name__ == kind)
         of: dict[str, str] = {}
         for name, member in inspect.getmembers(
             trio if face is distributedlog else getattr(face, kind)
@@ -139,7 +139,7 @@ def test_the_faces_export_the_same_names() -> None:
     assert set(aio.__all__) <= set(distributedlog.__all__)
 
 
-@pytest.mark.parametrize(("kind", "left_out"), [(face[0], face[2]) for face in FACES])
+@pytest.mark.parametrize(("kind", "left_out"), [(face[0], face[2]) for face in API_CLASSES])
 def test_what_a_public_call_gives_is_exported(kind: type[Any], left_out: str) -> None:
     """So it has a name for annotations, and stands in the pages that are made from docstrings."""
     found = set()

@@ -11,16 +11,21 @@ import trio.testing
 from prometheus_client.parser import text_string_to_metric_families
 
 from distributedlog.bookie.declarations.metrics import METRICS as BOOKIE
-from distributedlog.cluster.node.node_pages import pages_of, why_not_ready
+from distributedlog.cluster.node.node_pages import node_pages, not_ready_reasons
 from distributedlog.cluster.repair.repair_metrics import METRICS as REPAIR
 from distributedlog.gateway.metrics import METRICS as GATEWAY
 from distributedlog.log.services.log_metrics import METRICS as CLIENT
 from distributedlog.metadata.declarations.metrics import METRICS as METADATA
 from distributedlog.proxy.declarations.metrics import METRICS as PROXY
 from distributedlog.runtime.declarations.health_conditions import KINDS, Code
-from distributedlog.runtime.declarations.meters import SECONDS, Buckets, Metric, samples
-from distributedlog.runtime.declarations.metrics_text import text_of
-from distributedlog.runtime.declarations.options import with_tables
+from distributedlog.runtime.declarations.meters import (
+    DURATION_BUCKETS_S,
+    DurationHistogram,
+    Metric,
+    samples,
+)
+from distributedlog.runtime.declarations.metrics_text import metrics_text
+from distributedlog.runtime.declarations.options import replace_tables
 from distributedlog.spark.monitor.query_metrics import METRICS as SPARK
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "reference" / "metrics.md"
@@ -45,13 +50,13 @@ def table(metrics: tuple[Metric, ...]) -> str:
     for one in metrics:
         name, value = one.label
         shown = f"`{one.name}{{{name}={value}}}`" if name else f"`{one.name}`"
-        rows.append((shown, one.kind, one.help, one.normal, one.then))
+        rows.append((shown, one.kind, one.help, one.normal, one.remedy))
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def renewed() -> str:
     made = {name: table(rows) for name, rows in TABLES.items()}
-    return with_tables(DOCUMENT.read_text(), {**made, "conditions": conditions()})
+    return replace_tables(DOCUMENT.read_text(), {**made, "conditions": conditions()})
 
 
 def conditions() -> str:
@@ -73,22 +78,22 @@ def test_names_are_as_prometheus_wants_them(part: str) -> None:
         assert one.name.endswith("_total") == (one.kind == "counter")
         assert not re.search(r"_(ms|us|s|kb|mb)(_|$)", one.name)
         assert one.help.endswith(".")
-        assert bool(one.normal) or not one.then or part == "bookie"
+        assert bool(one.normal) or not one.remedy or part == "bookie"
     keys = [(one.name, one.label) for one in TABLES[part]]
     assert len(set(keys)) == len(keys)
 
 
 def test_a_histogram_says_what_was_observed() -> None:
-    buckets = Buckets()
+    buckets = DurationHistogram()
     buckets.observe(0.00001)
-    buckets.observe(SECONDS[3], 2)
+    buckets.observe(DURATION_BUCKETS_S[3], 2)
     buckets.observe(1000.0)
     row = Metric("dlog_bookie_x_seconds", "histogram", "x", "X.")
-    [found] = samples((row,), {"x": buckets.said()})
-    text = text_of([found], {"name": "b"}).decode()
+    [found] = samples((row,), {"x": buckets.snapshot()})
+    text = metrics_text([found], {"name": "b"}).decode()
     counts = dict(re.findall(r'x_seconds_bucket\{le="([^"]+)"\} ([0-9.]+)', text))
     assert float(counts["5e-05"]) == 1
-    assert float(counts[str(SECONDS[3])]) == 3
+    assert float(counts[str(DURATION_BUCKETS_S[3])]) == 3
     assert float(counts["+Inf"]) == 4
     assert "dlog_bookie_x_seconds_count 4.0" in text
 
@@ -112,7 +117,7 @@ def test_what_a_node_of_another_version_says_is_left_out(said: dict[str, object]
 
 def test_names_full_of_markup_stay_names() -> None:
     name = 'a"b\\c\nd<img src=x>'
-    text = text_of([], {"name": name}).decode()
+    text = metrics_text([], {"name": name}).decode()
     [info] = [one for one in text_string_to_metric_families(text) if one.name == "dlog_node_info"]
     assert info.samples[0].labels["name"] == name
 
@@ -134,20 +139,20 @@ def test_names_full_of_markup_stay_names() -> None:
     ],
 )
 def test_who_should_get_work(kind: str, info: dict[str, object], ready: bool) -> None:
-    assert (why_not_ready(kind, info) == []) == ready
+    assert (not_ready_reasons(kind, info) == []) == ready
 
 
 async def test_a_node_that_starts_is_not_ready_and_has_no_numbers() -> None:
     from distributedlog.runtime.machine import real_host
 
-    pages = pages_of(real_host("n"), "b1", [])
+    pages = node_pages(real_host("n"), "b1", [])
     assert (await pages["/ready"]()).status == 503
     assert (await pages["/health"]()).status == 503
     assert b'kind="starting"' in (await pages["/metrics"]()).body
 
 
 async def test_a_page_is_asked_once_a_second(autojump_clock: trio.testing.MockClock) -> None:
-    from distributedlog.cluster.node.node_pages import Once
+    from distributedlog.cluster.node.node_pages import CachedPage
     from distributedlog.cluster.process.http_server import NodePage
 
     asked = 0
@@ -158,7 +163,7 @@ async def test_a_page_is_asked_once_a_second(autojump_clock: trio.testing.MockCl
         await trio.sleep(0.01)
         return NodePage(200, b"%d" % asked)
 
-    once = Once(ask)
+    once = CachedPage(ask)
     async with trio.open_nursery() as nursery:
         for _ in range(200):
             nursery.start_soon(once.page)
@@ -227,8 +232,10 @@ def test_promtool_takes_the_rules_and_raises_each_alert() -> None:
 @pytest.mark.parametrize("part", TABLES)
 def test_promtool_takes_what_the_tables_print(part: str) -> None:
     rows = TABLES[part]
-    said = {one.key: Buckets().said() if one.kind == "histogram" else 1 for one in rows}
-    promtool("check", "metrics", given=text_of(samples(rows, said), {"name": part}))
+    said = {
+        one.key: DurationHistogram().snapshot() if one.kind == "histogram" else 1 for one in rows
+    }
+    promtool("check", "metrics", given=metrics_text(samples(rows, said), {"name": part}))
 
 
 if __name__ == "__main__":

@@ -19,17 +19,17 @@ from distributedlog.cli.server.node_settings import check_options, read_file, sp
 from distributedlog.cluster.declarations.config import overlay
 from distributedlog.cluster.declarations.options import BookieNodeConfig, ProxyNodeConfig
 from distributedlog.connect import split_config
-from distributedlog.generate_api_variants import FACES
+from distributedlog.generate_api_variants import API_CLASSES
 from distributedlog.log.interfaces.open_call import Opening
 from distributedlog.proxy.client.proxied_namespace import ProxiedLog, ProxiedNamespace
 from distributedlog.runtime.declarations.options import (
     COUNT_LIMIT,
     DURATION_S_MAX,
     EIB,
-    described,
     is_number,
-    overlaid,
-    typed,
+    option_fields,
+    parse_value,
+    with_overrides,
 )
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from tests.face_world import model_namespace
@@ -41,14 +41,14 @@ NEEDED: dict[type, dict[str, Any]] = {BookieNodeConfig: {"name": "b", "metadata"
 OPTIONS = [
     pytest.param(cls, one, id=f"{part}-{one.name}")
     for part, cls in PARTS.items()
-    for one in described(cls)
+    for one in option_fields(cls)
     if is_number(one)
 ]
 
 
 def made(cls: type, **given: Any) -> Any:
     """A part's options with some replaced."""
-    return overlaid(cls(**NEEDED.get(cls, {})), given)
+    return with_overrides(cls(**NEEDED.get(cls, {})), given)
 
 
 # --- options --------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_infinity_is_never_for_retention_and_holds_alone() -> None:
     assert [
         one.name
         for cls in PARTS.values()
-        for one in described(cls)
+        for one in option_fields(cls)
         if one.metadata["infinite"] is not None
     ] == ["retention_s", "hold_max_s"]
 
@@ -95,7 +95,7 @@ def test_a_bookies_settings_are_refused_wherever_they_are_written(
     tmp_path: Path, name: str, value: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=name):
-        split_settings({name: typed(value)}, "--set")
+        split_settings({name: parse_value(value)}, "--set")
     for number in (value, f'"{value}"'):
         if value.startswith("1e400"):
             number = f'"{value}"'
@@ -152,7 +152,7 @@ def numbers_of(kind: type[Any], left_out: str = "") -> Iterator[tuple[str, str]]
 
 NUMBERS = [
     (cls.__name__, name, parameter)
-    for cls, _, left_out in FACES
+    for cls, _, left_out in API_CLASSES
     for name, parameter in numbers_of(cls, left_out)
 ]
 OTHER_ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -303,7 +303,7 @@ def test_calls_through_proxies_refuse_them_before_they_are_sent(
 
     through = object.__new__(kind)
     if kind is ProxiedLog:
-        through._through = SimpleNamespace(
+        through._namespace = SimpleNamespace(
             make_call=make_call, context=SimpleNamespace(random=Random(1))
         )
         through.name, through.incarnation = "l", None

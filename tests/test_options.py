@@ -12,13 +12,18 @@ from distributedlog.ledger.declarations.options import LedgerOptions
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.model.stored_settings import (
     QUORUMS,
-    SHARED,
+    STORABLE,
     MergingOptions,
     RetentionOptions,
 )
 from distributedlog.metadata.declarations.options import RaftOptions
 from distributedlog.proxy.declarations.options import ProxyOptions
-from distributedlog.runtime.declarations.options import described, legal, table, with_tables
+from distributedlog.runtime.declarations.options import (
+    describe_legal_values,
+    markdown_table,
+    option_fields,
+    replace_tables,
+)
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "reference" / "options.md"
 PARTS: dict[str, type] = {
@@ -36,7 +41,9 @@ PARTS: dict[str, type] = {
 
 def renewed() -> str:
     """The document with its tables as the code has them."""
-    return with_tables(DOCUMENT.read_text(), {name: table(cls) for name, cls in PARTS.items()})
+    return replace_tables(
+        DOCUMENT.read_text(), {name: markdown_table(cls) for name, cls in PARTS.items()}
+    )
 
 
 def test_the_tables_of_the_document_are_the_codes() -> None:
@@ -45,10 +52,10 @@ def test_the_tables_of_the_document_are_the_codes() -> None:
 
 @pytest.mark.parametrize("cls", [*PARTS.values(), RaftOptions])
 def test_every_option_says_its_unit_and_reason(cls: type) -> None:
-    for one in described(cls):
+    for one in option_fields(cls):
         assert one.metadata["reason"]
         assert one.metadata["unit"] or isinstance(one.default, bool | str)
-        assert legal(one)
+        assert describe_legal_values(one)
 
 
 def test_a_client_gives_each_option_to_one_part() -> None:
@@ -56,7 +63,7 @@ def test_a_client_gives_each_option_to_one_part() -> None:
     names = [
         one.name
         for part in ("client", "log", "retention", "merging", "ledger")
-        for one in described(PARTS[part])
+        for one in option_fields(PARTS[part])
     ]
 
     assert len(set(names)) == len(names)
@@ -66,7 +73,7 @@ def test_the_document_names_each_option_that_may_be_stored() -> None:
     _, after = DOCUMENT.read_text().split("### Log options\n", 1)
     said, _ = after.split("<!-- log -->", 1)
 
-    assert [name for name in (*SHARED, *QUORUMS) if f"`{name}`" not in said] == []
+    assert [name for name in (*STORABLE, *QUORUMS) if f"`{name}`" not in said] == []
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def test_a_write_buffer_refuses_records_with_the_error_that_ended_its_writer() -
             found = buffer.append(rec(1))
             assert found is not None
             chunk, _ = found
-            buffer.writer.pipeline.fail(WriteFailed("the model"))
+            buffer.writer.send_queue.fail(WriteFailed("the model"))
             await buffer.abort()
             for callback in background.posted:
                 callback()

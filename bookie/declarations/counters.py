@@ -53,7 +53,7 @@ class BookieHealth:
     """Of the background work of its node."""
     stats: Stats = field(default_factory=Stats)
     conditions: NodeConditions = field(default_factory=NodeConditions)
-    """Those that `Store.what_is_wrong` does not compute itself."""
+    """Those that `BookieStore.health_conditions` does not compute itself."""
 
     def __post_init__(self) -> None:
         """Report failed background work among the conditions."""

@@ -14,7 +14,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.events import READ_ONLY, WRITABLE
 
 MIB = 1024 * 1024
-_NOT_SPACE = frozenset({Code.READ_ONLY_REQUESTED, Code.DISK_READ_ERRORS})
+_NON_SPACE_CODES = frozenset({Code.READ_ONLY_REQUESTED, Code.DISK_READ_ERRORS})
 """Conditions that free space does not end."""
 INDEX_FREE_BYTES_MIN = 64 * MIB
 """At most: below it, or below ``free_bytes_min`` where that is less, a checkpoint may find no room."""
@@ -23,7 +23,7 @@ CHECKPOINTS_BEHIND_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class DiskSpaceFacts:
     """What is known of a bookie's room."""
 
     journal_free_bytes: int
@@ -50,17 +50,17 @@ class BookieDiskSpace:
     """The room of one bookie: is it read-only, and why.
 
     Its parts tell what they have met; ``measure`` gives the facts that are not told, and is asked at each
-    `look`.
+    `check`.
     """
 
-    def __init__(self, bookie_id: str, measure: Callable[[], Facts]) -> None:
+    def __init__(self, bookie_id: str, measure: Callable[[], DiskSpaceFacts]) -> None:
         self.bookie_id = bookie_id
         self.read_only = False
         """No normal adds."""
         self.conditions: tuple[HealthCondition, ...] = ()
         """Why."""
         self._listeners: list[Callable[[], None]] = []
-        self.short = False
+        self.is_low = False
         """No normal adds for want of room: whatever gives some back goes at full speed."""
         self.index_is_behind = False
         """No adds at all: too much of the index waits in memory."""
@@ -77,13 +77,13 @@ class BookieDiskSpace:
         """Call ``on_change`` whenever `read_only` has changed."""
         self._listeners.append(on_change)
 
-    def note_next_file(self, *, missing: bool) -> None:
+    def set_next_file_missing(self, *, missing: bool) -> None:
         """The journal found no room for another file, or room again."""
         if self.no_next_file != missing:
             self.no_next_file = missing
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Is there room for normal adds? Fences and recovery adds go on without."""
         facts = replace(
             self._measure(),
@@ -93,17 +93,19 @@ class BookieDiskSpace:
             suspect=self.suspect,
         )
         conditions = read_only_conditions(facts)
-        before = self.conditions
-        if new := [one for one in conditions if one not in before]:
-            why = "; ".join(texts_of(new))
-            READ_ONLY.say(log, "bookie %s: %s", self.bookie_id, why, bookie=self.bookie_id, why=why)
-        elif before and not conditions:
-            WRITABLE.say(
+        conditions_before = self.conditions
+        if new_conditions := [item for item in conditions if item not in conditions_before]:
+            reason = "; ".join(texts_of(new_conditions))
+            READ_ONLY.emit(
+                log, "bookie %s: %s", self.bookie_id, reason, bookie=self.bookie_id, why=reason
+            )
+        elif conditions_before and not conditions:
+            WRITABLE.emit(
                 log, "bookie %s takes new entries again", self.bookie_id, bookie=self.bookie_id
             )
         self.conditions = conditions
         changed, self.read_only = self.read_only != bool(conditions), bool(conditions)
-        self.short = any(one.code not in _NOT_SPACE for one in conditions)
+        self.is_low = any(item.code not in _NON_SPACE_CODES for item in conditions)
         self.index_is_behind = index_is_behind(facts)
         if changed:
             for on_change in self._listeners:
@@ -112,8 +114,8 @@ class BookieDiskSpace:
     def refusal(self, *, recovery: bool) -> DistributedLogError | None:
         """Why no add is taken now, or none that is not a recovery's; None: they are."""
         if self.read_only and not recovery:
-            why = "; ".join(texts_of(self.conditions))
-            return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: {why}")
+            reason = "; ".join(texts_of(self.conditions))
+            return BookieReadOnly(f"bookie {self.bookie_id} takes no new entries: {reason}")
         if self.index_is_behind:
             return TooBusy(
                 f"bookie {self.bookie_id}: its index cannot follow, its disk may be full"
@@ -121,32 +123,34 @@ class BookieDiskSpace:
         return None
 
 
-def read_only_conditions(facts: Facts) -> tuple[HealthCondition, ...]:
+def read_only_conditions(facts: DiskSpaceFacts) -> tuple[HealthCondition, ...]:
     """Return why this bookie takes no new entries, empty if it takes them."""
-    found: list[HealthCondition] = []
+    conditions: list[HealthCondition] = []
     if facts.journal_free_bytes < facts.free_bytes_min:
-        found.append(condition(Code.JOURNAL_DISK_LOW, free_bytes_min=facts.free_bytes_min))
+        conditions.append(condition(Code.JOURNAL_DISK_LOW, free_bytes_min=facts.free_bytes_min))
     if facts.no_next_file:
-        found.append(condition(Code.JOURNAL_FILE_NO_SPACE))
+        conditions.append(condition(Code.JOURNAL_FILE_NO_SPACE))
     index_free_min = min(facts.free_bytes_min, INDEX_FREE_BYTES_MIN)
     if facts.index_free_bytes < index_free_min:
-        found.append(condition(Code.INDEX_DISK_LOW, free_bytes_min=index_free_min))
+        conditions.append(condition(Code.INDEX_DISK_LOW, free_bytes_min=index_free_min))
     if facts.checkpoint_failed:
-        found.append(condition(Code.CHECKPOINT_NO_SPACE))
+        conditions.append(condition(Code.CHECKPOINT_NO_SPACE))
     if index_is_behind(facts):
-        found.append(condition(Code.INDEX_MEMORY_FULL, extents_max=_runs_max(facts)))
-    found += [condition(Code.RESERVE_MISSING, disk=role) for role in facts.reserves_missing]
+        conditions.append(
+            condition(Code.INDEX_MEMORY_FULL, extents_max=_extents_in_memory_max(facts))
+        )
+    conditions += [condition(Code.RESERVE_MISSING, disk=role) for role in facts.reserves_missing]
     if facts.asked:
-        found.append(condition(Code.READ_ONLY_REQUESTED))
+        conditions.append(condition(Code.READ_ONLY_REQUESTED))
     if facts.suspect:
-        found.append(condition(Code.DISK_READ_ERRORS))
-    return tuple(found)
+        conditions.append(condition(Code.DISK_READ_ERRORS))
+    return tuple(conditions)
 
 
-def index_is_behind(facts: Facts) -> bool:
+def index_is_behind(facts: DiskSpaceFacts) -> bool:
     """Is there too much in memory for any add, also of a recovery?"""
-    return facts.runs_in_memory > _runs_max(facts)
+    return facts.runs_in_memory > _extents_in_memory_max(facts)
 
 
-def _runs_max(facts: Facts) -> int:
+def _extents_in_memory_max(facts: DiskSpaceFacts) -> int:
     return CHECKPOINTS_BEHIND_MAX * facts.checkpoint_runs

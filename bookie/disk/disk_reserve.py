@@ -15,7 +15,7 @@ from ...runtime.interfaces.errors import DiskFailed, DiskFull, TooBusy
 from ...runtime.interfaces.host import Disk, File
 
 ALIGN = 4096
-START = "start"
+START_ROLE = "start"
 """In place of a role: the reserve that a start frees to replace the identity, and then restores."""
 START_BYTES = 64 * 1024
 """More than enough for a small file, in whatever blocks the file system allocates."""
@@ -26,7 +26,7 @@ def reserve_name(role: str) -> str:
     return f"reserve-{role}"
 
 
-async def give_up(disk: Disk, role: str, wanted_bytes: int) -> bool:
+async def free_reserve(disk: Disk, role: str, wanted_bytes: int) -> bool:
     """Free about so many bytes on the disk; False where nothing of the reserve is left. Raises `DiskFailed`.
 
     Cut, not removed: who shares the file system may be quicker, and the rest is wanted a moment later.
@@ -39,9 +39,9 @@ async def give_up(disk: Disk, role: str, wanted_bytes: int) -> bool:
         await disk.delete(reserve_name(role))
         return True
     try:
-        left = (file.size() - wanted_bytes) // ALIGN * ALIGN
-        if left > 0:
-            file.truncate(left)
+        remaining_bytes = (file.size() - wanted_bytes) // ALIGN * ALIGN
+        if remaining_bytes > 0:
+            file.truncate(remaining_bytes)
             await file.sync()
             return True
     finally:
@@ -50,12 +50,12 @@ async def give_up(disk: Disk, role: str, wanted_bytes: int) -> bool:
     return True
 
 
-async def give_back(disk: Disk) -> None:
+async def restore_start_reserve(disk: Disk) -> None:
     """Restore the reserve for starts, as large as the free space allows. Raises `DiskFailed`."""
     wanted_bytes = min(START_BYTES, disk.free_bytes() // ALIGN * ALIGN)
     if wanted_bytes:
         with contextlib.suppress(TooBusy):
-            await _make(disk, START, wanted_bytes)
+            await _ensure_reserve(disk, START_ROLE, wanted_bytes)
 
 
 class Reserve:
@@ -63,33 +63,35 @@ class Reserve:
 
     def __init__(self, disk: Disk, role: str, wanted_bytes: int) -> None:
         self.role = role
-        self.held = False
+        self.is_complete = False
         """Both files are there, and whole."""
         self._disk = disk
         self._wanted_bytes = wanted_bytes
         self._lock = trio.Lock()
         """Ticks make it, a checkpoint and the journal give it up: one at a time."""
 
-    async def make(self) -> None:
+    async def ensure(self) -> None:
         """Have both whole, if there is space for them, and a descriptor. Raises `DiskFailed`."""
         async with self._lock:
             with contextlib.suppress(TooBusy):
-                for_starts = await _make(self._disk, START, START_BYTES)
-                self.held = for_starts and await _make(self._disk, self.role, self._wanted_bytes)
+                start_reserve_complete = await _ensure_reserve(self._disk, START_ROLE, START_BYTES)
+                self.is_complete = start_reserve_complete and await _ensure_reserve(
+                    self._disk, self.role, self._wanted_bytes
+                )
 
-    async def give_up(self) -> bool:
+    async def free(self) -> bool:
         """All of the role's; False where there is none."""
         async with self._lock:
-            self.held = False
-            return await give_up(self._disk, self.role, 1 << 62)
+            self.is_complete = False
+            return await free_reserve(self._disk, self.role, 1 << 62)
 
-    async def become(self, name: str) -> tuple[File, int] | None:
+    async def convert_to_file(self, name: str) -> tuple[File, int] | None:
         """Make the role's reserve the file ``name``; None if there is no reserve. Needs no space.
 
         None as well where it cannot be opened, for a lack of descriptors: then it is the reserve again.
         """
         async with self._lock:
-            self.held = False
+            self.is_complete = False
             if reserve_name(self.role) not in self._disk.list():
                 return None
             await self._disk.rename(reserve_name(self.role), name)
@@ -101,15 +103,15 @@ class Reserve:
             return file, file.size()
 
 
-async def _make(disk: Disk, role: str, wanted_bytes: int) -> bool:
+async def _ensure_reserve(disk: Disk, role: str, wanted_bytes: int) -> bool:
     """Have one whole. Raises `DiskFailed`, `TooBusy`."""
     name = reserve_name(role)
-    have = await _size(disk, name)
-    if have is not None and have >= wanted_bytes:
+    current_bytes = await _reserve_size(disk, name)
+    if current_bytes is not None and current_bytes >= wanted_bytes:
         return True
-    if disk.free_bytes() < wanted_bytes - (have or 0):
+    if disk.free_bytes() < wanted_bytes - (current_bytes or 0):
         return False
-    if have is not None:
+    if current_bytes is not None:
         await disk.delete(name)
     try:
         file = await disk.create(name, size=wanted_bytes)
@@ -119,7 +121,7 @@ async def _make(disk: Disk, role: str, wanted_bytes: int) -> bool:
     return True
 
 
-async def _size(disk: Disk, name: str) -> int | None:
+async def _reserve_size(disk: Disk, name: str) -> int | None:
     """None for a missing reserve, 0 for one that cannot be opened and is made again."""
     try:
         file = await disk.open(name)

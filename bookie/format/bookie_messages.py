@@ -35,26 +35,26 @@ from typing import Any
 from ...runtime.interfaces.errors import DistributedLogError, ProtocolError, from_code
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import ENVELOPE, ERROR_CHARS_MAX, Op, pack
-from ...runtime.protocol.schema import message, number, row, text
+from ...runtime.protocol.schema import decode_message, number, row, text
 
 KEY_BYTES = 16
-FLAG_KNOWN = 1
+FLAG_PROVES_ABSENCE = 1
 """Reply flag: what the reply does not name is known to be absent here (no limbo)."""
-ACK_WATCHED = 1
+ACK_HAS_LONG_POLLS = 1
 """Flag of ADD_ACKS: a LAC that is written now is news to somebody."""
 STREAM_RECOVERY = 1
 STREAM_CLOSE = 2
 READ_FENCE = 1
 """Fence first: a recovery's read."""
-WAIT_STANDING = 1
+WAIT_PERSISTENT = 1
 """Flag of a WAIT_LAC's envelope."""
 READ_PAST_LAC = 2
 """The reader may see entries that are not known to be confirmed."""
 
-MANY_ITEMS_MAX = 4096
+ADD_MANY_ITEMS_MAX = 4096
 """Of an ADD_MANY."""
-MANY_ITEM_BYTES = 8
-LACS_MAX = 65_536
+ADD_MANY_ITEM_BYTES = 8
+WRITE_LACS_ITEMS_MAX = 65_536
 """Of a WRITE_LACS."""
 
 _STREAM_OPEN = struct.Struct("<Q16sII")
@@ -76,7 +76,7 @@ WAIT_REPLY_BYTES = _WAIT_REPLY.size
 
 
 @dataclass(frozen=True, slots=True)
-class StreamOpen:
+class StreamOpenRequest:
     """The first words of an add stream, or (``close``) its last; fire and forget."""
 
     ledger: int
@@ -91,10 +91,10 @@ class StreamOpen:
         return _STREAM_OPEN.pack(self.ledger, self.key, flags, self.fragment_epoch)
 
     @classmethod
-    def decode(cls, body: Buffer) -> "StreamOpen":
+    def decode(cls, body: Buffer) -> "StreamOpenRequest":
         """Raises `ProtocolError`."""
-        ledger, key, flags, epoch = _exactly(_STREAM_OPEN, body, "STREAM_OPEN")
-        _only(flags, STREAM_RECOVERY | STREAM_CLOSE, "STREAM_OPEN")
+        ledger, key, flags, epoch = _unpack_exact(_STREAM_OPEN, body, "STREAM_OPEN")
+        _check_flags(flags, STREAM_RECOVERY | STREAM_CLOSE, "STREAM_OPEN")
         return cls(ledger, key, bool(flags & STREAM_RECOVERY), epoch, bool(flags & STREAM_CLOSE))
 
 
@@ -112,7 +112,7 @@ class LedgerRequest:
     @classmethod
     def decode(cls, body: Buffer) -> "LedgerRequest":
         """Raises `ProtocolError`."""
-        return cls(*_exactly(_LEDGER, body, "a ledger and its key"))
+        return cls(*_unpack_exact(_LEDGER, body, "a ledger and its key"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,8 @@ class ReadEntriesRequest:
     @classmethod
     def decode(cls, body: Buffer) -> "ReadEntriesRequest":
         """Raises `ProtocolError`."""
-        ledger, key, first, last, bytes_max, flags = _exactly(_READ, body, "READ")
-        _only(flags, READ_FENCE | READ_PAST_LAC, "READ")
+        ledger, key, first, last, bytes_max, flags = _unpack_exact(_READ, body, "READ")
+        _check_flags(flags, READ_FENCE | READ_PAST_LAC, "READ")
         if not first <= last < 1 << 63:
             raise ProtocolError(f"READ of entries {first} to {last}")
         return cls(
@@ -151,7 +151,7 @@ class ReadEntriesRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitLac:
+class WaitLacRequest:
     """Tell when the LAC is above ``previous_lac``, on a fence, or after ``wait_ms``."""
 
     ledger: int
@@ -167,9 +167,9 @@ class WaitLac:
         )
 
     @classmethod
-    def decode(cls, body: Buffer) -> "WaitLac":
+    def decode(cls, body: Buffer) -> "WaitLacRequest":
         """Raises `ProtocolError`."""
-        request = cls(*_exactly(_WAIT_LAC, body, "WAIT_LAC"))
+        request = cls(*_unpack_exact(_WAIT_LAC, body, "WAIT_LAC"))
         if request.previous_lac < -1:
             raise ProtocolError(f"WAIT_LAC after {request.previous_lac}")
         return request
@@ -190,7 +190,7 @@ def decode_pairs(body: Buffer, what: str) -> list[tuple[int, int]]:
     return list(_PAIR_U64.iter_unpack(body))
 
 
-def encode_many(streams: Sequence[int], sizes: Sequence[int]) -> bytes:
+def encode_add_many_items(streams: Sequence[int], sizes: Sequence[int]) -> bytes:
     """The items before an ADD_MANY's records: whose they are, and how many bytes."""
     items = [0] * (2 * len(sizes))
     items[0::2] = streams
@@ -198,18 +198,18 @@ def encode_many(streams: Sequence[int], sizes: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(items)}I", *items)
 
 
-def decode_many(number: int, body: Buffer) -> list[tuple[int, int]]:
+def decode_add_many_items(item_count: int, body: Buffer) -> list[tuple[int, int]]:
     """The (stream, bytes) of an ADD_MANY whose ident is ``number``, which are all that follows them.
 
     Raises `ProtocolError`.
     """
-    start = MANY_ITEM_BYTES * number
-    if not 0 < number <= MANY_ITEMS_MAX or start > len(body):
-        raise ProtocolError(f"ADD_MANY: {number} items in {len(body)} bytes")
+    start = ADD_MANY_ITEM_BYTES * item_count
+    if not 0 < item_count <= ADD_MANY_ITEMS_MAX or start > len(body):
+        raise ProtocolError(f"ADD_MANY: {item_count} items in {len(body)} bytes")
     items = list(_MANY_ITEM.iter_unpack(memoryview(body)[:start]))
-    records = sum([size for _, size in items])
-    if records != len(body) - start:
-        raise ProtocolError(f"ADD_MANY: items of {records} bytes, {len(body) - start} follow")
+    records_bytes = sum([size for _, size in items])
+    if records_bytes != len(body) - start:
+        raise ProtocolError(f"ADD_MANY: items of {records_bytes} bytes, {len(body) - start} follow")
     return items
 
 
@@ -220,8 +220,8 @@ def encode_refusal(error: DistributedLogError, position: int) -> bytes:
 
 def decode_refusal(status: int, body: Buffer) -> tuple[DistributedLogError, int]:
     """The error and the first refused position. Raises `ProtocolError`."""
-    said, detail, position = message(body, _REFUSAL, "STREAM_REFUSED")
-    return from_code(status, said, detail), position
+    text, detail, position = decode_message(body, _REFUSAL, "STREAM_REFUSED")
+    return from_code(status, text, detail), position
 
 
 def lac_frame(stream: int, lac: int) -> bytes:
@@ -231,22 +231,24 @@ def lac_frame(stream: int, lac: int) -> bytes:
 
 def decode_lac(body: Buffer) -> int:
     """Raises `ProtocolError`."""
-    lac: int = _exactly(_LAC, body, "WRITE_LAC")[0]
+    lac: int = _unpack_exact(_LAC, body, "WRITE_LAC")[0]
     if lac < -1:
         raise ProtocolError(f"WRITE_LAC of {lac}")
     return lac
 
 
 def encode_lacs(lacs: Collection[tuple[int, int]]) -> bytes:
-    """WRITE_LACS: (stream, LAC), at most `LACS_MAX`."""
+    """WRITE_LACS: (stream, LAC), at most `WRITE_LACS_ITEMS_MAX`."""
     # A stream's number is below 2^63: it is counted.
     return struct.pack(f"<{2 * len(lacs)}q", *chain.from_iterable(lacs))
 
 
 def decode_lacs(body: Buffer) -> list[tuple[int, int]]:
     """WRITE_LACS: (stream, LAC). All of it is sound, or none. Raises `ProtocolError`."""
-    if len(body) % _STREAM_LAC.size or len(body) > LACS_MAX * _STREAM_LAC.size:
-        raise ProtocolError(f"WRITE_LACS: {len(body)} bytes are not up to {LACS_MAX} whole pairs")
+    if len(body) % _STREAM_LAC.size or len(body) > WRITE_LACS_ITEMS_MAX * _STREAM_LAC.size:
+        raise ProtocolError(
+            f"WRITE_LACS: {len(body)} bytes are not up to {WRITE_LACS_ITEMS_MAX} whole pairs"
+        )
     lacs = list(_STREAM_LAC.iter_unpack(body))
     for stream, lac in lacs:
         if lac < -1:
@@ -264,18 +266,18 @@ def encode_read_head(complete_to: int, lac: int) -> bytes:
 
 def decode_read(body: memoryview) -> tuple[int, int, memoryview]:
     """complete_to, lac and the records (unverified). Raises `ProtocolError`."""
-    complete_to, lac = _at_least(_PAIR_I64, body, "a READ reply")
+    complete_to, lac = _unpack_prefix(_PAIR_I64, body, "a READ reply")
     return complete_to, lac, body[READ_REPLY_BYTES:]
 
 
-def encode_ends(lac: int, last_entry: int) -> bytes:
+def encode_lac_and_last(lac: int, last_entry: int) -> bytes:
     """The reply to FENCE and READ_LAC."""
     return _PAIR_I64.pack(lac, last_entry)
 
 
-def decode_ends(body: Buffer) -> tuple[int, int]:
+def decode_lac_and_last(body: Buffer) -> tuple[int, int]:
     """lac and last entry. Raises `ProtocolError`."""
-    lac, last_entry = _exactly(_PAIR_I64, body, "a FENCE or READ_LAC reply")
+    lac, last_entry = _unpack_exact(_PAIR_I64, body, "a FENCE or READ_LAC reply")
     return lac, last_entry
 
 
@@ -286,30 +288,30 @@ def encode_wait_head(lac: int, fenced: bool) -> bytes:
 
 def decode_wait(body: memoryview) -> tuple[int, bool, memoryview]:
     """lac, fenced and the records (unverified). Raises `ProtocolError`."""
-    lac, fenced, _ = _at_least(_WAIT_REPLY, body, "a WAIT_LAC reply")
+    lac, fenced, _ = _unpack_prefix(_WAIT_REPLY, body, "a WAIT_LAC reply")
     return lac, bool(fenced), body[WAIT_REPLY_BYTES:]
 
 
-def encode_runs(runs: list[tuple[int, int]]) -> bytes:
+def encode_entry_ranges(entry_ranges: list[tuple[int, int]]) -> bytes:
     """The LIST_ENTRIES reply: (first, count), ascending and disjoint."""
-    return b"".join([_PAIR_U64.pack(first, count) for first, count in runs])
+    return b"".join([_PAIR_U64.pack(first, count) for first, count in entry_ranges])
 
 
 # --- helpers --------------------------------------------------------------------------------------
 
 
-def _exactly(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
+def _unpack_exact(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
     if len(body) != layout.size:
         raise ProtocolError(f"{what}: {len(body)} bytes, expected are {layout.size}")
     return layout.unpack(body)
 
 
-def _at_least(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
+def _unpack_prefix(layout: struct.Struct, body: Buffer, what: str) -> tuple[Any, ...]:
     if len(body) < layout.size:
         raise ProtocolError(f"{what}: {len(body)} bytes, expected are at least {layout.size}")
     return layout.unpack_from(body)
 
 
-def _only(flags: int, known: int, what: str) -> None:
-    if flags & ~known:
+def _check_flags(flags: int, known_flags: int, what: str) -> None:
+    if flags & ~known_flags:
         raise ProtocolError(f"{what}: unknown flags {flags:#x}")

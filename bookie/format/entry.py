@@ -46,7 +46,7 @@ class EntryRecord:
     lac: int
     """What the writer knew as confirmed when it made this entry; below ``entry``, -1 for nothing."""
     payload: memoryview
-    raw: memoryview
+    record: memoryview
     """The whole record, to be sent on verbatim."""
 
 
@@ -75,10 +75,10 @@ def encode(
     return record
 
 
-def check(view: Buffer) -> None:
+def verify_record(view: Buffer) -> None:
     """Raise `CorruptData` unless ``view`` is exactly one sound record."""
     record = next(records(view), None)
-    if record is None or len(record.raw) != len(view):
+    if record is None or len(record.record) != len(view):
         raise CorruptData(f"{len(view)} bytes that are not one entry record")
 
 
@@ -94,17 +94,20 @@ def records(view: Buffer) -> Iterator[EntryRecord]:
     while position < end:
         if end - position < HEADER_BYTES:
             raise CorruptData(f"{end - position} bytes after the last entry record")
-        digest, length, payload_bytes, version, _, _, ledger, entry, so_far, lac = (
+        digest, length, payload_bytes, version, _, _, ledger, entry, length_so_far, lac = (
             HEADER.unpack_from(view, position)
         )
-        stop = position + length
+        record_end = position + length
         # As `record_bytes`, without its call.
-        if stop > end or length != (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN:
+        if (
+            record_end > end
+            or length != (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN
+        ):
             raise CorruptData(
                 f"ledger {ledger} entry {entry}: a record of {length} bytes with {payload_bytes} of payload"
                 f" in {end - position} bytes"
             )
-        if xxhash.xxh3_64_intdigest(view[position + DIGEST_BYTES : stop]) != digest:
+        if xxhash.xxh3_64_intdigest(view[position + DIGEST_BYTES : record_end]) != digest:
             raise CorruptData(f"ledger {ledger} entry {entry}: the digest does not fit")
         if version != VERSION:
             raise UnsupportedFormat(
@@ -114,5 +117,5 @@ def records(view: Buffer) -> Iterator[EntryRecord]:
             raise CorruptData(f"ledger {ledger} entry {entry}: its LAC {lac} is not below it")
         start = position + HEADER_BYTES
         payload = view[start : start + payload_bytes]
-        yield EntryRecord(ledger, entry, so_far, lac, payload, view[position:stop])
-        position = stop
+        yield EntryRecord(ledger, entry, length_so_far, lac, payload, view[position:record_end])
+        position = record_end

@@ -8,9 +8,9 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-JOINED_COUNT_MAX = 1_000
+MERGED_ENTRIES_MAX = 1_000
 """Entries: whoever looks for one steps over all before it in its run."""
-JOINED_BYTES_MAX = 1024 * 1024
+MERGED_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -28,21 +28,21 @@ class ExtentLocation:
         """The last id, inclusive."""
         return self.first + self.count - 1
 
-    def joined(self, after: "ExtentLocation") -> "ExtentLocation | None":
+    def merge_with(self, next_extent: "ExtentLocation") -> "ExtentLocation | None":
         """One run of this and the next; None where they do not meet, or finding an entry would be slow."""
         if (
-            after.first != self.first + self.count
-            or after.file_number != self.file_number
-            or after.offset != self.offset + self.length
-            or self.count + after.count > JOINED_COUNT_MAX
-            or self.length + after.length > JOINED_BYTES_MAX
+            next_extent.first != self.first + self.count
+            or next_extent.file_number != self.file_number
+            or next_extent.offset != self.offset + self.length
+            or self.count + next_extent.count > MERGED_ENTRIES_MAX
+            or self.length + next_extent.length > MERGED_BYTES_MAX
         ):
             return None
-        count, length = self.count + after.count, self.length + after.length
+        count, length = self.count + next_extent.count, self.length + next_extent.length
         return ExtentLocation(self.first, count, self.file_number, self.offset, length)
 
 
-Columns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
+ExtentColumns = tuple["array[int]", "array[int]", "array[int]", "array[int]", "array[int]"]
 """First ids, counts, files, offsets and lengths of some runs."""
 
 
@@ -62,14 +62,14 @@ class ExtentMap:
         return len(self._firsts)
 
     def __iter__(self) -> Iterator[ExtentLocation]:
-        return (self._at(index) for index in range(len(self._firsts)))
+        return (self._extent_at(index) for index in range(len(self._firsts)))
 
     @property
     def last(self) -> int:
         """The last id of all, inclusive; there is at least one run."""
         return self._firsts[-1] + self._counts[-1] - 1
 
-    def columns(self, start: int, stop: int) -> "Columns":
+    def columns(self, start: int, stop: int) -> "ExtentColumns":
         """Of the runs from one index to before another, what `ExtentLocation` says of each, in its order."""
         return (
             self._firsts[start:stop],
@@ -81,10 +81,10 @@ class ExtentMap:
 
     def bytes_by_file(self) -> dict[int, int]:
         """How many bytes of each file the runs take."""
-        found: dict[int, int] = {}
+        bytes_by_file: dict[int, int] = {}
         for number, length in zip(self._files, self._lengths, strict=True):
-            found[number] = found.get(number, 0) + length
-        return found
+            bytes_by_file[number] = bytes_by_file.get(number, 0) + length
+        return bytes_by_file
 
     def add(self, first: int, count: int, file_number: int, offset: int, length: int) -> None:
         """Add a run that overlaps none that is here."""
@@ -93,14 +93,16 @@ class ExtentMap:
             assert not firsts or first >= firsts[-1] + self._counts[-1], "runs are disjoint"
             self.append(first, count, file_number, offset, length)
             return
-        at = bisect_right(firsts, first)
-        assert not at or firsts[at - 1] + self._counts[at - 1] <= first, "runs are disjoint"
-        assert at == len(firsts) or first + count <= firsts[at], "runs are disjoint"
-        firsts.insert(at, first)
-        self._counts.insert(at, count)
-        self._files.insert(at, file_number)
-        self._offsets.insert(at, offset)
-        self._lengths.insert(at, length)
+        index = bisect_right(firsts, first)
+        assert not index or firsts[index - 1] + self._counts[index - 1] <= first, (
+            "runs are disjoint"
+        )
+        assert index == len(firsts) or first + count <= firsts[index], "runs are disjoint"
+        firsts.insert(index, first)
+        self._counts.insert(index, count)
+        self._files.insert(index, file_number)
+        self._offsets.insert(index, offset)
+        self._lengths.insert(index, length)
 
     def append(self, first: int, count: int, file_number: int, offset: int, length: int) -> None:
         """As `add`, where it is after all that are here."""
@@ -112,17 +114,17 @@ class ExtentMap:
 
     def find(self, entry: int) -> ExtentLocation | None:
         """The run that holds ``entry``, or None."""
-        at = bisect_right(self._firsts, entry) - 1
-        if at < 0 or entry >= self._firsts[at] + self._counts[at]:
+        index = bisect_right(self._firsts, entry) - 1
+        if index < 0 or entry >= self._firsts[index] + self._counts[index]:
             return None
-        return self._at(at)
+        return self._extent_at(index)
 
-    def following(self, entry: int) -> ExtentLocation | None:
+    def find_next(self, entry: int) -> ExtentLocation | None:
         """The first run that begins after ``entry``, or None."""
-        at = bisect_right(self._firsts, entry)
-        return self._at(at) if at < len(self._firsts) else None
+        index = bisect_right(self._firsts, entry)
+        return self._extent_at(index) if index < len(self._firsts) else None
 
-    def _at(self, index: int) -> ExtentLocation:
+    def _extent_at(self, index: int) -> ExtentLocation:
         return ExtentLocation(
             self._firsts[index],
             self._counts[index],

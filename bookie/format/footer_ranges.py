@@ -6,10 +6,10 @@ are taken along: looking at a few runs more costs less than beginning anew after
 
 from collections.abc import Iterable
 
-GAP_IDS = 16
+GAP_ENTRIES_MAX = 16
 ID_MAX = (1 << 64) - 1
 
-Span = tuple[int, int, int]
+EntryRange = tuple[int, int, int]
 """Ledger, first and last id."""
 
 
@@ -17,44 +17,44 @@ class FooterRanges:
     """What the footers of some files have said so far."""
 
     def __init__(self) -> None:
-        self._of: dict[int, list[list[int]]] = {}
+        self._ranges_by_ledger: dict[int, list[list[int]]] = {}
         """First and last ids by ledger, in the order in which they were told."""
-        self._number = 0
+        self._range_count = 0
 
     def __len__(self) -> int:
         """How many there are, before those that were told apart are joined."""
-        return self._number
+        return self._range_count
 
     def add(self, rows: Iterable[tuple[int, ...]]) -> None:
         """Rows of a footer: ledger, first id, offset, length, count, and whatever follows."""
-        of = self._of
+        ranges_by_ledger = self._ranges_by_ledger
         for ledger, first, _, _, count, *_ in rows:
             last = first + count - 1
-            spans = of.get(ledger)
-            if spans is None:
-                of[ledger] = [[first, last]]
-                self._number += 1
+            ledger_ranges = ranges_by_ledger.get(ledger)
+            if ledger_ranges is None:
+                ranges_by_ledger[ledger] = [[first, last]]
+                self._range_count += 1
                 continue
-            newest = spans[-1]
-            if newest[0] <= first <= newest[1] + GAP_IDS:
-                if last > newest[1]:
-                    newest[1] = last
+            last_range = ledger_ranges[-1]
+            if last_range[0] <= first <= last_range[1] + GAP_ENTRIES_MAX:
+                if last > last_range[1]:
+                    last_range[1] = last
             else:
-                spans.append([first, last])
-                self._number += 1
+                ledger_ranges.append([first, last])
+                self._range_count += 1
 
-    def sorted(self) -> list[Span]:
+    def merged_ranges(self) -> list[EntryRange]:
         """By ledger and first id, disjoint."""
-        found: list[Span] = []
-        for ledger in sorted(self._of):
+        merged: list[EntryRange] = []
+        for ledger in sorted(self._ranges_by_ledger):
             first, last = -1, -1
-            for low, high in sorted(self._of[ledger]):
+            for low, high in sorted(self._ranges_by_ledger[ledger]):
                 if first < 0:
                     first, last = low, high
-                elif low <= last + GAP_IDS:
+                elif low <= last + GAP_ENTRIES_MAX:
                     last = max(last, high)
                 else:
-                    found.append((ledger, first, min(last, ID_MAX)))
+                    merged.append((ledger, first, min(last, ID_MAX)))
                     first, last = low, high
-            found.append((ledger, first, min(last, ID_MAX)))
-        return found
+            merged.append((ledger, first, min(last, ID_MAX)))
+        return merged

@@ -4,7 +4,7 @@
     "s" ledger u64                     ->  flags u32 | lac i64 | key 16s | xxh3_64
     "m"                                ->  msgpack of `IndexCheckpoint` | xxh3_64
     "x" ledger u64                     ->  first u64 | last u64 | xxh3_64      some of them are rotten
-    "y"                                ->  msgpack of `ScrubPlace` | xxh3_64
+    "y"                                ->  msgpack of `ScrubProgress` | xxh3_64
 
 Keys are big-endian, so that a ledger's runs lie in order. The digests cover key and value.
 
@@ -24,30 +24,47 @@ import xxhash
 
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, flag, number, optional, row, rows, text, versioned
-from .extent_map import Columns, ExtentLocation
-from .journal_format import BASE_ROW, COLD_ROWS, DELETED, DROPPED, LIMBO, Base, ColdRow
+from ...runtime.protocol.schema import (
+    decode_versioned,
+    fields,
+    flag,
+    number,
+    optional,
+    row,
+    rows,
+    text,
+)
+from .extent_map import ExtentColumns, ExtentLocation
+from .journal_format import (
+    COMPACTED_FILE_ROWS,
+    DELETED,
+    DROPPED,
+    LIMBO,
+    SNAPSHOT_ROW,
+    CompactedFileRow,
+    StateSnapshotRef,
+)
 
 FORMAT = 4
 """Of a position that names a base; 3 where it lists cold files, 2 where it says where tombstones end."""
-FORMAT_WITHOUT_BASE, FORMAT_WITHOUT_COLD = 3, 2
+FORMAT_WITHOUT_SNAPSHOT, FORMAT_WITHOUT_COMPACTED = 3, 2
 
-RUN_KEY = struct.Struct(">cQQ")
+EXTENT_KEY = struct.Struct(">cQQ")
 STATE_KEY = struct.Struct(">cQ")
-RUN = struct.Struct("<QQII")
-STATE = struct.Struct("<Iq16s")
-ROT_KEY = struct.Struct(">cQ")
-ROT = struct.Struct("<QQ")
+EXTENT_VALUE = struct.Struct("<QQII")
+STATE_VALUE = struct.Struct("<Iq16s")
+CORRUPTION_KEY = struct.Struct(">cQ")
+CORRUPTION_VALUE = struct.Struct("<QQ")
 SCRUB_FORMAT = 1
 SCRUB_KEY = b"y"
-KEPT_KEYS = (b"x", b"z")
+EXTRA_KEYS = (b"x", b"z")
 """From the one on to before the other: small values beside runs and states."""
 _DIGEST = struct.Struct("<Q")
 DIGESTS_MODULUS = 1 << 64
 META_KEY = b"m"
 FILES_MAX = 64 * 1024
 _U64 = number(0, (1 << 64) - 1)
-_TOTALS = fields(
+_TOTALS_FIELDS = fields(
     {"digests": (optional(_U64), None)},
     known=_U64,
     limbo=_U64,
@@ -55,13 +72,13 @@ _TOTALS = fields(
     runs=_U64,
     files=rows(row(_U64, _U64, _U64), 2 * FILES_MAX),
 )
-_SAVED = fields(
+_CHECKPOINT_FIELDS = fields(
     {
         "last": (number(-1), -1),
         "gone_below": (_U64, 0),
-        "cold": (COLD_ROWS, ()),
-        "base": (optional(BASE_ROW), None),
-        "totals": (optional(_TOTALS), None),
+        "cold": (COMPACTED_FILE_ROWS, ()),
+        "base": (optional(SNAPSHOT_ROW), None),
+        "totals": (optional(_TOTALS_FIELDS), None),
     },
     bookie=text(),
     seed=_U64,
@@ -76,7 +93,7 @@ _SAVED = fields(
 )
 
 
-_SCRUB_PLACE = fields(
+_SCRUB_FIELDS = fields(
     ledger=_U64,
     entry=_U64,
     under_way=flag,
@@ -87,7 +104,7 @@ _SCRUB_PLACE = fields(
 )
 
 
-def counts_as_limbo(flags: int) -> bool:
+def is_repairable_limbo(flags: int) -> bool:
     """Is a ledger of these flags to be healed? A stub of a dropped copy is not."""
     return flags & (LIMBO | DROPPED | DELETED) == LIMBO
 
@@ -100,16 +117,16 @@ class IndexDamaged(CorruptData):
 class IndexTotals:
     """Totals of the map's content."""
 
-    known: int = 0
-    limbo: int = 0
-    tombstones: int = 0
+    known_count: int = 0
+    limbo_count: int = 0
+    tombstone_count: int = 0
     """States of deleted ledgers; the two before are counted as `Ledgers` counts them."""
-    runs: int = 0
+    extent_count: int = 0
     live_bytes: dict[int, int] = field(default_factory=dict)
     """Of each file that runs lie in."""
     file_ends: dict[int, int] = field(default_factory=dict)
     """How long such a file must be at least, for the last record in it that is kept, or was."""
-    digests: int | None = 0
+    digest_sum: int | None = 0
     """The sum of the digests of all pairs. None: an older program wrote last, which does not keep it."""
 
     def copy(self) -> "IndexTotals":
@@ -117,43 +134,51 @@ class IndexTotals:
         live = {number: length for number, length in self.live_bytes.items() if length}
         ends = {number: self.file_ends.get(number, 0) for number in live}
         return IndexTotals(
-            self.known, self.limbo, self.tombstones, self.runs, live, ends, self.digests
+            self.known_count,
+            self.limbo_count,
+            self.tombstone_count,
+            self.extent_count,
+            live,
+            ends,
+            self.digest_sum,
         )
 
     def count_state(self, flags: int) -> None:
         """The map holds one of these flags."""
         if flags & DELETED:
-            self.tombstones += 1
+            self.tombstone_count += 1
             return
-        self.known += 1
-        self.limbo += counts_as_limbo(flags)
+        self.known_count += 1
+        self.limbo_count += is_repairable_limbo(flags)
 
-    def add_run(self, run: ExtentLocation) -> None:
+    def add_extent(self, extent: ExtentLocation) -> None:
         """The map holds it from now on."""
-        number, end = run.file_number, run.offset + run.length
-        self.runs += 1
-        self.live_bytes[number] = self.live_bytes.get(number, 0) + run.length
+        number, end = extent.file_number, extent.offset + extent.length
+        self.extent_count += 1
+        self.live_bytes[number] = self.live_bytes.get(number, 0) + extent.length
         if end > self.file_ends.get(number, 0):
             self.file_ends[number] = end
 
-    def add_runs(self, runs: Columns) -> dict[int, int]:
+    def add_extents(self, columns: ExtentColumns) -> dict[int, int]:
         """The map holds these from now on; returns how many bytes of each file they take."""
-        _, _, files, offsets, lengths = runs
-        self.runs += len(files)
-        added: dict[int, int] = {}
+        _, _, files, offsets, lengths = columns
+        self.extent_count += len(files)
+        added_bytes_by_file: dict[int, int] = {}
         for file in set(files):  # one, as a rule
-            mine = [one == file for one in files]
-            added[file] = sum(compress(lengths, mine))
-            end = max(compress(map(add, offsets, lengths), mine))
-            self.live_bytes[file] = self.live_bytes.get(file, 0) + added[file]
+            is_in_file = [file_number == file for file_number in files]
+            added_bytes_by_file[file] = sum(compress(lengths, is_in_file))
+            end = max(compress(map(add, offsets, lengths), is_in_file))
+            self.live_bytes[file] = self.live_bytes.get(file, 0) + added_bytes_by_file[file]
             if end > self.file_ends.get(file, 0):
                 self.file_ends[file] = end
-        return added
+        return added_bytes_by_file
 
-    def drop_run(self, run: ExtentLocation) -> None:
+    def subtract_extent(self, extent: ExtentLocation) -> None:
         """The map holds it no more."""
-        self.runs -= 1
-        self.live_bytes[run.file_number] = self.live_bytes.get(run.file_number, 0) - run.length
+        self.extent_count -= 1
+        self.live_bytes[extent.file_number] = (
+            self.live_bytes.get(extent.file_number, 0) - extent.length
+        )
 
     def pack(self) -> dict[str, object]:
         """For `IndexCheckpoint`."""
@@ -163,12 +188,12 @@ class IndexTotals:
             if length
         ]
         return {
-            "known": self.known,
-            "limbo": self.limbo,
-            "tombstones": self.tombstones,
-            "runs": self.runs,
+            "known": self.known_count,
+            "limbo": self.limbo_count,
+            "tombstones": self.tombstone_count,
+            "runs": self.extent_count,
             "files": files,
-            "digests": self.digests,
+            "digests": self.digest_sum,
         }
 
 
@@ -178,7 +203,7 @@ class IndexCheckpoint:
 
     bookie_id: str
     seed: int
-    sequence: int
+    first_unindexed_sequence: int
     """The first block that is not in the map."""
     file_number: int
     """Where that block begins or would begin."""
@@ -187,47 +212,53 @@ class IndexCheckpoint:
     """Of that file's first block."""
     start_count: int
     limbo_below: int
-    next_file: int
+    next_file_number: int
     """No file of this number or above has been used."""
-    files: list[tuple[int, int, int]] = field(default_factory=list)
+    sealed_files: list[tuple[int, int, int]] = field(default_factory=list)
     """Sealed journal files that are there: number, first and last sequence."""
-    last_offset: int = -1
+    last_block_offset: int = -1
     """Where the last block that is in the map begins, in the position's file; -1: not known."""
-    gone_below: int = 0
+    must_verify_below: int = 0
     """Of ledgers with a lower id that are not known here the metadata is asked; see `Ledgers`."""
-    cold: list[ColdRow] = field(default_factory=list)
+    compacted_files: list[CompactedFileRow] = field(default_factory=list)
     """Cold files that are there."""
-    base: Base | None = None
+    state_snapshot: StateSnapshotRef | None = None
     """The newest base of states, whether or not a head names it already."""
     totals: IndexTotals | None = None
     """None: an older program wrote it, which does not know them; it leaves them out where they were."""
 
     def encode(self) -> bytes:
         """As msgpack."""
-        later: dict[str, object] = {}
+        newer_fields: dict[str, object] = {}
         if self.totals is not None:
-            later["totals"] = self.totals.pack()
-        if self.gone_below:
-            later |= {"format": FORMAT_WITHOUT_COLD, "gone_below": self.gone_below}
-        if self.cold:
-            later |= {"format": FORMAT_WITHOUT_BASE, "cold": [list(file) for file in self.cold]}
-        if self.base is not None:
-            later |= {"format": FORMAT, "base": self.base.pack()}
+            newer_fields["totals"] = self.totals.pack()
+        if self.must_verify_below:
+            newer_fields |= {
+                "format": FORMAT_WITHOUT_COMPACTED,
+                "gone_below": self.must_verify_below,
+            }
+        if self.compacted_files:
+            newer_fields |= {
+                "format": FORMAT_WITHOUT_SNAPSHOT,
+                "cold": [list(file) for file in self.compacted_files],
+            }
+        if self.state_snapshot is not None:
+            newer_fields |= {"format": FORMAT, "base": self.state_snapshot.pack()}
         return pack(
             {
                 "format": 1,
                 "bookie": self.bookie_id,
                 "seed": self.seed,
-                "sequence": self.sequence,
+                "sequence": self.first_unindexed_sequence,
                 "file": self.file_number,
                 "offset": self.offset,
                 "first": self.first_sequence,
                 "start": self.start_count,
                 "limbo_below": self.limbo_below,
-                "next_file": self.next_file,
-                "files": [list(file) for file in self.files],
-                "last": self.last_offset,
-                **later,
+                "next_file": self.next_file_number,
+                "files": [list(file) for file in self.sealed_files],
+                "last": self.last_block_offset,
+                **newer_fields,
             }
         )
 
@@ -235,42 +266,42 @@ class IndexCheckpoint:
     def decode(cls, value: bytes) -> "IndexCheckpoint":
         """Raises `IndexDamaged`, `UnsupportedFormat`."""
         try:
-            found = versioned(value, FORMAT, _SAVED, "the index's position")
+            values = decode_versioned(value, FORMAT, _CHECKPOINT_FIELDS, "the index's position")
         except CorruptData as error:
             raise IndexDamaged(str(error)) from None
         return cls(
-            found["bookie"],
-            found["seed"],
-            found["sequence"],
-            found["file"],
-            found["offset"],
-            found["first"],
-            found["start"],
-            found["limbo_below"],
-            found["next_file"],
-            list(found["files"]),
-            found["last"],
-            found["gone_below"],
-            list(found["cold"]),
-            None if found["base"] is None else Base(*found["base"]),
-            None if found["totals"] is None else _totals(found["totals"]),
+            values["bookie"],
+            values["seed"],
+            values["sequence"],
+            values["file"],
+            values["offset"],
+            values["first"],
+            values["start"],
+            values["limbo_below"],
+            values["next_file"],
+            list(values["files"]),
+            values["last"],
+            values["gone_below"],
+            list(values["cold"]),
+            None if values["base"] is None else StateSnapshotRef(*values["base"]),
+            None if values["totals"] is None else _decode_totals(values["totals"]),
         )
 
 
-def _totals(found: dict[str, Any]) -> IndexTotals:
+def _decode_totals(values: dict[str, Any]) -> IndexTotals:
     return IndexTotals(
-        found["known"],
-        found["limbo"],
-        found["tombstones"],
-        found["runs"],
-        {number: length for number, length, _ in found["files"]},
-        {number: end for number, _, end in found["files"]},
-        found["digests"],
+        values["known"],
+        values["limbo"],
+        values["tombstones"],
+        values["runs"],
+        {number: length for number, length, _ in values["files"]},
+        {number: end for number, _, end in values["files"]},
+        values["digests"],
     )
 
 
 @dataclass(slots=True)
-class ScrubPlace:
+class ScrubProgress:
     """How far a scrub has come through the runs of the map."""
 
     ledger: int = 0
@@ -291,52 +322,52 @@ class ScrubPlace:
         return pack({"format": SCRUB_FORMAT, **asdict(self)})
 
     @classmethod
-    def decode(cls, value: bytes) -> "ScrubPlace":
+    def decode(cls, value: bytes) -> "ScrubProgress":
         """Raises `CorruptData`, `UnsupportedFormat`."""
-        return cls(**versioned(value, SCRUB_FORMAT, _SCRUB_PLACE, "the scrub's place"))
+        return cls(**decode_versioned(value, SCRUB_FORMAT, _SCRUB_FIELDS, "the scrub's place"))
 
 
-def ledger_end(ledger_id: int) -> bytes:
+def extents_end_key(ledger_id: int) -> bytes:
     """The first key after a ledger's runs."""
-    return RUN_KEY.pack(b"r", ledger_id, 0xFFFF_FFFF_FFFF_FFFF)
+    return EXTENT_KEY.pack(b"r", ledger_id, 0xFFFF_FFFF_FFFF_FFFF)
 
 
-def sealed(key: bytes, value: bytes) -> bytes:
+def with_digest(key: bytes, value: bytes) -> bytes:
     """A value as it is stored, its digest after it."""
     return value + _DIGEST.pack(xxhash.xxh3_64_intdigest(key + value))
 
 
-def run_pairs(ledger_id: int, runs: Columns) -> list[tuple[bytes, bytes]]:
+def extent_pairs(ledger_id: int, columns: ExtentColumns) -> list[tuple[bytes, bytes]]:
     """Keys and sealed values of these runs of a ledger.
 
     By columns, and no call in Python for each: of a thousand busy logs a checkpoint has fifty thousand.
     """
-    firsts, counts, files, offsets, lengths = runs
-    keys = list(map(RUN_KEY.pack, repeat(b"r"), repeat(ledger_id), firsts))
-    values = list(map(RUN.pack, files, offsets, lengths, counts))
+    firsts, counts, files, offsets, lengths = columns
+    keys = list(map(EXTENT_KEY.pack, repeat(b"r"), repeat(ledger_id), firsts))
+    values = list(map(EXTENT_VALUE.pack, files, offsets, lengths, counts))
     digests = map(_DIGEST.pack, map(xxhash.xxh3_64_intdigest, map(add, keys, values)))
     return list(zip(keys, map(add, values, digests), strict=True))
 
 
-def checked(key: bytes, stored: bytes, size: int = -1) -> bytes:
+def verified_value(key: bytes, stored_value: bytes, size: int = -1) -> bytes:
     """The value of a sealed one, of ``size`` bytes if that is given. Raises `IndexDamaged`."""
-    value = stored[: -_DIGEST.size]
+    value = stored_value[: -_DIGEST.size]
     if (
-        len(stored) < _DIGEST.size
+        len(stored_value) < _DIGEST.size
         or (size >= 0 and len(value) != size)
-        or sealed(key, value) != stored
+        or with_digest(key, value) != stored_value
     ):
         raise IndexDamaged(f"index key {key.hex()}: its value does not fit its checksum")
     return value
 
 
-def sum_of_digests(stored: Collection[bytes]) -> int:
+def sum_of_digests(values: Collection[bytes]) -> int:
     """The sum of the digests that these values end in."""
-    tails = b"".join([value[-_DIGEST.size :] for value in stored])
-    return sum(struct.unpack(f"<{len(stored)}Q", tails))
+    tails = b"".join([value[-_DIGEST.size :] for value in values])
+    return sum(struct.unpack(f"<{len(values)}Q", tails))
 
 
-def verified_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
+def verify_and_sum_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
     """The sum of the digests of these pairs, each of which fits. Raises `IndexDamaged`.
 
     By columns, and no call in Python for each: a start reads all pairs.
@@ -348,40 +379,44 @@ def verified_digests(pairs: Sequence[tuple[bytes, bytes]]) -> int:
     digests = list(map(xxhash.xxh3_64_intdigest, map(add, keys, values)))
     if list(map(add, values, map(_DIGEST.pack, digests))) != list(stored):
         for key, value in pairs:  # one by one, to name the damaged one
-            checked(key, value)
+            verified_value(key, value)
     return sum(digests)
 
 
-def located(key: bytes, stored: bytes) -> ExtentLocation:
+def decode_extent(key: bytes, stored_value: bytes) -> ExtentLocation:
     """A run from its key and value. Raises `IndexDamaged`."""
-    if len(key) != RUN_KEY.size:
+    if len(key) != EXTENT_KEY.size:
         raise IndexDamaged(f"index key {key.hex():.80}: it is no run's")
-    file_number, offset, length, count = RUN.unpack(checked(key, stored, RUN.size))
-    return ExtentLocation(RUN_KEY.unpack(key)[2], count, file_number, offset, length)
+    file_number, offset, length, count = EXTENT_VALUE.unpack(
+        verified_value(key, stored_value, EXTENT_VALUE.size)
+    )
+    return ExtentLocation(EXTENT_KEY.unpack(key)[2], count, file_number, offset, length)
 
 
-def file_of(stored: bytes) -> int:
+def file_number_of(stored_value: bytes) -> int:
     """The file that a run's stored value names, unchecked: to pass over those of other files."""
-    return int.from_bytes(stored[:8], "little")
+    return int.from_bytes(stored_value[:8], "little")
 
 
-def flags_of(stored: bytes) -> int:
+def flags_of(stored_value: bytes) -> int:
     """The flags that a state's stored value names, unchecked: to pass over those of other flags."""
-    return int.from_bytes(stored[:4], "little")
+    return int.from_bytes(stored_value[:4], "little")
 
 
-def rot_noted(kept: dict[bytes, bytes]) -> dict[int, tuple[int, int]]:
+def decode_corruption_records(extra_values: dict[bytes, bytes]) -> dict[int, tuple[int, int]]:
     """The notes of rot among what is kept: ledger to first and last. One that is none is passed over."""
     return {
-        ROT_KEY.unpack(key)[1]: ROT.unpack(value)
-        for key, value in kept.items()
-        if key[:1] == b"x" and len(key) == ROT_KEY.size and len(value) == ROT.size
+        CORRUPTION_KEY.unpack(key)[1]: CORRUPTION_VALUE.unpack(value)
+        for key, value in extra_values.items()
+        if key[:1] == b"x"
+        and len(key) == CORRUPTION_KEY.size
+        and len(value) == CORRUPTION_VALUE.size
     }
 
 
-def stated(key: bytes, stored: bytes) -> tuple[int, int, int, bytes]:
+def decode_state(key: bytes, stored_value: bytes) -> tuple[int, int, int, bytes]:
     """A ledger's id, flags, LAC and key, from a state's key and value. Raises `IndexDamaged`."""
     if len(key) != STATE_KEY.size:
         raise IndexDamaged(f"index key {key.hex():.80}: it is no ledger's")
-    flags, lac, ledger_key = STATE.unpack(checked(key, stored, STATE.size))
+    flags, lac, ledger_key = STATE_VALUE.unpack(verified_value(key, stored_value, STATE_VALUE.size))
     return STATE_KEY.unpack(key)[1], flags, lac, ledger_key

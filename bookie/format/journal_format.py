@@ -33,38 +33,47 @@ import xxhash
 
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, flag, number, optional, row, rows, text, versioned
+from ...runtime.protocol.schema import (
+    decode_versioned,
+    fields,
+    flag,
+    number,
+    optional,
+    row,
+    rows,
+    text,
+)
 from . import entry as entries
 
 COMMIT, HEAD, FOOTER, TRAILER = 1, 2, 3, 4
 FORMAT = 4
 """Of a HEAD that names a base; 3 of those that list cold files, 2 of those that say where tombstones end."""
-FORMAT_WITHOUT_BASE, FORMAT_WITHOUT_COLD = 3, 2
+FORMAT_WITHOUT_SNAPSHOT, FORMAT_WITHOUT_COMPACTED = 3, 2
 
 FENCED, LIMBO, DELETED, DROPPED = 1, 2, 4, 8
 """Flags of a ledger's state. DROPPED comes with the first two, for programs that do not know it."""
-STATE, SKIP, LIMBO_BELOW, FILE_REMOVED, COLD_ADDED, GONE_BELOW = 1, 2, 3, 4, 5, 6
+STATE, SKIP, LIMBO_BELOW, FILE_REMOVED, COMPACTED_ADDED, MUST_VERIFY_BELOW = 1, 2, 3, 4, 5, 6
 """Kinds of control records."""
 
-PREFIX = "journal-"
-SEED_NAME = "JOURNAL"
-SEED_FORMAT = 1
+FILE_PREFIX = "journal-"
+IDENTITY_FILE_NAME = "JOURNAL"
+IDENTITY_FORMAT = 1
 FILES_MAX = 64 * 1024
 FILE_NUMBER_MAX = 2**31 - 1
 """No bookie makes so many files: such a name is somebody else's."""
-ColdRow = tuple[int, int, int, int]
+CompactedFileRow = tuple[int, int, int, int]
 """A cold file in a list: number, length, end of its records, runs."""
 _U64_MAX = (1 << 64) - 1
 _U64 = number(0, _U64_MAX)
-_SEED = fields(bookie=text(), seed=_U64, started=flag)
-COLD_ROWS = rows(row(_U64, _U64, _U64, number(0, (1 << 32) - 1)), FILES_MAX)
-BASE_ROW = row(_U64, _U64, _U64, _U64)
-_HEAD = fields(
+_IDENTITY_FIELDS = fields(bookie=text(), seed=_U64, started=flag)
+COMPACTED_FILE_ROWS = rows(row(_U64, _U64, _U64, number(0, (1 << 32) - 1)), FILES_MAX)
+SNAPSHOT_ROW = row(_U64, _U64, _U64, _U64)
+_HEAD_FIELDS = fields(
     {
         "sealing_blocks": (number(), 0),
         "gone_below": (_U64, 0),
-        "cold": (COLD_ROWS, ()),
-        "base": (optional(BASE_ROW), None),
+        "cold": (COMPACTED_FILE_ROWS, ()),
+        "base": (optional(SNAPSHOT_ROW), None),
     },
     bookie=text(),
     start=_U64,
@@ -76,18 +85,18 @@ _HEAD = fields(
 )
 _CONTROL = struct.Struct("<IIQqq16s")
 CONTROL_BYTES = _CONTROL.size
-_END = struct.Struct("<I4s")
-END_BYTES = _END.size
+_COMMIT_END = struct.Struct("<I4s")
+COMMIT_END_BYTES = _COMMIT_END.size
 _END_MARK = b"CMIT"
-_RUN = struct.Struct("<QQQII")
-RUN_BYTES = _RUN.size
+_EXTENT_ROW = struct.Struct("<QQQII")
+EXTENT_ROW_BYTES = _EXTENT_ROW.size
 _TRAILER = struct.Struct("<QQQQ")
 TRAILER_SPACE = 4096
-FOOTER_RUNS_MAX = 16 * 1024
+FOOTER_EXTENTS_MAX = 16 * 1024
 """Runs of one footer block: 512 KiB."""
 
 assert CONTROL_BYTES == 48
-assert RUN_BYTES == 32
+assert EXTENT_ROW_BYTES == 32
 
 
 @dataclass(slots=True)
@@ -95,8 +104,8 @@ class JournalExtent:
     """Records of consecutive ids of one ledger that lie back to back in a journal file."""
 
     ledger: int
-    first: int
-    count: int
+    first_entry: int
+    entry_count: int
     offset: int
     """Of the first record, in the file."""
     length: int
@@ -104,7 +113,7 @@ class JournalExtent:
 
 
 @dataclass(frozen=True, slots=True)
-class Control:
+class ControlRecord:
     """One control record; what the fields mean depends on ``kind``."""
 
     kind: int
@@ -116,18 +125,18 @@ class Control:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class StateSnapshotRef:
     """A file that has the states of all ledgers."""
 
-    number: int
-    position: int
+    file_number: int
+    next_sequence: int
     """The sequence of the first block whose states are not in it."""
-    count: int
+    state_count: int
     digest: int
 
     def pack(self) -> list[int]:
         """As it stands in a head, and in the index's position."""
-        return [self.number, self.position, self.count, self.digest]
+        return [self.file_number, self.next_sequence, self.state_count, self.digest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,52 +145,58 @@ class Head:
 
     bookie_id: str
     start_count: int
-    predecessor: int
+    predecessor_file: int
     """Number of the file before; 0: none."""
     predecessor_end: int
     """Where it ends, bytes: what lies after it is not part of the journal (H4)."""
     limbo_below: int
-    files: tuple[tuple[int, int, int], ...]
+    sealed_files: tuple[tuple[int, int, int], ...]
     """The sealed files before this one that are still there: number, first and last sequence."""
     state_blocks: int
     """How many COMMIT blocks follow that hold the state of all ledgers, or of some beside a base."""
     sealing_blocks: int = 0
     """How many sequences after those belong to what seals the file before: its FOOTERs and TRAILER."""
-    gone_below: int = 0
-    cold: tuple[ColdRow, ...] = ()
+    must_verify_below: int = 0
+    compacted_files: tuple[CompactedFileRow, ...] = ()
     """The cold files that are there."""
-    base: Base | None = None
+    state_snapshot: StateSnapshotRef | None = None
     """What has the states of all ledgers as of its position."""
 
     def encode(self) -> bytes:
         """As a block's payload."""
-        later: dict[str, object] = {}
-        if self.gone_below:
+        newer_fields: dict[str, object] = {}
+        if self.must_verify_below:
             # An older program knows tombstones alone: it must not go on without those that have ended.
-            later |= {"format": FORMAT_WITHOUT_COLD, "gone_below": self.gone_below}
-        if self.cold:
-            later |= {"format": FORMAT_WITHOUT_BASE, "cold": [list(file) for file in self.cold]}
-        if self.base is not None:
-            later |= {"format": FORMAT, "base": self.base.pack()}
+            newer_fields |= {
+                "format": FORMAT_WITHOUT_COMPACTED,
+                "gone_below": self.must_verify_below,
+            }
+        if self.compacted_files:
+            newer_fields |= {
+                "format": FORMAT_WITHOUT_SNAPSHOT,
+                "cold": [list(file) for file in self.compacted_files],
+            }
+        if self.state_snapshot is not None:
+            newer_fields |= {"format": FORMAT, "base": self.state_snapshot.pack()}
         return pack(
             {
                 "format": 1,
                 "bookie": self.bookie_id,
                 "start": self.start_count,
-                "predecessor": self.predecessor,
+                "predecessor": self.predecessor_file,
                 "predecessor_end": self.predecessor_end,
                 "limbo_below": self.limbo_below,
-                "files": [list(file) for file in self.files],
+                "files": [list(file) for file in self.sealed_files],
                 "state_blocks": self.state_blocks,
                 "sealing_blocks": self.sealing_blocks,
-                **later,
+                **newer_fields,
             }
         )
 
     @classmethod
     def decode(cls, payload: memoryview, name: str) -> "Head":
         """Raises `CorruptData`, `UnsupportedFormat`."""
-        value = versioned(payload, FORMAT, _HEAD, f"the head of {name}")
+        value = decode_versioned(payload, FORMAT, _HEAD_FIELDS, f"the head of {name}")
         return cls(
             value["bookie"],
             value["start"],
@@ -193,7 +208,7 @@ class Head:
             value["sealing_blocks"],
             value["gone_below"],
             tuple(value["cold"]),
-            None if value["base"] is None else Base(*value["base"]),
+            None if value["base"] is None else StateSnapshotRef(*value["base"]),
         )
 
 
@@ -215,9 +230,9 @@ def limbo_below_record(bound: int) -> bytes:
     return _CONTROL.pack(LIMBO_BELOW, 0, bound, 0, 0, b"")
 
 
-def gone_below_record(bound: int) -> bytes:
+def must_verify_below_record(bound: int) -> bytes:
     """Of unknown ledgers below ``bound`` the metadata is asked before an add is taken."""
-    return _CONTROL.pack(GONE_BELOW, 0, bound, 0, 0, b"")
+    return _CONTROL.pack(MUST_VERIFY_BELOW, 0, bound, 0, 0, b"")
 
 
 def file_removed_record(number: int) -> bytes:
@@ -225,37 +240,37 @@ def file_removed_record(number: int) -> bytes:
     return _CONTROL.pack(FILE_REMOVED, 0, number, 0, 0, b"")
 
 
-def cold_added_record(file: ColdRow) -> bytes:
+def compacted_added_record(file: CompactedFileRow) -> bytes:
     """The cold file is there, whole and synced; something may point to it from now on."""
-    number, length, data_end, runs = file
-    return _CONTROL.pack(COLD_ADDED, runs, number, length, data_end, b"")
+    number, length, data_end, extent_count = file
+    return _CONTROL.pack(COMPACTED_ADDED, extent_count, number, length, data_end, b"")
 
 
 def commit_end(control_bytes: int) -> bytes:
     """What ends a COMMIT payload."""
-    return _END.pack(control_bytes, _END_MARK)
+    return _COMMIT_END.pack(control_bytes, _END_MARK)
 
 
-def split_commit(payload: memoryview, what: str) -> tuple[memoryview, list[Control]]:
+def split_commit(payload: memoryview, what: str) -> tuple[memoryview, list[ControlRecord]]:
     """The entry records and the control records of a COMMIT payload. Raises `CorruptData`."""
-    end = len(payload) - END_BYTES
+    end = len(payload) - COMMIT_END_BYTES
     if end < 0:
         raise CorruptData(f"{what}: a commit of {len(payload)} bytes")
-    control_bytes, mark = _END.unpack_from(payload, end)
+    control_bytes, mark = _COMMIT_END.unpack_from(payload, end)
     start = end - control_bytes
     if mark != _END_MARK or start < 0 or control_bytes % CONTROL_BYTES:
         raise CorruptData(f"{what}: a commit with {control_bytes} bytes of control records")
-    return payload[:start], controls_of(payload[start:end])
+    return payload[:start], decode_controls(payload[start:end])
 
 
-def controls_of(records: memoryview) -> list[Control]:
+def decode_controls(records: memoryview) -> list[ControlRecord]:
     """Control records that lie back to back. Raises `CorruptData`."""
     if len(records) % CONTROL_BYTES:
         raise CorruptData(f"{len(records)} bytes are not whole control records")
-    return [Control(*values) for values in _CONTROL.iter_unpack(records)]
+    return [ControlRecord(*values) for values in _CONTROL.iter_unpack(records)]
 
 
-def runs_of(
+def extents_of(
     records: memoryview, offset: int, what: str
 ) -> tuple[list[JournalExtent], dict[int, int]]:
     """The runs of records that lie back to back at ``offset`` of a file, and each ledger's highest LAC.
@@ -263,60 +278,58 @@ def runs_of(
     Digests are not looked at: the block around was verified. Raises `CorruptData` where lengths do not
     add up.
     """
-    runs: list[JournalExtent] = []
+    extents: list[JournalExtent] = []
     lacs: dict[int, int] = {}
-    run: JournalExtent | None = None
+    extent: JournalExtent | None = None
     position, end = 0, len(records)
     while position < end:
         if end - position < entries.HEADER_BYTES:
             raise CorruptData(f"{what}: {end - position} bytes after the last record")
-        _, length, _, _, _, _, ledger, number, _, lac = entries.HEADER.unpack_from(
-            records, position
-        )
+        _, length, _, _, _, _, ledger, entry, _, lac = entries.HEADER.unpack_from(records, position)
         if length < entries.HEADER_BYTES or position + length > end:
             raise CorruptData(f"{what}: a record of {length} bytes at {position}")
         if (
-            run is not None
-            and run.ledger == ledger
-            and run.first + run.count == number
-            and run.length < RUN_BYTES_MAX
+            extent is not None
+            and extent.ledger == ledger
+            and extent.first_entry + extent.entry_count == entry
+            and extent.length < EXTENT_BYTES_MAX
         ):
-            run.count += 1
-            run.length += length
+            extent.entry_count += 1
+            extent.length += length
         else:
-            run = JournalExtent(ledger, number, 1, offset + position, length)
-            runs.append(run)
+            extent = JournalExtent(ledger, entry, 1, offset + position, length)
+            extents.append(extent)
         if lac > lacs.get(ledger, -1):
             lacs[ledger] = lac
         position += length
-    return runs, lacs
+    return extents, lacs
 
 
-RUN_BYTES_MAX = 1024 * 1024
+EXTENT_BYTES_MAX = 1024 * 1024
 """A run does not grow beyond this, so that finding an entry inside stays cheap."""
 
 
 # --- footers --------------------------------------------------------------------------------------
 
 
-pack_run = _RUN.pack
+pack_extent_row = _EXTENT_ROW.pack
 """A `JournalExtent` as it stands in a footer, of ledger, first, offset, length, count: without a call in
 Python, for it is made of each entry of a thousand busy logs."""
 
 
-def run_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
+def iter_extent_rows(payload: memoryview, what: str) -> Iterator[tuple[int, ...]]:
     """Those of a FOOTER payload as they stand there: ledger, first, offset, length, count.
 
     Raises `CorruptData`.
     """
-    if len(payload) % RUN_BYTES:
+    if len(payload) % EXTENT_ROW_BYTES:
         raise CorruptData(f"{what}: {len(payload)} bytes are not whole runs")
-    return _RUN.iter_unpack(payload)
+    return _EXTENT_ROW.iter_unpack(payload)
 
 
-def unpack_runs(payload: memoryview, what: str) -> Iterator[JournalExtent]:
+def unpack_extents(payload: memoryview, what: str) -> Iterator[JournalExtent]:
     """The runs of a FOOTER payload. Raises `CorruptData`."""
-    for ledger, first, offset, length, count in run_rows(payload, what):
+    for ledger, first, offset, length, count in iter_extent_rows(payload, what):
         yield JournalExtent(ledger, first, count, offset, length)
 
 
@@ -346,12 +359,12 @@ class Trailer:
 
 def file_name(number: int) -> str:
     """The name of journal file ``number``, which counts from 1."""
-    return f"{PREFIX}{number:012d}"
+    return f"{FILE_PREFIX}{number:012d}"
 
 
 def file_number(name: str) -> int | None:
     """The number in a journal file's name; None for a name that no bookie gives."""
-    digits = name.removeprefix(PREFIX)
+    digits = name.removeprefix(FILE_PREFIX)
     if digits == name or len(digits) > 12 or not (digits.isascii() and digits.isdecimal()):
         return None
     number = int(digits)
@@ -375,25 +388,25 @@ class JournalIdentity:
     bookie_id: str
     seed: int
     """Of the digests of all blocks, so that no other process can make a valid block (H4)."""
-    started: bool
+    has_served: bool
 
     def encode(self) -> bytes:
         """As the file's content, with a checksum after."""
         body = pack(
             {
-                "format": SEED_FORMAT,
+                "format": IDENTITY_FORMAT,
                 "bookie": self.bookie_id,
                 "seed": self.seed,
-                "started": self.started,
+                "started": self.has_served,
             }
         )
         return body + xxhash.xxh3_64_digest(body)
 
 
-def seed_of(data: bytes) -> JournalIdentity | None:
+def decode_identity(data: bytes) -> JournalIdentity | None:
     """None for a damaged file. Raises `UnsupportedFormat`, `CorruptData` where only the checksum is sound."""
     body = data[:-8]
     if xxhash.xxh3_64_digest(body) != data[-8:]:
         return None
-    value = versioned(body, SEED_FORMAT, _SEED, SEED_NAME)
+    value = decode_versioned(body, IDENTITY_FORMAT, _IDENTITY_FIELDS, IDENTITY_FILE_NAME)
     return JournalIdentity(value["bookie"], value["seed"], value["started"])

@@ -12,7 +12,7 @@ from ...runtime.interfaces.host import Buffer
 from .entry import HEADER_BYTES
 from .extent_map import ExtentLocation
 
-NEAR_BYTES = 64 * 1024
+GAP_BYTES_MAX = 64 * 1024
 """A gap between two runs of a ledger that is cheaper to read than to step over."""
 
 
@@ -24,12 +24,12 @@ class LoadedExtent:
     offset: int
     data: Buffer
 
-    def find(self, file_number: int, offset: int, length: int) -> memoryview | None:
+    def find_bytes(self, file_number: int, offset: int, length: int) -> memoryview | None:
         """A part of it, or None."""
-        found = self.beginning(file_number, offset, length)
-        return found if len(found) == length else None
+        prefix = self.find_prefix(file_number, offset, length)
+        return prefix if len(prefix) == length else None
 
-    def beginning(self, file_number: int, offset: int, length: int) -> memoryview:
+    def find_prefix(self, file_number: int, offset: int, length: int) -> memoryview:
         """As much of a part as it has from the part's first byte on; perhaps nothing."""
         start = offset - self.offset
         if file_number != self.file_number or start < 0:
@@ -42,22 +42,22 @@ class ReadSource:
     """An extent, and which parts of a reply are views of it."""
 
     extent: LoadedExtent
-    parts: list[int] = field(default_factory=list)
+    part_numbers: list[int] = field(default_factory=list)
     used_bytes: int = 0
 
-    def note(self, part: int, size: int) -> None:
+    def record_part(self, part_number: int, size_bytes: int) -> None:
         """The reply's part of this number is so many bytes of it."""
-        self.parts.append(part)
-        self.used_bytes += size
+        self.part_numbers.append(part_number)
+        self.used_bytes += size_bytes
 
-    def release_waste(self, parts: list[bytes | memoryview]) -> None:
+    def copy_small_parts(self, parts: list[bytes | memoryview]) -> None:
         """Small parts must not pin a long extent: what waits to be sent is bounded by its bytes (H16)."""
         if 2 * self.used_bytes < len(self.extent.data):
-            for part in self.parts:
-                parts[part] = bytes(parts[part])
+            for part_number in self.part_numbers:
+                parts[part_number] = bytes(parts[part_number])
 
 
-ReadHot = Callable[[ExtentLocation, int, int], LoadedExtent | None]
+ReadCached = Callable[[ExtentLocation, int, int], LoadedExtent | None]
 """Reads needed bytes of a run, better wanted ones; None: the device must be asked."""
 
 
@@ -65,15 +65,15 @@ class ReadSources:
     """The extents of one reply, whose parts grow beside them."""
 
     def __init__(
-        self, read_hot: ReadHot, parts: list[bytes | memoryview], extent: LoadedExtent | None
+        self, read_cached: ReadCached, parts: list[bytes | memoryview], extent: LoadedExtent | None
     ) -> None:
-        self._read_hot = read_hot
+        self._read_cached = read_cached
         self._parts = parts
-        self._cold = None if extent is None else ReadSource(extent)
-        self._hot: ReadSource | None = None
+        self._device_source = None if extent is None else ReadSource(extent)
+        self._cache_source: ReadSource | None = None
 
-    def find(
-        self, run: ExtentLocation, enough: int, needed: int, wanted: int
+    def find_source(
+        self, location: ExtentLocation, bytes_enough: int, bytes_needed: int, bytes_wanted: int
     ) -> tuple[ReadSource, memoryview] | None:
         """The first ``needed`` bytes of the run, and of what they are a view; None: ask the device.
 
@@ -81,50 +81,62 @@ class ReadSources:
         of the second one come after what was read of both, and its beginning is not read again for that.
         Where they must be read, so many as ``wanted`` are.
         """
-        for source in (self._cold, self._hot):
+        for source in (self._device_source, self._cache_source):
             if source is not None:
-                here = source.extent.beginning(run.file_number, run.offset, needed)
-                if len(here) >= enough:
-                    return source, here
-        before = self._hot
-        self._release(before)
-        self._hot = None
-        worth = _worth_reading(run, None if before is None else before.extent, wanted)
-        extent = self._read_hot(run, needed, worth)
+                prefix = source.extent.find_prefix(
+                    location.file_number, location.offset, bytes_needed
+                )
+                if len(prefix) >= bytes_enough:
+                    return source, prefix
+        previous_source = self._cache_source
+        self._release(previous_source)
+        self._cache_source = None
+        bytes_max = _read_ahead_bytes(
+            location, None if previous_source is None else previous_source.extent, bytes_wanted
+        )
+        extent = self._read_cached(location, bytes_needed, bytes_max)
         if extent is None:
             return None
-        self._hot = ReadSource(extent)
-        view = extent.find(run.file_number, run.offset, needed)
+        self._cache_source = ReadSource(extent)
+        view = extent.find_bytes(location.file_number, location.offset, bytes_needed)
         assert view is not None, "it is what was read"
-        return self._hot, view
+        return self._cache_source, view
 
-    def release_waste(self) -> None:
+    def copy_small_parts(self) -> None:
         """The reply is complete."""
-        self._release(self._cold)
-        self._release(self._hot)
+        self._release(self._device_source)
+        self._release(self._cache_source)
 
     def _release(self, source: ReadSource | None) -> None:
         if source is not None:
-            source.release_waste(self._parts)
+            source.copy_small_parts(self._parts)
 
 
-def wanted_bytes(run: ExtentLocation, first: int, last: int, left: int) -> int:
+def bytes_to_read(extent: ExtentLocation, first: int, last: int, remaining_bytes: int) -> int:
     """How much to look at from a run's beginning on for the records first..last, as far as they may go.
 
     By the mean of the run's records: if they turn out longer, what follows is read after it. May be more
     than the run: then what lies after it is wanted too.
     """
-    if first > run.first:
-        return max(run.length, left)  # where it begins is only found by going through all before it
-    asked = run.length * (last - first + 1) // run.count
-    return min(asked + asked // 16, left) + HEADER_BYTES
+    if first > extent.first:
+        return max(
+            extent.length, remaining_bytes
+        )  # where it begins is only found by going through all before it
+    estimated_bytes = extent.length * (last - first + 1) // extent.count
+    return min(estimated_bytes + estimated_bytes // 16, remaining_bytes) + HEADER_BYTES
 
 
-def _worth_reading(run: ExtentLocation, before: LoadedExtent | None, wanted: int) -> int:
+def _read_ahead_bytes(
+    extent: ExtentLocation, previous: LoadedExtent | None, bytes_wanted: int
+) -> int:
     """How much to read from a run on: of a bookie's many ledgers the next run may lie far away."""
-    if 8 * run.length >= wanted:
-        return wanted
-    if before is None or before.file_number != run.file_number:
-        return run.length
-    gap = run.offset - before.offset - len(before.data)
-    return min(wanted, 4 * len(before.data)) if -run.length < gap <= NEAR_BYTES else run.length
+    if 8 * extent.length >= bytes_wanted:
+        return bytes_wanted
+    if previous is None or previous.file_number != extent.file_number:
+        return extent.length
+    gap = extent.offset - previous.offset - len(previous.data)
+    return (
+        min(bytes_wanted, 4 * len(previous.data))
+        if -extent.length < gap <= GAP_BYTES_MAX
+        else extent.length
+    )

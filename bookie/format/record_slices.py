@@ -18,18 +18,18 @@ from .extent_map import ExtentLocation
 class RecordSlice:
     """Records of a run. ``end``: bytes from the run's beginning to theirs."""
 
-    part: memoryview
-    upto: int
+    records: memoryview
+    last_entry: int
     """The last id that is in ``part``; the one before the first asked for where none is."""
-    end: int
-    short: bool
+    end_offset: int
+    is_truncated: bool
     """It stopped where the bytes that are here end, not the run, nor what was allowed."""
 
 
-def cut(
+def slice_extent(
     view: memoryview | bytes,
     ledger_id: int,
-    run: ExtentLocation,
+    extent: ExtentLocation,
     first: int,
     last: int,
     bytes_max: int,
@@ -40,45 +40,52 @@ def cut(
     ``view`` may end before the run does. Raises `CorruptData`.
     """
     view = memoryview(view)
-    here = len(view)
-    length, run_last = run.length, run.first + run.count - 1
-    if first == run.first and run_last <= last and length <= bytes_max and length <= here:
+    view_bytes = len(view)
+    length, last_in_extent = extent.length, extent.first + extent.count - 1
+    if (
+        first == extent.first
+        and last_in_extent <= last
+        and length <= bytes_max
+        and length <= view_bytes
+    ):
         _check_header(view, 0, length, ledger_id, first)
-        return RecordSlice(view if length == here else view[:length], run_last, length, False)
+        return RecordSlice(
+            view if length == view_bytes else view[:length], last_in_extent, length, False
+        )
     position = start = end = 0
-    upto = first - 1
-    short = False
-    for entry in range(run.first, min(run_last, last) + 1):
-        if here - position < entries.HEADER_BYTES and here < run.length:
-            short = True
+    last_sliced = first - 1
+    is_truncated = False
+    for entry in range(extent.first, min(last_in_extent, last) + 1):
+        if view_bytes - position < entries.HEADER_BYTES and view_bytes < extent.length:
+            is_truncated = True
             break
-        length = _check_header(view, position, run.length, ledger_id, entry)
+        length = _check_header(view, position, extent.length, ledger_id, entry)
         if entry == first:
             start = end = position
         position += length
         if entry >= first:
             if position - start > bytes_max and not (at_least_one and entry == first):
                 break
-            if position > here:
-                short = True
+            if position > view_bytes:
+                is_truncated = True
                 break
-            end, upto = position, entry
-    return RecordSlice(view[start:end], upto, end, short)
+            end, last_sliced = position, entry
+    return RecordSlice(view[start:end], last_sliced, end, is_truncated)
 
 
 def find_record(
-    view: memoryview | bytes, ledger_id: int, run: ExtentLocation, entry: int
+    view: memoryview | bytes, ledger_id: int, extent: ExtentLocation, entry: int
 ) -> memoryview:
     """The record of ``entry`` in all the bytes of a run, unverified. Raises `CorruptData`."""
-    return cut(view, ledger_id, run, entry, entry, 0, True).part
+    return slice_extent(view, ledger_id, extent, entry, entry, 0, True).records
 
 
-PART_RECORDS_MAX = 500
+SOUND_PART_RECORDS_MAX = 500
 """Of what `sound_parts` yields at a time: half a millisecond of digests."""
 
 
 def sound_parts(
-    view: memoryview | bytes, ledger_id: int, run: ExtentLocation
+    view: memoryview | bytes, ledger_id: int, extent: ExtentLocation
 ) -> Iterator[ExtentLocation]:
     """Stretches of a run, ascending, whose records fit their digests; what is between them is rotten.
 
@@ -88,48 +95,53 @@ def sound_parts(
     """
     view = memoryview(view)
     position = start = 0
-    first = run.first
-    for entry in range(run.first, run.last + 1):
+    first = extent.first
+    for entry in range(extent.first, extent.last + 1):
         try:
-            length = _check_header(view, position, run.length, ledger_id, entry)
+            length = _check_header(view, position, extent.length, ledger_id, entry)
         except CorruptData:
             break
-        stop = position + length
+        record_end = position + length
         digest = int.from_bytes(view[position : position + entries.DIGEST_BYTES], "little")
-        sound = (
-            stop <= len(view)
-            and xxhash.xxh3_64_intdigest(view[position + entries.DIGEST_BYTES : stop]) == digest
+        is_sound = (
+            record_end <= len(view)
+            and xxhash.xxh3_64_intdigest(view[position + entries.DIGEST_BYTES : record_end])
+            == digest
         )
-        if not sound and entry > first:
+        if not is_sound and entry > first:
             yield ExtentLocation(
-                first, entry - first, run.file_number, run.offset + start, position - start
+                first, entry - first, extent.file_number, extent.offset + start, position - start
             )
-        position = stop
-        if not sound:
+        position = record_end
+        if not is_sound:
             first, start = entry + 1, position
-        elif entry + 1 - first == PART_RECORDS_MAX:
+        elif entry + 1 - first == SOUND_PART_RECORDS_MAX:
             yield ExtentLocation(
-                first, PART_RECORDS_MAX, run.file_number, run.offset + start, stop - start
+                first,
+                SOUND_PART_RECORDS_MAX,
+                extent.file_number,
+                extent.offset + start,
+                record_end - start,
             )
-            first, start = entry + 1, stop
+            first, start = entry + 1, record_end
     else:
-        entry = run.last + 1
+        entry = extent.last + 1
     if entry > first:
         yield ExtentLocation(
-            first, entry - first, run.file_number, run.offset + start, position - start
+            first, entry - first, extent.file_number, extent.offset + start, position - start
         )
 
 
-def joined(parts: list[ExtentLocation]) -> list[ExtentLocation]:
+def merge_adjacent(parts: list[ExtentLocation]) -> list[ExtentLocation]:
     """The same stretches, those that lie back to back as one."""
-    found: list[ExtentLocation] = []
+    merged: list[ExtentLocation] = []
     for part in parts:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last is not None and (last.last + 1, last.offset + last.length) == (
             part.first,
             part.offset,
         ):
-            found[-1] = ExtentLocation(
+            merged[-1] = ExtentLocation(
                 last.first,
                 last.count + part.count,
                 last.file_number,
@@ -137,12 +149,12 @@ def joined(parts: list[ExtentLocation]) -> list[ExtentLocation]:
                 last.length + part.length,
             )
         else:
-            found.append(part)
-    return found
+            merged.append(part)
+    return merged
 
 
 def _check_header(
-    view: memoryview, position: int, run_bytes: int, ledger_id: int, entry: int
+    view: memoryview, position: int, extent_bytes: int, ledger_id: int, entry: int
 ) -> int:
     """The length of the record that must stand there. Raises `CorruptData`."""
     if len(view) - position >= entries.HEADER_BYTES:
@@ -153,7 +165,7 @@ def _check_header(
             ledger == ledger_id
             and number == entry
             and length == entries.record_bytes(payload_bytes)
-            and position + length <= run_bytes
+            and position + length <= extent_bytes
         ):
             return int(length)
     raise CorruptData(f"ledger {ledger_id} entry {entry}: the journal holds something else there")

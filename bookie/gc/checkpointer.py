@@ -18,54 +18,56 @@ from ..storage.ledger_state_snapshot import LedgerStateSnapshots
 
 INDEX_LAG_S = 60.0
 """After this time without a checkpoint, a condition reports that the index is behind."""
-CHECKPOINT_REST_S = 0.002
+CHECKPOINT_PAUSE_S = 0.002
 """Pause between two slices of a checkpoint, for adds. Without it, fifty thousand runs of lone entries stopped
 the adds of all bookies of an ensemble at the same moment, because all of them count the same entries."""
-CHECKPOINT_SHARE_MIN = 0.6
+THRESHOLD_FACTOR_MIN = 0.6
 """Each checkpoint waits for a random share of the bounds, at least this: bookies do not synchronize."""
 
 
 class Checkpointer:
     """The checkpoints of one bookie's index."""
 
-    def __init__(self, storage: BookieStorage, commits: GroupCommit, health: BookieHealth) -> None:
+    def __init__(
+        self, storage: BookieStorage, group_commit: GroupCommit, health: BookieHealth
+    ) -> None:
         self._journal = storage.journal
         self._index = storage.index
         self._ledgers = storage.ledgers
         self._space = storage.space
         self._index_reserve = storage.reserves["index"]
         self._checkpoint_s = storage.options.checkpoint_s
-        self._bases = LedgerStateSnapshots(
+        self._state_snapshots = LedgerStateSnapshots(
             storage.disk, storage.journal, storage.index, storage.ledgers, storage.space
         )
-        self._commits = commits
+        self._group_commit = group_commit
         self._health = health
         self.lock = trio.Lock()
         """Held while runs of the map change: by a checkpoint, and by a relocation of records."""
         self._index_written_at = trio.current_time()
-        self.checkpointed = 0
+        self.first_unindexed_sequence = 0
         """The sequence of the first block that is not in the index's map."""
 
     async def run(self, after_each: Callable[[], Awaitable[None]]) -> None:
         """Write a checkpoint whenever one is due, then call ``after_each``, until cancelled."""
-        chance = Random(self._journal.seed)
+        rng = Random(self._journal.seed)
         while True:
-            self._commits.checkpoint_share = chance.uniform(CHECKPOINT_SHARE_MIN, 1.0)
+            self._group_commit.checkpoint_threshold_factor = rng.uniform(THRESHOLD_FACTOR_MIN, 1.0)
             with trio.move_on_after(self._checkpoint_s):
-                await self._commits.checkpoint_wanted.wait()
-            self._commits.checkpoint_wanted = trio.Event()
-            rest_s = 0.0 if self._space.short else CHECKPOINT_REST_S
-            done = not self._index.dirty or await self.checkpoint_if_room(rest_s)
-            self._note_lag(done)
-            await self._renew_base()
+                await self._group_commit.checkpoint_wanted.wait()
+            self._group_commit.checkpoint_wanted = trio.Event()
+            pause_s = 0.0 if self._space.is_low else CHECKPOINT_PAUSE_S
+            succeeded = not self._index.dirty or await self.try_checkpoint(pause_s)
+            self._report_lag(succeeded)
+            await self._update_state_snapshot()
             await after_each()
-            if not done:
+            if not succeeded:
                 await trio.sleep(RETRY_SPACE_S)
 
-    def _note_lag(self, done: bool) -> None:
+    def _report_lag(self, succeeded: bool) -> None:
         """Report an index that is behind: it makes the next start slow, and keeps every journal file."""
         now = trio.current_time()
-        if done:
+        if succeeded:
             self._index_written_at = now
         lag_s = now - self._index_written_at
         if lag_s < INDEX_LAG_S:
@@ -73,75 +75,80 @@ class Checkpointer:
         else:
             self._health.conditions.set(condition(Code.INDEX_BEHIND, minutes=int(lag_s // 60)))
 
-    async def checkpoint_if_room(self, rest_s: float = 0.0) -> bool:
+    async def try_checkpoint(self, pause_s: float = 0.0) -> bool:
         """Write a checkpoint; return False if the disk of the index is full. The bookie is then read-only.
 
         ``rest_s``: as in `Index.checkpoint`.
         """
         try:
-            await self.checkpoint(rest_s)
+            await self.checkpoint(pause_s)
         except DiskFull:
             return False
         return True
 
-    async def checkpoint(self, rest_s: float = 0.0) -> None:
+    async def checkpoint(self, pause_s: float = 0.0) -> None:
         """Write a checkpoint. Raises `DiskFull` if nothing was written, even without the reserve."""
         async with self.lock:  # a later position must not land before earlier runs
             try:
-                await self._checkpoint(rest_s)
+                await self._write_checkpoint(pause_s)
             except DiskFull:
                 self._space.checkpoint_failed = True
                 # The reserve has room for deletions, fences and adds that were taken before.
-                given_up = await self._index_reserve.give_up()
-                self._space.look()
-                if not given_up:
+                reserve_freed = await self._index_reserve.free()
+                self._space.check()
+                if not reserve_freed:
                     raise
-                await self._checkpoint()
+                await self._write_checkpoint()
             self._space.checkpoint_failed = False
 
-    async def replace_runs(
+    async def replace_extents(
         self, ledger: Ledger, changes: list[tuple[ExtentLocation, list[ExtentLocation]]]
     ) -> None:
         """Replace these runs of a ledger by parts of them, durably. Raises `DiskFull`."""
         async with self.lock:
-            await self._checkpoint()  # the map then has all runs, and is the only place to change
-            await self._index.replace_runs(ledger, changes)
+            await (
+                self._write_checkpoint()
+            )  # the map then has all runs, and is the only place to change
+            await self._index.replace_extents(ledger, changes)
 
-    async def delete_runs(self, ledger: Ledger) -> None:
+    async def delete_extents(self, ledger: Ledger) -> None:
         """Delete the runs of a ledger without adds under way, durably. Raises `DiskFull`."""
         async with self.lock:
-            await self._checkpoint()
+            await self._write_checkpoint()
             if not ledger.deleted:
-                await self._index.delete_runs(ledger)
+                await self._index.delete_extents(ledger)
 
-    async def _checkpoint(self, rest_s: float = 0.0) -> None:
-        await self._index.look_for_ended()
-        saved = self._saved()
-        await self._index.checkpoint(saved, rest_s=rest_s)
-        self.checkpointed = saved.sequence
+    async def _write_checkpoint(self, pause_s: float = 0.0) -> None:
+        await self._index.find_removable_tombstones()
+        position = self._current_position()
+        await self._index.checkpoint(position, rest_s=pause_s)
+        self.first_unindexed_sequence = position.first_unindexed_sequence
         self._health.stats.checkpoints += 1
 
-    def _saved(self) -> IndexCheckpoint:
-        applied = self._commits.applied
+    def _current_position(self) -> IndexCheckpoint:
+        applied = self._group_commit.applied_position
         return IndexCheckpoint(
             bookie_id=self._space.bookie_id,
             seed=self._journal.seed,
-            sequence=applied.sequence,
+            first_unindexed_sequence=applied.next_sequence,
             file_number=applied.file_number,
             offset=applied.offset,
             first_sequence=applied.first_sequence,
             start_count=self._journal.start_count,
             limbo_below=self._ledgers.limbo_below,
-            next_file=self._journal.preallocator.next_number,
-            files=[(number, *span) for number, span in sorted(self._journal.sealed.items())],
-            last_offset=applied.last_offset,
-            gone_below=self._ledgers.gone_below,
-            cold=[file.row for _, file in sorted(self._journal.cold.items())],
-            base=self._journal.base,
+            next_file_number=self._journal.preallocator.next_number,
+            sealed_files=[
+                (number, *sequences)
+                for number, sequences in sorted(self._journal.sealed_files.items())
+            ],
+            last_block_offset=applied.last_block_offset,
+            must_verify_below=self._ledgers.must_verify_below,
+            compacted_files=[file.row for _, file in sorted(self._journal.compacted_files.items())],
+            state_snapshot=self._journal.state_snapshot,
         )
 
-    async def _renew_base(self) -> None:
-        await self._bases.remove_old()
-        if self.checkpointed and self._bases.wanted:
+    async def _update_state_snapshot(self) -> None:
+        await self._state_snapshots.remove_old()
+        if self.first_unindexed_sequence and self._state_snapshots.is_due:
             async with self.lock:
-                await self._bases.make(self.checkpointed)
+                await self._state_snapshots.write_next(self.first_unindexed_sequence)

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 DEAD_SHARE = 0.15
 """Of what a file takes, what is its own aside: live records take at most 1 / 0.85 of their bytes."""
-DEAD_SHARE_PRESSED = 0.05
+DEAD_SHARE_DISK_LOW = 0.05
 """Where the disk is nearly full."""
-COLD_DEAD_BYTES_MIN = 64 * 1024
+COMPACTED_DEAD_BYTES_MIN = 64 * 1024
 """Less is what borders of ledgers leave in pages that are half dead: a file would be rewritten for ever."""
 SMALL_BYTES = 1024 * 1024
-EARLY_S = 60.0
-EARLY_BYTES = 8 * 1024 * 1024
+SHORT_OUTPUT_S = 60.0
+SHORT_OUTPUT_BYTES = 8 * 1024 * 1024
 """Of one cold file in the first minute after a start: two seconds' work at the slowest."""
-PUNCH_SHARE = 16
+PUNCH_DEAD_DIVISOR = 16
 """Pages are looked for where a 16th of the file has died since the last look."""
 
 
@@ -27,62 +27,63 @@ class FileFacts:
     """A sealed file of a bookie whose records are all in the index's map. Sizes are bytes."""
 
     number: int
-    taken_bytes: int
+    allocated_bytes: int
     """Of the device."""
-    own_bytes: int
+    overhead_bytes: int
     """What is no reason to rewrite it: head, footer and trailer of a cold file, which another one has too;
     of a journal file all that is no entry, for the first minutes."""
     live_bytes: int
-    cold: bool
+    is_compacted: bool
 
     @property
     def dead_bytes(self) -> int:
         """What rewriting it would give back."""
-        return max(0, self.taken_bytes - self.own_bytes - self.live_bytes)
+        return max(0, self.allocated_bytes - self.overhead_bytes - self.live_bytes)
 
-    def is_dead(self, share: float) -> bool:
+    def is_mostly_dead(self, dead_fraction_min: float) -> bool:
         """Is so much of it dead that it is worth being rewritten?"""
-        if self.cold and self.dead_bytes < COLD_DEAD_BYTES_MIN:
+        if self.is_compacted and self.dead_bytes < COMPACTED_DEAD_BYTES_MIN:
             return False
-        return self.dead_bytes >= share * (self.dead_bytes + self.live_bytes)
+        return self.dead_bytes >= dead_fraction_min * (self.dead_bytes + self.live_bytes)
 
 
-def worth_moving(
-    files: Iterable[FileFacts], *, live_bytes_max: int, small_bytes: int, pressed: bool
+def files_to_compact(
+    files: Iterable[FileFacts], *, live_bytes_max: int, small_bytes: int, disk_is_low: bool
 ) -> list[int]:
     """The files whose live records are moved next, those that give most for their bytes first.
 
     Together they hold about ``live_bytes_max``, or one of them holds more. Wholly dead ones are none of
     this: they are removed as they are.
     """
-    share = DEAD_SHARE_PRESSED if pressed else DEAD_SHARE
-    live = [file for file in files if file.live_bytes]
-    wanted = [
+    dead_fraction_min = DEAD_SHARE_DISK_LOW if disk_is_low else DEAD_SHARE
+    live_files = [file for file in files if file.live_bytes]
+    candidates = [
         file
-        for file in live
-        if file.is_dead(share) or (not file.cold and file.taken_bytes < small_bytes)
+        for file in live_files
+        if file.is_mostly_dead(dead_fraction_min)
+        or (not file.is_compacted and file.allocated_bytes < small_bytes)
     ]
     if (
-        wanted
+        candidates
     ):  # what few bytes there are in small cold files goes along: else there were ever more files
-        numbers = {file.number for file in wanted}
-        wanted += [
+        numbers = {file.number for file in candidates}
+        candidates += [
             file
-            for file in live
-            if file.cold and file.live_bytes < small_bytes and file.number not in numbers
+            for file in live_files
+            if file.is_compacted and file.live_bytes < small_bytes and file.number not in numbers
         ]
-    wanted.sort(key=lambda file: (-file.dead_bytes / (file.live_bytes + 1), file.number))
+    candidates.sort(key=lambda file: (-file.dead_bytes / (file.live_bytes + 1), file.number))
     chosen: list[int] = []
-    size = 0
-    for file in wanted:
-        if chosen and size + file.live_bytes > live_bytes_max:
+    size_bytes = 0
+    for file in candidates:
+        if chosen and size_bytes + file.live_bytes > live_bytes_max:
             break
         chosen.append(file.number)
-        size += file.live_bytes
+        size_bytes += file.live_bytes
     return chosen
 
 
-def worth_punching(files: Iterable[FileFacts], live_before: Mapping[int, int]) -> list[int]:
+def files_to_punch(files: Iterable[FileFacts], live_bytes_before: Mapping[int, int]) -> list[int]:
     """The cold files in which pages may be given back.
 
     ``live_before``: what was live at the last look, by number; at the beginning all records.
@@ -90,14 +91,14 @@ def worth_punching(files: Iterable[FileFacts], live_before: Mapping[int, int]) -
     return [
         file.number
         for file in files
-        if file.cold
+        if file.is_compacted
         and file.live_bytes
-        and (live_before[file.number] - file.live_bytes) * PUNCH_SHARE
-        >= max(COLD_DEAD_BYTES_MIN, live_before[file.number])
+        and (live_bytes_before[file.number] - file.live_bytes) * PUNCH_DEAD_DIVISOR
+        >= max(COMPACTED_DEAD_BYTES_MIN, live_bytes_before[file.number])
     ]
 
 
-def output_bytes_max(live_bytes: int, first_file_bytes: int, up_s: float) -> int:
+def output_bytes_max(live_bytes: int, first_file_bytes: int, uptime_s: float) -> int:
     """Of one cold file, by what is live in all: 64 MiB, more where that would make very many.
 
     Where journal files are small, as on a small disk, no more than four of the smallest. ``up_s``: since the
@@ -105,4 +106,4 @@ def output_bytes_max(live_bytes: int, first_file_bytes: int, up_s: float) -> int
     """
     mib = 1024 * 1024
     size = max(min(64 * mib, 4 * first_file_bytes), min(live_bytes // 32, 256 * mib))
-    return size if up_s >= EARLY_S else min(size, EARLY_BYTES)
+    return size if uptime_s >= SHORT_OUTPUT_S else min(size, SHORT_OUTPUT_BYTES)

@@ -9,13 +9,19 @@ import trio
 
 from ...runtime.interfaces.log_lines import get_logger
 from ..format.extent_map import ExtentLocation
-from ..format.footer_ranges import Span
-from ..format.index_format import RUN, RUN_KEY, file_of, located, sealed
-from ..storage.index import PAGE, Index, no_rest, pairs_between
+from ..format.footer_ranges import EntryRange
+from ..format.index_format import (
+    EXTENT_KEY,
+    EXTENT_VALUE,
+    decode_extent,
+    file_number_of,
+    with_digest,
+)
+from ..storage.index import PAIRS_PER_PAGE, Index, no_pause, pairs_between
 
-PAIRS_A_SPAN = 8
+PAIRS_PER_SEEK = 8
 """The cost of a seek in the map, in pairs."""
-MOVES_A_TURN = 200
+MOVES_PER_YIELD = 200
 """Runs whose copies are pointed to: some half a millisecond."""
 
 log = get_logger("distributedlog.bookie.storage.index")
@@ -29,12 +35,12 @@ class ExtentRelocation:
 
     async def runs_in(
         self,
-        numbers: Collection[int],
-        runs_max: int,
+        file_numbers: Collection[int],
+        extents_max: int,
         bytes_max: int,
         *,
-        spans: Sequence[Span] | None = None,
-        next_rest_s: Callable[[], float] = no_rest,
+        ranges: Sequence[EntryRange] | None = None,
+        next_pause_s: Callable[[], float] = no_pause,
     ) -> tuple[list[tuple[int, ExtentLocation]], bool]:
         """Return the map's runs in these files, as sorted (ledger, run), and whether these are all.
 
@@ -46,50 +52,52 @@ class ExtentRelocation:
                 for None, the whole map is read. Runs that only memory has are never returned.
             next_rest_s: Returns the pause before the next turn of the loop, here and in the other methods.
         """
-        found: list[tuple[int, ExtentLocation]] = []
+        extents: list[tuple[int, ExtentLocation]] = []
         size = 0
-        live = dict.fromkeys(numbers, 0)
-        async for key, value in self._pairs_within(spans, next_rest_s):
-            if file_of(value) not in live:
+        live_bytes = dict.fromkeys(file_numbers, 0)
+        async for key, value in self._pairs_in_ranges(ranges, next_pause_s):
+            if file_number_of(value) not in live_bytes:
                 continue
-            run = located(key, value)
-            size += run.length
-            if found and (len(found) >= runs_max or size > bytes_max):
-                return found, False
-            found.append((RUN_KEY.unpack(key)[1], run))
-            live[run.file_number] += run.length
-        if spans is not None and self._is_too_little(live):
-            return await self.runs_in(numbers, runs_max, bytes_max, next_rest_s=next_rest_s)
-        return found, True
+            extent = decode_extent(key, value)
+            size += extent.length
+            if extents and (len(extents) >= extents_max or size > bytes_max):
+                return extents, False
+            extents.append((EXTENT_KEY.unpack(key)[1], extent))
+            live_bytes[extent.file_number] += extent.length
+        if ranges is not None and self._misses_live_bytes(live_bytes):
+            return await self.runs_in(
+                file_numbers, extents_max, bytes_max, next_pause_s=next_pause_s
+            )
+        return extents, True
 
-    async def _pairs_within(
-        self, spans: Sequence[Span] | None, next_rest_s: Callable[[], float]
+    async def _pairs_in_ranges(
+        self, ranges: Sequence[EntryRange] | None, next_pause_s: Callable[[], float]
     ) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield the pairs of runs that begin within these spans, or of all runs for None."""
-        if spans is None:
-            async for pair in pairs_between(self._index.stored, b"r", b"s", next_rest_s):
+        if ranges is None:
+            async for pair in pairs_between(self._index.ordered_map, b"r", b"s", next_pause_s):
                 yield pair
             return
-        seen = 0
-        for ledger_id, first, last in spans:
-            start = RUN_KEY.pack(b"r", ledger_id, first)
-            end = RUN_KEY.pack(b"r", ledger_id, last) + b"\0"
-            while page := self._index.stored.scan(start, end, PAGE):
+        cost_pairs = 0
+        for ledger_id, first, last in ranges:
+            start = EXTENT_KEY.pack(b"r", ledger_id, first)
+            end = EXTENT_KEY.pack(b"r", ledger_id, last) + b"\0"
+            while page := self._index.ordered_map.scan(start, end, PAIRS_PER_PAGE):
                 for pair in page:
                     yield pair
                 start = page[-1][0] + b"\0"
-                seen += len(page)
-                if seen >= PAGE:
-                    seen = 0
-                    await trio.sleep(next_rest_s())
-                if len(page) < PAGE:
+                cost_pairs += len(page)
+                if cost_pairs >= PAIRS_PER_PAGE:
+                    cost_pairs = 0
+                    await trio.sleep(next_pause_s())
+                if len(page) < PAIRS_PER_PAGE:
                     break
-            seen += PAIRS_A_SPAN
+            cost_pairs += PAIRS_PER_SEEK
 
-    def _is_too_little(self, live: Mapping[int, int]) -> bool:
+    def _misses_live_bytes(self, live_bytes: Mapping[int, int]) -> bool:
         """Whether more bytes were counted for one of these files."""
-        for number, length in live.items():
-            counted = self._index.in_map.live_bytes.get(number, 0)
+        for number, length in live_bytes.items():
+            counted = self._index.stored_totals.live_bytes.get(number, 0)
             if length < counted:
                 log.warning(
                     "file %d: its footer leads to %d live bytes, %d were counted: the whole index is"
@@ -101,11 +109,11 @@ class ExtentRelocation:
                 return True
         return False
 
-    async def move(
+    async def point_to_copies(
         self,
         moves: Iterable[tuple[int, ExtentLocation, ExtentLocation]],
         *,
-        next_rest_s: Callable[[], float] = no_rest,
+        next_pause_s: Callable[[], float] = no_pause,
     ) -> None:
         """Point the index to the copies of runs, as sorted (ledger, old, new), in one synced transaction.
 
@@ -114,54 +122,60 @@ class ExtentRelocation:
         """
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
-        totals = self._index.in_map.copy()
-        last: tuple[int, ExtentLocation] | None = None
+        totals = self._index.stored_totals.copy()
+        merged_last: tuple[int, ExtentLocation] | None = None
 
         def put_last() -> None:
-            if last is not None:
-                ledger_id, run = last
-                key = RUN_KEY.pack(b"r", ledger_id, run.first)
-                value = RUN.pack(run.file_number, run.offset, run.length, run.count)
-                puts.append((key, sealed(key, value)))
-                totals.add_run(run)
+            if merged_last is not None:
+                ledger_id, extent = merged_last
+                key = EXTENT_KEY.pack(b"r", ledger_id, extent.first)
+                value = EXTENT_VALUE.pack(
+                    extent.file_number, extent.offset, extent.length, extent.count
+                )
+                puts.append((key, with_digest(key, value)))
+                totals.add_extent(extent)
 
-        for at, (ledger_id, old, new) in enumerate(moves, 1):
-            if at % MOVES_A_TURN == 0:
-                await trio.sleep(next_rest_s())
-            key = RUN_KEY.pack(b"r", ledger_id, old.first)
-            stored = self._index.stored.get(key)
-            if stored is None or located(key, stored) != old:
+        for count, (ledger_id, old, new) in enumerate(moves, 1):
+            if count % MOVES_PER_YIELD == 0:
+                await trio.sleep(next_pause_s())
+            key = EXTENT_KEY.pack(b"r", ledger_id, old.first)
+            stored_value = self._index.ordered_map.get(key)
+            if stored_value is None or decode_extent(key, stored_value) != old:
                 continue
             deletes.append(key)
-            totals.drop_run(old)
-            whole = last[1].joined(new) if last is not None and last[0] == ledger_id else None
-            if whole is None:
+            totals.subtract_extent(old)
+            merged = (
+                merged_last[1].merge_with(new)
+                if merged_last is not None and merged_last[0] == ledger_id
+                else None
+            )
+            if merged is None:
                 put_last()
-            last = (ledger_id, whole or new)
+            merged_last = (ledger_id, merged or new)
         put_last()
         await self._index.apply(puts, deletes, totals)
 
-    async def count_again(
+    async def recount_live_bytes(
         self,
-        numbers: Collection[int],
+        file_numbers: Collection[int],
         *,
-        spans: Sequence[Span] | None = None,
-        next_rest_s: Callable[[], float] = no_rest,
+        ranges: Sequence[EntryRange] | None = None,
+        next_pause_s: Callable[[], float] = no_pause,
     ) -> None:
         """Count the live bytes of these files again, from the map.
 
         The map has all of their runs, and the caller holds the lock of the checkpoints. ``spans`` is as in
         `runs_in`.
         """
-        live = {number: 0 for number in self._index.live_bytes if number in numbers}
-        async for key, value in self._pairs_within(spans, next_rest_s):
-            number = file_of(value)
-            if number in live:
-                live[number] += located(key, value).length
-        if spans is not None and self._is_too_little(live):
-            await self.count_again(numbers, next_rest_s=next_rest_s)
+        live_bytes = {number: 0 for number in self._index.live_bytes if number in file_numbers}
+        async for key, value in self._pairs_in_ranges(ranges, next_pause_s):
+            number = file_number_of(value)
+            if number in live_bytes:
+                live_bytes[number] += decode_extent(key, value).length
+        if ranges is not None and self._misses_live_bytes(live_bytes):
+            await self.recount_live_bytes(file_numbers, next_pause_s=next_pause_s)
             return
-        for number, length in live.items():
+        for number, length in live_bytes.items():
             if length != self._index.live_bytes.get(number, 0):
                 log.warning(
                     "file %d: %d bytes are live, %d were counted",
@@ -169,4 +183,4 @@ class ExtentRelocation:
                     length,
                     self._index.live_bytes.get(number, 0),
                 )
-            self._index.live_bytes[number] = self._index.in_map.live_bytes[number] = length
+            self._index.live_bytes[number] = self._index.stored_totals.live_bytes[number] = length

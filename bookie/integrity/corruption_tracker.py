@@ -2,8 +2,8 @@
 
 A rotten entry stays in the index, so that nobody is told that it is not here: a read of it is damage, which
 is no answer. What is noted survives restarts; it may claim too much, for who heals looks again. An entry is
-dropped only by `drop`: its ledger is in limbo then, durably and before, so that what is absent is not denied
-until the copy is here (inv. 22). So there is no moment at which a crash makes a "no" of it.
+dropped only by `drop_corrupt`: its ledger is in limbo then, durably and before, so that what is absent is not
+denied until the copy is here (inv. 22). So there is no moment at which a crash makes a "no" of it.
 """
 
 from collections import deque
@@ -23,14 +23,19 @@ from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.events import DEVICE_ERROR, ROTTED
 from ..format import journal_format as jb
 from ..format.extent_map import ExtentLocation
-from ..format.index_format import ROT, ROT_KEY, IndexDamaged, rot_noted
-from ..format.record_slices import joined, sound_parts
+from ..format.index_format import (
+    CORRUPTION_KEY,
+    CORRUPTION_VALUE,
+    IndexDamaged,
+    decode_corruption_records,
+)
+from ..format.record_slices import merge_adjacent, sound_parts
 from ..gc.checkpointer import Checkpointer
 from ..ledgers.ledger_table import Ledger
 from ..storage.bookie_storage import BookieStorage
 from ..storage.group_commit import GroupCommit
 
-PIECE = 64 * 1024
+RETRY_READ_BYTES = 64 * 1024
 """Where the device cannot read a run, so much of it counts as unreadable around each bad place."""
 DEVICE_ERRORS_MAX = 16
 """Of the device within `DEVICE_ERRORS_S`: beyond it the disk is dying, and is written to no more than it must
@@ -44,27 +49,27 @@ log = get_logger("distributedlog.bookie.integrity.corruption_tracker")
 class CorruptExtent:
     """A run of which some entries are rotten."""
 
-    run: ExtentLocation
-    sound: list[ExtentLocation]
+    location: ExtentLocation
+    sound_parts: list[ExtentLocation]
     """Its parts that are sound, ascending."""
 
     @property
-    def rotten(self) -> list[tuple[int, int]]:
+    def corrupt_ranges(self) -> list[tuple[int, int]]:
         """First and last (inclusive) of its stretches that are not."""
-        found = []
-        at = self.run.first
-        for part in self.sound:
-            if part.first > at:
-                found.append((at, part.first - 1))
-            at = part.last + 1
-        if at <= self.run.last:
-            found.append((at, self.run.last))
-        return found
+        ranges = []
+        next_entry = self.location.first
+        for part in self.sound_parts:
+            if part.first > next_entry:
+                ranges.append((next_entry, part.first - 1))
+            next_entry = part.last + 1
+        if next_entry <= self.location.last:
+            ranges.append((next_entry, self.location.last))
+        return ranges
 
     @property
-    def entries(self) -> int:
+    def corrupt_entry_count(self) -> int:
         """How many are rotten."""
-        return self.run.count - sum(part.count for part in self.sound)
+        return self.location.count - sum(part.count for part in self.sound_parts)
 
 
 class CorruptionTracker:
@@ -73,7 +78,7 @@ class CorruptionTracker:
     def __init__(
         self,
         storage: BookieStorage,
-        commits: GroupCommit,
+        group_commit: GroupCommit,
         checkpointer: Checkpointer,
         conditions: NodeConditions,
     ) -> None:
@@ -81,29 +86,29 @@ class CorruptionTracker:
         self._ledgers = storage.ledgers
         self._files = storage.files
         self._space = storage.space
-        self._commits = commits
+        self._group_commit = group_commit
         self._checkpointer = checkpointer
         self._conditions = conditions
         self._device_errors: deque[float] = deque(maxlen=DEVICE_ERRORS_MAX + 1)
-        self.noted = rot_noted(storage.index.kept)
+        self.corrupt_ranges = decode_corruption_records(storage.index.extra_values)
         """Ledger to the stretch (both ends inclusive) in which some entries are rotten, or were."""
-        self.stuck: dict[int, str] = {}
+        self.unrepairable: dict[int, str] = {}
         """Ledgers of those without a good copy of some entry anywhere, and what the others said."""
-        self.healed_entries = 0
+        self.repaired_entries = 0
         """Since the start."""
-        self.over = RepairCount()
+        self.repaired_ledgers = RepairCount()
         """Ledgers of which nothing is rotten here any more: mended, deleted, or another bookie's now."""
-        self.news = trio.Event()
+        self.corruption_recorded = trio.Event()
         """Set when something was noted."""
 
     @property
-    def suspect(self) -> bool:
+    def has_read_errors(self) -> bool:
         """Does the device fail so often that nothing should be healed onto it?"""
         return self._space.suspect
 
     # --- noting -----------------------------------------------------------------------------------
 
-    def note(self, ledger_id: int, first: int, last: int) -> None:
+    def record(self, ledger_id: int, first: int, last: int) -> None:
         """Some of the entries ``first`` to ``last`` do not read as they were written.
 
         May claim too much. Durable with the next checkpoint; what a crash makes of that is found again.
@@ -111,14 +116,14 @@ class CorruptionTracker:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.deleted:
             return
-        last = min(last, max(ledger.top, first))
-        before = self.noted.get(ledger_id)
-        if before is not None:
-            first, last = min(first, before[0]), max(last, before[1])
-        if (first, last) == before:
+        last = min(last, max(ledger.last_added_entry, first))
+        previous = self.corrupt_ranges.get(ledger_id)
+        if previous is not None:
+            first, last = min(first, previous[0]), max(last, previous[1])
+        if (first, last) == previous:
             return
-        if before is None:
-            ROTTED.say(
+        if previous is None:
+            ROTTED.emit(
                 log,
                 "ledger %d: some of entries %d to %d rotted here",
                 ledger_id,
@@ -128,109 +133,113 @@ class CorruptionTracker:
                 first=first,
                 last=last,
             )
-        self.noted[ledger_id] = first, last
-        self._index.keep(ROT_KEY.pack(b"x", ledger_id), ROT.pack(first, last))
-        self.news.set()
+        self.corrupt_ranges[ledger_id] = first, last
+        self._index.put_extra(
+            CORRUPTION_KEY.pack(b"x", ledger_id), CORRUPTION_VALUE.pack(first, last)
+        )
+        self.corruption_recorded.set()
 
-    def forget(self, ledger_id: int) -> None:
+    def clear(self, ledger_id: int) -> None:
         """Nothing of it is rotten any more, or it is nothing that this bookie should hold."""
-        self.stuck.pop(ledger_id, None)
-        if self.noted.pop(ledger_id, None) is not None:
-            self._index.keep(ROT_KEY.pack(b"x", ledger_id), None)
-            self.over.add(trio.current_time())
-        if not self.noted:
+        self.unrepairable.pop(ledger_id, None)
+        if self.corrupt_ranges.pop(ledger_id, None) is not None:
+            self._index.put_extra(CORRUPTION_KEY.pack(b"x", ledger_id), None)
+            self.repaired_ledgers.add(trio.current_time())
+        if not self.corrupt_ranges:
             self._conditions.clear(Code.DAMAGED_READS)
 
     def conditions(self) -> list[HealthCondition]:
         """Return the conditions of entries that are corrupt here, or were within the last hour."""
-        found = []
-        if self.noted:
-            found.append(condition(Code.ENTRIES_CORRUPT, ledgers=len(self.noted)))
-        if self.stuck:
-            cause = next(iter(self.stuck.values()))
-            found.append(
-                condition(Code.ENTRIES_CORRUPT_WITHOUT_COPY, ledgers=len(self.stuck), cause=cause)
+        conditions = []
+        if self.corrupt_ranges:
+            conditions.append(condition(Code.ENTRIES_CORRUPT, ledgers=len(self.corrupt_ranges)))
+        if self.unrepairable:
+            cause = next(iter(self.unrepairable.values()))
+            conditions.append(
+                condition(
+                    Code.ENTRIES_CORRUPT_WITHOUT_COPY, ledgers=len(self.unrepairable), cause=cause
+                )
             )
-        if self.over.shown(trio.current_time()):
-            found.append(condition(Code.ENTRIES_REPAIRED, ledgers=self.over.count))
-        return found
+        if self.repaired_ledgers.is_reported(trio.current_time()):
+            conditions.append(condition(Code.ENTRIES_REPAIRED, ledgers=self.repaired_ledgers.count))
+        return conditions
 
     # --- looking ----------------------------------------------------------------------------------
 
-    async def look(self, ledger_id: int, first: int, last: int) -> list[CorruptExtent]:
+    async def find_corrupt(self, ledger_id: int, first: int, last: int) -> list[CorruptExtent]:
         """The runs that hold ids ``first`` to ``last`` and are not sound; reads all of their bytes.
 
         Raises `TooBusy` for a lack of descriptors, `LedgerStateUnknown` where the index is damaged.
         """
         ledger = self._ledgers.get(ledger_id)
-        found: list[CorruptExtent] = []
+        corrupt_extents: list[CorruptExtent] = []
         while ledger is not None and not ledger.deleted and first <= last:
-            run = self._run_at(ledger, first)
-            if run is None or run.first > last:
+            location = self._extent_at_or_after(ledger, first)
+            if location is None or location.first > last:
                 break
-            rotten = await self.examine(ledger, run)
-            if rotten is not None:
-                found.append(rotten)
-            first = run.last + 1
-        return found
+            corrupt = await self.examine(ledger, location)
+            if corrupt is not None:
+                corrupt_extents.append(corrupt)
+            first = location.last + 1
+        return corrupt_extents
 
-    def _run_at(self, ledger: Ledger, entry: int) -> ExtentLocation | None:
+    def _extent_at_or_after(self, ledger: Ledger, entry: int) -> ExtentLocation | None:
         try:
-            return self._index.find(ledger, entry) or self._index.following(ledger, entry)
+            return self._index.find(ledger, entry) or self._index.find_next(ledger, entry)
         except IndexDamaged as error:
-            raise self._ledgers.note_damage(ledger.id, error) from error
+            raise self._ledgers.record_damage(ledger.id, error) from error
 
-    async def examine(self, ledger: Ledger, run: ExtentLocation) -> CorruptExtent | None:
+    async def examine(self, ledger: Ledger, location: ExtentLocation) -> CorruptExtent | None:
         """Read one run: None where all of it is sound, or it is not there any more."""
-        data = await self._read(run)
+        data = await self._read_extent(location)
         parts: list[ExtentLocation] = []
-        for part in sound_parts(data, ledger.id, run):
+        for part in sound_parts(data, ledger.id, location):
             parts.append(part)
             await trio.lowlevel.checkpoint()
-        sound = joined(parts)
-        if sound == [run]:
+        sound_extents = merge_adjacent(parts)
+        if sound_extents == [location]:
             return None
-        if ledger.deleted or self._run_at(ledger, run.first) != run:
+        if ledger.deleted or self._extent_at_or_after(ledger, location.first) != location:
             return None  # moved or deleted meanwhile: what was read was something else's
-        return CorruptExtent(run, sound)
+        return CorruptExtent(location, sound_extents)
 
-    async def _read(self, run: ExtentLocation) -> bytes:
+    async def _read_extent(self, location: ExtentLocation) -> bytes:
         """The run's bytes, zeros where the device gives none. Raises `TooBusy`."""
         try:
-            file = await self._files.open(run.file_number)
+            file = await self._files.open(location.file_number)
         except CorruptData:
             return b""
         try:
-            return await file.read_cold(run.offset, run.length)
+            return await file.read_in_worker(location.offset, location.length)
         except CorruptData as error:
-            self._note_device_error(error)
+            self._record_device_error(error)
         pieces = []
-        for offset in range(0, run.length, PIECE):
-            length = min(PIECE, run.length - offset)
+        for offset in range(0, location.length, RETRY_READ_BYTES):
+            length = min(RETRY_READ_BYTES, location.length - offset)
             try:
-                file = await self._files.open(run.file_number)
-                piece = await file.read_cold(run.offset + offset, length)
+                file = await self._files.open(location.file_number)
+                piece = await file.read_in_worker(location.offset + offset, length)
             except CorruptData:
                 piece = b""
             pieces.append(piece.ljust(length, b"\0"))
         return b"".join(pieces)
 
-    def _note_device_error(self, error: CorruptData) -> None:
+    def _record_device_error(self, error: CorruptData) -> None:
         now = trio.current_time()
         self._device_errors.append(now)
-        DEVICE_ERROR.say(log, "%s", error, why=str(error))
+        DEVICE_ERROR.emit(log, "%s", error, why=str(error))
         if (
             len(self._device_errors) > DEVICE_ERRORS_MAX
             and self._device_errors[0] > now - DEVICE_ERRORS_S
             and not self._space.suspect
         ):
             self._space.suspect = True
-            self._space.look()
+            self._space.check()
 
     # --- dropping ---------------------------------------------------------------------------------
 
-    async def drop(
-        self, ledger_id: int, key: bytes, runs: list[CorruptExtent]
+    async def drop_corrupt(
+        self, ledger_id: int, key: bytes, candidates: list[CorruptExtent]
     ) -> list[CorruptExtent]:
         """Take what is rotten of these runs out of the index, so that good copies can be added here.
 
@@ -243,18 +252,23 @@ class CorruptionTracker:
         ledger.check_key(key)
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        self._ledgers.mark(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
+        self._ledgers.set_flags(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
         durable = trio.Event()
-        self._commits.write_state(ledger, durable.set)
+        self._group_commit.write_state(ledger, durable.set)
         await durable.wait()
         ledger.fence_durable = True
-        same: list[CorruptExtent] = []
-        for run in runs:
-            if await self.examine(ledger, run.run) == run:
-                same.append(run)
-            elif not ledger.deleted and self._run_at(ledger, run.run.first) == run.run:  # not moved
-                self._note_device_error(
+        unchanged: list[CorruptExtent] = []
+        for candidate in candidates:
+            if await self.examine(ledger, candidate.location) == candidate:
+                unchanged.append(candidate)
+            elif (
+                not ledger.deleted
+                and self._extent_at_or_after(ledger, candidate.location.first) == candidate.location
+            ):  # not moved
+                self._record_device_error(
                     CorruptData(f"ledger {ledger_id}: read twice, it is not the same")
                 )
-        await self._checkpointer.replace_runs(ledger, [(run.run, run.sound) for run in same])
-        return same
+        await self._checkpointer.replace_extents(
+            ledger, [(candidate.location, candidate.sound_parts) for candidate in unchanged]
+        )
+        return unchanged

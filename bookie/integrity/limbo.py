@@ -14,100 +14,100 @@ from ..ledgers.ledger_table import LIMBO_ALL, LedgerTable
 from ..storage.group_commit import GroupCommit
 from ..storage.journal_buffer import CommitBlock
 
-EARLIER = "an earlier start found data lost, see the log of that start"
+EARLIER_LOSS = "an earlier start found data lost, see the log of that start"
 
 
-class Limbo:
+class LimboLedgers:
     """The limbo of one bookie. ``lost``: what its start missed, in words; empty: nothing."""
 
-    def __init__(self, ledgers: LedgerTable, commits: GroupCommit, lost: str) -> None:
+    def __init__(self, ledgers: LedgerTable, group_commit: GroupCommit, loss_reason: str) -> None:
         self._ledgers = ledgers
-        self._commits = commits
-        self._lost = lost
-        self._ended = RepairCount()
+        self._group_commit = group_commit
+        self._loss_reason = loss_reason
+        self._recovered = RepairCount()
         """Ledgers that are out of it, and its end."""
 
     @property
     def any_limbo(self) -> bool:
         """May a ledger, known or not, be in limbo here?"""
-        return self.of_unknown or self._ledgers.limbo > 0
+        return self.includes_unknown or self._ledgers.limbo_count > 0
 
     @property
-    def of_unknown(self) -> bool:
+    def includes_unknown(self) -> bool:
         """Are ledgers that are not known here in limbo? Nobody can count those."""
         return self._ledgers.limbo_below > 0
 
     @property
-    def boundless(self) -> bool:
-        """Is it all ledgers? Then nobody has known the next ledger's id since the loss (`confine`)."""
+    def includes_all(self) -> bool:
+        """Is it all ledgers? Then nobody has known the next ledger's id since the loss (`lower_bound`)."""
         return self._ledgers.limbo_below == LIMBO_ALL
 
     @property
-    def below(self) -> int:
+    def known_bound(self) -> int:
         """Ledgers with a lower id may be in limbo, those from it on are not; 0: none is, or nobody knows."""
-        return 0 if self.boundless else self._ledgers.limbo_below
+        return 0 if self.includes_all else self._ledgers.limbo_below
 
     @property
     def cause(self) -> str:
         """Why ledgers are in limbo here, or were, for people."""
-        return self._lost or EARLIER
+        return self._loss_reason or EARLIER_LOSS
 
     def condition(self) -> HealthCondition | None:
         """Return a condition while ledgers are in limbo here, and for an hour after that has ended."""
         if self.any_limbo:
-            below = -1 if self.boundless else self._ledgers.limbo_below
-            ledgers = self._ledgers.limbo
-            return condition(Code.LIMBO, ledgers=ledgers, below=below, cause=self.cause)
-        if self._ended.shown(trio.current_time()):
+            bound = -1 if self.includes_all else self._ledgers.limbo_below
+            ledgers = self._ledgers.limbo_count
+            return condition(Code.LIMBO, ledgers=ledgers, below=bound, cause=self.cause)
+        if self._recovered.is_reported(trio.current_time()):
             return condition(Code.LIMBO_ENDED, cause=self.cause)
         return None
 
-    def in_limbo(self, ledger_id: int) -> bool:
+    def is_in_limbo(self, ledger_id: int) -> bool:
         """Is this one?"""
         flags = self._ledgers.flags_of(ledger_id)
         if flags is None:
             return ledger_id < self._ledgers.limbo_below
         return flags & (jb.LIMBO | jb.DELETED) == jb.LIMBO
 
-    async def confine(self, below: int) -> None:
-        """Ledgers with ids from ``below`` on were created after this bookie lost data: they are sound.
+    async def lower_bound(self, below: int) -> None:
+        """Ledgers with ids from ``known_bound`` on were created after this bookie lost data: they are sound.
 
         To be called with the cluster's next ledger id, after a start that found a loss. Durable.
         """
-        before = self._ledgers.limbo_below
-        if below >= before:
+        previous_bound = self._ledgers.limbo_below
+        if below >= previous_bound:
             return
-        if before < LIMBO_ALL:
+        if previous_bound < LIMBO_ALL:
             # What else was lost are tombstones, and fences of copies that had moved away.
-            await self.look_up_below(before)
+            await self.require_lookup_below(previous_bound)
         durable = trio.Event()
         self._ledgers.limbo_below = below
 
         def write(block: CommitBlock) -> None:
-            block.controls.append(jb.limbo_below_record(below))
+            block.control_records.append(jb.limbo_below_record(below))
             block.after_sync.append(durable.set)
 
-        self._commits.with_block(write)
+        self._group_commit.request_block(write)
         await durable.wait()
         if not below:
-            self._ended.add(trio.current_time())
+            self._recovered.add(trio.current_time())
 
-    async def look_up_below(self, below: int) -> None:
+    async def require_lookup_below(self, below: int) -> None:
         """An add that would make a ledger with a lower id known waits until the metadata was asked (H89).
 
         Durable when it returns, and in force. The bound never moves back.
         """
-        if below <= self._ledgers.gone_below:
+        if below <= self._ledgers.must_verify_below:
             return
         durable = trio.Event()
 
         def write(block: CommitBlock) -> None:
-            block.controls.append(jb.gone_below_record(below))
+            block.control_records.append(jb.must_verify_below_record(below))
             block.after_sync.append(durable.set)
 
-        self._commits.with_block(write)
+        self._group_commit.request_block(write)
         await durable.wait()
-        self._ledgers.gone_below = max(self._ledgers.gone_below, below)
+        self._ledgers.must_verify_below = max(self._ledgers.must_verify_below, below)
 
     async def lift_limbo(self, ledger_id: int, key: bytes) -> None:
         """Take the mark off, durably. The fence stays: nobody knows whether one was lost.
@@ -118,13 +118,13 @@ class Limbo:
         `TooBusy` where its copy here is being dropped, or was: what was read back may be gone.
         """
         ledger = self._ledgers.get_or_make(ledger_id)
-        ledger.take_key(key)
+        ledger.learn_key(key)
         if ledger.deleted:
             raise NoSuchLedger(f"ledger {ledger_id} was deleted")
-        if ledger.going or ledger.flags & jb.DROPPED:
+        if ledger.removing or ledger.flags & jb.DROPPED:
             raise TooBusy(f"ledger {ledger_id}: the copy that was here has been dropped")
-        self._ledgers.mark(ledger, (ledger.flags & ~jb.LIMBO) | jb.FENCED)
+        self._ledgers.set_flags(ledger, (ledger.flags & ~jb.LIMBO) | jb.FENCED)
         durable = trio.Event()
-        self._commits.write_state(ledger, durable.set)
+        self._group_commit.write_state(ledger, durable.set)
         await durable.wait()
         ledger.fence_durable = True

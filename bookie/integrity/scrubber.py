@@ -13,23 +13,23 @@ from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.events import SCRUBBED
 from ..declarations.options import BookieOptions
 from ..format.extent_map import ExtentLocation
-from ..format.index_format import SCRUB_KEY, IndexDamaged, ScrubPlace
+from ..format.index_format import SCRUB_KEY, IndexDamaged, ScrubProgress
 from ..ledgers.ledger_table import LedgerTable
 from ..storage.index import Index
 from .corruption_tracker import CorruptionTracker
 
 BYTES_PER_S_MIN = 1024 * 1024
-BYTES_PER_S_ASKED = 32 * 1024 * 1024
+REQUESTED_BYTES_PER_S = 32 * 1024 * 1024
 """While somebody waits for it: a tenth of what a bookie takes."""
 BATCH_BYTES = 1024 * 1024
-RUN_BYTES_MIN = 16 * 1024
+EXTENT_COST_BYTES_MIN = 16 * 1024
 """What a run counts for at least: reading a small one costs a thread's turn, not its bytes."""
-RUNS_AT_ONCE = 64
-SETTLE_S = 60.0
+EXTENTS_PER_BATCH = 64
+START_DELAY_S = 60.0
 """After a start, which has better things to do."""
-VERIFY_REST_S = 0.005
+VERIFY_PAUSE_S = 0.005
 """Between two pages of the index: a million pairs take half a minute, and one hundredth of a core."""
-SAVE_S = 60.0
+SAVE_INTERVAL_S = 60.0
 """Between two notes of its place: so much is read again after a crash."""
 RETRY_S = 5.0
 
@@ -43,130 +43,136 @@ class Scrubber:
         self,
         index: Index,
         ledgers: LedgerTable,
-        rot: CorruptionTracker,
+        corruption_tracker: CorruptionTracker,
         options: BookieOptions,
         failures: WorkFailures,
         *,
-        begin: bool,
+        start_now: bool,
     ) -> None:
         """``begin``: with a pass at once, for its start has found a loss."""
         self._index = index
         self._ledgers = ledgers
-        self._rot = rot
+        self._corruption_tracker = corruption_tracker
         self._failures = failures
         self._every_s = options.scrub_s
-        self.place = _place_of(index.kept.get(SCRUB_KEY), self._every_s)
-        if begin:
-            self.place = ScrubPlace(under_way=True, rest_s=int(self._every_s))
-        self._asked = trio.Event()
-        self._asked_as = 0
-        self.done_as = 0
+        self.progress = _load_progress(index.extra_values.get(SCRUB_KEY), self._every_s)
+        if start_now:
+            self.progress = ScrubProgress(under_way=True, rest_s=int(self._every_s))
+        self._requested = trio.Event()
+        self._requested_number = 0
+        self.completed_number = 0
         """The number under which `ask` asked for the last pass that came to its end."""
         self._counted_at = trio.current_time()
         self._saved_at = trio.current_time()
 
-    def ask(self, number: int) -> None:
-        """Begin a pass now, and do not be slow; ``number`` says who asks, and shows in `done_as`."""
-        if number == self._asked_as:
+    def request_pass(self, number: int) -> None:
+        """Begin a pass now, and do not be slow; ``number`` says who asks, and shows in `completed_number`."""
+        if number == self._requested_number:
             return
-        self._asked_as = number
-        self.place = ScrubPlace(under_way=True, rest_s=int(self._every_s), passes=self.place.passes)
-        self._asked.set()
+        self._requested_number = number
+        self.progress = ScrubProgress(
+            under_way=True, rest_s=int(self._every_s), passes=self.progress.passes
+        )
+        self._requested.set()
 
     async def run(self) -> None:
         """Until cancelled. What it meets is noted, and ends nothing."""
-        with trio.move_on_after(SETTLE_S):
-            await self._asked.wait()
+        with trio.move_on_after(START_DELAY_S):
+            await self._requested.wait()
         while True:
             self._count_down()
-            if self.place.under_way:
+            if self.progress.under_way:
                 try:
-                    await self._go_on()
+                    await self._scrub_batch()
                 except IndexDamaged as error:
                     self._ledgers.damage = error  # the node ends, and builds it again
                     return
                 except TooBusy:
                     await trio.sleep(RETRY_S)
-            elif self.place.rest_s <= 0:
-                self.place = ScrubPlace(
-                    under_way=True, rest_s=int(self._every_s), passes=self.place.passes
+            elif self.progress.rest_s <= 0:
+                self.progress = ScrubProgress(
+                    under_way=True, rest_s=int(self._every_s), passes=self.progress.passes
                 )
             else:
-                with trio.move_on_after(min(self.place.rest_s, 60 * SAVE_S)):
-                    await self._asked.wait()
-            if trio.current_time() >= self._saved_at + SAVE_S:
-                self._save()
+                with trio.move_on_after(min(self.progress.rest_s, 60 * SAVE_INTERVAL_S)):
+                    await self._requested.wait()
+            if trio.current_time() >= self._saved_at + SAVE_INTERVAL_S:
+                self._save_progress()
 
     def _count_down(self) -> None:
         passed = int(trio.current_time() - self._counted_at)
         self._counted_at += passed
-        self.place.rest_s = max(0, self.place.rest_s - passed)
+        self.progress.rest_s = max(0, self.progress.rest_s - passed)
 
-    def _save(self) -> None:
+    def _save_progress(self) -> None:
         self._saved_at = trio.current_time()
-        self._index.keep(SCRUB_KEY, self.place.encode())
+        self._index.put_extra(SCRUB_KEY, self.progress.encode())
 
-    async def _go_on(self) -> None:
+    async def _scrub_batch(self) -> None:
         """Read some runs from the place on, and wait as long as that may take."""
-        place = self.place
+        progress = self.progress
         cost = 0
-        runs = self._index.runs_from(place.ledger, place.entry, RUNS_AT_ONCE)
-        for ledger_id, run in runs:
+        extents = self._index.runs_from(progress.ledger, progress.entry, EXTENTS_PER_BATCH)
+        for ledger_id, extent in extents:
             # A run that cannot be verified is skipped. The next pass tries it again.
-            unit = f"the scrub of ledger {ledger_id} from entry {run.first}"
-            with self._failures.contained(unit, every_s=self._every_s):
-                await self._look_at(place, ledger_id, run)
-            if place is not self.place:
+            unit = f"the scrub of ledger {ledger_id} from entry {extent.first}"
+            with self._failures.attempt(unit, every_s=self._every_s):
+                await self._scrub_extent(progress, ledger_id, extent)
+            if progress is not self.progress:
                 return  # asked to begin anew meanwhile
-            place.ledger, place.entry = ledger_id, run.last + 1
-            cost += max(run.length, RUN_BYTES_MIN)
+            progress.ledger, progress.entry = ledger_id, extent.last + 1
+            cost += max(extent.length, EXTENT_COST_BYTES_MIN)
             if cost >= BATCH_BYTES:
                 break
-        if not runs:
-            await self._index.verify(lambda: VERIFY_REST_S)  # also what no client asks for
-            if place is self.place:
+        if not extents:
+            await self._index.verify(lambda: VERIFY_PAUSE_S)  # also what no client asks for
+            if progress is self.progress:
                 self._end_pass()
         await trio.sleep(cost / self._bytes_per_s())
 
-    async def _look_at(self, place: ScrubPlace, ledger_id: int, run: ExtentLocation) -> None:
+    async def _scrub_extent(
+        self, progress: ScrubProgress, ledger_id: int, extent: ExtentLocation
+    ) -> None:
         ledger = self._ledgers.get(ledger_id)
         if ledger is None or ledger.deleted:
             return
-        rotten = await self._rot.examine(ledger, run)
-        place.read_bytes += run.length
-        if rotten is not None:
-            place.found += rotten.entries
-            stretches = rotten.rotten
-            self._rot.note(ledger_id, stretches[0][0], stretches[-1][1])
+        corrupt = await self._corruption_tracker.examine(ledger, extent)
+        progress.read_bytes += extent.length
+        if corrupt is not None:
+            progress.found += corrupt.corrupt_entry_count
+            ranges = corrupt.corrupt_ranges
+            self._corruption_tracker.record(ledger_id, ranges[0][0], ranges[-1][1])
 
     def _bytes_per_s(self) -> float:
-        if self._asked_as != self.done_as:
-            return BYTES_PER_S_ASKED
+        if self._requested_number != self.completed_number:
+            return REQUESTED_BYTES_PER_S
         live = sum(self._index.live_bytes.values())
-        all_of_it = max(live, self._index.in_map.runs * RUN_BYTES_MIN)
-        return max(BYTES_PER_S_MIN, all_of_it / self._every_s)
+        total_bytes = max(live, self._index.stored_totals.extent_count * EXTENT_COST_BYTES_MIN)
+        return max(BYTES_PER_S_MIN, total_bytes / self._every_s)
 
     def _end_pass(self) -> None:
-        place = self.place
-        read, found = place.read_bytes, place.found
+        progress = self.progress
+        bytes_read, corrupt_entries = progress.read_bytes, progress.found
         text = "scrubbed %d bytes, found %d rotten entries"
-        SCRUBBED.say(log, text, read, found, bytes=read, rotten=found)
-        self.place = ScrubPlace(
-            rest_s=place.rest_s,
-            read_bytes=place.read_bytes,
-            found=place.found,
-            passes=place.passes + 1,
+        SCRUBBED.emit(
+            log, text, bytes_read, corrupt_entries, bytes=bytes_read, rotten=corrupt_entries
         )
-        self.done_as = self._asked_as
-        self._asked = trio.Event()
-        self._save()
+        self.progress = ScrubProgress(
+            rest_s=progress.rest_s,
+            read_bytes=progress.read_bytes,
+            found=progress.found,
+            passes=progress.passes + 1,
+        )
+        self.completed_number = self._requested_number
+        self._requested = trio.Event()
+        self._save_progress()
 
 
-def _place_of(value: bytes | None, every_s: float) -> ScrubPlace:
+def _load_progress(value: bytes | None, every_s: float) -> ScrubProgress:
     """Where to go on. What cannot be read costs a pass that begins anew."""
     if value is not None:
         try:
-            return ScrubPlace.decode(value)
+            return ScrubProgress.decode(value)
         except (CorruptData, UnsupportedFormat) as error:
             log.warning("the scrub begins anew: %s", error)
-    return ScrubPlace(under_way=True, rest_s=int(every_s))
+    return ScrubProgress(under_way=True, rest_s=int(every_s))

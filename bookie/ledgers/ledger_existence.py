@@ -14,11 +14,11 @@ from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 
-ASKED_AT_ONCE = 500
-ANSWER_S = 5.0
+LEDGERS_PER_LOOKUP = 500
+LOOKUP_TIMEOUT_S = 5.0
 """Without an answer for so long the adds that wait are refused: their writers come again."""
 
-UNIT = "the look-up of ledgers before their first add"
+FAILURE_UNIT = "the look-up of ledgers before their first add"
 
 log = get_logger("distributedlog.bookie.ledgers.ledger_existence")
 
@@ -29,28 +29,28 @@ class LedgerStatus(enum.Enum):
     OPEN = enum.auto()
     ENDED = enum.auto()
     """It is being recovered, or closed: its writer must be told so."""
-    GONE = enum.auto()
+    DELETED = enum.auto()
     """There is none, or it is being deleted."""
 
 
-Answer = Callable[[LedgerStatus | None], None]
+OnStatus = Callable[[LedgerStatus | None], None]
 """None: nobody could tell."""
-Standings = Callable[[Sequence[int]], Awaitable[Mapping[int, LedgerStatus]]]
+QueryLedgerStatuses = Callable[[Sequence[int]], Awaitable[Mapping[int, LedgerStatus]]]
 """Of each of these ids, ascending, by a linearizable read; those of whom nothing can be told are left out."""
 
 
 class LedgerExistence:
     """One question at a time; what comes meanwhile is asked together, after it."""
 
-    def __init__(self, standings: Standings, failures: WorkFailures) -> None:
-        self._standings = standings
+    def __init__(self, query_statuses: QueryLedgerStatuses, failures: WorkFailures) -> None:
+        self._query_statuses = query_statuses
         self._failures = failures
-        self._waiting: dict[int, list[Answer]] = {}
+        self._waiting: dict[int, list[OnStatus]] = {}
         self._wake = trio.Event()
 
-    def look_up(self, ledger_id: int, answer: Answer) -> None:
+    def lookup(self, ledger_id: int, on_status: OnStatus) -> None:
         """Ask for it: ``answer`` is called later, with what the record said after this call."""
-        self._waiting.setdefault(ledger_id, []).append(answer)
+        self._waiting.setdefault(ledger_id, []).append(on_status)
         self._wake.set()
 
     async def run(self) -> None:
@@ -59,16 +59,16 @@ class LedgerExistence:
             if not self._waiting:
                 self._wake = trio.Event()
                 await self._wake.wait()
-            asked = sorted(islice(self._waiting, ASKED_AT_ONCE))
+            ledger_ids = sorted(islice(self._waiting, LEDGERS_PER_LOOKUP))
             # Whoever asks from now on gets an answer of its own: this one may be older than the question.
-            answers = {ledger_id: self._waiting.pop(ledger_id) for ledger_id in asked}
-            found: Mapping[int, LedgerStatus] = {}
+            callbacks = {ledger_id: self._waiting.pop(ledger_id) for ledger_id in ledger_ids}
+            statuses: Mapping[int, LedgerStatus] = {}
             try:
-                with trio.move_on_after(ANSWER_S), self._failures.contained(UNIT):
-                    found = await self._standings(asked)
+                with trio.move_on_after(LOOKUP_TIMEOUT_S), self._failures.attempt(FAILURE_UNIT):
+                    statuses = await self._query_statuses(ledger_ids)
             except DistributedLogError as error:
-                log.warning("%d ledgers could not be looked up: %s", len(asked), error)
-            for ledger_id, waiting in answers.items():
-                for answer in waiting:
-                    with self._failures.contained(f"an add to ledger {ledger_id} that waited"):
-                        answer(found.get(ledger_id))
+                log.warning("%d ledgers could not be looked up: %s", len(ledger_ids), error)
+            for ledger_id, ledger_callbacks in callbacks.items():
+                for on_status in ledger_callbacks:
+                    with self._failures.attempt(f"an add to ledger {ledger_id} that waited"):
+                        on_status(statuses.get(ledger_id))

@@ -17,22 +17,22 @@ SEARCH_BYTES = blocks.BLOCK_BYTES_MAX
 """Read at once where records are looked for without a footer: more than any record."""
 
 
-async def what_is_wrong(
-    disk: Disk, cold: cb.CompactedFile, seed: int, bookie_id: str
+async def find_damage(
+    disk: Disk, compacted: cb.CompactedFile, seed: int, bookie_id: str
 ) -> tuple[str, bool]:
     """Why this is not the file that was listed, and whether nothing of it is left; ("", False): it is.
 
     Head and trailer are looked at, which are its ends, not the records. Raises `ForeignData`,
     `UnsupportedFormat`.
     """
-    name = cb.cold_name(cold.number)
+    name = cb.compacted_file_name(compacted.number)
     try:
         file = await open_file(disk, name)
     except CorruptData as error:
         return str(error), False
     try:
-        head = await _head(file, cold.number, seed)
-        trailer = await _trailer(file, cold, seed)
+        head = await _read_head(file, compacted.number, seed)
+        trailer = await _read_trailer(file, compacted, seed)
     finally:
         file.close()
     if head is not None and bookie_id and head[0] != bookie_id:
@@ -47,46 +47,52 @@ async def what_is_wrong(
 
 
 async def read_compacted_footer(
-    disk: Disk, cold: cb.CompactedFile, seed: int
+    disk: Disk, compacted: cb.CompactedFile, seed: int
 ) -> tuple[cb.CompactedExtent, ...] | None:
     """The runs that a cold file was made of, dead ones too; None where its footer is not whole."""
-    payloads = await read_compacted_payloads(disk, cold, seed)
+    payloads = await read_compacted_payloads(disk, compacted, seed)
     if payloads is None:
         return None
-    name = cb.cold_name(cold.number)
+    name = cb.compacted_file_name(compacted.number)
     try:
         return tuple(
-            run for payload in payloads for run in cb.unpack_runs(payload, cold.number, name)
+            extent
+            for payload in payloads
+            for extent in cb.unpack_extents(payload, compacted.number, name)
         )
     except CorruptData:
         return None
 
 
 async def read_compacted_payloads(
-    disk: Disk, cold: cb.CompactedFile, seed: int
+    disk: Disk, compacted: cb.CompactedFile, seed: int
 ) -> list[memoryview] | None:
     """As `read_compacted_footer`, the runs as they stand there."""
-    name = cb.cold_name(cold.number)
+    name = cb.compacted_file_name(compacted.number)
     try:
         file = await open_file(disk, name)
     except CorruptData:
         return None
     try:
-        trailer = await _trailer(file, cold, seed)
+        trailer = await _read_trailer(file, compacted, seed)
         if trailer is None:
             return None
         payloads = []
-        offset, left = trailer.footer_offset, trailer.runs
+        offset, remaining_extents = trailer.footer_offset, trailer.extent_count
         for _ in range(trailer.footer_blocks):
-            runs = min(left, jb.FOOTER_RUNS_MAX)
-            block = await _block(
-                file, cold.number, seed, offset, blocks.padded(runs * cb.RUN_BYTES)
+            block_extents = min(remaining_extents, jb.FOOTER_EXTENTS_MAX)
+            block = await _read_block(
+                file,
+                compacted.number,
+                seed,
+                offset,
+                blocks.padded_length(block_extents * cb.EXTENT_ROW_BYTES),
             )
-            if block is None or block.kind != cb.COLD_FOOTER:
+            if block is None or block.kind != cb.COMPACTED_FOOTER:
                 return None
             payloads.append(block.payload)
             offset += block.padded_length
-            left -= runs
+            remaining_extents -= block_extents
         if xxhash.xxh3_64_intdigest(b"".join(payloads)) != trailer.digest:
             return None
         return payloads
@@ -96,8 +102,8 @@ async def read_compacted_payloads(
         file.close()
 
 
-async def find_records(
-    disk: Disk, cold: cb.CompactedFile
+async def scan_records(
+    disk: Disk, compacted: cb.CompactedFile
 ) -> AsyncIterator[tuple[int, ExtentLocation]]:
     """Each sound record of a cold file whose footer is not: (ledger, a run of one). Slow.
 
@@ -107,27 +113,32 @@ async def find_records(
     ledgers are in the limbo state then. Searching only zeros would avoid this.
     """
     try:
-        file = await open_file(disk, cb.cold_name(cold.number))
+        file = await open_file(disk, cb.compacted_file_name(compacted.number))
     except CorruptData:
         return
     try:
-        at = cb.DATA_OFFSET
-        while at < cold.data_end:
+        offset = cb.DATA_OFFSET
+        while offset < compacted.data_end:
             try:
-                data = await file.read_cold(at, min(SEARCH_BYTES, cold.data_end - at))
+                data = await file.read_in_worker(
+                    offset, min(SEARCH_BYTES, compacted.data_end - offset)
+                )
             except CorruptData:
-                at += blocks.ALIGN
+                offset += blocks.ALIGN
                 continue
-            ends = at + len(data) >= cold.data_end
+            is_last_chunk = offset + len(data) >= compacted.data_end
             position = 0
             view = memoryview(data)
             while position < len(view):
-                record = _record(view, position)
+                record = _sound_record_at(view, position)
                 if record is not None:
                     ledger, entry, length = record
-                    yield ledger, ExtentLocation(entry, 1, cold.number, at + position, length)
+                    yield (
+                        ledger,
+                        ExtentLocation(entry, 1, compacted.number, offset + position, length),
+                    )
                     position += length
-                elif not ends and len(view) - position < SEARCH_BYTES // 2:
+                elif not is_last_chunk and len(view) - position < SEARCH_BYTES // 2:
                     break  # it may go on in what was not read yet
                 elif not any(view[position : position + blocks.ALIGN]):
                     position += blocks.ALIGN
@@ -135,12 +146,12 @@ async def find_records(
                     position += entries.ALIGN
             if not position:
                 break
-            at += position
+            offset += position
     finally:
         file.close()
 
 
-def _record(view: memoryview, position: int) -> tuple[int, int, int] | None:
+def _sound_record_at(view: memoryview, position: int) -> tuple[int, int, int] | None:
     if len(view) - position < entries.HEADER_BYTES:
         return None
     _, length, payload_bytes, _, _, _, ledger, entry, _, _ = entries.HEADER.unpack_from(
@@ -149,38 +160,46 @@ def _record(view: memoryview, position: int) -> tuple[int, int, int] | None:
     if length != entries.record_bytes(payload_bytes) or position + length > len(view):
         return None
     try:
-        entries.check(view[position : position + length])
+        entries.verify_record(view[position : position + length])
     except CorruptData:
         return None
     return ledger, entry, length
 
 
-async def _head(file: File, number: int, seed: int) -> tuple[str, int] | None:
-    block = await _block(file, number, seed, 0, blocks.ALIGN)
-    if block is None or block.kind != cb.COLD_HEAD:
+async def _read_head(file: File, number: int, seed: int) -> tuple[str, int] | None:
+    block = await _read_block(file, number, seed, 0, blocks.ALIGN)
+    if block is None or block.kind != cb.COMPACTED_HEAD:
         return None
-    return cb.decode_head(block.payload, f"the head of {cb.cold_name(number)}")
+    return cb.decode_head(block.payload, f"the head of {cb.compacted_file_name(number)}")
 
 
-async def _trailer(file: File, cold: cb.CompactedFile, seed: int) -> cb.CompactedFileTrailer | None:
-    at = cold.length - jb.TRAILER_SPACE
-    block = await _block(file, cold.number, seed, at, jb.TRAILER_SPACE)
-    if block is None or block.kind != cb.COLD_TRAILER:
+async def _read_trailer(
+    file: File, compacted: cb.CompactedFile, seed: int
+) -> cb.CompactedFileTrailer | None:
+    offset = compacted.length - jb.TRAILER_SPACE
+    block = await _read_block(file, compacted.number, seed, offset, jb.TRAILER_SPACE)
+    if block is None or block.kind != cb.COMPACTED_TRAILER:
         return None
     try:
-        trailer = cb.CompactedFileTrailer.decode(block.payload, cb.cold_name(cold.number))
+        trailer = cb.CompactedFileTrailer.decode(
+            block.payload, cb.compacted_file_name(compacted.number)
+        )
     except CorruptData:
         return None
-    return trailer if (trailer.data_end, trailer.runs) == (cold.data_end, cold.runs) else None
+    return (
+        trailer
+        if (trailer.data_end, trailer.extent_count) == (compacted.data_end, compacted.extent_count)
+        else None
+    )
 
 
-async def _block(
+async def _read_block(
     file: File, number: int, seed: int, offset: int, length: int
 ) -> blocks.Block | None:
     if offset < 0:
         return None
     try:
-        data = await file.read_cold(offset, length)
+        data = await file.read_in_worker(offset, length)
     except CorruptData:
         return None
     return blocks.block_at(number, memoryview(data), seed, 0, offset)

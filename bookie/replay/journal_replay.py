@@ -15,19 +15,19 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from ...runtime.disk import checksummed_blocks as blocks
-from ...runtime.disk.atomic_file import read_around
+from ...runtime.disk.atomic_file import read_skipping_unreadable
 from ...runtime.interfaces.errors import CorruptData, DiskFailed, ForeignData
 from ...runtime.interfaces.host import Disk, File
 from ..format import journal_format as jb
 from ..format.index_format import IndexCheckpoint
 
 SCAN_BYTES = blocks.BLOCK_BYTES_MAX
-_MAGIC_AT = 8
+_MAGIC_OFFSET = 8
 """Where the low byte of a block's magic lies, which is not zero."""
 
 
 @dataclass(slots=True)
-class Replayed:
+class ReplayedBlock:
     """A valid block of the journal, without its bytes."""
 
     kind: int
@@ -38,9 +38,9 @@ class Replayed:
     offset: int
     padded_length: int
     records_length: int = 0
-    runs: list[jb.JournalExtent] = field(default_factory=list)
+    extents: list[jb.JournalExtent] = field(default_factory=list)
     lacs: dict[int, int] = field(default_factory=dict)
-    controls: list[jb.Control] = field(default_factory=list)
+    controls: list[jb.ControlRecord] = field(default_factory=list)
     head: jb.Head | None = None
 
 
@@ -48,9 +48,9 @@ class Replayed:
 class ReplayDecision:
     """What counts, in order of sequence."""
 
-    durable: list[Replayed]
-    survivors: list[Replayed]
-    corrupt: list[tuple[int, int]]
+    durable_blocks: list[ReplayedBlock]
+    unsynced_blocks: list[ReplayedBlock]
+    lost_ranges: list[tuple[int, int]]
     """Sequences (inclusive) that were synced and are gone."""
     durable_to: int
     tail_from: int
@@ -58,11 +58,11 @@ class ReplayDecision:
 
 
 @dataclass(slots=True)
-class Scanned:
+class FileScan:
     """What a file holds."""
 
-    blocks: list[Replayed]
-    blank: bool
+    blocks: list[ReplayedBlock]
+    is_blank: bool
     """Nothing was ever written there: not even a block that is torn."""
 
 
@@ -78,44 +78,54 @@ class ReplayedJournal:
         start_count: int,
     ) -> None:
         self.decision = decision
-        self.sealed = sealed
-        self.number = number
+        self.sealed_files = sealed
+        self.last_file_number = number
         """The last file that counts; 0: none."""
-        self.end = end
-        self.first = 0
+        self.last_file_end = end
+        self.last_file_first_sequence = 0
         """The first sequence of that file."""
         self.start_count = start_count
 
-    def leave_out(self, number: int) -> None:
+    def remove_file(self, number: int) -> None:
         """Nothing is left of this file."""
-        self.sealed.pop(number, None)
-        if number == self.number:
-            self.first = 0
+        self.sealed_files.pop(number, None)
+        if number == self.last_file_number:
+            self.last_file_first_sequence = 0
 
-    def note_files(
-        self, found: list[Replayed], decision: ReplayDecision, saved: IndexCheckpoint | None
+    def record_files(
+        self,
+        blocks_found: list[ReplayedBlock],
+        decision: ReplayDecision,
+        checkpoint: IndexCheckpoint | None,
     ) -> None:
         """Which sequences lie in which file, from the blocks that count."""
-        self.start_count = max((self.start_count, *(block.start_count for block in found)))
-        spans: dict[int, tuple[int, int]] = {}
-        for block in (*decision.durable, *decision.survivors):
-            first, _ = spans.get(block.file_number, (block.sequence, 0))
-            spans[block.file_number] = first, block.sequence
-            if block.file_number >= self.number:  # a file is sealed after the next one has begun
-                self.number = block.file_number
-                self.end = block.offset + block.padded_length
-        if saved is not None and saved.file_number:
-            _, last = spans.get(saved.file_number, (0, saved.sequence - 1))
-            spans[saved.file_number] = (saved.first_sequence, last)
-        numbers = sorted(spans)
-        for number, following in pairwise(numbers):
-            self.sealed[number] = (spans[number][0], spans[following][0] - 1)
+        self.start_count = max((self.start_count, *(block.start_count for block in blocks_found)))
+        sequences_by_file: dict[int, tuple[int, int]] = {}
+        for block in (*decision.durable_blocks, *decision.unsynced_blocks):
+            first, _ = sequences_by_file.get(block.file_number, (block.sequence, 0))
+            sequences_by_file[block.file_number] = first, block.sequence
+            if (
+                block.file_number >= self.last_file_number
+            ):  # a file is sealed after the next one has begun
+                self.last_file_number = block.file_number
+                self.last_file_end = block.offset + block.padded_length
+        if checkpoint is not None and checkpoint.file_number:
+            _, last = sequences_by_file.get(
+                checkpoint.file_number, (0, checkpoint.first_unindexed_sequence - 1)
+            )
+            sequences_by_file[checkpoint.file_number] = (checkpoint.first_sequence, last)
+        numbers = sorted(sequences_by_file)
+        for number, next_number in pairwise(numbers):
+            self.sealed_files[number] = (
+                sequences_by_file[number][0],
+                sequences_by_file[next_number][0] - 1,
+            )
         if numbers:
-            self.first = spans[numbers[-1]][0]
-        for block in decision.durable:
+            self.last_file_first_sequence = sequences_by_file[numbers[-1]][0]
+        for block in decision.durable_blocks:
             for control in block.controls:
                 if control.kind == jb.SKIP:
-                    leave_tails(self.sealed, control.a, control.b)
+                    exclude_tails(self.sealed_files, control.a, control.b)
 
 
 OnUnreadable = Callable[[CorruptData], None]
@@ -138,7 +148,7 @@ async def scan_file(
     start: int = 0,
     *,
     on_unreadable: OnUnreadable,
-) -> Scanned:
+) -> FileScan:
     """The valid blocks of a journal file from offset ``start`` on.
 
     ``on_unreadable`` is told of the file, or of each part of it, that cannot be read; what stood there is
@@ -149,10 +159,10 @@ async def scan_file(
         file = await open_file(disk, name)
     except CorruptData as error:
         on_unreadable(error)
-        return Scanned([], False)
-    found: list[Replayed] = []
+        return FileScan([], False)
+    scanned_blocks: list[ReplayedBlock] = []
     blank = start == 0
-    last = 0
+    last_sequence = 0
 
     def note_unreadable(error: CorruptData, end: int) -> None:
         nonlocal blank
@@ -163,29 +173,31 @@ async def scan_file(
         size = file.size()
         while start < size:
             length = min(SCAN_BYTES, size - start)
-            data = await read_around(file, start, length, note_unreadable)
+            data = await read_skipping_unreadable(file, start, length, note_unreadable)
             view = memoryview(data)
-            if not any(view[_MAGIC_AT :: blocks.ALIGN]):  # space that was never written
+            if not any(view[_MAGIC_OFFSET :: blocks.ALIGN]):  # space that was never written
                 start += len(view)
                 continue
             blank = False
-            whole = len(view)
+            complete_bytes = len(view)
             if start + len(view) < size:
-                whole = blocks.whole_bytes(number, view, seed, start)
-            for block in blocks.scan(number, view[:whole], seed, start, after=last):
-                last = block.sequence
-                found.append(read_block(block, name, bookie_id))
-            if not whole:
+                complete_bytes = blocks.scannable_bytes(number, view, seed, start)
+            for block in blocks.scan(
+                number, view[:complete_bytes], seed, start, after=last_sequence
+            ):
+                last_sequence = block.sequence
+                scanned_blocks.append(decode_block(block, name, bookie_id))
+            if not complete_bytes:
                 break
-            start += whole
+            start += complete_bytes
     finally:
         file.close()
-    return Scanned(found, blank)
+    return FileScan(scanned_blocks, blank)
 
 
-async def read_one(
+async def read_block_at(
     disk: Disk, name: str, number: int, seed: int, bookie_id: str, offset: int
-) -> Replayed | None:
+) -> ReplayedBlock | None:
     """The block at ``offset``; None where there is no valid one, or the file cannot be read there.
 
     Raises as `scan_file`.
@@ -195,23 +207,27 @@ async def read_one(
     except CorruptData:
         return None
     try:
-        left = file.size() - offset
-        data = await file.read_cold(offset, min(blocks.ALIGN, left)) if left > 0 else b""
-        length = blocks.announced(number, memoryview(data), 0)
-        if len(data) < length <= left:
-            data = await file.read_cold(offset, length)
+        remaining_bytes = file.size() - offset
+        data = (
+            await file.read_in_worker(offset, min(blocks.ALIGN, remaining_bytes))
+            if remaining_bytes > 0
+            else b""
+        )
+        length = blocks.announced_length(number, memoryview(data), 0)
+        if len(data) < length <= remaining_bytes:
+            data = await file.read_in_worker(offset, length)
     except CorruptData:
         return None
     finally:
         file.close()
     block = blocks.block_at(number, memoryview(data), seed, 0, offset)
-    return read_block(block, name, bookie_id) if block is not None else None
+    return decode_block(block, name, bookie_id) if block is not None else None
 
 
-def read_block(block: blocks.Block, name: str, bookie_id: str) -> Replayed:
+def decode_block(block: blocks.Block, name: str, bookie_id: str) -> ReplayedBlock:
     """What a block says. Raises `CorruptData`, `ForeignData`, `UnsupportedFormat`."""
     what = f"{name} offset {block.offset}"
-    replayed = Replayed(
+    replayed = ReplayedBlock(
         block.kind,
         block.sequence,
         block.durable_to,
@@ -223,7 +239,9 @@ def read_block(block: blocks.Block, name: str, bookie_id: str) -> Replayed:
     if block.kind == jb.COMMIT:
         records, replayed.controls = jb.split_commit(block.payload, what)
         replayed.records_length = len(records)
-        replayed.runs, replayed.lacs = jb.runs_of(records, block.offset + blocks.HEADER_BYTES, what)
+        replayed.extents, replayed.lacs = jb.extents_of(
+            records, block.offset + blocks.HEADER_BYTES, what
+        )
     elif block.kind == jb.HEAD:
         replayed.head = jb.Head.decode(block.payload, what)
         if bookie_id and replayed.head.bookie_id != bookie_id:
@@ -233,75 +251,83 @@ def read_block(block: blocks.Block, name: str, bookie_id: str) -> Replayed:
     return replayed
 
 
-def decide(found: Iterable[Replayed], *, from_sequence: int, witnessed: int = 0) -> ReplayDecision:
+def decide(
+    candidates: Iterable[ReplayedBlock], *, from_sequence: int, attested_sequence: int = 0
+) -> ReplayDecision:
     """Which of the blocks count (given in order of file and offset). All below were synced.
 
     ``witnessed`` is a sequence that others know to have been synced (0: they know of none).
     """
-    kept = _cut_by_later_starts([block for block in found if block.sequence >= from_sequence])
+    not_overwritten = _drop_overwritten_blocks(
+        [block for block in candidates if block.sequence >= from_sequence]
+    )
     tail = 1 << 63
     # Blocks that are cut still bear witness: what they say was synced, was.
-    known = max((from_sequence - 1, witnessed, *(block.durable_to for block in kept)))
+    durable_floor = max(
+        (from_sequence - 1, attested_sequence, *(block.durable_to for block in not_overwritten))
+    )
     while True:
-        skipped = skipped_ranges(block for block in kept if block.sequence < tail)
-        counting = [
+        skipped = skipped_ranges(block for block in not_overwritten if block.sequence < tail)
+        counted_blocks = [
             block
-            for block in kept
-            if block.sequence < tail and not is_within(block.sequence, skipped)
+            for block in not_overwritten
+            if block.sequence < tail and not is_in_ranges(block.sequence, skipped)
         ]
-        meta = [(block.sequence, block.durable_to) for block in counting]
-        verdict = blocks.judge(
-            meta, from_sequence=from_sequence, durable_floor=known, excused=skipped
+        sequences = [(block.sequence, block.durable_to) for block in counted_blocks]
+        scan_result = blocks.classify_tail(
+            sequences, from_sequence=from_sequence, min_durable_to=durable_floor, known_gaps=skipped
         )
-        if verdict.tail_from >= tail or all(
-            block.sequence < verdict.tail_from for block in counting
+        if scan_result.tail_from >= tail or all(
+            block.sequence < scan_result.tail_from for block in counted_blocks
         ):
             break
-        tail = verdict.tail_from  # a SKIP in the cut tail excuses nothing: judge again without it
+        tail = (
+            scan_result.tail_from
+        )  # a SKIP in the cut tail excuses nothing: judge again without it
     return ReplayDecision(
-        [block for block in counting if block.sequence <= verdict.durable_to],
-        [block for block in counting if block.sequence > verdict.durable_to],
-        verdict.corrupt,
-        verdict.durable_to,
-        verdict.tail_from,
+        [block for block in counted_blocks if block.sequence <= scan_result.durable_to],
+        [block for block in counted_blocks if block.sequence > scan_result.durable_to],
+        scan_result.corrupt,
+        scan_result.durable_to,
+        scan_result.tail_from,
     )
 
 
-def _cut_by_later_starts(found: Sequence[Replayed]) -> list[Replayed]:
+def _drop_overwritten_blocks(candidates: Sequence[ReplayedBlock]) -> list[ReplayedBlock]:
     """A start goes on after what it believed: its first sequence cuts what earlier ones left there."""
-    kept: list[Replayed] = []
+    remaining: list[ReplayedBlock] = []
     lowest = 1 << 63
     start_count = -1
-    for block in reversed(found):
+    for block in reversed(candidates):
         if block.start_count != start_count:
-            cut = lowest if start_count >= 0 else 1 << 63
+            limit = lowest if start_count >= 0 else 1 << 63
             start_count = block.start_count
-        if block.sequence < cut:
-            kept.append(block)
+        if block.sequence < limit:
+            remaining.append(block)
             lowest = min(lowest, block.sequence)
-    kept.reverse()
-    return kept
+    remaining.reverse()
+    return remaining
 
 
-def leave_tails(sealed: dict[int, tuple[int, int]], first: int, last: int) -> None:
+def exclude_tails(sealed_files: dict[int, tuple[int, int]], first: int, last: int) -> None:
     """Sequences from ``first`` to ``last`` do not count where they lie: those that end a file are left out.
 
     Of survivors the copies count; where they were found only the cache may have them (H4), and a head that
     was written before their copies were durable lists them.
     """
-    for number, (begin, end) in [*sealed.items()]:
+    for number, (begin, end) in [*sealed_files.items()]:
         if first <= end <= last:
-            sealed[number] = (begin, max(first, begin) - 1)
+            sealed_files[number] = (begin, max(first, begin) - 1)
 
 
-def skipped_ranges(found: Iterable[Replayed]) -> list[tuple[int, int]]:
+def skipped_ranges(replayed_blocks: Iterable[ReplayedBlock]) -> list[tuple[int, int]]:
     """Sequences that do not count and are not missed, as ranges with both ends inclusive.
 
     What SKIP records name; and what seals a file before, of which nothing is read here: where the file's
     head stands, it says all that a footer is needed for as a proof.
     """
     ranges: list[tuple[int, int]] = []
-    for block in found:
+    for block in replayed_blocks:
         ranges += ((control.a, control.b) for control in block.controls if control.kind == jb.SKIP)
         if block.head is not None and block.head.sealing_blocks:
             first = block.sequence + 1 + block.head.state_blocks
@@ -309,7 +335,7 @@ def skipped_ranges(found: Iterable[Replayed]) -> list[tuple[int, int]]:
     return ranges
 
 
-def is_within(sequence: int, ranges: list[tuple[int, int]]) -> bool:
+def is_in_ranges(sequence: int, ranges: list[tuple[int, int]]) -> bool:
     """Does one of the ranges hold the sequence?"""
     return any(first <= sequence <= last for first, last in ranges)
 
@@ -318,12 +344,14 @@ async def read_footer(
     disk: Disk, name: str, number: int, seed: int
 ) -> tuple[jb.Trailer, list[jb.JournalExtent]] | None:
     """The runs of a sealed file from its footer, or None where there is no sound one."""
-    found = await read_footer_payloads(disk, name, number, seed)
-    if found is None:
+    footer = await read_footer_payloads(disk, name, number, seed)
+    if footer is None:
         return None
-    trailer, payloads = found
+    trailer, payloads = footer
     try:
-        return trailer, [run for payload in payloads for run in jb.unpack_runs(payload, name)]
+        return trailer, [
+            extent for payload in payloads for extent in jb.unpack_extents(payload, name)
+        ]
     except CorruptData:
         return None
 
@@ -338,16 +366,20 @@ async def read_footer_payloads(
         return None
     try:
         size = file.size()
-        at = size - jb.TRAILER_SPACE
-        block = await _block(file, number, seed, at, jb.TRAILER_SPACE) if at > 0 else None
+        trailer_offset = size - jb.TRAILER_SPACE
+        block = (
+            await _read_footer_block(file, number, seed, trailer_offset, jb.TRAILER_SPACE)
+            if trailer_offset > 0
+            else None
+        )
         if block is None or block.kind != jb.TRAILER:
             return None
         trailer = jb.Trailer.decode(block.payload, name)
         payloads: list[memoryview] = []
         offset = trailer.footer_offset
         for _ in range(trailer.footer_blocks):
-            length = blocks.padded(jb.FOOTER_RUNS_MAX * jb.RUN_BYTES)
-            block = await _block(file, number, seed, offset, min(length, size - offset))
+            length = blocks.padded_length(jb.FOOTER_EXTENTS_MAX * jb.EXTENT_ROW_BYTES)
+            block = await _read_footer_block(file, number, seed, offset, min(length, size - offset))
             if block is None or block.kind != jb.FOOTER:
                 return None
             payloads.append(block.payload)
@@ -359,19 +391,19 @@ async def read_footer_payloads(
         file.close()
 
 
-async def _block(
+async def _read_footer_block(
     file: File, number: int, seed: int, offset: int, length: int
 ) -> blocks.Block | None:
     if length <= 0 or offset % blocks.ALIGN:
         return None
-    data = await file.read_cold(offset, length)
+    data = await file.read_in_worker(offset, length)
     return blocks.block_at(number, memoryview(data), seed, 0, offset)
 
 
-async def read_records(disk: Disk, name: str, block: Replayed) -> bytes:
+async def read_records(disk: Disk, name: str, block: ReplayedBlock) -> bytes:
     """The entry records of a block that was found valid before."""
     file = await open_file(disk, name)
     try:
-        return await file.read_cold(block.offset + blocks.HEADER_BYTES, block.records_length)
+        return await file.read_in_worker(block.offset + blocks.HEADER_BYTES, block.records_length)
     finally:
         file.close()

@@ -21,22 +21,22 @@ from collections.abc import Callable
 import trio
 
 from ...runtime.interfaces.errors import CapabilityOutdated, NotAuthenticated
-from ...runtime.interfaces.principals import BOOKIE, METADATA, Welcome, kind_of
+from ...runtime.interfaces.principals import BOOKIE, METADATA, Welcome, principal_kind
 from ...runtime.net.link import Link
 from ...runtime.protocol.capabilities import (
-    UNJUDGED,
+    REPORT_ONLY_REVISION,
     CapabilityKind,
     Generation,
     is_capability,
-    looks_like_one,
-    read_pass,
+    may_be_capability,
+    verify_session_credential,
 )
-from ...runtime.protocol.capability_messages import GateAnswer
-from ...runtime.protocol.tokens import TOLERANCE_S
+from ...runtime.protocol.capability_messages import BookieKeysReply
+from ...runtime.protocol.tokens import CLOCK_TOLERANCE_S
 
 NO_KEY = b""
 """In place of a key: a capability was shown. It never comes from a wire, where a key has 16 bytes."""
-SHOWN_MAX = 4096
+VERIFIED_MAX = 4096
 """Of a connection: so many capabilities that were looked at are remembered."""
 
 
@@ -47,36 +47,44 @@ class BookieAuthorizer:
         """``time_s``: seconds since 1970, for passes that end
         (`distributedlog/runtime/primitives/steady_clock.py`)."""
         self.mode = "open"
-        self.looks = False
+        self.enforcing = False
         """Is any key looked at here? False costs a connection nothing."""
         self.version = 0
         """Grows with each change of what is checked by."""
-        self.wanted = trio.Event()
+        self.refresh_wanted = trio.Event()
         """Somebody shows what is not known here: perhaps the leader has something newer."""
-        self.proved = 0
-        self.would_refuse = 0
+        self.verified_count = 0
+        self.report_denials = 0
         """Without a capability, let through by a stored key in mode `report`."""
-        self.refused = 0
+        self.denials = 0
         self._silence_s = silence_s
         self._time_s = time_s
-        self._held: tuple[Generation, ...] = ()
-        self._since: dict[str, int] = {}
-        self._heard_at = trio.current_time()
+        self._generations: tuple[Generation, ...] = ()
+        self._revoked_at_revision: dict[str, int] = {}
+        self._updated_at = trio.current_time()
         self._was_cut_off = False
         """When it was looked at last."""
         self._listeners: dict[Callable[[], None], None] = {}
 
-    def hear(self, said: GateAnswer) -> None:
+    def hear(self, said: BookieKeysReply) -> None:
         """The leader has answered; every connection looks again at what it let in, if anything changed."""
-        self._heard_at = trio.current_time()
-        since = dict(said.since)
-        if (self.mode, self._held, self._since) == (said.mode, said.held, since):
+        self._updated_at = trio.current_time()
+        revoked_at_revision = dict(said.revoked_at_revisions)
+        if (self.mode, self._generations, self._revoked_at_revision) == (
+            said.mode,
+            said.generations,
+            revoked_at_revision,
+        ):
             return
-        self.mode, self._held, self._since = said.mode, said.held, since
-        self.looks = bool(said.held) or said.mode == "required"
-        self._tell()
+        self.mode, self._generations, self._revoked_at_revision = (
+            said.mode,
+            said.generations,
+            revoked_at_revision,
+        )
+        self.enforcing = bool(said.generations) or said.mode == "required"
+        self._notify_change()
 
-    def _tell(self) -> None:
+    def _notify_change(self) -> None:
         self.version += 1
         for listener in list(self._listeners):
             listener()
@@ -90,89 +98,91 @@ class BookieAuthorizer:
 
         return stop
 
-    def tick(self) -> None:
+    def check_silence(self) -> None:
         """Once a minute: its clock is to follow the wall's, and too long a silence ends what is open."""
         self._time_s()
-        was, self._was_cut_off = self._was_cut_off, self.is_cut_off
-        if self._was_cut_off and not was:
-            self._tell()  # a stream is looked at when it opens: else it would go on for ever (H241)
+        was_cut_off, self._was_cut_off = self._was_cut_off, self.is_cut_off
+        if self._was_cut_off and not was_cut_off:
+            self._notify_change()  # a stream is looked at when it opens: else it would go on for ever (H241)
 
-    def welcome(self, proof: bytes) -> Welcome:
+    def authenticate(self, session_credential: bytes) -> Welcome:
         """Who shows this pass, and how long it lasts. Raises `NotAuthenticated`."""
         try:
-            principal, since, ends_s = read_pass(proof, self._held)
+            principal, issued_at_revision, ends_s = verify_session_credential(
+                session_credential, self._generations
+            )
         except NotAuthenticated:
-            self.wanted.set()
+            self.refresh_wanted.set()
             raise
-        if since < self._since.get(principal, 0):
+        if issued_at_revision < self._revoked_at_revision.get(principal, 0):
             raise NotAuthenticated("a pass from before something was taken from its holder")
         if not ends_s:
             return Welcome(principal)
-        left_s = ends_s + TOLERANCE_S - self._time_s()
-        if left_s <= 0:
+        remaining_s = ends_s + CLOCK_TOLERANCE_S - self._time_s()
+        if remaining_s <= 0:
             raise NotAuthenticated(f"the pass of {principal} has ended", NotAuthenticated.ENDED)
-        return Welcome(principal, left_s=left_s)
+        return Welcome(principal, valid_s=remaining_s)
 
-    def proves(self, principal: str, wanted: CapabilityKind, ledger: int, key: bytes) -> bool:
+    def proves(self, principal: str, kind: CapabilityKind, ledger: int, key: bytes) -> bool:
         """Is it a capability of that principal for what is wanted?"""
-        since = self._since.get(principal, 0)
-        if is_capability(key, self._held, wanted, ledger, principal, since):
+        revoked_at_revision = self._revoked_at_revision.get(principal, 0)
+        if is_capability(key, self._generations, kind, ledger, principal, revoked_at_revision):
             return True
         return self.mode == "report" and is_capability(
-            key, self._held, wanted, ledger, principal, UNJUDGED
+            key, self._generations, kind, ledger, principal, REPORT_ONLY_REVISION
         )
 
     @property
     def is_cut_off(self) -> bool:
         """Has the quorum not been heard for so long that nothing which it gave counts?"""
-        return self.mode == "required" and trio.current_time() - self._heard_at >= self._silence_s
+        return self.mode == "required" and trio.current_time() - self._updated_at >= self._silence_s
 
     def info(self) -> dict[str, int | str]:
         """For `Op.INFO`."""
         return {
             "trust_mode": self.mode,
-            "trust_generation": self._held[0].number if self._held else 0,
-            "capabilities_proved": self.proved,
-            "capabilities_would_refuse": self.would_refuse,
-            "capabilities_refused": self.refused,
+            "trust_generation": self._generations[0].number if self._generations else 0,
+            "capabilities_proved": self.verified_count,
+            "capabilities_would_refuse": self.report_denials,
+            "capabilities_refused": self.denials,
         }
 
 
 class PresentedCapabilities:
     """What one connection has shown. Its principal does not change."""
 
-    __slots__ = ("_gate", "_link", "_seen", "_version")
+    __slots__ = ("_authorizer", "_link", "_verified", "_version")
 
-    def __init__(self, gate: BookieAuthorizer, link: Link) -> None:
-        self._gate = gate
+    def __init__(self, authorizer: BookieAuthorizer, link: Link) -> None:
+        self._authorizer = authorizer
         self._link = link
-        self._seen: dict[tuple[int, CapabilityKind], bytes] = {}
-        self._version = gate.version
+        self._verified: dict[tuple[int, CapabilityKind], bytes] = {}
+        self._version = authorizer.version
 
-    def key(self, wanted: CapabilityKind, ledger: int, key: bytes) -> bytes:
+    def key(self, kind: CapabilityKind, ledger: int, presented_key: bytes) -> bytes:
         """The key for the store: `NO_KEY`, or what was shown. Raises `CapabilityOutdated`."""
-        gate = self._gate
-        if not gate.looks:
-            return NO_KEY if looks_like_one(key) else key
-        if self._version != gate.version or len(self._seen) >= SHOWN_MAX:
-            self._seen.clear()
-            self._version = gate.version
+        authorizer = self._authorizer
+        if not authorizer.enforcing:
+            return NO_KEY if may_be_capability(presented_key) else presented_key
+        if self._version != authorizer.version or len(self._verified) >= VERIFIED_MAX:
+            self._verified.clear()
+            self._version = authorizer.version
         principal = self._link.principal
-        if not gate.is_cut_off or kind_of(principal) in (BOOKIE, METADATA):
-            if self._seen.get((ledger, wanted)) == key:
+        if not authorizer.is_cut_off or principal_kind(principal) in (BOOKIE, METADATA):
+            if self._verified.get((ledger, kind)) == presented_key:
                 return NO_KEY
-            if gate.proves(principal, wanted, ledger, key):
-                gate.proved += 1
-                self._seen[ledger, wanted] = key
+            if authorizer.proves(principal, kind, ledger, presented_key):
+                authorizer.verified_count += 1
+                self._verified[ledger, kind] = presented_key
                 return NO_KEY
-        is_one = looks_like_one(key)
-        if is_one:
-            gate.wanted.set()
-        if gate.mode != "required":
-            gate.would_refuse += gate.mode == "report"
-            return NO_KEY if is_one else key
-        gate.refused += 1
+        is_capability = may_be_capability(presented_key)
+        if is_capability:
+            authorizer.refresh_wanted.set()
+        if authorizer.mode != "required":
+            authorizer.report_denials += authorizer.mode == "report"
+            return NO_KEY if is_capability else presented_key
+        authorizer.denials += 1
         raise CapabilityOutdated(
-            f"ledger {ledger}: no capability of {principal} to {wanted.name.lower()} it here, or one that"
+            f"ledger {ledger}: no capability of {principal} to {kind.name.lower()} it here, or one that"
             " has ended: ask the metadata for another"
         )

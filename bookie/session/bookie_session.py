@@ -20,7 +20,7 @@ from ...runtime.net.link import Link
 from ...runtime.protocol.capabilities import CapabilityKind
 from ...runtime.protocol.frames import REPLY_MORE, Op, envelope, pack
 from ..format import bookie_messages as m
-from ..ledgers.ledger_table import IncomingStream, Ledger, Waiter
+from ..ledgers.ledger_table import IncomingStream, Ledger, LongPoll
 from ..store.bookie_store import BookieStore
 from .bookie_authorizer import BookieAuthorizer, PresentedCapabilities
 from .read_scheduler import ReadScheduler
@@ -36,34 +36,34 @@ class BookieSession:
     def __init__(
         self,
         store: BookieStore,
-        turns: ReadScheduler,
-        gate: BookieAuthorizer,
+        read_scheduler: ReadScheduler,
+        authorizer: BookieAuthorizer,
         link: Link,
         info: Callable[[], dict[str, object]],
     ) -> None:
         self._store = store
-        self._adds = store.adds
-        self._commits = store.commits
+        self._add_handler = store.add_handler
+        self._group_commit = store.group_commit
         self._ledgers = store.ledgers
         self._options = store.options
-        self._turns = turns
+        self._read_scheduler = read_scheduler
         self._link = link
         self._info = info
         """What INFO answers."""
         self._streams: dict[int, IncomingStream] = {}
         self._highest_stream = 0
         self._deferred: deque[tuple[IncomingStream, bytes]] = deque()
-        self._late_lacs: dict[IncomingStream, int] = {}
-        self._late_infos: list[int] = []
+        self._deferred_lacs: dict[IncomingStream, int] = {}
+        self._deferred_infos: list[int] = []
         """Requests for INFO that arrived after a deferred LAC: their answer shows that it was processed."""
         self._stream_keys: dict[int, bytes] = {}
         """What each was opened with."""
-        self._shown = PresentedCapabilities(gate, link)
-        self._leave_gate = gate.subscribe(self._look_again)
-        self._waiters: dict[Waiter, bytes] = {}
+        self._presented = PresentedCapabilities(authorizer, link)
+        self._unsubscribe = authorizer.subscribe(self._recheck_access)
+        self._long_polls: dict[LongPoll, bytes] = {}
         """With what each has shown."""
-        self._reads = SessionReads(store, turns, self._shown, link, self)
-        self._gathered = False
+        self._reads = SessionReads(store, read_scheduler, self._presented, link, self)
+        self._has_new_adds = False
         """Has a frame of this receive gathered something?"""
         self._closed = False
 
@@ -76,11 +76,13 @@ class BookieSession:
         if op == Op.ADD:
             self._on_add(ident, body)
         elif op == Op.ADD_MANY:
-            self._on_add_many(m.decode_many(ident, body), body, m.MANY_ITEM_BYTES * ident)
+            self._on_add_many(
+                m.decode_add_many_items(ident, body), body, m.ADD_MANY_ITEM_BYTES * ident
+            )
         elif op == Op.READ:
             self._reads.on_read(ident, m.ReadEntriesRequest.decode(body))
         elif op == Op.WAIT_LAC:
-            self._on_wait_lac(ident, m.WaitLac.decode(body), flags)
+            self._on_wait_lac(ident, m.WaitLacRequest.decode(body), flags)
         elif op == Op.WRITE_LAC:
             self._on_write_lac(ident, m.decode_lac(body))
         elif op == Op.WRITE_LACS:
@@ -91,7 +93,7 @@ class BookieSession:
             else:
                 self._store.write_lacs(self._streams, lacs)
         elif op == Op.STREAM_OPEN:
-            self._on_stream_open(ident, m.StreamOpen.decode(body))
+            self._on_stream_open(ident, m.StreamOpenRequest.decode(body))
         elif op == Op.FENCE:
             self._on_fence(ident, m.LedgerRequest.decode(body))
         elif op == Op.READ_LAC:
@@ -105,39 +107,41 @@ class BookieSession:
 
     def on_batch_end(self) -> None:
         """All frames of one receive were taken: commit; is there room for more?"""
-        if self._gathered:
-            self._gathered = False
-            self._commits.gathered(self)
-        if self._commits.congested and not self._deferred:
-            self._link.hold()
-            self._commits.on_room(self._resume)
+        if self._has_new_adds:
+            self._has_new_adds = False
+            self._group_commit.commit_adds(self)
+        if self._group_commit.is_full and not self._deferred:
+            self._link.pause_reading()
+            self._group_commit.call_when_capacity(self._resume)
 
     def on_closed(self) -> None:
         """The connection is gone, and its streams die with it (H1)."""
         self._closed = True
-        self._leave_gate()
-        self._commits.gone(self)  # a frame may have ended the connection before `on_batch_end`
+        self._unsubscribe()
+        self._group_commit.on_owner_closed(
+            self
+        )  # a frame may have ended the connection before `on_batch_end`
         for stream in self._streams.values():
-            self._adds.close_stream(stream)
+            self._add_handler.close_stream(stream)
         self._streams.clear()
-        for waiter in self._waiters:
-            self._store.waiters.forget(waiter)
-            self._ledgers.release(waiter.ledger)
-        self._waiters.clear()
+        for poll in self._long_polls:
+            self._store.long_polls.remove(poll)
+            self._ledgers.release_if_unused(poll.ledger)
+        self._long_polls.clear()
         self._reads.close()
-        self._store.cold.forget(self)
+        self._store.device_reader.cancel(self)
         for _, body in self._deferred:
             self._store.stats.deferred_bytes -= len(body)
         self._deferred.clear()
 
     # --- adds -------------------------------------------------------------------------------------
 
-    def _on_stream_open(self, number: int, request: m.StreamOpen) -> None:
+    def _on_stream_open(self, number: int, request: m.StreamOpenRequest) -> None:
         if request.close:
             self._stream_keys.pop(number, None)
             stream = self._streams.pop(number, None)
             if stream is not None:
-                self._adds.close_stream(stream)
+                self._add_handler.close_stream(stream)
             return
         if number <= self._highest_stream:
             raise ProtocolError(
@@ -152,12 +156,12 @@ class BookieSession:
             return
         kind = CapabilityKind.RECOVER if request.recovery else CapabilityKind.ADD
         try:
-            key = self._shown.key(kind, request.ledger, request.key)
+            key = self._presented.key(kind, request.ledger, request.key)
         except CapabilityOutdated as error:  # before anything is known of the ledger
             self._refuse_stream(number, error, 0)
             return
         self._stream_keys[number] = request.key
-        self._streams[number] = self._adds.open_stream(
+        self._streams[number] = self._add_handler.open_stream(
             self,
             number,
             request.ledger,
@@ -166,20 +170,20 @@ class BookieSession:
             fragment_epoch=request.fragment_epoch,
         )
 
-    def _look_again(self) -> None:
+    def _recheck_access(self) -> None:
         """What is checked by has changed: is what was let in still allowed?"""
         for number, stream in self._streams.items():
             kind = CapabilityKind.RECOVER if stream.recovery else CapabilityKind.ADD
             try:
-                self._shown.key(kind, stream.ledger.id, self._stream_keys[number])
+                self._presented.key(kind, stream.ledger.id, self._stream_keys[number])
             except CapabilityOutdated as error:
-                self._adds.refuse(stream, error)
-        for waiter, shown in list(self._waiters.items()):
+                self._add_handler.refuse(stream, error)
+        for poll, presented_key in list(self._long_polls.items()):
             try:
-                self._shown.key(CapabilityKind.READ, waiter.ledger.id, shown)
+                self._presented.key(CapabilityKind.READ, poll.ledger.id, presented_key)
             except CapabilityOutdated as error:
-                self._store.waiters.forget(waiter)
-                self.on_wait_over(waiter, error)
+                self._store.long_polls.remove(poll)
+                self.on_poll_done(poll, error)
 
     def _on_add(self, number: int, body: memoryview) -> None:
         stream = self._streams.get(number)
@@ -187,32 +191,34 @@ class BookieSession:
             if number <= self._highest_stream:
                 return  # it was closed
             raise ProtocolError(f"{self._link.peer_address} adds to stream {number}, not opened")
-        taken = 0
+        accepted_bytes = 0
         if not self._deferred:
-            self._gathered = True
-            lone = iter(((number, len(body)),))
-            if self._adds.take_lone(self._streams, lone, body, 0) is None:
+            self._has_new_adds = True
+            single_item = iter(((number, len(body)),))
+            if self._add_handler.add_single_entries(self._streams, single_item, body, 0) is None:
                 return
-            taken = self._adds.take(stream, body, self._resume)
-        if taken < len(body):
-            self._defer(stream, body[taken:])
+            accepted_bytes = self._add_handler.take(stream, body, self._resume)
+        if accepted_bytes < len(body):
+            self._defer(stream, body[accepted_bytes:])
 
-    def _on_add_many(self, items: list[tuple[int, int]], frame: memoryview, at: int) -> None:
+    def _on_add_many(self, items: list[tuple[int, int]], body: memoryview, offset: int) -> None:
         """The ADDs of (stream, bytes), one after another; their records begin at ``at``."""
-        take_lone, rest = self._adds.take_lone, iter(items)
-        self._gathered = True
+        add_single_entries, remaining_items = self._add_handler.add_single_entries, iter(items)
+        self._has_new_adds = True
         while True:  # where something waits, all that comes is to wait after it
-            left = take_lone({} if self._deferred else self._streams, rest, frame, at)
-            if left is None:
+            undecided = add_single_entries(
+                {} if self._deferred else self._streams, remaining_items, body, offset
+            )
+            if undecided is None:
                 return
-            number, start, at = left
-            self._on_add(number, frame[start:at])
+            number, start, offset = undecided
+            self._on_add(number, body[start:offset])
 
     def _defer(self, stream: IncomingStream, body: memoryview) -> None:
         """The ring is full: keep what was received already, and read on when there is room."""
-        self._link.hold()
+        self._link.pause_reading()
         if self._store.stats.deferred_bytes + len(body) > self._options.deferred_bytes_max:
-            self._adds.refuse(
+            self._add_handler.refuse(
                 stream,
                 TooBusy(f"{self._store.stats.deferred_bytes} bytes wait for the journal here"),
             )
@@ -226,27 +232,27 @@ class BookieSession:
             return
         while self._deferred:
             stream, body = self._deferred[0]
-            taken = self._adds.take(stream, memoryview(body), self._resume)
-            self._commits.wake()
-            self._store.stats.deferred_bytes -= taken
-            if taken < len(body):
-                self._deferred[0] = (stream, body[taken:])
+            accepted_bytes = self._add_handler.take(stream, memoryview(body), self._resume)
+            self._group_commit.wake()
+            self._store.stats.deferred_bytes -= accepted_bytes
+            if accepted_bytes < len(body):
+                self._deferred[0] = (stream, body[accepted_bytes:])
                 return
             self._deferred.popleft()
-        late_lacs, self._late_lacs = self._late_lacs, {}
-        for stream, lac in late_lacs.items():
+        deferred_lacs, self._deferred_lacs = self._deferred_lacs, {}
+        for stream, lac in deferred_lacs.items():
             self._store.write_lac(stream, lac)
-        late_infos, self._late_infos = self._late_infos, []
-        for ident in late_infos:
+        deferred_infos, self._deferred_infos = self._deferred_infos, []
+        for ident in deferred_infos:
             self._on_info(ident)
-        if self._commits.congested:
-            self._commits.on_room(self._resume)
+        if self._group_commit.is_full:
+            self._group_commit.call_when_capacity(self._resume)
         else:
-            self._link.release()
+            self._link.resume_reading()
 
     def _on_info(self, ident: int) -> None:
-        if self._late_lacs:
-            self._late_infos.append(ident)
+        if self._deferred_lacs:
+            self._deferred_infos.append(ident)
         else:
             self._link.reply(ident, pack(self._info()))
 
@@ -255,7 +261,7 @@ class BookieSession:
         if stream is None:
             return
         if self._deferred:
-            self._late_lacs[stream] = lac  # after the adds that it may confirm
+            self._deferred_lacs[stream] = lac  # after the adds that it may confirm
         else:
             self._store.write_lac(stream, lac)
 
@@ -265,11 +271,11 @@ class BookieSession:
             return
         body = m.encode_acks(acks)
         flags = 0
-        if self._store.waiters.waiting:
+        if self._store.long_polls.waiting_count:
             for number, _ in acks:
                 stream = self._streams.get(number)
-                if stream is not None and stream.ledger.waiters:
-                    flags = m.ACK_WATCHED
+                if stream is not None and stream.ledger.long_polls:
+                    flags = m.ACK_HAS_LONG_POLLS
                     break
         self._link.send(envelope(Op.ADD_ACKS, len(body), flags=flags) + body)
         self._link.flush()
@@ -291,20 +297,20 @@ class BookieSession:
 
     def _on_read_lac(self, ident: int, request: m.LedgerRequest) -> None:
         try:
-            key = self._shown.key(CapabilityKind.LIST, request.ledger, request.key)
-            self._reply_ends(ident, self._ledgers.look_up(request.ledger, key))
+            key = self._presented.key(CapabilityKind.LIST, request.ledger, request.key)
+            self._reply_ends(ident, self._ledgers.get_known(request.ledger, key))
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
 
     def _reply_ends(self, ident: int, ledger: Ledger) -> None:
-        body = m.encode_ends(ledger.lac, ledger.last_entry)
-        self._link.reply(ident, body, flags=0 if ledger.limbo else m.FLAG_KNOWN)
+        body = m.encode_lac_and_last(ledger.lac, ledger.last_entry)
+        self._link.reply(ident, body, flags=0 if ledger.limbo else m.FLAG_PROVES_ABSENCE)
 
-    def _on_wait_lac(self, ident: int, request: m.WaitLac, flags: int) -> None:
+    def _on_wait_lac(self, ident: int, request: m.WaitLacRequest, flags: int) -> None:
         wait_s = min(request.wait_ms, WAIT_MS_MAX) / 1000
 
-        def waiter_of(ledger: Ledger) -> Waiter:
-            waiter = Waiter(
+        def waiter_of(ledger: Ledger) -> LongPoll:
+            poll = LongPoll(
                 self,
                 ident,
                 ledger,
@@ -312,65 +318,65 @@ class BookieSession:
                 request.previous_lac,
                 request.bytes_max,
                 trio.current_time() + wait_s,
-                bool(flags & m.WAIT_STANDING),
+                bool(flags & m.WAIT_PERSISTENT),
             )
-            self._waiters[waiter] = request.key
-            return waiter
+            self._long_polls[poll] = request.key
+            return poll
 
         try:
-            key = self._shown.key(CapabilityKind.READ, request.ledger, request.key)
-            self._store.wait_lac(waiter_of, request.ledger, key)
+            key = self._presented.key(CapabilityKind.READ, request.ledger, request.key)
+            self._store.add_long_poll(waiter_of, request.ledger, key)
         except DistributedLogError as error:
-            for waiter in [each for each in self._waiters if each.ident == ident]:
-                del self._waiters[waiter]
+            for poll in [each for each in self._long_polls if each.ident == ident]:
+                del self._long_polls[poll]
             self._link.reply_error(ident, error)
 
-    def on_wait_news(self, waiter: Waiter) -> bool:
+    def on_lac_advanced(self, poll: LongPoll) -> bool:
         """Answer a standing poll and let it stand, where all new records are at hand and fit."""
         if self._closed or not self._reads.has_credit:
             return False
-        ledger = waiter.ledger
+        ledger = poll.ledger
         # What is confirmed, but here still on its way to the disk, is told with its record.
         lac = min(ledger.lac, ledger.last_entry)
-        if lac <= waiter.previous_lac:
-            return ledger.top >= ledger.lac
-        bytes_max = min(waiter.bytes_max, self._options.reply_bytes_max)
+        if lac <= poll.previous_lac:
+            return ledger.last_added_entry >= ledger.lac
+        bytes_max = min(poll.bytes_max, self._options.reply_bytes_max)
         try:
-            ledger.check_key(waiter.key)
-            found = self._store.collect(ledger, waiter.previous_lac + 1, lac, bytes_max)
+            ledger.check_key(poll.key)
+            entries = self._store.collect(ledger, poll.previous_lac + 1, lac, bytes_max)
         except DistributedLogError:
-            return False  # `on_wait_over` says it
-        if found.complete_to < lac or found.size >= bytes_max:
+            return False  # `on_poll_done` says it
+        if entries.complete_to < lac or entries.size_bytes >= bytes_max:
             return False  # cold, or more than may be sent: the reader catches up, and comes again
-        waiter.previous_lac = lac
-        waiter.bytes_max -= found.size
-        self._store.stats.read_bytes += found.size
-        self._turns.note_reply(self._reads, found.size)
+        poll.previous_lac = lac
+        poll.bytes_max -= entries.size_bytes
+        self._store.stats.read_bytes += entries.size_bytes
+        self._read_scheduler.record_reply(self._reads, entries.size_bytes)
         head = m.encode_wait_head(lac, ledger.fence_durable)
-        self._link.reply(waiter.ident, head, *found.parts, flags=REPLY_MORE)
+        self._link.reply(poll.ident, head, *entries.parts, flags=REPLY_MORE)
         return True
 
-    def on_wait_over(self, waiter: Waiter, error: DistributedLogError | None) -> None:
+    def on_poll_done(self, poll: LongPoll, error: DistributedLogError | None) -> None:
         """Answer a long poll, with the records that are at hand."""
-        self._waiters.pop(waiter, None)
+        self._long_polls.pop(poll, None)
         if self._closed:
             return
-        ledger = waiter.ledger
+        ledger = poll.ledger
         parts: list[bytes | memoryview] = []
         try:
             if error is not None:
                 raise error
-            ledger.check_key(waiter.key)
-            bytes_max = min(waiter.bytes_max, self._options.reply_bytes_max)
-            if bytes_max and ledger.lac > waiter.previous_lac and self._reads.has_credit:
-                found = self._store.collect(ledger, waiter.previous_lac + 1, ledger.lac, bytes_max)
-                parts = found.parts
-                self._store.stats.read_bytes += found.size
-                self._turns.note_reply(self._reads, found.size)
+            ledger.check_key(poll.key)
+            bytes_max = min(poll.bytes_max, self._options.reply_bytes_max)
+            if bytes_max and ledger.lac > poll.previous_lac and self._reads.has_credit:
+                entries = self._store.collect(ledger, poll.previous_lac + 1, ledger.lac, bytes_max)
+                parts = entries.parts
+                self._store.stats.read_bytes += entries.size_bytes
+                self._read_scheduler.record_reply(self._reads, entries.size_bytes)
         except DistributedLogError as refusal:
-            self._link.reply_error(waiter.ident, refusal)
+            self._link.reply_error(poll.ident, refusal)
         else:
             self._link.reply(
-                waiter.ident, m.encode_wait_head(ledger.lac, ledger.fence_durable), *parts
+                poll.ident, m.encode_wait_head(ledger.lac, ledger.fence_durable), *parts
             )
-        self._ledgers.release(ledger)
+        self._ledgers.release_if_unused(ledger)

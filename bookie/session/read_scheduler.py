@@ -12,23 +12,23 @@ import trio
 
 from ..declarations.options import BookieOptions
 
-READ_TURN_BYTES = 2 * 1024 * 1024
+READ_BUDGET_BYTES = 2 * 1024 * 1024
 """Replies made in one turn of the loop, before adds are looked at again."""
 
 
 class ConnectionReads(Protocol):
     """The reads of one connection (`session_reads.py`)."""
 
-    queued: bool
+    is_queued: bool
     """Its turn will come; set here."""
 
     @property
-    def waiting(self) -> Sized:
+    def pending_reads(self) -> Sized:
         """The reads that are not served yet."""
         ...
 
     @property
-    def resting(self) -> bool:
+    def is_blocked(self) -> bool:
         """They wait for the device, or for the peer to take what it was sent."""
         ...
 
@@ -51,7 +51,7 @@ class ReadScheduler:
     def __init__(self, options: BookieOptions, nursery: trio.Nursery) -> None:
         self.nursery = nursery
         self._options = options
-        self._replying: dict[ConnectionReads, None] = {}
+        self._with_replies: dict[ConnectionReads, None] = {}
         self._outgoing_sum = 0
         """At least what they have on their way out; counted again at each turn."""
         self._ready: deque[ConnectionReads] = deque()
@@ -59,10 +59,10 @@ class ReadScheduler:
 
     # --- credit -----------------------------------------------------------------------------------
 
-    def note_reply(self, reads: ConnectionReads, size: int) -> None:
+    def record_reply(self, reads: ConnectionReads, size_bytes: int) -> None:
         """A reply of so many bytes was handed to the link."""
-        self._replying[reads] = None
-        self._outgoing_sum += size
+        self._with_replies[reads] = None
+        self._outgoing_sum += size_bytes
 
     def has_credit(self, outgoing_bytes: int) -> bool:
         """May a connection with so much on its way out get another reply?
@@ -78,14 +78,14 @@ class ReadScheduler:
     @property
     def outgoing_bytes(self) -> int:
         """What all connections together have on their way out, now."""
-        return sum(each.outgoing_bytes for each in self._replying)
+        return sum(reads.outgoing_bytes for reads in self._with_replies)
 
     # --- turns ------------------------------------------------------------------------------------
 
-    def ready(self, reads: ConnectionReads) -> None:
+    def enqueue(self, reads: ConnectionReads) -> None:
         """A connection has reads to serve."""
-        if not reads.queued:
-            reads.queued = True
+        if not reads.is_queued:
+            reads.is_queued = True
             self._ready.append(reads)
             self._wake.set()
 
@@ -95,14 +95,16 @@ class ReadScheduler:
             if not self._ready:
                 self._wake = trio.Event()
                 await self._wake.wait()
-            budget = READ_TURN_BYTES
-            self._replying = {each: None for each in self._replying if each.outgoing_bytes}
+            budget = READ_BUDGET_BYTES
+            self._with_replies = {
+                connection: None for connection in self._with_replies if connection.outgoing_bytes
+            }
             self._outgoing_sum = self.outgoing_bytes
             while self._ready and budget > 0:
                 reads = self._ready.popleft()
-                reads.queued = False
+                reads.is_queued = False
                 budget -= reads.serve_one()
-                if reads.waiting and not reads.resting:
-                    self.ready(reads)
+                if reads.pending_reads and not reads.is_blocked:
+                    self.enqueue(reads)
             if self._ready:  # else it waits, which lets others on as well
                 await trio.lowlevel.checkpoint()

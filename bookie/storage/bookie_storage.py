@@ -16,7 +16,7 @@ from .index import Index
 from .journal import Journal
 from .journal_buffer import JournalBuffer
 
-CONDEMN_S = 5.0
+INVALIDATE_TIMEOUT_S = 5.0
 """For one small transaction of a map whose node ends."""
 
 log = get_logger("distributedlog.bookie.storage")
@@ -29,7 +29,7 @@ class BookieStorage:
     disk: Disk
     """Of the journal and the cold files."""
     journal: Journal
-    ring: JournalBuffer
+    buffer: JournalBuffer
     """Where the journal's next blocks gather."""
     index: Index
     ledgers: LedgerTable
@@ -45,17 +45,17 @@ class BookieStorage:
         """The bookie whose data it is."""
         return self.space.bookie_id
 
-    async def make_reserves(self) -> None:
+    async def ensure_reserves(self) -> None:
         """Have the reserves whole, where there is room for them."""
         for reserve in self.reserves.values():
-            if not reserve.held:
-                await reserve.make()
+            if not reserve.is_complete:
+                await reserve.ensure()
 
-    async def condemn_index(self) -> None:
+    async def invalidate_index(self) -> None:
         """Make the next start rebuild the index. If this write fails, that start finds the damage."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + CONDEMN_S):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + INVALIDATE_TIMEOUT_S):
             try:
-                await self.index.condemn()
+                await self.index.invalidate()
             except DistributedLogError as error:
                 log.warning("bookie %s: the damaged index stays for now: %s", self.bookie_id, error)
 

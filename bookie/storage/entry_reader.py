@@ -17,32 +17,32 @@ from ...runtime.interfaces.host import Disk, File
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.options import BookieOptions
 from ..format.extent_map import ExtentLocation
-from ..format.read_sources import LoadedExtent, ReadSource, ReadSources, wanted_bytes
-from ..format.record_slices import RecordSlice, cut
+from ..format.read_sources import LoadedExtent, ReadSource, ReadSources, bytes_to_read
+from ..format.record_slices import RecordSlice, slice_extent
 from ..ledgers.ledger_table import Ledger
 from .index import Index
 from .journal_buffer import JournalBuffer
 
-HOT_BYTES_MAX = 2 * 1024 * 1024
+CACHED_READ_BYTES_MAX = 2 * 1024 * 1024
 """Read at once from the page cache for one reply."""
-RUNS_MAX = 256
+EXTENTS_PER_REPLY_MAX = 256
 """Looked at for one reply: 10,922 of one record each held the loop for 0.3 s."""
-REMOVED_MAX = 4096
+REMOVED_FILES_MAX = 4096
 """Files; a read waits for the device for seconds at most."""
-MARKS_MAX = 1024
+RESUME_OFFSETS_MAX = 1024
 """Readers in sequence whose place within a run is known."""
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectedEntries:
     """What a read found. ``complete_to``: all that is here of the asked ids up to it is in ``parts``."""
 
     parts: list[bytes | memoryview]
     complete_to: int
-    size: int
-    cold: ExtentLocation | None = None
+    size_bytes: int
+    device_extent: ExtentLocation | None = None
     """Where it stopped because the device must be asked."""
-    runs: int = 0
+    extents_examined: int = 0
     """How many it looked at."""
 
 
@@ -57,15 +57,15 @@ class JournalFiles:
         self._disk = disk
         self._name_of = name_of
         self._open_max = open_max
-        self._open: OrderedDict[int, File] = OrderedDict()
-        self._removed: OrderedDict[int, None] = OrderedDict()
+        self._open_files: OrderedDict[int, File] = OrderedDict()
+        self._removed_files: OrderedDict[int, None] = OrderedDict()
         """Of the files that this process has removed, the last ones."""
 
     def get(self, number: int) -> File | None:
         """The file if it is open."""
-        file = self._open.get(number)
+        file = self._open_files.get(number)
         if file is not None:
-            self._open.move_to_end(number)
+            self._open_files.move_to_end(number)
         return file
 
     async def open(self, number: int) -> File:
@@ -79,42 +79,42 @@ class JournalFiles:
         try:
             opened = await self._disk.open(self._name_of(number))
         except FileNotFoundError:
-            if number in self._removed:
+            if number in self._removed_files:
                 raise FileRemoved(f"file {number} was removed") from None
             raise CorruptData(f"{self._name_of(number)} is gone") from None
         except DiskFailed as error:  # nothing was written: what is wrong is this one file
             raise CorruptData(f"{self._name_of(number)} cannot be opened: {error}") from error
-        file = self._open.setdefault(number, opened)
+        file = self._open_files.setdefault(number, opened)
         if file is not opened:  # another task was quicker
             opened.close()
-        if len(self._open) > self._open_max:
-            _, oldest = self._open.popitem(last=False)
+        if len(self._open_files) > self._open_max:
+            _, oldest = self._open_files.popitem(last=False)
             oldest.close()
         return file
 
-    def forget(self, number: int) -> None:
+    def mark_removed(self, number: int) -> None:
         """The file is about to be deleted."""
-        self._removed[number] = None
-        if len(self._removed) > REMOVED_MAX:
-            self._removed.popitem(last=False)
-        file = self._open.pop(number, None)
+        self._removed_files[number] = None
+        if len(self._removed_files) > REMOVED_FILES_MAX:
+            self._removed_files.popitem(last=False)
+        file = self._open_files.pop(number, None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
         """Close all."""
-        while self._open:
-            self._open.popitem()[1].close()
+        while self._open_files:
+            self._open_files.popitem()[1].close()
 
 
 class EntryReader:
     """Finds entry records by (ledger, entry) and copies them out."""
 
     def __init__(self, ring: JournalBuffer, files: JournalFiles, index: Index) -> None:
-        self._ring = ring
+        self._buffer = ring
         self._files = files
         self._index = index
-        self._marks: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
+        self._resume_offsets: OrderedDict[tuple[int, int], tuple[int, int]] = OrderedDict()
         """(ledger, entry) -> (file, offset) where a reply ended within a run: the next one begins there."""
 
     def collect(
@@ -124,200 +124,252 @@ class EntryReader:
         last: int,
         bytes_max: int,
         extent: LoadedExtent | None = None,
-    ) -> Collected:
+    ) -> CollectedEntries:
         """Copy the durable records first..last (inclusive), at least one, at most ``bytes_max``.
 
-        A longer first record comes alone; at most `RUNS_MAX` runs are looked at. Absent ids are passed
-        over; see `Collected` for what is complete (H9). Raises `CorruptData` where the journal does not hold
-        what the index says.
+        A longer first record comes alone; at most `EXTENTS_PER_REPLY_MAX` runs are looked at. Absent ids are
+        passed over; see `CollectedEntries` for what is complete (H9). Raises `CorruptData` where the journal
+        does not hold what the index says.
         """
-        found = Collected([], first - 1, 0)
-        sources = ReadSources(self._read_hot, found.parts, extent)
+        collected = CollectedEntries([], first - 1, 0)
+        sources = ReadSources(self._read_cached, collected.parts, extent)
         entry = first
-        while entry <= last and found.runs < RUNS_MAX:
-            found.runs += 1
-            run = self._index.find(ledger, entry)
-            if run is None:
-                following = self._index.following(ledger, entry)
-                if following is None or following.first > last:
-                    found.complete_to = last
+        while entry <= last and collected.extents_examined < EXTENTS_PER_REPLY_MAX:
+            collected.extents_examined += 1
+            stored_extent = self._index.find(ledger, entry)
+            if stored_extent is None:
+                next_extent = self._index.find_next(ledger, entry)
+                if next_extent is None or next_extent.first > last:
+                    collected.complete_to = last
                     break
-                run, entry = following, following.first
-                found.complete_to = entry - 1
-            if entry > run.first:
-                run = self._from_mark(ledger, run, entry)
-            left = bytes_max - found.size
+                stored_extent, entry = next_extent, next_extent.first
+                collected.complete_to = entry - 1
+            if entry > stored_extent.first:
+                stored_extent = self._from_resume_offset(ledger, stored_extent, entry)
+            remaining_bytes = bytes_max - collected.size_bytes
             # The mean of its records: one that might still fit is not worth reading what does not.
-            if found.parts and run.length > left * run.count:
+            if collected.parts and stored_extent.length > remaining_bytes * stored_extent.count:
                 break
-            wanted = wanted_bytes(run, entry, last, left)
-            taken = self._take(found, sources, ledger, run, entry, last, left, wanted)
-            if taken is not None and taken.upto < entry and taken.short and not found.parts:
+            prefetch_bytes = bytes_to_read(stored_extent, entry, last, remaining_bytes)
+            record_slice = self._append_slice(
+                collected,
+                sources,
+                ledger,
+                stored_extent,
+                entry,
+                last,
+                remaining_bytes,
+                prefetch_bytes,
+            )
+            if (
+                record_slice is not None
+                and record_slice.last_entry < entry
+                and record_slice.is_truncated
+                and not collected.parts
+            ):
                 # The first one is longer than the others of its run: whatever it takes.
-                taken = self._take(found, sources, ledger, run, entry, last, left, run.length)
-            if taken is None:
-                found.cold = run
+                record_slice = self._append_slice(
+                    collected,
+                    sources,
+                    ledger,
+                    stored_extent,
+                    entry,
+                    last,
+                    remaining_bytes,
+                    stored_extent.length,
+                )
+            if record_slice is None:
+                collected.device_extent = stored_extent
                 break
-            if taken.upto < entry:
+            if record_slice.last_entry < entry:
                 break
-            found.complete_to = upto = taken.upto
-            entry = upto + 1
-            if upto < run.last:
-                self._mark(ledger, entry, run.file_number, run.offset + taken.end)
-                if upto < last and not taken.short:
+            collected.complete_to = last_entry = record_slice.last_entry
+            entry = last_entry + 1
+            if last_entry < stored_extent.last:
+                self._record_resume_offset(
+                    ledger,
+                    entry,
+                    stored_extent.file_number,
+                    stored_extent.offset + record_slice.end_offset,
+                )
+                if last_entry < last and not record_slice.is_truncated:
                     break
-        sources.release_waste()
-        return found
+        sources.copy_small_parts()
+        return collected
 
-    def _take(
+    def _append_slice(
         self,
-        found: Collected,
+        collected: CollectedEntries,
         sources: ReadSources,
         ledger: Ledger,
-        run: ExtentLocation,
+        extent: ExtentLocation,
         first: int,
         last: int,
-        left: int,
-        wanted: int,
+        remaining_bytes: int,
+        prefetch_bytes: int,
     ) -> RecordSlice | None:
         """Append records of a run from its first ``wanted`` bytes; None where the device must be asked."""
-        at_least_one = not found.parts
+        at_least_one = not collected.parts
         source: ReadSource | None = None
-        view = self._ring.find(run.file_number, run.offset, run.length)
+        view = self._buffer.find_bytes(extent.file_number, extent.offset, extent.length)
         from_ring = view is not None
         if view is None:
-            needed = min(wanted, run.length)
-            enough = needed if at_least_one or first > run.first else run.length // run.count
-            read = sources.find(run, min(enough, needed), needed, wanted)
-            if read is None:
+            needed = min(prefetch_bytes, extent.length)
+            enough = (
+                needed if at_least_one or first > extent.first else extent.length // extent.count
+            )
+            loaded = sources.find_source(extent, min(enough, needed), needed, prefetch_bytes)
+            if loaded is None:
                 return None
-            source, view = read
+            source, view = loaded
         try:
-            taken = cut(view, ledger.id, run, first, last, left, at_least_one)
+            record_slice = slice_extent(
+                view, ledger.id, extent, first, last, remaining_bytes, at_least_one
+            )
         except CorruptData:
-            self._marks.pop((ledger.id, first), None)  # it may have been that which is wrong
+            self._resume_offsets.pop(
+                (ledger.id, first), None
+            )  # it may have been that which is wrong
             raise
-        if taken.upto >= first:
+        if record_slice.last_entry >= first:
             if source is not None:
-                source.note(len(found.parts), len(taken.part))
+                source.record_part(len(collected.parts), len(record_slice.records))
             # The ring is written again, an extent is not.
-            found.parts.append(bytes(taken.part) if from_ring else taken.part)
-            found.size += len(taken.part)
-        return taken
+            collected.parts.append(
+                bytes(record_slice.records) if from_ring else record_slice.records
+            )
+            collected.size_bytes += len(record_slice.records)
+        return record_slice
 
-    def _from_mark(self, ledger: Ledger, run: ExtentLocation, entry: int) -> ExtentLocation:
+    def _from_resume_offset(
+        self, ledger: Ledger, extent: ExtentLocation, entry: int
+    ) -> ExtentLocation:
         """The run's part from ``entry`` on, where a reply ended just before it; else the run."""
-        mark = self._marks.get((ledger.id, entry))
-        if mark is None or mark[0] != run.file_number:
-            return run
-        skipped = mark[1] - run.offset
-        if not 0 < skipped < run.length:
-            return run
-        count = run.count - (entry - run.first)
-        return ExtentLocation(entry, count, run.file_number, mark[1], run.length - skipped)
+        resume_point = self._resume_offsets.get((ledger.id, entry))
+        if resume_point is None or resume_point[0] != extent.file_number:
+            return extent
+        skipped_bytes = resume_point[1] - extent.offset
+        if not 0 < skipped_bytes < extent.length:
+            return extent
+        count = extent.count - (entry - extent.first)
+        return ExtentLocation(
+            entry, count, extent.file_number, resume_point[1], extent.length - skipped_bytes
+        )
 
-    def _mark(self, ledger: Ledger, entry: int, file_number: int, offset: int) -> None:
+    def _record_resume_offset(
+        self, ledger: Ledger, entry: int, file_number: int, offset: int
+    ) -> None:
         """Whoever reads in sequence goes on at ``entry``: not from the run's beginning again."""
-        self._marks[(ledger.id, entry)] = (file_number, offset)
-        if len(self._marks) > MARKS_MAX:
-            self._marks.popitem(last=False)
+        self._resume_offsets[(ledger.id, entry)] = (file_number, offset)
+        if len(self._resume_offsets) > RESUME_OFFSETS_MAX:
+            self._resume_offsets.popitem(last=False)
 
-    def _read_hot(self, run: ExtentLocation, needed: int, wanted: int) -> LoadedExtent | None:
+    def _read_cached(
+        self, extent: ExtentLocation, bytes_min: int, bytes_max: int
+    ) -> LoadedExtent | None:
         """``needed`` bytes of the run and, as far as ``wanted`` goes, more; None: ask the device."""
-        file = self._files.get(run.file_number)
+        file = self._files.get(extent.file_number)
         if file is None:
             return None
-        length = max(needed, min(wanted, HOT_BYTES_MAX))
-        data = file.read_hot(run.offset, length)
-        if data is None and length > needed:
-            data = file.read_hot(run.offset, needed)
+        length = max(bytes_min, min(bytes_max, CACHED_READ_BYTES_MAX))
+        data = file.read_if_cached(extent.offset, length)
+        if data is None and length > bytes_min:
+            data = file.read_if_cached(extent.offset, bytes_min)
         if data is None:
             return None
-        if len(data) < needed:
-            raise CorruptData(f"file {run.file_number} ends before {run.offset + needed}")
-        return LoadedExtent(run.file_number, run.offset, data)
+        if len(data) < bytes_min:
+            raise CorruptData(f"file {extent.file_number} ends before {extent.offset + bytes_min}")
+        return LoadedExtent(extent.file_number, extent.offset, data)
 
-    def view(self, run: ExtentLocation, extent: LoadedExtent | None) -> memoryview | None:
+    def loaded_view(
+        self, location: ExtentLocation, extent: LoadedExtent | None
+    ) -> memoryview | None:
         """The bytes of a run, to be used before the next ``await``; None: the device must be asked."""
-        here = self._ring.find(run.file_number, run.offset, run.length)
-        if here is None and extent is not None:
-            here = extent.find(run.file_number, run.offset, run.length)
-        if here is None:
-            hot = self._read_hot(run, run.length, 0)
-            here = hot.find(run.file_number, run.offset, run.length) if hot else None
-        return here
+        view = self._buffer.find_bytes(location.file_number, location.offset, location.length)
+        if view is None and extent is not None:
+            view = extent.find_bytes(location.file_number, location.offset, location.length)
+        if view is None:
+            cached = self._read_cached(location, location.length, 0)
+            view = (
+                cached.find_bytes(location.file_number, location.offset, location.length)
+                if cached
+                else None
+            )
+        return view
 
 
 OnExtent = Callable[[LoadedExtent | DistributedLogError], None]
 
 
 @dataclass(slots=True)
-class _Order:
+class _DeviceRead:
     file_number: int
     offset: int
     length: int
-    done: OnExtent
+    on_loaded: OnExtent
 
 
-class ColdReader:
+class DeviceReader:
     """Reads extents from the device, a few at a time, the connections in turn."""
 
     def __init__(self, files: JournalFiles, options: BookieOptions, failures: WorkFailures) -> None:
         self._files = files
         self._failures = failures
         self._options = options
-        self._orders: OrderedDict[object, deque[_Order]] = OrderedDict()
+        self._reads_by_owner: OrderedDict[object, deque[_DeviceRead]] = OrderedDict()
         self._wake = trio.Event()
-        self.extents = 0
+        self.extents_read = 0
 
     def submit(
-        self, owner: object, file_number: int, offset: int, length: int, done: OnExtent
+        self, owner: object, file_number: int, offset: int, length: int, on_loaded: OnExtent
     ) -> None:
         """Read at least ``length`` bytes; ``done`` gets them, or the error. ``owner``: whose turn it is.
 
         Raises `TooBusy`. ``done`` is never called before this returns: who asks is in the middle of it.
         """
-        orders = self._orders.get(owner) or deque()
-        if len(orders) >= self._options.reads_waiting_max:
-            raise TooBusy(f"{len(orders)} reads from the device wait on this connection")
+        owner_reads = self._reads_by_owner.get(owner) or deque()
+        if len(owner_reads) >= self._options.reads_waiting_max:
+            raise TooBusy(f"{len(owner_reads)} reads from the device wait on this connection")
         length = max(length, self._options.cold_read_bytes)
-        orders.append(_Order(file_number, offset, length, done))
-        self._orders[owner] = orders
+        owner_reads.append(_DeviceRead(file_number, offset, length, on_loaded))
+        self._reads_by_owner[owner] = owner_reads
         self._wake.set()
 
-    def forget(self, owner: object) -> None:
+    def cancel(self, owner: object) -> None:
         """The connection is gone."""
-        self._orders.pop(owner, None)
+        self._reads_by_owner.pop(owner, None)
 
     async def run(self) -> None:
         """Read until cancelled. What one file lacks is told to those who read in it."""
         async with trio.open_nursery() as nursery:
             for _ in range(self._options.cold_readers):
-                nursery.start_soon(self._failures.keep, "reads from the device", self._read)
+                nursery.start_soon(
+                    self._failures.keep_running, "reads from the device", self._read_loop
+                )
 
-    async def _read(self) -> None:
+    async def _read_loop(self) -> None:
         while True:
-            if not self._orders:
+            if not self._reads_by_owner:
                 self._wake = trio.Event() if self._wake.is_set() else self._wake
                 await self._wake.wait()
                 continue
-            owner, orders = self._orders.popitem(last=False)
-            order = orders.popleft()
-            if orders:
-                self._orders[owner] = orders  # to the end: the others come first
-            answer: LoadedExtent | DistributedLogError
+            owner, owner_reads = self._reads_by_owner.popitem(last=False)
+            request = owner_reads.popleft()
+            if owner_reads:
+                self._reads_by_owner[owner] = owner_reads  # to the end: the others come first
+            result: LoadedExtent | DistributedLogError
             try:
-                file = await self._files.open(order.file_number)
-                data = await file.read_cold(order.offset, order.length)
-                self.extents += 1
-                answer = LoadedExtent(order.file_number, order.offset, data)
+                file = await self._files.open(request.file_number)
+                data = await file.read_in_worker(request.offset, request.length)
+                self.extents_read += 1
+                result = LoadedExtent(request.file_number, request.offset, data)
             except FileRemoved:  # look it up again
-                answer = LoadedExtent(order.file_number, order.offset, b"")
+                result = LoadedExtent(request.file_number, request.offset, b"")
             except (CorruptData, TooBusy) as error:
-                answer = error
+                result = error
             except DistributedLogError:
                 raise
             except Exception as error:  # the waiting request gets an answer
-                order.done(TooBusy(f"the read failed unexpectedly: {type(error).__name__}"))
+                request.on_loaded(TooBusy(f"the read failed unexpectedly: {type(error).__name__}"))
                 raise
-            order.done(answer)
+            request.on_loaded(result)

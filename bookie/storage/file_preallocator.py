@@ -18,7 +18,7 @@ from ..disk.bookie_disk_space import BookieDiskSpace
 from ..disk.disk_reserve import Reserve
 from ..format.journal_format import file_name
 
-FILE_S = 5.0
+FILE_FILL_S = 5.0
 """A file is sized to be filled in this time at the rate of the last one, within bounds. Rolls stay rare at
 full speed, and a bookie with few writes uses little space."""
 RETRY_SPACE_S = 1.0
@@ -32,7 +32,7 @@ class NewFile:
 
     number: int
     file: File
-    size: int
+    size_bytes: int
     """Preallocated, bytes."""
 
 
@@ -46,12 +46,12 @@ class FilePreallocator:
         self._options = options
         self._space = space
         self._reserve = reserve
-        self._ahead: deque[NewFile] = deque()
+        self._ready_files: deque[NewFile] = deque()
         self._changed = trio.Event()
         self._next_bytes = options.first_file_bytes
-        self._starved = trio.Event()
+        self._file_wanted = trio.Event()
         """A block waits for a file."""
-        self._runs = False
+        self._running = False
         self.state_bytes = 0
         """Of the states of all ledgers, at the current file's beginning."""
         self.next_number = 1
@@ -59,48 +59,48 @@ class FilePreallocator:
 
     async def run(self) -> None:
         """Keep the next file ready, until cancelled."""
-        self._runs = True
+        self._running = True
         while True:
-            while not self._ahead:
-                new_file = await self.make_ahead()
-                if new_file is None and self.starved:
+            while not self._ready_files:
+                new_file = await self.create_next()
+                if new_file is None and self.is_starved:
                     await trio.sleep(RETRY_SPACE_S)
                     continue
                 if new_file is None:
                     with trio.move_on_after(RETRY_SPACE_S):
-                        await self._starved.wait()
+                        await self._file_wanted.wait()
                     continue
-                self._ahead.append(new_file)
-                self._note_change()
+                self._ready_files.append(new_file)
+                self._notify_change()
             await self._changed.wait()
 
-    def _note_change(self) -> None:
+    def _notify_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
     @property
-    def starved(self) -> bool:
+    def is_starved(self) -> bool:
         """Does a block wait for a file?"""
-        return self._starved.is_set()
+        return self._file_wanted.is_set()
 
     @property
     def has_file(self) -> bool:
         """Is the next file there?"""
-        return bool(self._ahead)
+        return bool(self._ready_files)
 
     @property
-    def bytes_ahead(self) -> int:
+    def ready_bytes(self) -> int:
         """Of the file that is there."""
-        return sum(each.size for each in self._ahead)
+        return sum(new_file.size_bytes for new_file in self._ready_files)
 
     # --- numbers ----------------------------------------------------------------------------------
 
-    def take_number(self) -> int:
+    def next_file_number(self) -> int:
         """The next file's number, for a journal or a cold file."""
         number, self.next_number = self.next_number, self.next_number + 1
         return number
 
-    def _return_number(self, number: int) -> None:
+    def _release_number(self, number: int) -> None:
         """Take back a number without a file, unless a later one is in use."""
         if self.next_number == number + 1:
             self.next_number = number
@@ -114,7 +114,7 @@ class FilePreallocator:
         was not preallocated can fail.
         """
         if size >= self._options.first_file_bytes:
-            size = max(size, self.least_bytes)
+            size = max(size, self.file_bytes_min)
         try:
             file = await self._disk.create(file_name(number), size=size, direct=True)
         except DiskFull:
@@ -123,76 +123,76 @@ class FilePreallocator:
         return NewFile(number, file, size)
 
     @property
-    def least_bytes(self) -> int:
+    def file_bytes_min(self) -> int:
         """Return the length that leaves room for blocks after the states."""
-        least = 2 * self.state_bytes + self._options.block_bytes_max + BESIDE_BLOCK_BYTES
-        return max(self._options.first_file_bytes, least // blocks.ALIGN * blocks.ALIGN)
+        bytes_min = 2 * self.state_bytes + self._options.block_bytes_max + BESIDE_BLOCK_BYTES
+        return max(self._options.first_file_bytes, bytes_min // blocks.ALIGN * blocks.ALIGN)
 
-    async def from_reserve(self, number: int) -> NewFile | None:
+    async def create_from_reserve(self, number: int) -> NewFile | None:
         """Turn the reserve into a file; return None if the reserve was used already."""
-        taken = await self._reserve.become(file_name(number))
-        return None if taken is None else NewFile(number, *taken)
+        reserved = await self._reserve.convert_to_file(file_name(number))
+        return None if reserved is None else NewFile(number, *reserved)
 
-    async def make_ahead(self) -> NewFile | None:
+    async def create_next(self) -> NewFile | None:
         """Make the next file, or return None where that is not possible now."""
-        number = self.take_number()
+        number = self.next_file_number()
         try:
             new_file = await self.create(number, self._next_bytes)
-            self._space.note_next_file(missing=False)
+            self._space.set_next_file_missing(missing=False)
             return new_file
         except TooBusy as error:  # no file descriptor is free; the disk is sound
             log.warning("no journal file can be made now: %s", error)
-            self._return_number(number)
+            self._release_number(number)
             return None
         except DiskFull:
-            self._space.note_next_file(missing=True)
+            self._space.set_next_file_missing(missing=True)
         if self._next_bytes > self._options.first_file_bytes:
             self._next_bytes = self._options.first_file_bytes
-        if self.starved:
-            reserved = await self.from_reserve(number)
+        if self.is_starved:
+            reserved = await self.create_from_reserve(number)
             if reserved is not None:
                 return reserved
-        self._return_number(number)
+        self._release_number(number)
         return None
 
-    async def take(self) -> NewFile:
+    async def acquire_file(self) -> NewFile:
         """Return the next file; wait for free space if there is none.
 
         A full disk does not end the node: the requests that wait for the block have deadlines of their own.
         """
-        while not self._ahead:
-            self._starved.set()
-            if self._runs:
+        while not self._ready_files:
+            self._file_wanted.set()
+            if self._running:
                 await self._changed.wait()
             elif (
-                new_file := await self.make_ahead()
+                new_file := await self.create_next()
             ) is not None:  # the copies of a start have filled a file
-                self._ahead.append(new_file)
+                self._ready_files.append(new_file)
             else:
                 raise DiskFull("no room for another journal file, which this start needs")
-        self._starved = trio.Event()
-        taken = self._ahead.popleft()
-        self._note_change()
-        return taken
+        self._file_wanted = trio.Event()
+        next_file = self._ready_files.popleft()
+        self._notify_change()
+        return next_file
 
-    def note_full(self, length: int, lasted_s: float) -> None:
+    def adapt_size(self, length: int, filled_in_s: float) -> None:
         """Size the next files by the rate at which one of ``length`` bytes was filled in ``lasted_s``."""
         options = self._options
-        rate = length / max(lasted_s, 0.001)
+        rate = length / max(filled_in_s, 0.001)
         size = options.first_file_bytes
-        while size < options.journal_file_bytes and size < rate * FILE_S:
+        while size < options.journal_file_bytes and size < rate * FILE_FILL_S:
             size *= 2
-        most = max(options.journal_file_bytes, options.first_file_bytes)
-        self._next_bytes = min(size, most)
+        size_max = max(options.journal_file_bytes, options.first_file_bytes)
+        self._next_bytes = min(size, size_max)
 
-    async def give_back(self) -> None:
+    async def discard_ready_files(self) -> None:
         """Remove the preallocated file and make short ones from now on, because the rate has fallen."""
         self._next_bytes = self._options.first_file_bytes
-        while self._ahead:
-            made = self._ahead.popleft()
-            made.file.close()
-            await self._delete(made.number)
-        self._note_change()
+        while self._ready_files:
+            new_file = self._ready_files.popleft()
+            new_file.file.close()
+            await self._delete(new_file.number)
+        self._notify_change()
 
     async def _delete(self, number: int) -> None:
         """Remove a file that no block was written to."""
@@ -201,5 +201,5 @@ class FilePreallocator:
 
     def close(self) -> None:
         """Close the file that is open for writing."""
-        for each in self._ahead:
-            each.file.close()
+        for new_file in self._ready_files:
+            new_file.file.close()

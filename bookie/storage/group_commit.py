@@ -18,10 +18,10 @@ from .journal_buffer import CommitBlock, JournalBuffer
 
 IDLE_WATERMARK_S = 0.02
 """The time after a sync until a block proves it, so that its corruption is detected (H3, H24)."""
-LACS_WAIT_S = 0.1
+EXPLICIT_LAC_DELAY_S = 0.1
 """A LAC that was told by itself waits so long, and twice that at most, for an add of its ledger that says it:
 what writes a record now and then would pay a control record for each. On an idle disk it does not wait."""
-SEVERAL_S = 0.005
+CONCURRENT_ADDS_S = 0.005
 """Adds of two connections within this time are those of several writers, who share a commit."""
 
 
@@ -31,38 +31,38 @@ class GroupCommit:
     def __init__(
         self,
         journal: Journal,
-        ring: JournalBuffer,
+        buffer: JournalBuffer,
         index: Index,
-        waiters: LongPolls,
+        long_polls: LongPolls,
         options: BookieOptions,
     ) -> None:
-        self.applied = JournalPosition(1, 0, 0, 1)
+        self.applied_position = JournalPosition(1, 0, 0, 1)
         """Behind the last block that is in the index."""
-        self.something_to_prove = trio.Event()
+        self.proof_wanted = trio.Event()
         """Set when a block was written that none after it proves, or an explicit LAC came."""
         self.checkpoint_wanted = trio.Event()
         """Set when the index has much that its map has not."""
-        self.checkpoint_share = 1.0
+        self.checkpoint_threshold_factor = 1.0
         """Of ``checkpoint_runs`` and ``checkpoint_bytes``, what is much now."""
         self._journal = journal
-        self._ring = ring
+        self._buffer = buffer
         self._index = index
-        self._waiters = waiters
+        self._long_polls = long_polls
         self._options = options
-        self._owed_lacs: dict[Ledger, int] = {}
+        self._recent_lacs: dict[Ledger, int] = {}
         """Told since the last look, of each ledger the last one; also such as are owed no more."""
         self._older_lacs: dict[Ledger, int] = {}
-        self._lacs_due = -inf
+        self._older_lacs_due_at = -inf
         """When the older ones are written."""
-        self._late: deque[tuple[Callable[[CommitBlock], None], bool]] = deque()
+        self._block_requests: deque[tuple[Callable[[CommitBlock], None], bool]] = deque()
         """Who waits for a block, in the order they asked."""
-        self._waiting_for_room: list[Callable[[], None]] = []
-        self._added_last: StreamOwner | None = None
-        self._several_until = -inf
+        self._capacity_waiters: list[Callable[[], None]] = []
+        self._last_owner: StreamOwner | None = None
+        self._concurrent_until = -inf
 
     # --- what joins -------------------------------------------------------------------------------
 
-    def gathered(self, owner: StreamOwner) -> None:
+    def commit_adds(self, owner: StreamOwner) -> None:
         """Adds of one receive of ``owner``'s connection have gathered.
 
         A lone writer's are committed in this call, where the disk allows it: its record waits for no task's
@@ -70,11 +70,11 @@ class GroupCommit:
         commit follows.
         """
         now = trio.current_time()
-        if owner is not self._added_last:
-            self._added_last = owner
-            self._several_until = now + SEVERAL_S
-        if now < self._several_until or not self._journal.commit_now(
-            self.before_take, self.on_synced
+        if owner is not self._last_owner:
+            self._last_owner = owner
+            self._concurrent_until = now + CONCURRENT_ADDS_S
+        if now < self._concurrent_until or not self._journal.try_commit_inline(
+            self.add_due_lacs, self.on_synced
         ):
             self._journal.wake()
 
@@ -82,82 +82,84 @@ class GroupCommit:
         """Something has gathered, after others or late: it is committed with the next turn."""
         self._journal.wake()
 
-    def gone(self, owner: StreamOwner) -> None:
+    def on_owner_closed(self, owner: StreamOwner) -> None:
         """A connection has ended: what it had gathered is committed all the same."""
-        if self._added_last is owner:
-            self._added_last = None
+        if self._last_owner is owner:
+            self._last_owner = None
         self._journal.wake()
 
-    def with_block(self, use: Callable[[CommitBlock], None], *, control: bool = True) -> None:
+    def request_block(
+        self, on_block: Callable[[CommitBlock], None], *, for_control: bool = True
+    ) -> None:
         """Give ``use`` the block that gathers (with room for a control record), or a later one.
 
         In the order of the calls: what joins a commit may rely on a record that was asked for before.
         """
-        self._late.append((use, control))
-        self._use_late()
+        self._block_requests.append((on_block, for_control))
+        self._serve_block_requests()
         self._journal.wake()
 
-    def _use_late(self) -> None:
-        while self._late:
-            use, control = self._late[0]
-            block = self._ring.control_block() if control else self._ring.newest()
+    def _serve_block_requests(self) -> None:
+        while self._block_requests:
+            on_block, for_control = self._block_requests[0]
+            block = self._buffer.control_block() if for_control else self._buffer.newest()
             if block is None:
                 return
-            self._late.popleft()
-            use(block)
+            self._block_requests.popleft()
+            on_block(block)
             self._journal.wake()
 
-    def write_state(self, ledger: Ledger, durable: Callable[[], None]) -> None:
+    def write_state(self, ledger: Ledger, on_durable: Callable[[], None]) -> None:
         """Write the ledger's state with the next commit; ``durable`` is called after its sync."""
 
         def write(block: CommitBlock) -> None:
-            block.controls.append(ledger.state_record())
-            block.after_sync.append(durable)
+            block.control_records.append(ledger.state_record())
+            block.after_sync.append(on_durable)
 
-        ledger.journaled = True
-        self._index.note_state(ledger)
-        self.with_block(write)
+        ledger.is_journaled = True
+        self._index.mark_state_dirty(ledger)
+        self.request_block(write)
 
-    def publish(self, lacs: dict[Ledger, int]) -> None:
+    def publish_lacs(self, lacs: dict[Ledger, int]) -> None:
         """The LACs of these moved, each by a word of its writer: published at once, durable a little later
         (H24)."""
-        self._owed_lacs |= lacs
-        self._index.note_states(lacs)
-        self.something_to_prove.set()
+        self._recent_lacs |= lacs
+        self._index.mark_states_dirty(lacs)
+        self.proof_wanted.set()
         for ledger in lacs:
-            if ledger.waiters:
-                self._waiters.wake(ledger)
+            if ledger.long_polls:
+                self._long_polls.on_ledger_changed(ledger)
 
     @property
     def has_dirty_lacs(self) -> bool:
         """Explicit LACs that are not in the journal yet."""
-        return bool(self._owed_lacs or self._older_lacs)
+        return bool(self._recent_lacs or self._older_lacs)
 
-    def lacs_are_due(self) -> None:
+    def flush_lacs(self) -> None:
         """Nothing is added that would say them: they go with the next block."""
-        self._older_lacs |= self._owed_lacs
-        self._owed_lacs = {}
-        self._lacs_due = -inf
+        self._older_lacs |= self._recent_lacs
+        self._recent_lacs = {}
+        self._older_lacs_due_at = -inf
 
-    def before_take(self) -> None:
+    def add_due_lacs(self) -> None:
         """The journal is about to take the block: explicit LACs that have waited go with it (H24)."""
-        if not (self._owed_lacs or self._older_lacs):
+        if not (self._recent_lacs or self._older_lacs):
             return
         now = trio.current_time()
-        if now < self._lacs_due:
+        if now < self._older_lacs_due_at:
             return
         older = self._older_lacs
         while older:
             ledger = next(reversed(older))
-            if ledger.lac_owed and ledger.lac == older[ledger]:
-                block = self._ring.control_block()
+            if ledger.lac_unjournaled and ledger.lac == older[ledger]:
+                block = self._buffer.control_block()
                 if block is None:
                     return
-                ledger.lac_owed = False
-                block.controls.append(ledger.state_record())
+                ledger.lac_unjournaled = False
+                block.control_records.append(ledger.state_record())
             del older[ledger]
-        self._older_lacs, self._owed_lacs = self._owed_lacs, older
-        self._lacs_due = now + LACS_WAIT_S
+        self._older_lacs, self._recent_lacs = self._recent_lacs, older
+        self._older_lacs_due_at = now + EXPLICIT_LAC_DELAY_S
 
     # --- what follows -----------------------------------------------------------------------------
 
@@ -165,77 +167,79 @@ class GroupCommit:
         """A block is durable: acknowledge, index it, publish LACs; all for one commit."""
         if block.acks:  # first: the sender waits, and what follows is done before it can ask for it
             by_owner: dict[StreamOwner, list[tuple[int, int]]] = {}
-            of: StreamOwner | None = None
+            current_owner: StreamOwner | None = None
             for stream, count in block.acks.items():
-                if stream.owner is not of:
-                    of = stream.owner
-                    mine = by_owner.setdefault(of, [])
-                mine.append((stream.number, count))
+                if stream.owner is not current_owner:
+                    current_owner = stream.owner
+                    owner_acks = by_owner.setdefault(current_owner, [])
+                owner_acks.append((stream.number, count))
             for owner, acks in by_owner.items():
                 owner.on_acked(acks)
         index = self._index
-        awaited: dict[Ledger, None] = {}
-        for note in block.notes:
-            ledger = note.ledger
-            pending = ledger.pending
-            assert pending[0] is note, "runs become durable in the order they were gathered"
+        ledgers_to_wake: dict[Ledger, None] = {}
+        for pending_extent in block.pending_extents:
+            ledger = pending_extent.ledger
+            pending = ledger.pending_extents
+            assert pending[0] is pending_extent, (
+                "runs become durable in the order they were gathered"
+            )
             del pending[0]
             if not pending:
                 ledger.pending_in_order = True
-            if ledger.waiters:
-                awaited[ledger] = None  # its LAC may be known already
-        index.add_notes(block.notes, file_number, shift)
-        self.applied = self._journal.position()
-        for ledger, lac in block.lacs.items():
+            if ledger.long_polls:
+                ledgers_to_wake[ledger] = None  # its LAC may be known already
+        index.add_pending_extents(block.pending_extents, file_number, shift)
+        self.applied_position = self._journal.position()
+        for ledger, lac in block.highest_lacs.items():
             if lac > ledger.lac:
                 ledger.lac = lac
-                index.note_state(ledger)
-                if ledger.waiters:
-                    awaited[ledger] = None
-        for ledger in awaited:
-            self._waiters.wake(ledger)
+                index.mark_state_dirty(ledger)
+                if ledger.long_polls:
+                    ledgers_to_wake[ledger] = None
+        for ledger in ledgers_to_wake:
+            self._long_polls.on_ledger_changed(ledger)
         for callback in block.after_sync:
             callback()
-        if self._journal.unproven:
-            self.something_to_prove.set()
-        self._use_late()
-        if self._waiting_for_room and not self.congested:
-            waiting, self._waiting_for_room = self._waiting_for_room, []
+        if self._journal.last_block_unattested:
+            self.proof_wanted.set()
+        self._serve_block_requests()
+        if self._capacity_waiters and not self.is_full:
+            waiting, self._capacity_waiters = self._capacity_waiters, []
             for resume in waiting:
                 resume()
-        share = self.checkpoint_share
+        threshold_factor = self.checkpoint_threshold_factor
         if (
-            index.runs_in_memory >= self._options.checkpoint_runs * share
-            or index.bytes_since >= self._options.checkpoint_bytes * share
+            index.extents_in_memory >= self._options.checkpoint_runs * threshold_factor
+            or index.bytes_since_checkpoint >= self._options.checkpoint_bytes * threshold_factor
         ):
             self.checkpoint_wanted.set()
 
-    async def prove_when_idle(self) -> None:
+    async def write_watermarks(self) -> None:
         """When idle for a moment after a sync, prove it with one small block (H3). Until cancelled."""
         idle_s = IDLE_WATERMARK_S
         while True:
-            if not (self._journal.unproven or self.has_dirty_lacs):
-                self.something_to_prove = trio.Event()
-                await self.something_to_prove.wait()
+            if not (self._journal.last_block_unattested or self.has_dirty_lacs):
+                self.proof_wanted = trio.Event()
+                await self.proof_wanted.wait()
             due = max(self._journal.last_sync_at, trio.current_time() - idle_s / 2) + idle_s
             await trio.sleep_until(due)
-            if self._ring.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
+            if self._buffer.has_work or trio.current_time() < self._journal.last_sync_at + idle_s:
                 continue
-            if self._journal.unproven or self.has_dirty_lacs:
-                self.lacs_are_due()
-                self.with_block(_mark_watermark)
+            if self._journal.last_block_unattested or self.has_dirty_lacs:
+                self.flush_lacs()
+                self.request_block(_mark_watermark)
 
     # --- room -------------------------------------------------------------------------------------
 
     @property
-    def congested(self) -> bool:
+    def is_full(self) -> bool:
         """Is it time to stop reading connections until a sync has finished?"""
-        return self._ring.unsynced_bytes >= self._options.unsynced_bytes_max
+        return self._buffer.unsynced_bytes >= self._options.unsynced_bytes_max
 
-    def on_room(self, resume: Callable[[], None]) -> None:
+    def call_when_capacity(self, resume: Callable[[], None]) -> None:
         """Call ``resume`` once when a sync has made room."""
-        self._waiting_for_room.append(resume)
+        self._capacity_waiters.append(resume)
 
 
 def _mark_watermark(block: CommitBlock) -> None:
-    block.watermark = True
+    block.is_watermark = True

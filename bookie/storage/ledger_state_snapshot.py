@@ -22,36 +22,36 @@ from ..ledgers.ledger_table import LedgerTable
 from .index import Index
 from .journal import Journal
 
-PREFIX = "states-"
+FILE_PREFIX = "states-"
 STATE_BYTES_MIN = 1024 * 1024
 """Fewer states than this, 21,845 ledgers, stand in each journal file's head."""
-JOURNAL_BYTES_MIN = 256 * 1024 * 1024
+INTERVAL_BYTES_MIN = 256 * 1024 * 1024
 """Written between two bases, at least."""
-RECORDS_AT_ONCE = 20_000
+RECORDS_PER_CHUNK = 20_000
 """Nearly a MiB: written, and read, at a time."""
 
 log = get_logger("distributedlog.bookie.storage.ledger_state_snapshot")
 
 
-def base_name(number: int) -> str:
+def snapshot_file_name(number: int) -> str:
     """The name of base ``number``, which counts from 1."""
-    return f"{PREFIX}{number:012d}"
+    return f"{FILE_PREFIX}{number:012d}"
 
 
-def base_numbers(disk: Disk) -> list[int]:
+def snapshot_file_numbers(disk: Disk) -> list[int]:
     """Of the files that may be bases, ascending."""
-    names = (name.removeprefix(PREFIX) for name in disk.list() if name.startswith(PREFIX))
+    names = (name.removeprefix(FILE_PREFIX) for name in disk.list() if name.startswith(FILE_PREFIX))
     return [int(digits) for digits in names if len(digits) == 12 and digits.isdecimal()]
 
 
-async def write_base(
+async def write_snapshot(
     disk: Disk, number: int, position: int, seed: int, states: AsyncIterator[bytes]
-) -> jb.Base:
+) -> jb.StateSnapshotRef:
     """Write a base of these STATE records, which come by ledger id, and read it back.
 
     Raises `DiskFull`, `DiskFailed`, `CorruptData` where it reads back otherwise; then nothing names it.
     """
-    file = await disk.create(base_name(number))
+    file = await disk.create(snapshot_file_name(number))
     try:
         digest = xxhash.xxh3_64(seed=seed)
         count = 0
@@ -67,52 +67,56 @@ async def write_base(
 
         async for state in states:
             chunk.append(state)
-            if len(chunk) == RECORDS_AT_ONCE:
+            if len(chunk) == RECORDS_PER_CHUNK:
                 put()
         put()
         await file.sync()
     finally:
         file.close()
-    base = jb.Base(number, position, count, digest.intdigest())
-    async for _ in _chunks(disk, base, seed):
+    snapshot = jb.StateSnapshotRef(number, position, count, digest.intdigest())
+    async for _ in _read_chunks(disk, snapshot, seed):
         pass
-    return base
+    return snapshot
 
 
-async def read_base(disk: Disk, base: jb.Base, seed: int) -> list[bytes]:
+async def read_snapshot(disk: Disk, snapshot: jb.StateSnapshotRef, seed: int) -> list[bytes]:
     """Its STATE records, some in each. Raises `CorruptData`: all of it is sound, or nothing counts."""
-    return [chunk async for chunk in _chunks(disk, base, seed)]
+    return [chunk async for chunk in _read_chunks(disk, snapshot, seed)]
 
 
-async def _chunks(disk: Disk, base: jb.Base, seed: int) -> AsyncIterator[bytes]:
-    name = base_name(base.number)
+async def _read_chunks(
+    disk: Disk, snapshot: jb.StateSnapshotRef, seed: int
+) -> AsyncIterator[bytes]:
+    name = snapshot_file_name(snapshot.file_number)
     try:
         file = await disk.open(name)
     except (FileNotFoundError, DiskFailed) as error:
         raise CorruptData(f"{name} cannot be opened: {error}") from error
     try:
-        if file.size() != base.count * jb.CONTROL_BYTES:
-            raise CorruptData(f"{name} has {file.size()} bytes and should hold {base.count} states")
+        if file.size() != snapshot.state_count * jb.CONTROL_BYTES:
+            raise CorruptData(
+                f"{name} has {file.size()} bytes and should hold {snapshot.state_count} states"
+            )
         digest = xxhash.xxh3_64(seed=seed)
-        for first in range(0, base.count, RECORDS_AT_ONCE):
-            count = min(RECORDS_AT_ONCE, base.count - first)
-            data = await file.read_cold(first * jb.CONTROL_BYTES, count * jb.CONTROL_BYTES)
+        for first in range(0, snapshot.state_count, RECORDS_PER_CHUNK):
+            count = min(RECORDS_PER_CHUNK, snapshot.state_count - first)
+            data = await file.read_in_worker(first * jb.CONTROL_BYTES, count * jb.CONTROL_BYTES)
             digest.update(data)
             yield data
-        if digest.intdigest() != base.digest:
+        if digest.intdigest() != snapshot.digest:
             raise CorruptData(f"{name} does not fit its digest")
     finally:
         file.close()
 
 
-async def is_there(disk: Disk, base: jb.Base) -> bool:
+async def snapshot_exists(disk: Disk, snapshot: jb.StateSnapshotRef) -> bool:
     """Is there a file of its length? It was read when it was made, and is read where it is needed."""
     try:
-        file = await disk.open(base_name(base.number))
+        file = await disk.open(snapshot_file_name(snapshot.file_number))
     except (FileNotFoundError, DiskFailed):
         return False
     try:
-        return file.size() == base.count * jb.CONTROL_BYTES
+        return file.size() == snapshot.state_count * jb.CONTROL_BYTES
     finally:
         file.close()
 
@@ -133,50 +137,57 @@ class LedgerStateSnapshots:
         self._index = index
         self._ledgers = ledgers
         self._space = space
-        self._made_at = 0
+        self._device_bytes_at_last = 0
         """`JournalCounters.device_bytes` when the last one was made, or this start began."""
 
     @property
-    def wanted(self) -> bool:
+    def is_due(self) -> bool:
         """Are there so many states that heads should not repeat them, and is the last base old?
 
         Old: eight times its bytes were written since, which a lost index makes the next start read.
         """
-        states = self._ledgers.known + self._ledgers.tombstones
+        states = self._ledgers.known_count + self._ledgers.tombstone_count
         if states * jb.CONTROL_BYTES < STATE_BYTES_MIN:
             return False
-        base, written = self._journal.base, self._journal.counters.device_bytes - self._made_at
-        if base is None:
+        snapshot, written_bytes = (
+            self._journal.state_snapshot,
+            self._journal.counters.device_bytes - self._device_bytes_at_last,
+        )
+        if snapshot is None:
             return True
         if self._space.read_only:  # files that hold nothing else may wait for it
-            return written >= STATE_BYTES_MIN
-        return written >= max(JOURNAL_BYTES_MIN, 8 * base.count * jb.CONTROL_BYTES)
+            return written_bytes >= STATE_BYTES_MIN
+        return written_bytes >= max(INTERVAL_BYTES_MIN, 8 * snapshot.state_count * jb.CONTROL_BYTES)
 
-    async def make(self, position: int) -> None:
+    async def write_next(self, position: int) -> None:
         """Write one of what the index's map has: all before ``position``. Nobody changes the map meanwhile.
 
         The next file's head names it. One that finds no room, or does not read back, is given up: heads go
         on as before, and a later one is tried. Raises `DiskFailed`, `IndexDamaged`.
         """
         written = self._journal.counters.device_bytes
-        number = max((0, *base_numbers(self._disk))) + 1
+        number = max((0, *snapshot_file_numbers(self._disk))) + 1
         try:
-            self._journal.base = await write_base(
-                self._disk, number, position, self._journal.seed, self._index.states()
+            self._journal.state_snapshot = await write_snapshot(
+                self._disk, number, position, self._journal.seed, self._index.state_records()
             )
         except IndexDamaged:
             raise  # it has nothing to do with the base: the node ends, and builds the index again
         except (CorruptData, DiskFull, TooBusy) as error:
             log.warning("the states of all ledgers are not written anew: %s", error)
-            if base_name(number) in self._disk.list():
-                await self._disk.delete(base_name(number))
-        self._made_at = written
+            if snapshot_file_name(number) in self._disk.list():
+                await self._disk.delete(snapshot_file_name(number))
+        self._device_bytes_at_last = written
 
     async def remove_old(self) -> None:
         """A head that is durable names a newer one: the older ones go."""
-        named = self._journal.named_base
-        if named is None:
+        named_snapshot = self._journal.head_snapshot
+        if named_snapshot is None:
             return
-        old = [number for number in base_numbers(self._disk) if number < named.number]
+        old = [
+            number
+            for number in snapshot_file_numbers(self._disk)
+            if number < named_snapshot.file_number
+        ]
         if old:
-            await self._disk.delete(*map(base_name, old))
+            await self._disk.delete(*map(snapshot_file_name, old))

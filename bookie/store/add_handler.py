@@ -31,52 +31,52 @@ from ..format.extent_map import ExtentLocation
 from ..format.index_format import IndexDamaged
 from ..format.read_sources import LoadedExtent
 from ..format.record_slices import find_record
-from ..ledgers.ledger_existence import Answer, LedgerStatus
+from ..ledgers.ledger_existence import LedgerStatus, OnStatus
 from ..ledgers.ledger_table import IncomingStream, Ledger, PendingExtent, StreamOwner
 from ..storage.bookie_storage import BookieStorage
-from ..storage.entry_reader import ColdReader, EntryReader
+from ..storage.entry_reader import DeviceReader, EntryReader
 from ..storage.group_commit import GroupCommit
 from ..storage.journal_buffer import CommitBlock
 
 
-class Adds:
+class AddHandler:
     """The adds of one bookie, into its gather ring: who may add, and what is taken."""
 
     def __init__(
         self,
         storage: BookieStorage,
-        commits: GroupCommit,
+        group_commit: GroupCommit,
         reader: EntryReader,
-        cold: ColdReader,
+        device_reader: DeviceReader,
         stats: Stats,
-        on_rot: Callable[[int, int, int], None],
+        on_corruption: Callable[[int, int, int], None],
     ) -> None:
         """``on_rot`` gets entries (ledger, first, last) that do not read as they were written."""
-        self._ring = storage.ring
+        self._ring = storage.buffer
         self._journal = storage.journal
-        self._commits = commits
+        self._group_commit = group_commit
         self._index = storage.index
         self._ledgers = storage.ledgers
         self._space = storage.space
         self._reader = reader
-        self._cold = cold
+        self._device_reader = device_reader
         self._unsynced_bytes_max = storage.options.unsynced_bytes_max
         self._deferred_bytes_max = storage.options.deferred_bytes_max
         self._stats = stats
-        self._on_rot = on_rot
+        self._on_corruption = on_corruption
         self._ledger_listeners: list[Callable[[int], None]] = []
-        self._look_up: Callable[[int, Answer], None] | None = None
+        self._lookup: Callable[[int, OnStatus], None] | None = None
 
     def subscribe(self, on_ledger_created: Callable[[int], None]) -> None:
         """Call ``on_ledger_created`` with the id of each ledger that an add makes known here (H21)."""
         self._ledger_listeners.append(on_ledger_created)
 
-    def use_look_up(self, look_up: Callable[[int, Answer], None]) -> None:
+    def set_lookup(self, lookup: Callable[[int, OnStatus], None]) -> None:
         """From now on ask the metadata, by ``look_up``, for ledgers that are not known here (H89).
 
         Until then adds to a ledger whose tombstone may have ended are refused.
         """
-        self._look_up = look_up
+        self._lookup = lookup
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -93,27 +93,27 @@ class Adds:
         """Adds of one connection to a ledger begin. A key that is not the ledger's refuses the stream."""
         ledger = self._ledgers.get_or_make(ledger_id)
         stream = IncomingStream(number, ledger, recovery, fragment_epoch, owner)
-        ledger.users += 1
+        ledger.stream_count += 1
         try:
-            ledger.take_key(key)
+            ledger.learn_key(key)
         except WrongLedgerKey as error:
             self.refuse(stream, error)
         else:
-            if ledger.going:  # what it stored when the copy is gone would be a stub's
-                self.refuse(stream, _going_refusal(ledger))
+            if ledger.removing:  # what it stored when the copy is gone would be a stub's
+                self.refuse(stream, _removing_refusal(ledger))
             elif recovery and ledger.flags & jb.DROPPED:
-                self._ledgers.mark(
+                self._ledgers.set_flags(
                     ledger, ledger.flags & ~jb.DROPPED
                 )  # it comes back: in limbo, until all of it is here
-                self._commits.write_state(ledger, _nothing)
+                self._group_commit.write_state(ledger, _no_op)
         return stream
 
     def close_stream(self, stream: IncomingStream) -> None:
         """The stream is over; what it gathered stays."""
-        stream.refused, stream.plain = True, False
-        self._drop_late(stream)
-        stream.ledger.users -= 1
-        self._ledgers.release(stream.ledger)
+        stream.refused, stream.accepting = True, False
+        self._discard_deferred(stream)
+        stream.ledger.stream_count -= 1
+        self._ledgers.release_if_unused(stream.ledger)
 
     def refusal(self, stream: IncomingStream) -> DistributedLogError | None:
         """Why a stream takes no more records, by the state of its ledger and this bookie."""
@@ -121,13 +121,13 @@ class Adds:
         if ledger.flags:
             if ledger.flags & jb.DELETED:
                 return NoSuchLedger(f"ledger {ledger.id} was deleted")
-            if ledger.going:
-                return _going_refusal(ledger)
+            if ledger.removing:
+                return _removing_refusal(ledger)
             if ledger.flags & jb.LIMBO and not stream.recovery:
                 return _limbo_refusal(ledger)
             if ledger.flags & jb.FENCED and not stream.recovery:
                 return LedgerFenced(f"ledger {ledger.id} was fenced by a recovery")
-        if not ledger.stored and ledger.id < self._ledgers.limbo_below and not stream.recovery:
+        if not ledger.is_known and ledger.id < self._ledgers.limbo_below and not stream.recovery:
             return _limbo_refusal(ledger)
         space = self._space
         if space.read_only or space.index_is_behind:
@@ -137,12 +137,12 @@ class Adds:
     def refuse(self, stream: IncomingStream, error: DistributedLogError) -> None:
         """Poison a stream: its owner is told once, nothing more of it is taken (H1)."""
         if not stream.refused:
-            stream.refused, stream.plain = True, False
-            self._drop_late(stream)
+            stream.refused, stream.accepting = True, False
+            self._discard_deferred(stream)
             self._stats.refusals += 1
             stream.owner.on_refused(stream, error, stream.taken)
 
-    def _make_known(self, stream: IncomingStream, block: CommitBlock) -> None:
+    def _record_new_ledger(self, stream: IncomingStream, block: CommitBlock) -> None:
         """The first record of a ledger is about to be gathered: its key goes into the same block.
 
         The copy of a recovery or a repair brings the fence along: whoever copies, the writer is past, and a
@@ -152,19 +152,19 @@ class Adds:
         flags = jb.FENCED if stream.recovery else 0
         if ledger.id < self._ledgers.limbo_below:
             flags = jb.FENCED | jb.LIMBO
-        self._ledgers.mark(ledger, flags)
+        self._ledgers.set_flags(ledger, flags)
         self._write_state(ledger, block)
         if flags:
-            block.after_sync.append(partial(_fence_is_durable, ledger))
-        self._index.note_state(ledger)
-        self.made_known(ledger)
+            block.after_sync.append(partial(_mark_fence_durable, ledger))
+        self._index.mark_state_dirty(ledger)
+        self.notify_ledger_created(ledger)
 
     def _write_state(self, ledger: Ledger, block: CommitBlock) -> None:
         """Before the first record that relies on it."""
-        block.controls.append(ledger.state_record())
-        ledger.journaled = True
+        block.control_records.append(ledger.state_record())
+        ledger.is_journaled = True
 
-    def made_known(self, ledger: Ledger) -> None:
+    def notify_ledger_created(self, ledger: Ledger) -> None:
         """Somebody asks whether there is such a ledger."""
         for on_ledger_created in self._ledger_listeners:
             on_ledger_created(ledger.id)
@@ -173,55 +173,55 @@ class Adds:
 
     def _must_be_looked_up(self, stream: IncomingStream) -> bool:
         """May its ledger, not known here, have been deleted, or fenced and moved away?"""
-        return stream.ledger.id < self._ledgers.gone_below and not stream.looked_up
+        return stream.ledger.id < self._ledgers.must_verify_below and not stream.lookup_passed
 
-    def _keep_late(self, stream: IncomingStream, body: memoryview) -> None:
+    def _defer(self, stream: IncomingStream, body: memoryview) -> None:
         """Nothing of the stream is acknowledged before the metadata was asked; other streams go on."""
-        stats, asks = self._stats, stream.plain
-        if self._look_up is None or stats.deferred_bytes + len(body) > self._deferred_bytes_max:
-            self.refuse(stream, _not_looked_up(stream.ledger))
+        stats, is_first_deferred = self._stats, stream.accepting
+        if self._lookup is None or stats.deferred_bytes + len(body) > self._deferred_bytes_max:
+            self.refuse(stream, _lookup_unavailable(stream.ledger))
             return
-        stream.plain = False
-        stream.late.append(bytes(body))
+        stream.accepting = False
+        stream.deferred_frames.append(bytes(body))
         stats.deferred_bytes += len(body)
-        if asks:
-            self._look_up(stream.ledger.id, partial(self._on_looked_up, stream))
+        if is_first_deferred:
+            self._lookup(stream.ledger.id, partial(self._on_lookup_done, stream))
 
-    def _on_looked_up(self, stream: IncomingStream, standing: LedgerStatus | None) -> None:
+    def _on_lookup_done(self, stream: IncomingStream, status: LedgerStatus | None) -> None:
         """Take what waited, or refuse it. The ledger's flags are looked at after this, by `take` (H95)."""
         if stream.refused:
             return
         ledger = stream.ledger
-        if standing is LedgerStatus.GONE:
+        if status is LedgerStatus.DELETED:
             self.refuse(stream, NoSuchLedger(f"ledger {ledger.id} was deleted"))
-        elif standing is LedgerStatus.ENDED and not stream.recovery:
+        elif status is LedgerStatus.ENDED and not stream.recovery:
             self.refuse(
                 stream, LedgerFenced(f"ledger {ledger.id} was closed, or is being recovered")
             )
-        elif standing is None:
-            self.refuse(stream, _not_looked_up(ledger))
+        elif status is None:
+            self.refuse(stream, _lookup_unavailable(ledger))
         else:
-            stream.looked_up = True
-            self._take_late(stream)
+            stream.lookup_passed = True
+            self._add_deferred(stream)
 
-    def _take_late(self, stream: IncomingStream) -> None:
+    def _add_deferred(self, stream: IncomingStream) -> None:
         """In order; what finds no room comes again."""
         if stream.refused:
             return
-        stream.plain = True
-        while stream.late:
-            body = stream.late.pop(0)
-            taken = self.take(stream, memoryview(body), partial(self._take_late, stream))
-            self._stats.deferred_bytes -= taken
-            if taken < len(body):
-                stream.late.insert(0, body[taken:])
-                stream.plain = False
+        stream.accepting = True
+        while stream.deferred_frames:
+            body = stream.deferred_frames.pop(0)
+            added_bytes = self.take(stream, memoryview(body), partial(self._add_deferred, stream))
+            self._stats.deferred_bytes -= added_bytes
+            if added_bytes < len(body):
+                stream.deferred_frames.insert(0, body[added_bytes:])
+                stream.accepting = False
                 break
-        self._commits.wake()
+        self._group_commit.wake()
 
-    def _drop_late(self, stream: IncomingStream) -> None:
-        self._stats.deferred_bytes -= sum(map(len, stream.late))
-        stream.late.clear()
+    def _discard_deferred(self, stream: IncomingStream) -> None:
+        self._stats.deferred_bytes -= sum(map(len, stream.deferred_frames))
+        stream.deferred_frames.clear()
 
     # --- records ----------------------------------------------------------------------------------
 
@@ -230,214 +230,222 @@ class Adds:
 
         Fewer than all: the ring is full or the device must be asked. The rest is to be offered again,
         before anything else of the connection, when ``resume`` is called. A refusal takes everything.
-        What was gathered is committed when `GroupCommit.gathered` is told, of all frames of a receive at
+        What was gathered is committed when `GroupCommit.commit_adds` is told, of all frames of a receive at
         once.
         """
-        size = len(body)
+        size_bytes = len(body)
         if stream.refused:
-            return size
-        if not stream.plain:
-            self._keep_late(stream, body)
-            return size
+            return size_bytes
+        if not stream.accepting:
+            self._defer(stream, body)
+            return size_bytes
         ledger = stream.ledger
         refusal = self.refusal(stream)
-        if refusal is None and size > self._ring.entry_bytes_max:
+        if refusal is None and size_bytes > self._ring.entry_bytes_max:
             refusal = RecordTooLarge(
-                f"{size} bytes in one frame, allowed are {self._ring.entry_bytes_max}"
+                f"{size_bytes} bytes in one frame, allowed are {self._ring.entry_bytes_max}"
             )
-        if refusal is None and self._space.no_next_file and not self._journal.has_room(size):
+        if (
+            refusal is None
+            and self._space.no_next_file
+            and not self._journal.has_capacity(size_bytes)
+        ):
             refusal = TooBusy("the rest of the last journal file is kept for fences and deletions")
         if refusal is not None:
             self.refuse(stream, refusal)
-            return size
-        over = self._ring.unsynced_bytes + size > self._unsynced_bytes_max
-        block = self._ring.room(size)
-        if block is None or (over and self._ring.unsynced_bytes):
-            self._commits.on_room(resume)
+            return size_bytes
+        is_over_limit = self._ring.unsynced_bytes + size_bytes > self._unsynced_bytes_max
+        block = self._ring.block_for_records(size_bytes)
+        if block is None or (is_over_limit and self._ring.unsynced_bytes):
+            self._group_commit.call_when_capacity(resume)
             self._journal.wake()
             return 0
-        if not ledger.stored:
+        if not ledger.is_known:
             if self._must_be_looked_up(stream):
-                self._keep_late(stream, body)
-                return size
-            self._make_known(stream, block)
-        elif not ledger.journaled:
+                self._defer(stream, body)
+                return size_bytes
+            self._record_new_ledger(stream, block)
+        elif not ledger.is_journaled:
             self._write_state(ledger, block)
         stats = self._stats
-        ledger_id, top = ledger.id, ledger.top
+        ledger_id, last_added = ledger.id, ledger.last_added_entry
         header_bytes, unpack_from = entries.HEADER_BYTES, entries.HEADER.unpack_from
         digest_of = xxhash.xxh3_64_intdigest
         entry_id_max, version_known = entries.ENTRY_ID_MAX, entries.VERSION
         position = start = 0
-        first = expected = -1
-        count = taken = payload = 0
+        first_entry = expected_entry = -1
+        count = accepted = payload_total = 0
         highest_lac = -1
         error: DistributedLogError | None = None
-        while position < size:
-            if size - position < header_bytes:
-                error = ProtocolError(f"{size - position} bytes after the last record")
+        while position < size_bytes:
+            if size_bytes - position < header_bytes:
+                error = ProtocolError(f"{size_bytes - position} bytes after the last record")
                 break
-            digest, length, payload_bytes, version, _, _, of_ledger, entry, _, lac = unpack_from(
-                body, position
+            digest, length, payload_bytes, version, _, _, record_ledger_id, entry, _, lac = (
+                unpack_from(body, position)
             )
-            stop = position + length
-            if stop > size or length != (header_bytes + payload_bytes + 7) & ~7:
-                error = ProtocolError(f"a record of {length} bytes in {size - position}")
+            record_end = position + length
+            if record_end > size_bytes or length != (header_bytes + payload_bytes + 7) & ~7:
+                error = ProtocolError(f"a record of {length} bytes in {size_bytes - position}")
                 break
-            if digest_of(body[position + 8 : stop]) != digest:
+            if digest_of(body[position + 8 : record_end]) != digest:
                 error = CorruptData(f"ledger {ledger_id} entry {entry}: the digest does not fit")
                 break
-            if of_ledger != ledger_id or not -1 <= lac < entry <= entry_id_max:
+            if record_ledger_id != ledger_id or not -1 <= lac < entry <= entry_id_max:
                 error = InvalidRequest(
-                    f"ledger {of_ledger} entry {entry} LAC {lac} on a stream of ledger {ledger_id}"
+                    f"ledger {record_ledger_id} entry {entry} LAC {lac} on a stream of ledger {ledger_id}"
                 )
                 break
             if version != version_known:
                 error = UnsupportedFormat(f"record version {version}, known is {version_known}")
                 break
-            if entry != expected or entry <= top:
+            if entry != expected_entry or entry <= last_added:
                 if count:
-                    self._gather(block, ledger, first, count, body[start:position])
-                    taken += count
-                    count, top = 0, ledger.top
-                start, first = position, entry
-                if entry <= top:
+                    self._append_records(block, ledger, first_entry, count, body[start:position])
+                    accepted += count
+                    count, last_added = 0, ledger.last_added_entry
+                start, first_entry = position, entry
+                if entry <= last_added:
                     try:
-                        stored = self._stored_digest(stream, entry, resume)
-                    except DistributedLogError as found:
-                        error = found
+                        stored_digest = self._stored_digest(stream, entry, resume)
+                    except DistributedLogError as digest_error:
+                        error = digest_error
                         break
-                    if stored is None:
-                        size = position  # the rest comes again when the device has answered
+                    if stored_digest is None:
+                        size_bytes = position  # the rest comes again when the device has answered
                         break
-                    if stored >= 0:
-                        if stored != digest:
+                    if stored_digest >= 0:
+                        if stored_digest != digest:
                             error = EntryConflict(
                                 f"ledger {ledger_id} entry {entry} is here with other bytes"
                             )
                             break
                         stats.duplicates += 1
-                        taken += 1
-                        expected = -1
-                        start = position = stop
+                        accepted += 1
+                        expected_entry = -1
+                        start = position = record_end
                         continue
-            expected = entry + 1
+            expected_entry = entry + 1
             count += 1
-            payload += payload_bytes
+            payload_total += payload_bytes
             if lac > highest_lac:
                 highest_lac = lac
-            position = stop
+            position = record_end
         if count:
-            self._gather(block, ledger, first, count, body[start:position])
-            taken += count
-        if taken:
-            stream.taken += taken
+            self._append_records(block, ledger, first_entry, count, body[start:position])
+            accepted += count
+        if accepted:
+            stream.taken += accepted
             block.acks[stream] = stream.taken
-            if highest_lac > block.lacs.get(ledger, ledger.lac):
-                block.lacs[ledger] = highest_lac
+            if highest_lac > block.highest_lacs.get(ledger, ledger.lac):
+                block.highest_lacs[ledger] = highest_lac
             if highest_lac >= ledger.lac:
-                ledger.lac_owed = False
-            stats.entries += taken
-            stats.payload_bytes += payload
+                ledger.lac_unjournaled = False
+            stats.entries += accepted
+            stats.payload_bytes += payload_total
         stats.adds += 1
         if error is not None:
             self.refuse(stream, error)
             return len(body)
-        return size
+        return size_bytes
 
-    def take_lone(
+    def add_single_entries(
         self,
         streams: Mapping[int, IncomingStream],
         items: Iterator[tuple[int, int]],
-        frame: memoryview,
-        at: int,
+        buffer: memoryview,
+        offset: int,
     ) -> tuple[int, int, int] | None:
         """Gather records that lie back to back from ``at`` on, each of a stream of its own, while there is
         nothing to decide. ``items``: the stream's number and the bytes of each.
 
         That is each entry of a thousand busy logs: one loop and one copy for all of a frame. Returned is the
         first that `take` is to decide, the number of its stream and where it lies, taken from ``items``;
-        None: all were gathered. As `take`, it leaves the commit to `GroupCommit.gathered`.
+        None: all were gathered. As `take`, it leaves the commit to `GroupCommit.commit_adds`.
         """
         ring = self._ring
         block: CommitBlock | None = None
-        began = at
-        gathered = position = limit = payload = count = 0
-        previous = -1
+        start_offset = offset
+        copied_bytes = position = block_limit = payload_total = count = 0
+        last_ledger_id = -1
         if self._space.read_only:  # whatever is short, it is that
             streams = {}
         try:
-            for number, size in items:
-                stream, stop = streams.get(number), at + size
-                if stream is None or not stream.plain or size < _HEADER_BYTES:
-                    return number, at, stop
+            for number, size_bytes in items:
+                stream, record_end = streams.get(number), offset + size_bytes
+                if stream is None or not stream.accepting or size_bytes < _HEADER_BYTES:
+                    return number, offset, record_end
                 ledger = stream.ledger
-                if ledger.flags or not ledger.journaled:  # if it is, it is stored, too
-                    return number, at, stop
-                digest, length, payload_bytes, version, _, _, of_ledger, entry, _, lac = (
-                    _unpack_header(frame, at)
+                if ledger.flags or not ledger.is_journaled:  # if it is, it is stored, too
+                    return number, offset, record_end
+                digest, length, payload_bytes, version, _, _, record_ledger_id, entry, _, lac = (
+                    _unpack_header(buffer, offset)
                 )
                 if (
-                    not length == size == (_HEADER_BYTES + payload_bytes + 7) & ~7
-                    or of_ledger != ledger.id
+                    not length == size_bytes == (_HEADER_BYTES + payload_bytes + 7) & ~7
+                    or record_ledger_id != ledger.id
                     or version != _VERSION
                     or not -1 <= lac < entry <= _ENTRY_ID_MAX
-                    or entry <= ledger.top
-                    or _digest_of(frame[at + 8 : stop]) != digest
+                    or entry <= ledger.last_added_entry
+                    or _digest_of(buffer[offset + 8 : record_end]) != digest
                 ):
-                    return number, at, stop
-                if position + size > limit:
-                    if block is not None or (block := ring.room(size)) is None:
-                        return number, at, stop
+                    return number, offset, record_end
+                if position + size_bytes > block_limit:
+                    if block is not None or (block := ring.block_for_records(size_bytes)) is None:
+                        return number, offset, record_end
                     position = block.end
-                    limit = ring.records_end_max(block, self._unsynced_bytes_max)
-                    if position + size > limit:
-                        return number, at, stop
-                    view, notes = block.buffer.view, block.notes
-                    acks, lacs = block.acks, block.lacs
-                    if notes:
-                        previous = notes[-1].ledger.id
-                gathered += size  # from here on it is copied, whatever happens
-                if of_ledger != previous or not _joined(notes[-1], entry, position, size):
-                    note = PendingExtent(ledger, entry, 1, view, position, size)
-                    notes.append(note)
-                    ledger.pending.append(note)  # in order: it is above the top
-                    previous = of_ledger
-                ledger.top = entry
+                    block_limit = ring.records_end_max(block, self._unsynced_bytes_max)
+                    if position + size_bytes > block_limit:
+                        return number, offset, record_end
+                    view, pending_extents = block.buffer.view, block.pending_extents
+                    acks, lacs = block.acks, block.highest_lacs
+                    if pending_extents:
+                        last_ledger_id = pending_extents[-1].ledger.id
+                copied_bytes += size_bytes  # from here on it is copied, whatever happens
+                if record_ledger_id != last_ledger_id or not _extend_if_contiguous(
+                    pending_extents[-1], entry, position, size_bytes
+                ):
+                    pending_extent = PendingExtent(ledger, entry, 1, view, position, size_bytes)
+                    pending_extents.append(pending_extent)
+                    ledger.pending_extents.append(pending_extent)  # in order: it is above the top
+                    last_ledger_id = record_ledger_id
+                ledger.last_added_entry = entry
                 stream.taken = acks[stream] = stream.taken + 1
                 if lac >= ledger.lac:
-                    ledger.lac_owed = False
+                    ledger.lac_unjournaled = False
                     if lac > ledger.lac and lac > lacs.get(ledger, -1):
                         lacs[ledger] = lac
-                position += size
-                payload += payload_bytes
+                position += size_bytes
+                payload_total += payload_bytes
                 count += 1
-                at = stop
+                offset = record_end
             return None
         finally:
-            if block is not None and gathered:
-                ring.append(block, frame[began : began + gathered])
+            if block is not None and copied_bytes:
+                ring.append(block, buffer[start_offset : start_offset + copied_bytes])
                 stats = self._stats
-                stats.bytes += gathered
+                stats.bytes += copied_bytes
                 stats.adds += count
                 stats.entries += count
-                stats.payload_bytes += payload
+                stats.payload_bytes += payload_total
 
-    def _gather(
+    def _append_records(
         self, block: CommitBlock, ledger: Ledger, first: int, count: int, records: memoryview
     ) -> None:
         position = self._ring.append(block, records)
         length = len(records)
         self._stats.bytes += length
-        if block.notes:
-            last = block.notes[-1]
-            if last.ledger is ledger and _joined(last, first, position, length, count):
-                if first + count - 1 > ledger.top:
-                    ledger.top = first + count - 1
+        if block.pending_extents:
+            last = block.pending_extents[-1]
+            if last.ledger is ledger and _extend_if_contiguous(
+                last, first, position, length, count
+            ):
+                if first + count - 1 > ledger.last_added_entry:
+                    ledger.last_added_entry = first + count - 1
                 return
-        note = PendingExtent(ledger, first, count, block.buffer.view, position, length)
-        block.notes.append(note)
-        ledger.add_pending(note)
+        pending_extent = PendingExtent(ledger, first, count, block.buffer.view, position, length)
+        block.pending_extents.append(pending_extent)
+        ledger.add_pending(pending_extent)
 
     def _stored_digest(
         self, stream: IncomingStream, entry: int, resume: Callable[[], None]
@@ -448,48 +456,54 @@ class Adds:
         offered is refused with it, so that another bookie is asked.
         """
         ledger = stream.ledger
-        note = ledger.find_pending(entry)
-        if note is not None:
-            run = ExtentLocation(note.first, note.count, 0, 0, note.length)
-            start = note.position
-            view: memoryview | bytes = note.buffer[start : start + note.length]
+        pending_extent = ledger.find_pending(entry)
+        if pending_extent is not None:
+            extent = ExtentLocation(
+                pending_extent.first, pending_extent.count, 0, 0, pending_extent.length
+            )
+            start = pending_extent.position
+            view: memoryview | bytes = pending_extent.buffer[start : start + pending_extent.length]
         else:
             try:
-                found = self._index.find(ledger, entry)
+                stored_extent = self._index.find(ledger, entry)
             except IndexDamaged as error:
-                raise self._ledgers.note_damage(ledger.id, error) from error
-            if found is None:
+                raise self._ledgers.record_damage(ledger.id, error) from error
+            if stored_extent is None:
                 return -1
-            run = found
-            here = self._reader.view(run, stream.loaded)
-            if here is None:
+            extent = stored_extent
+            loaded_view = self._reader.loaded_view(extent, stream.loaded_extent)
+            if loaded_view is None:
 
-                def loaded(answer: LoadedExtent | DistributedLogError) -> None:
-                    if isinstance(answer, LoadedExtent):
-                        stream.loaded = answer
+                def loaded(result: LoadedExtent | DistributedLogError) -> None:
+                    if isinstance(result, LoadedExtent):
+                        stream.loaded_extent = result
                     else:
-                        self.refuse(stream, answer)
+                        self.refuse(stream, result)
                     resume()
 
-                self._cold.submit(stream.owner, run.file_number, run.offset, run.length, loaded)
+                self._device_reader.submit(
+                    stream.owner, extent.file_number, extent.offset, extent.length, loaded
+                )
                 return None
-            view = here
+            view = loaded_view
         try:
-            record = find_record(view, ledger.id, run, entry)
-            entries.check(record)
+            record = find_record(view, ledger.id, extent, entry)
+            entries.verify_record(record)
         except CorruptData:
-            if note is None:
-                self._on_rot(ledger.id, run.first, run.last)
+            if pending_extent is None:
+                self._on_corruption(ledger.id, extent.first, extent.last)
             raise
         return int.from_bytes(record[:8], "little")
 
 
-def _joined(last: PendingExtent, first: int, position: int, length: int, count: int = 1) -> bool:
+def _extend_if_contiguous(
+    last: PendingExtent, first: int, position: int, length: int, count: int = 1
+) -> bool:
     """Is what follows, of the same ledger, one run with the last one? It is from now on."""
     if (
         last.first + last.count == first
         and last.position + last.length == position
-        and last.length < jb.RUN_BYTES_MAX
+        and last.length < jb.EXTENT_BYTES_MAX
     ):
         last.count += count
         last.length += length
@@ -497,26 +511,26 @@ def _joined(last: PendingExtent, first: int, position: int, length: int, count: 
     return False
 
 
-# Of `take_lone`, which looks at each entry of a thousand logs.
+# Of `add_single_entries`, which looks at each entry of a thousand logs.
 _unpack_header, _HEADER_BYTES = entries.HEADER.unpack_from, entries.HEADER_BYTES
 _digest_of = xxhash.xxh3_64_intdigest
 _VERSION, _ENTRY_ID_MAX = entries.VERSION, entries.ENTRY_ID_MAX
 
 
-def _fence_is_durable(ledger: Ledger) -> None:
+def _mark_fence_durable(ledger: Ledger) -> None:
     ledger.fence_durable = True
 
 
-def _not_looked_up(ledger: Ledger) -> DistributedLogError:
+def _lookup_unavailable(ledger: Ledger) -> DistributedLogError:
     """Unknown is not "no": the writer comes again."""
     return TooBusy(f"ledger {ledger.id} is not known here, and the metadata cannot be asked now")
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """Nobody waits for it."""
 
 
-def _going_refusal(ledger: Ledger) -> TooBusy:
+def _removing_refusal(ledger: Ledger) -> TooBusy:
     return TooBusy(f"ledger {ledger.id}: a copy that nobody wanted is being dropped")
 
 

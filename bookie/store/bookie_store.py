@@ -40,32 +40,32 @@ from ..gc.checkpointer import Checkpointer
 from ..gc.compactor import Compactor
 from ..gc.file_removal import FileRemoval
 from ..integrity.corruption_tracker import CorruptionTracker
-from ..integrity.limbo import Limbo
+from ..integrity.limbo import LimboLedgers
 from ..integrity.replica_removal import ReplicaRemoval
 from ..integrity.scrubber import Scrubber
-from ..ledgers.ledger_table import IncomingStream, Ledger, Waiter
+from ..ledgers.ledger_table import IncomingStream, Ledger, LongPoll
 from ..ledgers.long_poll import LongPolls
 from ..storage.bookie_storage import BookieStorage
-from ..storage.entry_reader import ColdReader, Collected, EntryReader
+from ..storage.entry_reader import CollectedEntries, DeviceReader, EntryReader
 from ..storage.group_commit import GroupCommit
-from .add_handler import Adds
+from .add_handler import AddHandler
 
-TICK_S = 0.25
-LAG_TICKS = 240
+MONITOR_S = 0.25
+LAG_SAMPLES = 240
 """A minute of them: the gauge of how late the loop runs is the worst of these."""
 
-Done = Callable[[Ledger, DistributedLogError | None], None]
+OnFenced = Callable[[Ledger, DistributedLogError | None], None]
 
 
 class BookieStore:
     """One bookie's ledgers, journal and index. Made by `opening.open_store`; serves while `run` runs."""
 
-    def __init__(self, storage: BookieStorage, *, lost: str, failures: WorkFailures) -> None:
+    def __init__(self, storage: BookieStorage, *, loss_reason: str, failures: WorkFailures) -> None:
         """``lost``: why synced data may be lost, in words; empty if none is."""
         self._storage = storage
         self._disk = storage.disk
         self._journal = storage.journal
-        self._ring = storage.ring
+        self._buffer = storage.buffer
         self._index = storage.index
         self._files = storage.files
         self.ledgers = storage.ledgers
@@ -77,23 +77,37 @@ class BookieStore:
         self.bookie_id = storage.bookie_id
         health = BookieHealth(failures)
         self.stats, self.conditions, self.failures = health.stats, health.conditions, failures
-        self.reader = EntryReader(self._ring, self._files, self._index)
-        self.cold = ColdReader(self._files, options, failures)
-        self.waiters = LongPolls(options.waiters_max)
-        self.commits = GroupCommit(self._journal, self._ring, self._index, self.waiters, options)
-        self.limbo = Limbo(self.ledgers, self.commits, lost)
-        self.checkpointer = Checkpointer(storage, self.commits, health)
-        self.file_removal = FileRemoval(storage, self.commits, self.checkpointer, self.stats)
-        self.rot = CorruptionTracker(storage, self.commits, self.checkpointer, self.conditions)
-        self.adds = Adds(
-            storage, self.commits, self.reader, self.cold, self.stats, on_rot=self.rot.note
+        self.reader = EntryReader(self._buffer, self._files, self._index)
+        self.device_reader = DeviceReader(self._files, options, failures)
+        self.long_polls = LongPolls(options.waiters_max)
+        self.group_commit = GroupCommit(
+            self._journal, self._buffer, self._index, self.long_polls, options
         )
-        self.dropping = ReplicaRemoval(self.ledgers, self.commits, self.checkpointer)
-        self.scrub = Scrubber(
-            self._index, self.ledgers, self.rot, options, failures, begin=bool(lost)
+        self.limbo = LimboLedgers(self.ledgers, self.group_commit, loss_reason)
+        self.checkpointer = Checkpointer(storage, self.group_commit, health)
+        self.file_removal = FileRemoval(storage, self.group_commit, self.checkpointer, self.stats)
+        self.corruption_tracker = CorruptionTracker(
+            storage, self.group_commit, self.checkpointer, self.conditions
+        )
+        self.add_handler = AddHandler(
+            storage,
+            self.group_commit,
+            self.reader,
+            self.device_reader,
+            self.stats,
+            on_corruption=self.corruption_tracker.record,
+        )
+        self.replica_removal = ReplicaRemoval(self.ledgers, self.group_commit, self.checkpointer)
+        self.scrubber = Scrubber(
+            self._index,
+            self.ledgers,
+            self.corruption_tracker,
+            options,
+            failures,
+            start_now=bool(loss_reason),
         )
         self.compactor = Compactor(
-            storage, self.commits, self.checkpointer, health, self.met_damage
+            storage, self.group_commit, self.checkpointer, health, self.on_corruption
         )
 
     # --- running ----------------------------------------------------------------------------------
@@ -103,49 +117,51 @@ class BookieStore:
 
         Whatever the journal's tasks raise ends it. An unexpected exception of the others is contained.
         """
-        self.space.look()
-        keep = self.failures.keep
+        self.space.check()
+        keep_running = self.failures.keep_running
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(
-                    self._journal.run, self.commits.before_take, self.commits.on_synced
+                    self._journal.run, self.group_commit.add_due_lacs, self.group_commit.on_synced
                 )
-                nursery.start_soon(keep, "the journal's watermark", self.commits.prove_when_idle)
                 nursery.start_soon(
-                    keep,
+                    keep_running, "the journal's watermark", self.group_commit.write_watermarks
+                )
+                nursery.start_soon(
+                    keep_running,
                     "checkpoints of the index",
                     self.checkpointer.run,
                     self.file_removal.remove_dead_files,
                 )
-                nursery.start_soon(keep, "the look at free space", self._look_at_space)
-                nursery.start_soon(self.cold.run)
-                nursery.start_soon(keep, "compaction", self.compactor.run)
-                nursery.start_soon(keep, "the end of long polls", self.waiters.run)
-                nursery.start_soon(keep, "the scrub", self.scrub.run)
+                nursery.start_soon(keep_running, "the look at free space", self._monitor_disk)
+                nursery.start_soon(self.device_reader.run)
+                nursery.start_soon(keep_running, "compaction", self.compactor.run)
+                nursery.start_soon(keep_running, "the end of long polls", self.long_polls.run)
+                nursery.start_soon(keep_running, "the scrub", self.scrubber.run)
                 task_status.started()
-        except BaseExceptionGroup as ended:
-            if self.ledgers.damage is not None or ended.subgroup(IndexDamaged) is not None:
-                await self._storage.condemn_index()
+        except BaseExceptionGroup as errors:
+            if self.ledgers.damage is not None or errors.subgroup(IndexDamaged) is not None:
+                await self._storage.invalidate_index()
             raise
         finally:
             self.close()
 
-    async def _look_at_space(self) -> None:
+    async def _monitor_disk(self) -> None:
         """Look at free space, at how late the loop runs, and at whether the index was found damaged."""
-        late_ms: deque[float] = deque(maxlen=LAG_TICKS)
+        lag_ms: deque[float] = deque(maxlen=LAG_SAMPLES)
         while True:
-            before = trio.current_time()
-            await trio.sleep(TICK_S)
-            late_ms.append((trio.current_time() - before - TICK_S) * 1000)
-            self.stats.loop_lag_max_ms = max(late_ms)
+            slept_at = trio.current_time()
+            await trio.sleep(MONITOR_S)
+            lag_ms.append((trio.current_time() - slept_at - MONITOR_S) * 1000)
+            self.stats.loop_lag_max_ms = max(lag_ms)
             if self.ledgers.damage is not None:
                 raise self.ledgers.damage
-            await self._storage.make_reserves()
-            self.space.look()
+            await self._storage.ensure_reserves()
+            self.space.check()
             # A checkpoint lets dead files be removed, and refused writers may wait for their space.
-            if self.space.short and (self._index.dirty or self.file_removal.dead_files()):
-                self.commits.checkpoint_wanted.set()
-            self._journal.look_at_rest()
+            if self.space.is_low and (self._index.dirty or self.file_removal.dead_files()):
+                self.group_commit.checkpoint_wanted.set()
+            self._journal.check_idle()
 
     def close(self) -> None:
         """Close files and the index, as they are. `run` does it at its end."""
@@ -157,7 +173,7 @@ class BookieStore:
 
     # --- fences, LACs, deletion -------------------------------------------------------------------
 
-    def fence(self, ledger_id: int, key: bytes, done: Done) -> None:
+    def fence(self, ledger_id: int, key: bytes, on_fenced: OnFenced) -> None:
         """Refuse normal adds from now on; ``done`` is called when that is durable (inv. 11, 12)."""
         ledger = self.ledgers.get_or_make(ledger_id)
         try:
@@ -165,20 +181,20 @@ class BookieStore:
             if ledger.deleted:
                 raise NoSuchLedger(f"ledger {ledger_id} was deleted")
         except DistributedLogError as error:
-            done(ledger, error)
-            self.ledgers.release(ledger)
+            on_fenced(ledger, error)
+            self.ledgers.release_if_unused(ledger)
             return
-        if not ledger.journaled:  # the index may be lost, and is not to be all that knows it
+        if not ledger.is_journaled:  # the index may be lost, and is not to be all that knows it
             ledger.fence_durable = False
         if ledger.fence_durable:
-            done(ledger, None)
+            on_fenced(ledger, None)
             return
         if self._journal.waits_for_space:
-            done(
+            on_fenced(
                 ledger,
                 TooBusy(f"the disk of bookie {self.bookie_id} is full, and so is its reserve"),
             )
-            self.ledgers.release(ledger)
+            self.ledgers.release_if_unused(ledger)
             return
         if not ledger.key:
             ledger.key = bytes(key)
@@ -186,23 +202,25 @@ class BookieStore:
         def durable() -> None:
             ledger.fence_durable = True
             if ledger.deleted:
-                done(ledger, NoSuchLedger(f"ledger {ledger_id} was deleted"))
+                on_fenced(ledger, NoSuchLedger(f"ledger {ledger_id} was deleted"))
                 return
-            done(ledger, None)
-            if ledger.waiters:
-                self.waiters.wake(ledger)
+            on_fenced(ledger, None)
+            if ledger.long_polls:
+                self.long_polls.on_ledger_changed(ledger)
 
         if not ledger.fenced:
             self.stats.fences += 1
             flags = ledger.flags | jb.FENCED
-            if not ledger.stored and ledger.id < self.ledgers.limbo_below:
+            if not ledger.is_known and ledger.id < self.ledgers.limbo_below:
                 flags |= jb.LIMBO
-            stored = ledger.stored
-            self.ledgers.mark(ledger, flags)
-            if not stored and ledger.id < self.ledgers.gone_below:
-                self.adds.made_known(ledger)  # it may be one of those that were deleted
+            was_known = ledger.is_known
+            self.ledgers.set_flags(ledger, flags)
+            if not was_known and ledger.id < self.ledgers.must_verify_below:
+                self.add_handler.notify_ledger_created(
+                    ledger
+                )  # it may be one of those that were deleted
         # Asked again before it is durable: written again, for the first record may still wait for room.
-        self.commits.write_state(ledger, durable)
+        self.group_commit.write_state(ledger, durable)
 
     def write_lac(self, stream: IncomingStream, lac: int) -> None:
         """As `write_lacs`, of one stream."""
@@ -211,18 +229,19 @@ class BookieStore:
     def write_lacs(
         self, streams: Mapping[int, IncomingStream], lacs: Iterable[tuple[int, int]]
     ) -> None:
-        """The writers say what is confirmed, each by the number of its stream; see `GroupCommit.publish`."""
-        told: dict[Ledger, int] = {}
+        """The writers say what is confirmed, each by the number of its stream; see
+        `GroupCommit.publish_lacs`."""
+        updated_lacs: dict[Ledger, int] = {}
         for number, lac in lacs:
             stream = streams.get(number)
             if stream is None or stream.refused or stream.recovery:
                 continue
             ledger = stream.ledger
-            if ledger.lac < lac <= entries.ENTRY_ID_MAX and ledger.stored and not ledger.flags:
-                ledger.lac, ledger.lac_owed = lac, True
-                told[ledger] = lac
-        if told:
-            self.commits.publish(told)
+            if ledger.lac < lac <= entries.ENTRY_ID_MAX and ledger.is_known and not ledger.flags:
+                ledger.lac, ledger.lac_unjournaled = lac, True
+                updated_lacs[ledger] = lac
+        if updated_lacs:
+            self.group_commit.publish_lacs(updated_lacs)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Forget the ledger for good: a durable tombstone, then its runs go. Call on proof only (inv. 27).
@@ -230,25 +249,27 @@ class BookieStore:
         Raises nothing for a ledger that is not known: the tombstone is written all the same.
         """
         ledger = self.ledgers.get_or_make(ledger_id)
-        self.ledgers.mark(ledger, ledger.flags | jb.DELETED)
-        done = trio.Event()
+        self.ledgers.set_flags(ledger, ledger.flags | jb.DELETED)
+        deleted = trio.Event()
 
         def durable() -> None:
-            self.waiters.wake(ledger, error=NoSuchLedger(f"ledger {ledger_id} was deleted"))
-            done.set()
+            self.long_polls.on_ledger_changed(
+                ledger, error=NoSuchLedger(f"ledger {ledger_id} was deleted")
+            )
+            deleted.set()
 
-        self.commits.write_state(ledger, durable)
-        await done.wait()
+        self.group_commit.write_state(ledger, durable)
+        await deleted.wait()
 
-    async def end_tombstones(self, below: int) -> None:
+    async def drop_tombstones(self, below: int) -> None:
         """Tombstones of ledgers with ids below ``below`` are not needed any more: they go. Durable.
 
         From now on an add that would make such a ledger known waits until the metadata was asked (H89). The
         bound never moves back. To be called with what the cluster's next ledger id was some time ago: the
         more of the ids below it are in use already, the fewer first adds wait.
         """
-        await self.limbo.look_up_below(below)
-        self._index.end_tombstones()
+        await self.limbo.require_lookup_below(below)
+        self._index.request_tombstone_scan()
 
     async def checkpoint(self) -> None:
         """Write the index as it stands, so that a start has little to replay. Raises `DiskFull`."""
@@ -263,51 +284,55 @@ class BookieStore:
         last: int,
         bytes_max: int,
         extent: LoadedExtent | None = None,
-    ) -> Collected:
+    ) -> CollectedEntries:
         """See `EntryReader.collect`."""
         try:
             return self.reader.collect(ledger, first, last, bytes_max, extent)
         except IndexDamaged as error:
-            raise self.ledgers.note_damage(ledger.id, error) from error
+            raise self.ledgers.record_damage(ledger.id, error) from error
         except CorruptData as error:
-            self.met_damage(error, ledger.id, first, last)
+            self.on_corruption(error, ledger.id, first, last)
             raise
 
-    def met_damage(self, error: DistributedLogError, ledger_id: int, first: int, last: int) -> None:
+    def on_corruption(
+        self, error: DistributedLogError, ledger_id: int, first: int, last: int
+    ) -> None:
         """A read of these ids met a file that is gone or unreadable, or other bytes than were written."""
-        self.rot.note(ledger_id, first, last)
+        self.corruption_tracker.record(ledger_id, first, last)
         self.stats.damaged_reads += 1
         self.conditions.set(
             condition(Code.DAMAGED_READS, reads=self.stats.damaged_reads, error=str(error))
         )
 
-    def wait_lac(self, waiter_of: Callable[[Ledger], Waiter], ledger_id: int, key: bytes) -> None:
+    def add_long_poll(
+        self, make_poll: Callable[[Ledger], LongPoll], ledger_id: int, key: bytes
+    ) -> None:
         """Park a long poll, or answer it at once. Raises as `look_up`, but waits on unknown ledgers."""
         ledger = self.ledgers.get_or_make(ledger_id)
-        if ledger.stored:
-            self.ledgers.look_up(ledger_id, key)
-        waiter = waiter_of(ledger)
+        if ledger.is_known:
+            self.ledgers.get_known(ledger_id, key)
+        poll = make_poll(ledger)
         self.stats.waits += 1
-        if ledger.lac > waiter.previous_lac and not (
-            waiter.standing and waiter.owner.on_wait_news(waiter)
+        if ledger.lac > poll.previous_lac and not (
+            poll.persistent and poll.owner.on_lac_advanced(poll)
         ):
-            waiter.over = True
-            waiter.owner.on_wait_over(waiter, None)
+            poll.is_done = True
+            poll.owner.on_poll_done(poll, None)
             return
         try:
-            self.waiters.park(waiter)
+            self.long_polls.add(poll)
         except DistributedLogError:
-            self.ledgers.release(ledger)
+            self.ledgers.release_if_unused(ledger)
             raise
 
     def ranges(
-        self, ledger: Ledger, start: int, runs_max: int
+        self, ledger: Ledger, start: int, extents_max: int
     ) -> tuple[list[tuple[int, int]], int]:
         """Stretches of ids that are durable here; see `Index.ranges`."""
         try:
-            return self._index.ranges(ledger, start, runs_max)
+            return self._index.ranges(ledger, start, extents_max)
         except IndexDamaged as error:
-            raise self.ledgers.note_damage(ledger.id, error) from error
+            raise self.ledgers.record_damage(ledger.id, error) from error
 
     @property
     def durable_to(self) -> int:
@@ -322,8 +347,8 @@ class BookieStore:
     def info(self) -> dict[str, object]:
         """Counters and gauges, for `Op.INFO`; the health page takes state and conditions alone."""
         journal, counters, stats = self._journal, self._journal.counters, self.stats
-        shown: dict[str, object] = {name: getattr(stats, name) for name in stats.__slots__}
-        shown |= {
+        values: dict[str, object] = {name: getattr(stats, name) for name in stats.__slots__}
+        values |= {
             "bookie_id": self.bookie_id,
             "durability": self._disk.durability,
             "sync_mode": getattr(self._disk, "sync_mode", ""),
@@ -332,44 +357,44 @@ class BookieStore:
             "device_bytes": counters.device_bytes,
             "rolls": counters.rolls,
             "journal_file": journal.number,
-            "journal_files": len(journal.sealed) + 1,
-            "cold_files": len(journal.cold),
-            "sequence": journal.sequence,
-            "unsynced_bytes": self._ring.unsynced_bytes,
-            "ledgers": self.ledgers.known,
-            "tombstones": self.ledgers.tombstones,
+            "journal_files": len(journal.sealed_files) + 1,
+            "cold_files": len(journal.compacted_files),
+            "sequence": journal.next_sequence,
+            "unsynced_bytes": self._buffer.unsynced_bytes,
+            "ledgers": self.ledgers.known_count,
+            "tombstones": self.ledgers.tombstone_count,
             "ledgers_in_memory": self.ledgers.loaded_count,
-            "limbo_ledgers": self.ledgers.limbo,
+            "limbo_ledgers": self.ledgers.limbo_count,
             "limbo_below": self.ledgers.limbo_below,
-            "limbo_of_unknown": self.limbo.of_unknown,
-            "rot_ledgers": len(self.rot.noted),
-            "rot_stuck_ledgers": len(self.rot.stuck),
-            "rot_healed_entries": self.rot.healed_entries,
-            "scrub_passes": self.scrub.place.passes,
-            "scrub_found_entries": self.scrub.place.found,
-            "runs_in_memory": self._index.runs_in_memory + self._index.runs_frozen,
-            "runs_in_map": self._index.in_map.runs,
+            "limbo_of_unknown": self.limbo.includes_unknown,
+            "rot_ledgers": len(self.corruption_tracker.corrupt_ranges),
+            "rot_stuck_ledgers": len(self.corruption_tracker.unrepairable),
+            "rot_healed_entries": self.corruption_tracker.repaired_entries,
+            "scrub_passes": self.scrubber.progress.passes,
+            "scrub_found_entries": self.scrubber.progress.found,
+            "runs_in_memory": self._index.extents_in_memory + self._index.extents_frozen,
+            "runs_in_map": self._index.stored_totals.extent_count,
             "live_bytes": sum(self._index.live_bytes.values()),
             "stored_bytes": self.stored_bytes,
             "read_only": self.space.read_only,
             "writable": not self.space.read_only,
-            "sync_seconds": counters.sync_seconds.said(),
-            "read_only_codes": [one.code for one in self.space.conditions],
-            **report_of(self.what_is_wrong()),
+            "sync_seconds": counters.sync_seconds.snapshot(),
+            "read_only_codes": [condition.code for condition in self.space.conditions],
+            **report_of(self.health_conditions()),
             "free_bytes": self._disk.free_bytes(),
-            "waiting": self.waiters.waiting,
-            "extents_read": self.cold.extents,
+            "waiting": self.long_polls.waiting_count,
+            "extents_read": self.device_reader.extents_read,
         }
-        return shown
+        return values
 
-    def what_is_wrong(self) -> tuple[HealthCondition, ...]:
+    def health_conditions(self) -> tuple[HealthCondition, ...]:
         """Return the bookie's conditions. They cost no reads: damage is known after a read found it."""
         limbo = self.limbo.condition()
         return limited(
             worst_first(
                 (
                     *(() if limbo is None else (limbo,)),
-                    *self.rot.conditions(),
+                    *self.corruption_tracker.conditions(),
                     *self.space.conditions,
                     *self.conditions.current(),
                 )

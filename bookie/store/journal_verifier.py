@@ -14,37 +14,37 @@ from ...runtime.interfaces.log_lines import get_logger
 from ..declarations.events import LOSS
 from ..format import entry as entries
 from ..format import journal_format as jb
-from ..format.compacted_format import CompactedFile, cold_name
+from ..format.compacted_format import CompactedFile, compacted_file_name
 from ..format.index_format import IndexCheckpoint, IndexDamaged
 from ..format.journal_format import JournalIdentity
 from ..ledgers.ledger_table import LIMBO_ALL, Ledger, LedgerTable
-from ..replay.compacted_file_scan import what_is_wrong
+from ..replay.compacted_file_scan import find_damage
 from ..replay.journal_replay import (
     ReplayDecision,
-    Replayed,
+    ReplayedBlock,
     ReplayedJournal,
     decide,
     open_file,
-    read_one,
+    read_block_at,
     scan_file,
 )
 from ..storage.index import Index
-from ..storage.ledger_state_snapshot import is_there
+from ..storage.ledger_state_snapshot import snapshot_exists
 
-RANGES_NAMED = 3
+RANGES_SHOWN_MAX = 3
 """Missing ranges in a message; it counts the others."""
-LEAP_MAX = 1 << 40
+SEQUENCE_LEAP_MAX = 1 << 40
 """A durable sequence this far beyond the end is not plausible, and is not taken over."""
 
 log = get_logger("distributedlog.bookie.store.startup")
 
 
 @dataclass(frozen=True, slots=True)
-class FilesFound:
+class JournalDirectoryListing:
     """The names of the files that a start finds in the journal's directory, by number."""
 
     journal: dict[int, str]
-    cold: dict[int, str]
+    compacted: dict[int, str]
     """Including files that no list names."""
 
 
@@ -53,19 +53,19 @@ class VerifiedJournal:
     """The verified journal of a start, from which its first file is made."""
 
     replay: ReplayedJournal
-    saved: IndexCheckpoint | None
+    checkpoint: IndexCheckpoint | None
     """The position of the index; None: it was built again."""
-    blank: set[int]
+    blank_files: set[int]
     """Files without any write."""
-    removed: set[int]
+    removed_files: set[int]
     """Files that were removed: no file takes the number of one again."""
-    cold: dict[int, CompactedFile]
+    compacted_files: dict[int, CompactedFile]
     """The cold files that are listed, and there."""
-    base: jb.Base | None
+    state_snapshot: jb.StateSnapshotRef | None
     """A snapshot of states that the head of the first file may name."""
     states: list[bytes]
     """Those that ``base`` lacks, as control records."""
-    losses: tuple[str, ...]
+    loss_reasons: tuple[str, ...]
     """Why synced data may be lost; empty if none is."""
 
 
@@ -75,126 +75,148 @@ class JournalVerifier:
     def __init__(
         self,
         disk: Disk,
-        found: FilesFound,
+        listing: JournalDirectoryListing,
         ledgers: LedgerTable,
         index: Index,
-        seed: JournalIdentity,
-        witnessed: int,
-        doubt: str,
+        identity: JournalIdentity,
+        attested_sequence: int,
+        sync_point_unknown_reason: str,
     ) -> None:
         self.disk = disk
-        self.names, self.cold_names = found.journal, found.cold
-        self.cold: dict[int, CompactedFile] = {}
+        self.names, self.compacted_names = listing.journal, listing.compacted
+        self.compacted_files: dict[int, CompactedFile] = {}
         """The cold files that are listed, and there."""
         self.ledgers = ledgers
         self.index = index
-        self.bookie_id, self.seed = seed.bookie_id, seed.seed
-        self.started = seed.started
+        self.bookie_id, self.seed = identity.bookie_id, identity.seed
+        self.has_served = identity.has_served
         """This bookie has served: an empty journal is a loss, not a first start that was cut short."""
-        self.witnessed = witnessed
+        self.attested_sequence = attested_sequence
         """The durable sequence that the cluster knows; 0 if it knows of none."""
         self.removed: set[int] = set()
-        self.losses: list[str] = [doubt] if doubt else []
+        self.loss_reasons: list[str] = (
+            [sync_point_unknown_reason] if sync_point_unknown_reason else []
+        )
         """Why synced data may be lost."""
-        self.unreadable: set[int] = set()
+        self.unreadable_files: set[int] = set()
         """Files that could not be read everywhere."""
-        self.missing: set[int] = set()
+        self.missing_files: set[int] = set()
         """Files that should be there, and are not."""
-        self.blank: set[int] = set()
+        self.blank_files: set[int] = set()
         """Files of zeros: preallocated and never used, or the rest of a lost one."""
-        self.survivors: set[tuple[int, int]] = set()
+        self.unsynced_entries: set[tuple[int, int]] = set()
         """Ledgers and entries that are copied before this bookie serves."""
 
-    async def replay(self, saved: IndexCheckpoint) -> ReplayedJournal:
+    async def replay(self, checkpoint: IndexCheckpoint) -> ReplayedJournal:
         """The blocks after the index's position."""
-        self.ledgers.limbo_below, self.ledgers.gone_below = saved.limbo_below, saved.gone_below
-        found: list[Replayed] = []
+        self.ledgers.limbo_below, self.ledgers.must_verify_below = (
+            checkpoint.limbo_below,
+            checkpoint.must_verify_below,
+        )
+        blocks: list[ReplayedBlock] = []
         for number in sorted(self.names):
-            if number >= saved.file_number:
-                start = saved.offset if number == saved.file_number else 0
-                found += await self.scan(number, start)
+            if number >= checkpoint.file_number:
+                start = checkpoint.offset if number == checkpoint.file_number else 0
+                blocks += await self.scan_blocks(number, start)
         decision = decide(
-            found, from_sequence=saved.sequence, witnessed=self.believed(found, saved.sequence)
+            blocks,
+            from_sequence=checkpoint.first_unindexed_sequence,
+            attested_sequence=self.plausible_attested_sequence(
+                blocks, checkpoint.first_unindexed_sequence
+            ),
         )
-        self._list_cold(saved.cold)
-        sealed = {number: (first, last) for number, first, last in saved.files}
+        self._add_compacted(checkpoint.compacted_files)
+        sealed = {number: (first, last) for number, first, last in checkpoint.sealed_files}
         replay = ReplayedJournal(
-            decision, sealed, saved.file_number, saved.offset, saved.start_count
+            decision, sealed, checkpoint.file_number, checkpoint.offset, checkpoint.start_count
         )
-        replay.note_files(found, decision, saved)
-        self.take_states((*decision.durable, *decision.survivors))
-        self.know_survivors(decision)
-        for block in decision.durable:
-            for run in block.runs:
-                await self.add_run(run, block.file_number)
+        replay.record_files(blocks, decision, checkpoint)
+        self.apply_states((*decision.durable_blocks, *decision.unsynced_blocks))
+        self.add_unsynced_entries(decision)
+        for block in decision.durable_blocks:
+            for extent in block.extents:
+                await self.index_extent(extent, block.file_number)
         self._check_index()
-        await self._prove_position(saved)
-        self.miss_files(replay)
-        await self.miss_cold()
-        await self._miss_older(saved)
+        await self._prove_position(checkpoint)
+        self.check_sealed_files(replay)
+        await self.check_compacted_files()
+        await self._check_files_before_position(checkpoint)
         return replay
 
     def _check_index(self) -> None:
         """Check that no removed file has live records, which only an older copy of the index claims."""
-        for number, length in sorted(self.index.in_map.live_bytes.items()):
+        for number, length in sorted(self.index.stored_totals.live_bytes.items()):
             if length and number in self.removed:
                 raise IndexDamaged(
                     f"it has {length} bytes of records in file {number}, which was removed: an older copy"
                 )
 
-    async def _prove_position(self, saved: IndexCheckpoint) -> None:
+    async def _prove_position(self, checkpoint: IndexCheckpoint) -> None:
         """Check the file at the index's position, its first block, and the last block before it."""
-        number = saved.file_number
+        number = checkpoint.file_number
         if number in self.removed:
             return
-        where = f"journal file {number}, which the index knows up to {saved.offset},"
+        description = f"journal file {number}, which the index knows up to {checkpoint.offset},"
         if number not in self.names:
-            self.missing.add(number)
-            self.lose(f"{where} is gone")
+            self.missing_files.add(number)
+            self.lose(f"{description} is gone")
             return
-        head = await self._read_one(number, 0)
-        if head is None or head.head is None or head.sequence != saved.first_sequence:
-            self.lose(f"{where} does not begin as it did")
-        elif saved.last_offset >= 0:
-            last = await self._read_one(number, saved.last_offset)
-            if last is None or last.sequence != saved.sequence - 1:
-                self.lose(f"{where} is not whole there: it was cut, damaged, or is an older copy")
+        head = await self._read_block_at(number, 0)
+        if head is None or head.head is None or head.sequence != checkpoint.first_sequence:
+            self.lose(f"{description} does not begin as it did")
+        elif checkpoint.last_block_offset >= 0:
+            last = await self._read_block_at(number, checkpoint.last_block_offset)
+            if last is None or last.sequence != checkpoint.first_unindexed_sequence - 1:
+                self.lose(
+                    f"{description} is not whole there: it was cut, damaged, or is an older copy"
+                )
 
-    async def _read_one(self, number: int, offset: int) -> Replayed | None:
-        return await read_one(
+    async def _read_block_at(self, number: int, offset: int) -> ReplayedBlock | None:
+        return await read_block_at(
             self.disk, self.names[number], number, self.seed, self.bookie_id, offset
         )
 
     async def verify(
-        self, replay: ReplayedJournal, saved: IndexCheckpoint | None
+        self, replay: ReplayedJournal, checkpoint: IndexCheckpoint | None
     ) -> VerifiedJournal:
         """Judge the replayed journal. If synced data may be lost, all ledgers are in limbo afterwards.
 
         ``saved``: the index's position, or None for one that was built again. Raises `LedgerStateUnknown`.
         """
-        self._ask_what_is_missing(replay.decision)
-        if self.losses:
-            await self._forget_gone_files(replay)
+        self._check_missing_blocks(replay.decision)
+        if self.loss_reasons:
+            await self._drop_empty_files(replay)
             await self._into_limbo()
-        base, states = await self._states_of_head(saved)
+        base, states = await self._states_for_head(checkpoint)
         return VerifiedJournal(
-            replay, saved, self.blank, self.removed, self.cold, base, states, tuple(self.losses)
+            replay,
+            checkpoint,
+            self.blank_files,
+            self.removed,
+            self.compacted_files,
+            base,
+            states,
+            tuple(self.loss_reasons),
         )
 
-    async def _states_of_head(
-        self, saved: IndexCheckpoint | None
-    ) -> tuple[jb.Base | None, list[bytes]]:
+    async def _states_for_head(
+        self, checkpoint: IndexCheckpoint | None
+    ) -> tuple[jb.StateSnapshotRef | None, list[bytes]]:
         """Return the base that the new file's head may name, and the replayed states that it lacks.
 
         Without a base, for example after a loss, the head repeats all states. Raises `LedgerStateUnknown`.
         """
-        base = None if saved is None or self.ledgers.limbo_below == LIMBO_ALL else saved.base
-        if base is None or not await is_there(self.disk, base):
+        snapshot = (
+            None
+            if checkpoint is None or self.ledgers.limbo_below == LIMBO_ALL
+            else checkpoint.state_snapshot
+        )
+        if snapshot is None or not await snapshot_exists(self.disk, snapshot):
             return None, await self.ledgers.state_records()
         dirty = self.index.dirty_states
-        return base, [ledger.state_record() for ledger in dirty if ledger.stored]
+        return snapshot, [ledger.state_record() for ledger in dirty if ledger.is_known]
 
-    async def scan(self, number: int, start: int = 0) -> list[Replayed]:
+    async def scan_blocks(self, number: int, start: int = 0) -> list[ReplayedBlock]:
         """Return the valid blocks of a file. An unreadable part is a loss."""
 
         def on_unreadable(error: CorruptData) -> None:
@@ -210,90 +232,91 @@ class JournalVerifier:
             start,
             on_unreadable=on_unreadable,
         )
-        if scanned.blank:
-            self.blank.add(number)
+        if scanned.is_blank:
+            self.blank_files.add(number)
         return scanned.blocks
 
     def lose(self, reason: str, number: int = 0) -> None:
         """Note that synced data may be lost. Only the first reason of each file counts."""
-        if number and number in self.unreadable:
+        if number and number in self.unreadable_files:
             return
         if number:
-            self.unreadable.add(number)
-        if reason not in self.losses:
-            LOSS.say(
+            self.unreadable_files.add(number)
+        if reason not in self.loss_reasons:
+            LOSS.emit(
                 log, "bookie %s: %s", self.bookie_id, reason, bookie=self.bookie_id, why=reason
             )
-            self.losses.append(reason)
+            self.loss_reasons.append(reason)
 
-    def believed(self, found: list[Replayed], from_sequence: int) -> int:
+    def plausible_attested_sequence(self, blocks: list[ReplayedBlock], from_sequence: int) -> int:
         """Return the durable sequence that the cluster knows, or 0 if it is not plausible."""
-        end = max((block.sequence for block in found), default=from_sequence)
-        if self.witnessed > end + LEAP_MAX:
+        end = max((block.sequence for block in blocks), default=from_sequence)
+        if self.attested_sequence > end + SEQUENCE_LEAP_MAX:
             self.lose(
-                f"the cluster says that block {self.witnessed} was synced here, and the journal goes to"
+                f"the cluster says that block {self.attested_sequence} was synced here, and the journal "
+                "goes to"
                 f" {end}: that cannot be"
             )
-            self.witnessed = 0
-        return self.witnessed
+            self.attested_sequence = 0
+        return self.attested_sequence
 
-    def _ask_what_is_missing(self, decision: ReplayDecision) -> None:
-        if not decision.corrupt:
+    def _check_missing_blocks(self, decision: ReplayDecision) -> None:
+        if not decision.lost_ranges:
             return
         missing = ", ".join(
             f"{first} to {last}" if last > first else f"{first}"
-            for first, last in decision.corrupt[:RANGES_NAMED]
+            for first, last in decision.lost_ranges[:RANGES_SHOWN_MAX]
         )
         reason = f"blocks of the journal that were synced are gone: {missing}"
-        if len(decision.corrupt) > RANGES_NAMED:
-            reason += f" and {len(decision.corrupt) - RANGES_NAMED} ranges more"
-        if decision.corrupt[-1][1] == decision.durable_to == self.witnessed:
+        if len(decision.lost_ranges) > RANGES_SHOWN_MAX:
+            reason += f" and {len(decision.lost_ranges) - RANGES_SHOWN_MAX} ranges more"
+        if decision.lost_ranges[-1][1] == decision.durable_to == self.attested_sequence:
             reason += (
-                f"; it had told the cluster that block {self.witnessed} was synced: this is an older"
+                f"; it had told the cluster that block {self.attested_sequence} was synced: this is an older"
                 " copy of its directory, or its newest journal files were lost"
             )
         self.lose(reason)
 
-    def _list_cold(self, listed: Iterable[jb.ColdRow]) -> None:
-        for row in listed:
-            self.cold[row[0]] = CompactedFile(*row)
+    def _add_compacted(self, file_rows: Iterable[jb.CompactedFileRow]) -> None:
+        for row in file_rows:
+            self.compacted_files[row[0]] = CompactedFile(*row)
 
-    async def miss_cold(self) -> None:
+    async def check_compacted_files(self) -> None:
         """Note the loss of listed cold files that are missing or damaged."""
-        for number in [*self.cold]:
+        for number in [*self.compacted_files]:
             if number in self.removed:
-                del self.cold[number]
-            elif number not in self.cold_names:
-                del self.cold[number]
-                self.missing.add(number)
-                self.lose(f"{cold_name(number)} is gone")
+                del self.compacted_files[number]
+            elif number not in self.compacted_names:
+                del self.compacted_files[number]
+                self.missing_files.add(number)
+                self.lose(f"{compacted_file_name(number)} is gone")
             else:
-                wrong, all_gone = await what_is_wrong(
-                    self.disk, self.cold[number], self.seed, self.bookie_id
+                damage, is_worthless = await find_damage(
+                    self.disk, self.compacted_files[number], self.seed, self.bookie_id
                 )
-                if wrong:
-                    self.lose(wrong, number)
-                if all_gone:
-                    del self.cold[number]
-                    self.missing.add(number)
+                if damage:
+                    self.lose(damage, number)
+                if is_worthless:
+                    del self.compacted_files[number]
+                    self.missing_files.add(number)
 
-    def miss_files(self, replay: ReplayedJournal) -> None:
+    def check_sealed_files(self, replay: ReplayedJournal) -> None:
         """Note the loss of sealed files that are missing."""
         for number in self.removed:
-            replay.sealed.pop(number, None)
-        for number in [*replay.sealed]:
+            replay.sealed_files.pop(number, None)
+        for number in [*replay.sealed_files]:
             if number not in self.names:
-                del replay.sealed[number]
-                self.missing.add(number)
+                del replay.sealed_files[number]
+                self.missing_files.add(number)
                 self.lose(f"journal file {number} is gone")
 
-    async def _miss_older(self, saved: IndexCheckpoint) -> None:
+    async def _check_files_before_position(self, checkpoint: IndexCheckpoint) -> None:
         """Check length and head of the files before the index's position, which no start reads in full.
 
         Without this check, the loss of an emptied file would be noticed only by a read.
         """
-        for number, end in sorted(self.index.in_map.file_ends.items()):
-            if number >= saved.file_number or number not in self.names:
+        for number, end in sorted(self.index.stored_totals.file_ends.items()):
+            if number >= checkpoint.file_number or number not in self.names:
                 continue
             try:
                 file = await open_file(self.disk, self.names[number])
@@ -304,119 +327,131 @@ class JournalVerifier:
             file.close()
             if size < end:
                 self.lose(f"journal file {number} ends at {size}, and held records up to {end}")
-            elif await self._read_one(number, 0) is None:
+            elif await self._read_block_at(number, 0) is None:
                 self.lose(f"journal file {number} does not begin as it did")
 
-    async def _forget_gone_files(self, replay: ReplayedJournal) -> None:
+    async def _drop_empty_files(self, replay: ReplayedJournal) -> None:
         """Drop the runs of files without any content, so that the entries can be copied here again.
 
         Called only with all ledgers in limbo, where absence is no answer. A file that cannot be opened may
         become readable again.
         """
-        gone = set(self.missing)
-        for number in sorted({*replay.sealed, replay.number} & set(self.names)):
-            if await self._is_gone(number):
-                gone.add(number)
-                replay.leave_out(number)
-        self.index.forget_files(gone)
+        empty_files = set(self.missing_files)
+        for number in sorted({*replay.sealed_files, replay.last_file_number} & set(self.names)):
+            if await self._is_empty(number):
+                empty_files.add(number)
+                replay.remove_file(number)
+        self.index.drop_files(empty_files)
 
-    async def _is_gone(self, number: int) -> bool:
-        if await self._read_one(number, 0) is not None:
+    async def _is_empty(self, number: int) -> bool:
+        if await self._read_block_at(number, 0) is not None:
             return False
-        return not await self.scan(number) and number not in self.unreadable
+        return not await self.scan_blocks(number) and number not in self.unreadable_files
 
-    def take_states(self, blocks: Iterable[Replayed]) -> None:
+    def apply_states(self, blocks: Iterable[ReplayedBlock]) -> None:
         """Take over states, LACs and file lists of these blocks."""
         for block in blocks:
             if block.head is not None:
                 self.removed.discard(block.file_number)  # another file of this number was, before
                 self.ledgers.limbo_below = block.head.limbo_below
-                self._end_tombstones(block.head.gone_below)
-                self._list_cold(block.head.cold)
+                self._raise_must_verify_below(block.head.must_verify_below)
+                self._add_compacted(block.head.compacted_files)
             for control in block.controls:
                 if control.kind == jb.STATE:
                     ledger = self.ledgers.get_or_make(control.subject)
                     self.ledgers.set_state(ledger, control.flags, control.a, control.key)
-                    self.index.note_state(ledger)
+                    self.index.mark_state_dirty(ledger)
                 elif control.kind == jb.LIMBO_BELOW:
                     self.ledgers.limbo_below = control.subject
-                elif control.kind == jb.GONE_BELOW:
-                    self._end_tombstones(control.subject)
+                elif control.kind == jb.MUST_VERIFY_BELOW:
+                    self._raise_must_verify_below(control.subject)
                 elif control.kind == jb.FILE_REMOVED:
                     self.removed.add(control.subject)
-                elif control.kind == jb.COLD_ADDED:
+                elif control.kind == jb.COMPACTED_ADDED:
                     self.removed.discard(control.subject)
-                    self._list_cold([(control.subject, control.a, control.b, control.flags)])
+                    self._add_compacted([(control.subject, control.a, control.b, control.flags)])
             for ledger_id, lac in block.lacs.items():
                 ledger = self.ledgers.get_or_make(ledger_id)
                 if lac > ledger.lac:
                     ledger.lac = lac
-                    self.index.note_state(ledger)
+                    self.index.mark_state_dirty(ledger)
 
-    def _end_tombstones(self, below: int) -> None:
-        self.ledgers.gone_below = max(self.ledgers.gone_below, below)
+    def _raise_must_verify_below(self, below: int) -> None:
+        self.ledgers.must_verify_below = max(self.ledgers.must_verify_below, below)
 
-    def know_survivors(self, decision: ReplayDecision) -> None:
+    def add_unsynced_entries(self, decision: ReplayDecision) -> None:
         """Make the ledgers of survivors known before limbo is marked (inv. 22)."""
-        for block in decision.survivors:
-            for run in block.runs:
-                self._know(self.ledgers.get_or_make(run.ledger))
-                self.survivors |= {(run.ledger, run.first + n) for n in range(run.count)}
+        for block in decision.unsynced_blocks:
+            for extent in block.extents:
+                self._ensure_known(self.ledgers.get_or_make(extent.ledger))
+                self.unsynced_entries |= {
+                    (extent.ledger, extent.first_entry + n) for n in range(extent.entry_count)
+                }
 
-    def _know(self, ledger: Ledger) -> None:
+    def _ensure_known(self, ledger: Ledger) -> None:
         """Note a loss if a ledger with an entry has no state: the state precedes the entry."""
-        if not ledger.deleted and not ledger.stored:
+        if not ledger.deleted and not ledger.is_known:
             self.lose("a block with the state of a ledger is gone")
-            self.ledgers.mark(ledger, ledger.flags)
-            self.index.note_state(ledger)
+            self.ledgers.set_flags(ledger, ledger.flags)
+            self.index.mark_state_dirty(ledger)
 
-    async def add_run(self, run: jb.JournalExtent, number: int) -> None:
+    async def index_extent(self, extent: jb.JournalExtent, number: int) -> None:
         """Index a run. IDs that are indexed already keep their first place."""
-        ledger = self.ledgers.get_or_make(run.ledger)
+        ledger = self.ledgers.get_or_make(extent.ledger)
         if ledger.deleted:
             return
-        self._know(ledger)
-        if run.first > ledger.top:
-            self.index.add(ledger, run.first, run.count, number, run.offset, run.length)
-            ledger.top = run.first + run.count - 1
+        self._ensure_known(ledger)
+        if extent.first_entry > ledger.last_added_entry:
+            self.index.add(
+                ledger, extent.first_entry, extent.entry_count, number, extent.offset, extent.length
+            )
+            ledger.last_added_entry = extent.first_entry + extent.entry_count - 1
             return
-        last = run.first + run.count - 1
-        following = self.index.following(ledger, run.first)
-        if self.index.find(ledger, run.first) or (following and following.first <= last):
-            await self._add_missing(ledger, run, number)
+        last = extent.first_entry + extent.entry_count - 1
+        next_extent = self.index.find_next(ledger, extent.first_entry)
+        if self.index.find(ledger, extent.first_entry) or (
+            next_extent and next_extent.first <= last
+        ):
+            await self._index_missing_entries(ledger, extent, number)
         else:
-            self.index.add(ledger, run.first, run.count, number, run.offset, run.length)
-            ledger.top = max(ledger.top, last)
+            self.index.add(
+                ledger, extent.first_entry, extent.entry_count, number, extent.offset, extent.length
+            )
+            ledger.last_added_entry = max(ledger.last_added_entry, last)
 
-    async def _add_missing(self, ledger: Ledger, run: jb.JournalExtent, number: int) -> None:
-        name = cold_name(number) if number in self.cold else self.names[number]
+    async def _index_missing_entries(
+        self, ledger: Ledger, extent: jb.JournalExtent, number: int
+    ) -> None:
+        name = compacted_file_name(number) if number in self.compacted_files else self.names[number]
         try:
             file = await open_file(self.disk, name)
             try:
-                data = await file.read_cold(run.offset, run.length)
+                data = await file.read_in_worker(extent.offset, extent.length)
             finally:
                 file.close()
         except CorruptData as error:
             self.lose(f"{name} cannot be read ({error})", number)
             return
         position = 0
-        for entry in range(run.first, run.first + run.count):
+        for entry in range(extent.first_entry, extent.first_entry + extent.entry_count):
             length = _record_bytes(data, position, ledger.id, entry)
             if not length:  # punched or corrupt; the rest of the run is not searched (H91)
-                if not self._is_all_here(ledger, entry, run.first + run.count - 1):
+                if not self._are_all_indexed(
+                    ledger, entry, extent.first_entry + extent.entry_count - 1
+                ):
                     self.lose(f"{name} does not hold ledger {ledger.id} from entry {entry} on")
                 return
             if self.index.find(ledger, entry) is None:
-                self.index.add(ledger, entry, 1, number, run.offset + position, length)
-                ledger.top = max(ledger.top, entry)
+                self.index.add(ledger, entry, 1, number, extent.offset + position, length)
+                ledger.last_added_entry = max(ledger.last_added_entry, entry)
             position += length
 
-    def _is_all_here(self, ledger: Ledger, first: int, last: int) -> bool:
+    def _are_all_indexed(self, ledger: Ledger, first: int, last: int) -> bool:
         while first <= last:
-            found = self.index.find(ledger, first)
-            if found is None and (ledger.id, first) not in self.survivors:
+            extent = self.index.find(ledger, first)
+            if extent is None and (ledger.id, first) not in self.unsynced_entries:
                 return False
-            first = found.last + 1 if found is not None else first + 1
+            first = extent.last + 1 if extent is not None else first + 1
         return True
 
     async def _into_limbo(self) -> None:
@@ -425,13 +460,13 @@ class JournalVerifier:
         All known ledgers stay in memory until the checkpoint that follows has written this.
         """
         self.ledgers.limbo_below = LIMBO_ALL
-        async for page in self.ledgers.states():
+        async for page in self.ledgers.state_pages():
             for state in page:
                 ledger = self.ledgers.get_or_make(state.ledger_id)
                 if not ledger.deleted:
-                    self.ledgers.mark(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
+                    self.ledgers.set_flags(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
                     ledger.fence_durable = True  # by the new file's head, before serving
-                    self.index.note_state(ledger)
+                    self.index.mark_state_dirty(ledger)
 
 
 def _record_bytes(data: bytes, position: int, ledger_id: int, entry: int) -> int:

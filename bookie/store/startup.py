@@ -17,11 +17,17 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.events import INDEX_REBUILT
 from ..declarations.options import BookieOptions
-from ..disk.bookie_disk_space import BookieDiskSpace, Facts
+from ..disk.bookie_disk_space import BookieDiskSpace, DiskSpaceFacts
 from ..disk.disk_reserve import Reserve
-from ..format.compacted_format import cold_number
+from ..format.compacted_format import compacted_file_number
 from ..format.index_format import IndexCheckpoint, IndexDamaged
-from ..format.journal_format import PREFIX, SEED_NAME, JournalIdentity, file_number, seed_of
+from ..format.journal_format import (
+    FILE_PREFIX,
+    IDENTITY_FILE_NAME,
+    JournalIdentity,
+    decode_identity,
+    file_number,
+)
 from ..ledgers.ledger_table import LedgerTable
 from ..storage.bookie_storage import BookieStorage
 from ..storage.entry_reader import JournalFiles
@@ -31,7 +37,7 @@ from ..storage.journal_buffer import JournalBuffer
 from .bookie_store import BookieStore
 from .first_journal_file import FirstJournalFile
 from .index_rebuild import IndexRebuild
-from .journal_verifier import FilesFound, JournalVerifier, VerifiedJournal
+from .journal_verifier import JournalDirectoryListing, JournalVerifier, VerifiedJournal
 
 log = get_logger("distributedlog.bookie.store.startup")
 
@@ -41,8 +47,8 @@ async def open_store(
     options: BookieOptions | None = None,
     *,
     bookie_id: str = "",
-    witnessed: int = 0,
-    doubt: str = "",
+    attested_sequence: int = 0,
+    sync_point_unknown_reason: str = "",
     failures: WorkFailures | None = None,
 ) -> BookieStore:
     """Replay the data on the disks "journal" and "index", and return the store.
@@ -66,60 +72,83 @@ async def open_store(
     """
     options = options or BookieOptions()
     disk, map_disk = host.disks["journal"], host.disks["index"]
-    found = _find_files(disk)
-    data, known_seed = await _read_seed(disk, bookie_id)
-    ledgers, index, saved = await _open_index(map_disk, options, known_seed, bookie_id)
+    listing = _list_files(disk)
+    identity_bytes, stored_identity = await _read_identity(disk, bookie_id)
+    ledgers, index, checkpoint = await _open_index(map_disk, options, stored_identity, bookie_id)
     try:
-        seed = _seed_to_take(
-            host, data, known_seed, saved, bookie_id, bool(found.journal or found.cold)
+        identity = _resolve_identity(
+            host,
+            identity_bytes,
+            stored_identity,
+            checkpoint,
+            bookie_id,
+            bool(listing.journal or listing.compacted),
         )
-        if data != seed.encode():
-            await replace_file(disk, SEED_NAME, seed.encode())
-        verifier = JournalVerifier(disk, found, ledgers, index, seed, witnessed, doubt)
+        if identity_bytes != identity.encode():
+            await replace_file(disk, IDENTITY_FILE_NAME, identity.encode())
+        verifier = JournalVerifier(
+            disk, listing, ledgers, index, identity, attested_sequence, sync_point_unknown_reason
+        )
         try:
-            verified = await _verify(verifier, saved)
+            verified = await _verify(verifier, checkpoint)
         except (IndexDamaged, LedgerStateUnknown) as error:
             # The replay encountered damage in the map. Handle it like damage that loading the index finds.
-            if saved is None:
+            if checkpoint is None:
                 raise
-            log.error("bookie %s: the index is built again: %s", seed.bookie_id, error)
+            log.error("bookie %s: the index is built again: %s", identity.bookie_id, error)
             ledgers, index = await _new_index(map_disk, options, index)
-            verifier = JournalVerifier(disk, found, ledgers, index, seed, witnessed, doubt)
+            verifier = JournalVerifier(
+                disk,
+                listing,
+                ledgers,
+                index,
+                identity,
+                attested_sequence,
+                sync_point_unknown_reason,
+            )
             verified = await _verify(verifier, None)
-        storage = _storage_of(host, options, seed, ledgers, index)
+        storage = _make_storage(host, options, identity, ledgers, index)
         store = BookieStore(
-            storage, lost="; ".join(verified.losses), failures=failures or WorkFailures()
+            storage,
+            loss_reason="; ".join(verified.loss_reasons),
+            failures=failures or WorkFailures(),
         )
-        store.stats.corrupt_ranges = len(verified.replay.decision.corrupt)
-        first_file = FirstJournalFile(storage, store.commits, store.checkpointer, found, verified)
+        store.stats.corrupt_ranges = len(verified.replay.decision.lost_ranges)
+        first_file = FirstJournalFile(
+            storage, store.group_commit, store.checkpointer, listing, verified
+        )
         await first_file.begin()
-        if not seed.started:  # adds may be acknowledged after this
-            started = JournalIdentity(seed.bookie_id, seed.seed, True)
-            await replace_file(disk, SEED_NAME, started.encode())
-        await storage.make_reserves()
+        if not identity.has_served:  # adds may be acknowledged after this
+            served_identity = JournalIdentity(identity.bookie_id, identity.seed, True)
+            await replace_file(disk, IDENTITY_FILE_NAME, served_identity.encode())
+        await storage.ensure_reserves()
         return store
     except BaseException as error:
         if ledgers.damage is not None or isinstance(error, IndexDamaged):
-            await index.condemn()
+            await index.invalidate()
         index.close()
         raise
 
 
-async def _verify(verifier: JournalVerifier, saved: IndexCheckpoint | None) -> VerifiedJournal:
+async def _verify(verifier: JournalVerifier, checkpoint: IndexCheckpoint | None) -> VerifiedJournal:
     """Replay the journal into the index, or rebuild an empty index, and verify the journal."""
-    if saved is None:
+    if checkpoint is None:
         replay = await IndexRebuild(verifier).rebuild()
     else:
-        replay = await verifier.replay(saved)
-    return await verifier.verify(replay, saved)
+        replay = await verifier.replay(checkpoint)
+    return await verifier.verify(replay, checkpoint)
 
 
-def _storage_of(
-    host: Host, options: BookieOptions, seed: JournalIdentity, ledgers: LedgerTable, index: Index
+def _make_storage(
+    host: Host,
+    options: BookieOptions,
+    identity: JournalIdentity,
+    ledgers: LedgerTable,
+    index: Index,
 ) -> BookieStorage:
     """Create the parts that write, for the replayed index."""
     disk = host.disks["journal"]
-    ring = JournalBuffer(
+    buffer = JournalBuffer(
         disk.aligned_buffer,
         buffers=options.gather_buffers,
         bytes_each=options.gather_bytes,
@@ -130,36 +159,42 @@ def _storage_of(
         for role in ("journal", "index")
     }
     # The disk keeps this space free for the journal's next files, so adds need not be refused for it.
-    disk.keep_free(options.free_bytes_min + 2 * options.journal_file_bytes)
-    space = BookieDiskSpace(seed.bookie_id, lambda: _measure(host, options, index, reserves))
+    disk.set_min_free_bytes(options.free_bytes_min + 2 * options.journal_file_bytes)
+    space = BookieDiskSpace(
+        identity.bookie_id, lambda: _disk_space_facts(host, options, index, reserves)
+    )
     journal = Journal(
         disk,
-        ring,
+        buffer,
         options,
-        identity=seed,
+        identity=identity,
         ledgers=ledgers,
         space=space,
         reserve=reserves["journal"],
     )
-    files = JournalFiles(disk, journal.name_of, options.open_files_max)
-    return BookieStorage(disk, journal, ring, index, ledgers, files, space, reserves, options)
+    files = JournalFiles(disk, journal.file_name_of, options.open_files_max)
+    return BookieStorage(disk, journal, buffer, index, ledgers, files, space, reserves, options)
 
 
-def _find_files(disk: Disk) -> FilesFound:
-    cold = {number: name for name in disk.list() if (number := cold_number(name)) is not None}
-    return FilesFound(_journal_names(disk), cold)
+def _list_files(disk: Disk) -> JournalDirectoryListing:
+    compacted = {
+        number: name for name in disk.list() if (number := compacted_file_number(name)) is not None
+    }
+    return JournalDirectoryListing(_journal_names(disk), compacted)
 
 
-def _measure(
+def _disk_space_facts(
     host: Host, options: BookieOptions, index: Index, reserves: dict[str, Reserve]
-) -> Facts:
+) -> DiskSpaceFacts:
     """Return the facts that decide whether the bookie is read-only."""
-    return Facts(
+    return DiskSpaceFacts(
         journal_free_bytes=host.disks["journal"].free_bytes(),
         index_free_bytes=host.disks["index"].free_bytes(),
         free_bytes_min=options.free_bytes_min,
-        reserves_missing=tuple(role for role, reserve in reserves.items() if not reserve.held),
-        runs_in_memory=index.runs_in_memory + index.runs_frozen,
+        reserves_missing=tuple(
+            role for role, reserve in reserves.items() if not reserve.is_complete
+        ),
+        runs_in_memory=index.extents_in_memory + index.extents_frozen,
         checkpoint_runs=options.checkpoint_runs,
     )
 
@@ -171,46 +206,46 @@ def _journal_names(disk: Disk) -> dict[int, str]:
         number = file_number(name)
         if number is not None:
             names[number] = name
-        elif name.startswith(PREFIX):
+        elif name.startswith(FILE_PREFIX):
             log.warning("%s is no journal file of a bookie's: it is left alone", name)
     return names
 
 
-async def _read_seed(disk: Disk, bookie_id: str) -> tuple[bytes | None, JournalIdentity | None]:
-    """Read the seed file.
+async def _read_identity(disk: Disk, bookie_id: str) -> tuple[bytes | None, JournalIdentity | None]:
+    """Read the identity file.
 
     Returns:
         Its bytes: None if it is missing, b"" if it is unreadable. Its content: None if missing or damaged.
 
     Raises:
-        ForeignData: The seed belongs to another bookie.
+        ForeignData: The file belongs to another bookie.
     """
     try:
-        data = await read_file(disk, SEED_NAME)
+        data = await read_file(disk, IDENTITY_FILE_NAME)
     except (CorruptData, DiskFailed) as error:  # handled as damaged: the index may have the seed
-        log.error("bookie %s: %s cannot be read: %s", bookie_id, SEED_NAME, error)
+        log.error("bookie %s: %s cannot be read: %s", bookie_id, IDENTITY_FILE_NAME, error)
         data = b""
-    found = seed_of(data) if data is not None else None
-    if found is not None:
-        _check_owner(found, bookie_id)
-    return data, found
+    identity = decode_identity(data) if data is not None else None
+    if identity is not None:
+        _check_owner(identity, bookie_id)
+    return data, identity
 
 
 async def _open_index(
-    disk: Disk, options: BookieOptions, seed: JournalIdentity | None, bookie_id: str
+    disk: Disk, options: BookieOptions, identity: JournalIdentity | None, bookie_id: str
 ) -> tuple[LedgerTable, Index, IndexCheckpoint | None]:
     index: Index | None = None
     try:
-        ledgers, index = _index_of(await disk.open_map(MAP_NAME), options)
-        saved = await index.load()
-        if saved is not None and seed is not None and saved.seed != seed.seed:
+        ledgers, index = _make_index(await disk.open_map(MAP_NAME), options)
+        checkpoint = await index.load()
+        if checkpoint is not None and identity is not None and checkpoint.seed != identity.seed:
             # Its position may fit this journal anyway: bookies with the same entries have similar ones (H80).
-            raise CorruptData(f"it belongs to another journal, of bookie {saved.bookie_id}")
-        return ledgers, index, saved
+            raise CorruptData(f"it belongs to another journal, of bookie {checkpoint.bookie_id}")
+        return ledgers, index, checkpoint
     except (CorruptData, LedgerStateUnknown) as error:
-        why = str(error)
+        reason = str(error)
         text = "bookie %s: the index is built again: %s"
-        INDEX_REBUILT.say(log, text, bookie_id, why, bookie=bookie_id, why=why)
+        INDEX_REBUILT.emit(log, text, bookie_id, reason, bookie=bookie_id, why=reason)
         return *await _new_index(disk, options, index), None
 
 
@@ -221,21 +256,21 @@ async def _new_index(
     if damaged is not None:
         damaged.close()
     await disk.delete_map(MAP_NAME)
-    return _index_of(await disk.open_map(MAP_NAME), options)
+    return _make_index(await disk.open_map(MAP_NAME), options)
 
 
-def _index_of(stored: OrderedMap, options: BookieOptions) -> tuple[LedgerTable, Index]:
-    ledgers = LedgerTable(stored, options.ledgers_in_memory_max)
-    return ledgers, Index(stored, ledgers)
+def _make_index(ordered_map: OrderedMap, options: BookieOptions) -> tuple[LedgerTable, Index]:
+    ledgers = LedgerTable(ordered_map, options.ledgers_in_memory_max)
+    return ledgers, Index(ordered_map, ledgers)
 
 
-def _seed_to_take(
+def _resolve_identity(
     host: Host,
-    data: bytes | None,
-    found: JournalIdentity | None,
-    saved: IndexCheckpoint | None,
+    identity_bytes: bytes | None,
+    identity: JournalIdentity | None,
+    checkpoint: IndexCheckpoint | None,
     bookie_id: str,
-    any_file: bool,
+    has_files: bool,
 ) -> JournalIdentity:
     """Return the seed of block digests: the stored one, or a new one in an empty directory.
 
@@ -245,20 +280,20 @@ def _seed_to_take(
         CorruptData: There is data, but no copy of the seed is readable.
         ForeignData: The seed belongs to another bookie.
     """
-    if found is None and saved is not None:
-        found = JournalIdentity(saved.bookie_id, saved.seed, True)
-    elif found is None and (data is not None or any_file):
+    if identity is None and checkpoint is not None:
+        identity = JournalIdentity(checkpoint.bookie_id, checkpoint.seed, True)
+    elif identity is None and (identity_bytes is not None or has_files):
         raise CorruptData(
-            f"{SEED_NAME} is missing or damaged, and so is the index: nothing in the journal can be"
+            f"{IDENTITY_FILE_NAME} is missing or damaged, and so is the index: nothing in the journal can be"
             " verified. Start it with empty directories, as a new bookie, then decommission the old id"
             ' (docs/operate/replace-bookie.md, "CorruptData")'
         )
-    elif found is None:
-        found = JournalIdentity(bookie_id, host.random.getrandbits(63), False)
-    _check_owner(found, bookie_id)
-    return found
+    elif identity is None:
+        identity = JournalIdentity(bookie_id, host.random.getrandbits(63), False)
+    _check_owner(identity, bookie_id)
+    return identity
 
 
-def _check_owner(found: JournalIdentity, bookie_id: str) -> None:
-    if bookie_id and found.bookie_id != bookie_id:
-        raise ForeignData(f"the journal of bookie {found.bookie_id}, this is {bookie_id}")
+def _check_owner(identity: JournalIdentity, bookie_id: str) -> None:
+    if bookie_id and identity.bookie_id != bookie_id:
+        raise ForeignData(f"the journal of bookie {identity.bookie_id}, this is {bookie_id}")

@@ -24,26 +24,34 @@ from ...log.model.stored_settings import (
     merging_of,
     retention_of,
 )
-from ...metadata.auth.key_space import Change
+from ...metadata.auth.key_space import KeyChange
 from ...metadata.model.rights import OPERATOR
 from ...runtime.interfaces.errors import CorruptData
 from ..repair.pull_replication import ReplicaMove
 
 ID_AT = slice(len("log/"), len("log/") + 16)
 STATES = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
-CLOSING = ("state", "last_entry", "length", "ensembles", "custom", "format")
+RECOVERY_FIELDS = ("state", "last_entry", "length", "ensembles", "custom", "format")
 """Fields of a ledger's record that its recovery fills in."""
-REPAIRED = (
-    *("epoch", "owner", "writer_id", "first_segment", "open_from", "last_txid", "next_sequence_id"),
+REPAIRED_FIELDS = (
+    *(
+        "epoch",
+        "owner",
+        "writer_id",
+        "first_segment",
+        "first_open_segment",
+        "last_txid",
+        "next_sequence_id",
+    ),
     *("truncated_to", "truncated_sequence_id", "time_ms", "bytes_total", "txid_rule"),
-    *("unordered_once", "writer_format", "producers", "last_dlsn"),
+    *("had_unordered_txids", "writer_format", "producer_snapshot_segment", "last_dlsn"),
 )
 """Fields of a log's state that may change as its open segments are closed, or its records given up."""
-PLACE = ("ledger_id", "base_entry", "base_bytes")
+LOCATION_FIELDS = ("ledger_id", "base_entry", "base_bytes")
 """Fields of a segment's record: the location of its entries."""
 
 
-RECORDS_KEPT = 256
+CACHED_RECORDS_MAX = 256
 RECORD_BYTES_MAX = 4096
 """Larger records are decoded each time."""
 
@@ -55,30 +63,30 @@ def read_ledger(key: bytes, value: bytes) -> LedgerMetadata:
     return _read_small_ledger(key, value)
 
 
-_read_small_ledger = lru_cache(RECORDS_KEPT)(LedgerMetadata.decode)
+_read_small_ledger = lru_cache(CACHED_RECORDS_MAX)(LedgerMetadata.decode)
 
 
-@lru_cache(RECORDS_KEPT)
+@lru_cache(CACHED_RECORDS_MAX)
 def read_state(value: bytes) -> LogState:
     """A log's state, which is small. A transaction may add hundreds of segments to it."""
     return LogState.decode(value)
 
 
-def same_but(before: object, after: object, *fields: str) -> bool:
+def differ_only_in(before: object, after: object, *fields: str) -> bool:
     """Do two records of one kind differ in these fields alone?"""
-    names = [name for name in type(before).__dataclass_fields__ if name not in fields]  # type: ignore[attr-defined]
-    return all(getattr(before, name) == getattr(after, name) for name in names)
+    other_fields = [name for name in type(before).__dataclass_fields__ if name not in fields]  # type: ignore[attr-defined]
+    return all(getattr(before, name) == getattr(after, name) for name in other_fields)
 
 
 # --- ledgers --------------------------------------------------------------------------------------
 
 
-def of_ledger(change: Change) -> bool:
+def allows_ledger_change(change: KeyChange) -> bool:
     """A ledger's record."""
     if change.before is None:
-        made = read_ledger(change.key, change.after or b"")
+        created = read_ledger(change.key, change.after or b"")
         return (
-            change.janitor and made.owner is None and made.state is LedgerState.OPEN
+            change.is_janitor and created.owner is None and created.state is LedgerState.OPEN
         )  # for a merge
     before = read_ledger(change.key, change.before)
     if change.after is None:
@@ -88,106 +96,126 @@ def of_ledger(change: Change) -> bool:
         return True
     if before.closed and after.closed and before.ensembles != after.ensembles:
         return _is_replacement(change, before, after)
-    if not change.janitor:
+    if not change.is_janitor:
         return False
     if after.state is LedgerState.DELETING:
-        return same_but(before, after, "state", "owner") and is_nobodys(change, before)
+        return differ_only_in(before, after, "state", "owner") and is_unreferenced(change, before)
     if before.owner is None:
-        return _is_of_a_merge(change, before, after)
+        return _is_merge_ledger_change(change, before, after)
     return _is_closing(change, before, after)
 
 
-def _is_replacement(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
+def _is_replacement(change: KeyChange, before: LedgerMetadata, after: LedgerMetadata) -> bool:
     """Do others take the places of bookies that are to leave, or are not there?"""
-    if not same_but(before, after, "ensembles") or len(before.ensembles) != len(after.ensembles):
+    if not differ_only_in(before, after, "ensembles") or len(before.ensembles) != len(
+        after.ensembles
+    ):
         return False
-    for was, now in zip(before.ensembles, after.ensembles, strict=True):
-        if not same_but(was, now, "bookies"):
+    for fragment_before, fragment_after in zip(before.ensembles, after.ensembles, strict=True):
+        if not differ_only_in(fragment_before, fragment_after, "bookies"):
             return False
-        for old, new in zip(was.bookies, now.bookies, strict=True):
-            if old != new and not (_may_go(change, old) and _may_come(change, before, old, new)):
+        for old, new in zip(fragment_before.bookies, fragment_after.bookies, strict=True):
+            if old != new and not (
+                _may_be_replaced(change, old) and _may_replace(change, before, old, new)
+            ):
                 return False
     return True
 
 
-def _may_go(change: Change, bookie: str) -> bool:
-    leaving = change.look(keys.leaving_key(bookie)) is not None
-    return leaving or change.look(keys.bookie_key(bookie)) is None
+def _may_be_replaced(change: KeyChange, bookie: str) -> bool:
+    is_leaving = change.current_value(keys.leaving_key(bookie)) is not None
+    return is_leaving or change.current_value(keys.bookie_key(bookie)) is None
 
 
-def _may_come(change: Change, ledger: LedgerMetadata, old: str, new: str) -> bool:
-    if change.janitor:
-        return change.look(keys.bookie_key(new)) is not None
-    asked = change.look(keys.move_key(new, ledger.ledger_id))
-    return asked is not None and change.is_own(new) and ReplicaMove.decode(asked).leaving == old
+def _may_replace(change: KeyChange, ledger: LedgerMetadata, old: str, new: str) -> bool:
+    if change.is_janitor:
+        return change.current_value(keys.bookie_key(new)) is not None
+    move_value = change.current_value(keys.move_key(new, ledger.ledger_id))
+    return (
+        move_value is not None
+        and change.is_own_bookie(new)
+        and ReplicaMove.decode(move_value).leaving == old
+    )
 
 
-def is_nobodys(change: Change, ledger: LedgerMetadata) -> bool:
+def is_unreferenced(change: KeyChange, ledger: LedgerMetadata) -> bool:
     """Does no segment lie in it, after all that is done at once?"""
     if ledger.owner is None:
         return True
-    named = change.then(segment_key(*ledger.owner))
-    return named is None or SegmentRecord.decode(named).ledger_id != ledger.ledger_id
-
-
-def _is_of_a_merge(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
-    """It is written, closed, and then a log's: of who wants its segments merged."""
-    if after.owner is None:
-        return same_but(before, after, *CLOSING) and STATES.index(before.state) <= STATES.index(
-            after.state
-        )
-    named = change.then(segment_key(*after.owner))
+    segment_value = change.value_after(segment_key(*ledger.owner))
     return (
-        before.closed
-        and same_but(before, after, "owner")
-        and after.owner[0] == before.incarnation
-        and named is not None
-        and SegmentRecord.decode(named).ledger_id == before.ledger_id
+        segment_value is None or SegmentRecord.decode(segment_value).ledger_id != ledger.ledger_id
     )
 
 
-def _is_closing(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
+def _is_merge_ledger_change(
+    change: KeyChange, before: LedgerMetadata, after: LedgerMetadata
+) -> bool:
+    """It is written, closed, and then a log's: of who wants its segments merged."""
+    if after.owner is None:
+        return differ_only_in(before, after, *RECOVERY_FIELDS) and STATES.index(
+            before.state
+        ) <= STATES.index(after.state)
+    segment_value = change.value_after(segment_key(*after.owner))
+    return (
+        before.closed
+        and differ_only_in(before, after, "owner")
+        and after.owner[0] == before.incarnation
+        and segment_value is not None
+        and SegmentRecord.decode(segment_value).ledger_id == before.ledger_id
+    )
+
+
+def _is_closing(change: KeyChange, before: LedgerMetadata, after: LedgerMetadata) -> bool:
     """Is a ledger recovered that its writer has left? Where it ends, bookies say, and nobody here knows."""
-    kept = len(before.ensembles) - 1
+    kept_fragments = len(before.ensembles) - 1
     return (
         before.owner is not None
         and (before.state, after.state) in pairwise(STATES)
-        and (after.state is LedgerState.CLOSED or same_but(before, after, "state"))
-        and same_but(before, after, *CLOSING)
-        and after.ensembles[:kept] == before.ensembles[:kept]
-        and change.look(lock_key(before.owner[0])) is None
+        and (after.state is LedgerState.CLOSED or differ_only_in(before, after, "state"))
+        and differ_only_in(before, after, *RECOVERY_FIELDS)
+        and after.ensembles[:kept_fragments] == before.ensembles[:kept_fragments]
+        and change.current_value(lock_key(before.owner[0])) is None
     )
 
 
-def mirrors(change: Change) -> bool:
+def allows_index_change(change: KeyChange) -> bool:
     """``on/`` and ``delete/`` mirror the ledger's record. Only an operator changes them otherwise."""
     if change.rights & OPERATOR:
         return True
-    bookie, record = keys.bookie_id_of(change.key), keys.ledger_key(keys.ledger_id_of(change.key))
-    value = change.then(record)
+    bookie, ledger_key = (
+        keys.bookie_id_of(change.key),
+        keys.ledger_key(keys.ledger_id_of(change.key)),
+    )
+    value = change.value_after(ledger_key)
     if value is None:
         return change.after is None
-    ledger = read_ledger(record, value)
+    ledger = read_ledger(ledger_key, value)
     deleting = ledger.state is LedgerState.DELETING
     if change.key.startswith(keys.DELETE_PREFIX):
         return change.after is None or (deleting and bookie in ledger.bookies())
-    named = bookie in ledger.bookies() and not deleting
-    return named if change.after is not None else not named
+    is_named = bookie in ledger.bookies() and not deleting
+    return is_named if change.after is not None else not is_named
 
 
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def of_state(change: Change) -> bool:
+def allows_state_change(change: KeyChange) -> bool:
     """A log's state: of one that is closed for who left it, purged, cut by its retention."""
     if change.before is None or change.after is None:
         return False
     before, after = read_state(change.before), read_state(change.after)
-    if not same_but(before, after, *REPAIRED) or after.open_from < before.open_from:
+    if (
+        not differ_only_in(before, after, *REPAIRED_FIELDS)
+        or after.first_open_segment < before.first_open_segment
+    ):
         return False
-    if after.epoch != before.epoch or after.open_from != max(before.open_from, after.first_segment):
-        left = change.look(lock_key(before.log_id)) is None
-        if not left or after.epoch not in (before.epoch, before.epoch + 1):
+    if after.epoch != before.epoch or after.first_open_segment != max(
+        before.first_open_segment, after.first_segment
+    ):
+        is_abandoned = change.current_value(lock_key(before.log_id)) is None
+        if not is_abandoned or after.epoch not in (before.epoch, before.epoch + 1):
             return False
     if after.first_segment != before.first_segment and not (
         before.first_segment < after.first_segment <= last_below(change, before) + 1
@@ -196,58 +224,79 @@ def of_state(change: Change) -> bool:
     return after.truncated_to == before.truncated_to or _is_retention(change, before, after)
 
 
-def last_below(change: Change, state: LogState) -> int:
+def last_below(change: KeyChange, state: LogState) -> int:
     """As `distributedlog/log/segments/segment_purge.py`'s: the last segment wholly below the truncation
     point; 0: none."""
-    point = state.truncated_to
-    last = min(point.segment, state.open_from) - 1
-    if state.first_segment <= point.segment < state.open_from:
-        found = change.look(segment_key(state.log_id, point.segment))
-        if found is not None:
-            end = SegmentRecord.decode(found).last_dlsn
-            if end is None or end < point:
-                last = point.segment
-    return min(last, state.producers - 1) if state.producers else last
-
-
-def _is_retention(change: Change, before: LogState, after: LogState) -> bool:
-    """Does the truncation point move as the log's settings want it?"""
-    rule, to = retention_of(*_settings(change, before.log_id)), after.truncated_to
-    last = to.segment - 1
-    most = min(before.open_from - 1, before.last_segment - rule.retention_segments_min)
-    if not rule.wanted or to.entry or to.slot or to < before.truncated_to or last > most:
-        return False
-    found, clock = change.look(stamps_key(before.log_id)), change.look(CLOCK_KEY)
-    if rule.retention_s and found is not None and clock is not None:
-        aged = Stamps.decode(found).aged(decode_clock(clock), rule.retention_ms)
-        if last <= aged:
-            return True
-    if not rule.retention_bytes:
-        return False
-    following = change.look(segment_key(before.log_id, to.segment))
-    if following is None or to.segment >= before.open_from or before.bytes_total < 0:
-        return False
-    gone = SegmentRecord.decode(following).bytes_before
-    return gone >= 0 and before.bytes_total - gone >= rule.retention_bytes
-
-
-def _settings(change: Change, log_id: int) -> tuple[StoredSettings, StoredSettings]:
-    """Of its namespace, and its own. Raises `CorruptData`."""
-    bind = change.look(bind_key(change.namespace(b"%016x" % log_id)))
-    own = change.look(conf_key(log_id))
+    truncated_to = state.truncated_to
+    last = min(truncated_to.segment, state.first_open_segment) - 1
+    if state.first_segment <= truncated_to.segment < state.first_open_segment:
+        segment_value = change.current_value(segment_key(state.log_id, truncated_to.segment))
+        if segment_value is not None:
+            end = SegmentRecord.decode(segment_value).last_dlsn
+            if end is None or end < truncated_to:
+                last = truncated_to.segment
     return (
-        StoredSettings() if bind is None else StoredSettings.decode(bind),
-        StoredSettings() if own is None else StoredSettings.decode(own),
+        min(last, state.producer_snapshot_segment - 1) if state.producer_snapshot_segment else last
     )
 
 
-def of_segment(change: Change) -> bool:
+def _is_retention(change: KeyChange, before: LogState, after: LogState) -> bool:
+    """Does the truncation point move as the log's settings want it?"""
+    retention, truncated_to = retention_of(*_settings(change, before.log_id)), after.truncated_to
+    last = truncated_to.segment - 1
+    last_max = min(
+        before.first_open_segment - 1, before.last_segment - retention.retention_segments_min
+    )
+    if (
+        not retention.is_limited
+        or truncated_to.entry
+        or truncated_to.slot
+        or truncated_to < before.truncated_to
+        or last > last_max
+    ):
+        return False
+    stamps_value, clock_value = (
+        change.current_value(stamps_key(before.log_id)),
+        change.current_value(CLOCK_KEY),
+    )
+    if retention.retention_s and stamps_value is not None and clock_value is not None:
+        last_aged = Stamps.decode(stamps_value).last_older_than(
+            decode_clock(clock_value), retention.retention_ms
+        )
+        if last <= last_aged:
+            return True
+    if not retention.retention_bytes:
+        return False
+    segment_value = change.current_value(segment_key(before.log_id, truncated_to.segment))
+    if (
+        segment_value is None
+        or truncated_to.segment >= before.first_open_segment
+        or before.bytes_total < 0
+    ):
+        return False
+    truncated_bytes = SegmentRecord.decode(segment_value).bytes_before
+    return (
+        truncated_bytes >= 0 and before.bytes_total - truncated_bytes >= retention.retention_bytes
+    )
+
+
+def _settings(change: KeyChange, log_id: int) -> tuple[StoredSettings, StoredSettings]:
+    """Of its namespace, and its own. Raises `CorruptData`."""
+    namespace_value = change.current_value(bind_key(change.namespace_of_log(b"%016x" % log_id)))
+    log_value = change.current_value(conf_key(log_id))
+    return (
+        StoredSettings() if namespace_value is None else StoredSettings.decode(namespace_value),
+        StoredSettings() if log_value is None else StoredSettings.decode(log_value),
+    )
+
+
+def allows_segment_change(change: KeyChange) -> bool:
     """A segment's record: it goes below the truncation point, is closed for who left it, or is merged."""
     log_id = decode_log_id(change.key[ID_AT])
-    stored = change.look(state_key(log_id))
-    if stored is None:
+    state_value = change.current_value(state_key(log_id))
+    if state_value is None:
         return change.after is None
-    state = read_state(stored)
+    state = read_state(state_value)
     if change.before is None:
         return change.after is None
     before = SegmentRecord.decode(change.before)
@@ -255,38 +304,41 @@ def of_segment(change: Change) -> bool:
         return before.segment <= last_below(change, state)
     after = SegmentRecord.decode(change.after)
     if not before.closed:
-        same_place = all(getattr(before, name) == getattr(after, name) for name in PLACE)
-        return same_place and change.look(lock_key(log_id)) is None
-    if not same_but(before, after, *PLACE):
+        same_place = all(getattr(before, name) == getattr(after, name) for name in LOCATION_FIELDS)
+        return same_place and change.current_value(lock_key(log_id)) is None
+    if not differ_only_in(before, after, *LOCATION_FIELDS):
         return False
     return before == after or _is_merged(change, log_id, after)
 
 
-def _is_merged(change: Change, log_id: int, after: SegmentRecord) -> bool:
+def _is_merged(change: KeyChange, log_id: int, after: SegmentRecord) -> bool:
     """Does its log want that, and is it in a ledger of that log, that is closed?"""
-    record = keys.ledger_key(after.ledger_id)
-    value = change.then(record)
+    ledger_key = keys.ledger_key(after.ledger_id)
+    value = change.value_after(ledger_key)
     if value is None or not merging_of(*_settings(change, log_id)).merging:
         return False
-    ledger = read_ledger(record, value)
-    of_it = ledger.owner is not None and ledger.owner[0] == log_id == ledger.incarnation
-    return after.shared and ledger.closed and of_it
+    ledger = read_ledger(ledger_key, value)
+    is_log_ledger = ledger.owner is not None and ledger.owner[0] == log_id == ledger.incarnation
+    return after.shares_ledger and ledger.closed and is_log_ledger
 
 
-def of_stamps(change: Change) -> bool:
+def allows_stamps_change(change: KeyChange) -> bool:
     """By when its segments were closed: each mark says the clock as it is, of what is closed now."""
-    clock, stored = change.look(CLOCK_KEY), change.look(state_key(decode_log_id(change.key[ID_AT])))
+    clock, stored = (
+        change.current_value(CLOCK_KEY),
+        change.current_value(state_key(decode_log_id(change.key[ID_AT]))),
+    )
     if change.after is None or clock is None or stored is None:
         return False
-    before = Stamps() if change.before is None else _readable(change.before)
-    now, closed_to = decode_clock(clock), read_state(stored).open_from - 1
+    before = Stamps() if change.before is None else _decode_or_empty(change.before)
+    now, closed_to = decode_clock(clock), read_state(stored).first_open_segment - 1
     return all(
         mark in before.marks or (mark[1] == now and mark[0] <= closed_to)
         for mark in Stamps.decode(change.after).marks
     )
 
 
-def _readable(value: bytes) -> Stamps:
+def _decode_or_empty(value: bytes) -> Stamps:
     try:
         return Stamps.decode(value)
     except CorruptData:
@@ -296,8 +348,12 @@ def _readable(value: bytes) -> Stamps:
 # --- bookies --------------------------------------------------------------------------------------
 
 
-def of_farewell(change: Change) -> bool:
+def allows_bookie_removal(change: KeyChange) -> bool:
     """What is kept of a bookie goes when it was to leave, and runs no more."""
     bookie = keys.bookie_id_of(change.key)
-    asked = change.look(keys.leaving_key(bookie)) is not None
-    return change.after is None and asked and change.look(keys.bookie_key(bookie)) is None
+    is_leaving = change.current_value(keys.leaving_key(bookie)) is not None
+    return (
+        change.after is None
+        and is_leaving
+        and change.current_value(keys.bookie_key(bookie)) is None
+    )

@@ -14,26 +14,26 @@ from dataclasses import replace
 from ...ledger.model import ledger_ids as ids
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_metadata import LedgerState
-from ...log.model.deleted_log import GONE_PREFIX
-from ...log.model.log_keys import PURGE_PREFIX, RETIRED_PREFIX, UNLINKED_PREFIX, state_key
+from ...log.model.deleted_log import DELETED_PREFIX
+from ...log.model.log_keys import PURGE_PREFIX, REPLACED_PREFIX, STAGED_PREFIX, state_key
 from ...log.model.segment_expiry import CLOCK_KEY, STEP_MAX_MS, decode_clock
 from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import BIND_PREFIX, CONF_PREFIX
-from ...metadata.auth.key_space import NOWHERE, KeyClass, KeyScope, KeySpace, Told
-from ...metadata.model.acl_records import AUDIT_PREFIX, ENDED_PREFIX, MODE_KEY, TRUST_PREFIX
+from ...metadata.auth.key_space import NO_SCOPE, AuditRule, KeyClass, KeyScope, KeySpace
+from ...metadata.model.acl_records import ACL_PREFIX, AUDIT_PREFIX, MODE_KEY, REVOKED_PREFIX
 from ...metadata.model.rights import (
     ADMIN,
-    ANY_OF_A_LOG,
+    ALL_LOG_RIGHTS,
+    AUTHENTICATED,
     BOOKIE,
     EVERYBODY,
-    HOLDER,
-    JANITOR,
-    KNOWN,
     MANAGE,
     OPERATOR,
     OWN,
     PROXY,
     READ,
+    REPAIR_LEADER,
+    REPLICA_HOLDER,
     WRITE,
 )
 from ...proxy.membership.proxy_registration import PREFIX as PROXIES
@@ -44,54 +44,63 @@ from ..repair.auditor_election import ELECTION_KEY
 from . import bookie_change_rules as shapes
 from . import record_change_rules as records
 
-SEES = BOOKIE | PROXY | OPERATOR
+INTERNAL_READERS = BOOKIE | PROXY | OPERATOR
 """Of what tells no record: nodes go by it, operators look after it."""
-NAMES = b"name/"
+NAME_PREFIX = b"name/"
 ID_DIGITS = 16
-IDS_AT_ONCE = 1_000_000
+IDS_PER_STEP_MAX = 1_000_000
 """``next/ledger`` moves no further in one step: it is never to reach its end."""
 
-LOSSES_SHOWN = 5
+SHOWN_LOSSES_MAX = 5
 """Ranges of entries in a line of the audit."""
 TRUNCATE = "truncate"
 
-STAGES = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED, LedgerState.DELETING)
+LEDGER_STAGES = (
+    LedgerState.OPEN,
+    LedgerState.IN_RECOVERY,
+    LedgerState.CLOSED,
+    LedgerState.DELETING,
+)
 
-Where = Callable[[bytes], KeyScope | None]
+ScopeOfKey = Callable[[bytes], KeyScope | None]
 
 
-def _of_log(before: bytes) -> tuple[Where, Callable[[bytes], bytes]]:
+def _log_scope(prefix: bytes) -> tuple[ScopeOfKey, Callable[[bytes], bytes]]:
     """Keys PREFIX log id, and more: their place, and how far a key must go to say it."""
 
     def place(key: bytes) -> KeyScope | None:
-        log = key[len(before) : len(before) + ID_DIGITS]
+        log = key[len(prefix) : len(prefix) + ID_DIGITS]
         return KeyScope(log=log) if _is_id(log) else None
 
     def span(key: bytes) -> bytes:
-        whole = key[: len(before) + ID_DIGITS + 1]
-        return whole if whole.endswith(b"/") and len(whole) == len(before) + ID_DIGITS + 1 else b""
+        id_prefix = key[: len(prefix) + ID_DIGITS + 1]
+        return (
+            id_prefix
+            if id_prefix.endswith(b"/") and len(id_prefix) == len(prefix) + ID_DIGITS + 1
+            else b""
+        )
 
     return place, span
 
 
-def _of_reader(key: bytes) -> KeyScope | None:
+def _reader_scope(key: bytes) -> KeyScope | None:
     """Positions and their like: log/ID/KIND/NAME, a user's own where the name begins with ~user/."""
     parts = key.split(b"/", 4)
     if len(parts) < 2 or not _is_id(parts[1]):
         return None
     if len(parts) < 4:
         return KeyScope(log=parts[1])
-    own = parts[3][1:].decode(errors="replace") if parts[3][:1] == b"~" and len(parts) > 4 else ""
-    return KeyScope(log=parts[1], user=own)
+    user = parts[3][1:].decode(errors="replace") if parts[3][:1] == b"~" and len(parts) > 4 else ""
+    return KeyScope(log=parts[1], user=user)
 
 
-def _of_ledger(key: bytes) -> KeyScope | None:
+def _ledger_scope(key: bytes) -> KeyScope | None:
     """…/ledger id."""
     ledger = key.rpartition(b"/")[2]
     return KeyScope(ledger=keys.LEDGER_PREFIX + ledger) if _is_id(ledger) else None
 
 
-def _of_copy(key: bytes) -> KeyScope | None:
+def _copy_scope(key: bytes) -> KeyScope | None:
     """PREFIX bookie / ledger id, or as far as the bookie goes."""
     parts = key.split(b"/")
     if len(parts) != 3 or not parts[1]:
@@ -103,36 +112,36 @@ def _of_copy(key: bytes) -> KeyScope | None:
     return KeyScope(ledger=keys.LEDGER_PREFIX + parts[2], bookie=parts[1])
 
 
-def _of_bookie(key: bytes) -> KeyScope | None:
+def _bookie_scope(key: bytes) -> KeyScope | None:
     bookie = key.partition(b"/")[2]
     return KeyScope(bookie=bookie) if bookie and b"/" not in bookie else None
 
 
-def _of_path(parts_before: int) -> Where:
+def _path_scope(parts_before: int) -> ScopeOfKey:
     """… namespace 00 log name, after so many parts. In a namespace's own key there is no log name."""
 
     def place(key: bytes) -> KeyScope | None:
         try:
-            whole = key.split(b"/", parts_before)[parts_before].decode()
+            full_name = key.split(b"/", parts_before)[parts_before].decode()
         except (IndexError, UnicodeDecodeError):
             return None
-        namespace, _, name = whole.partition("\0")
+        namespace, _, name = full_name.partition("\0")
         return KeyScope(path=(namespace, name)) if namespace else None
 
     return place
 
 
-def _exactly(length: int) -> Callable[[bytes], bool]:
+def _has_length(length: int) -> Callable[[bytes], bool]:
     """No more than what a key of that kind is made of: else there is no bound of them."""
     return lambda key: len(key) == length
 
 
-def _any(key: bytes) -> bool:
+def _any_key(key: bytes) -> bool:
     """One for each bookie that the ledger names (`bookie_changes.mirrors`), or that an operator knows."""
     return True
 
 
-def _upto(parts: int) -> Callable[[bytes], bytes]:
+def _first_parts(parts: int) -> Callable[[bytes], bytes]:
     """So many parts of a key, with the slash after them."""
     return lambda key: b"/".join([*key.split(b"/")[:parts], b""])
 
@@ -141,60 +150,77 @@ def _is_id(digits: bytes) -> bool:
     return len(digits) == ID_DIGITS and not digits.strip(b"0123456789abcdef")
 
 
-def _change_of_name(key: bytes, before: bytes | None, after: bytes | None) -> int:
+def _rights_for_name_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """The id of a log, and nothing else: what hangs on no log would go by the rights on this name."""
     return MANAGE if after is None or (_is_id(after) and after.strip(b"0")) else 0
 
 
-def _change_of_state(key: bytes, before: bytes | None, after: bytes | None) -> int:
+def _rights_for_state_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Who may move a log's beginning, seal it, delete it: its managers; and whoever runs its retention.
 
     Nobody makes it another log's, whose segments would go by what it says.
     """
-    most = MANAGE | JANITOR
+    all_rights = MANAGE | REPAIR_LEADER
     if after is None:
-        return most
-    now = shapes.read_state(after)
-    if key != state_key(now.log_id):
+        return all_rights
+    new_state = shapes.read_state(after)
+    if key != state_key(new_state.log_id):
         return 0
     if before is None:
-        return most
-    was = shapes.read_state(before)
-    same = (
-        (now.truncated_to, now.first_segment, now.sealed, now.deleting, now.name, now.quorums)
-        == (was.truncated_to, was.first_segment, was.sealed, was.deleting, was.name, was.quorums)
-    )  # fmt: skip
-    return most | WRITE if same else most
+        return all_rights
+    old_state = shapes.read_state(before)
+    is_same_extent = (
+        new_state.truncated_to,
+        new_state.first_segment,
+        new_state.sealed,
+        new_state.deleting,
+        new_state.name,
+        new_state.quorums,
+    ) == (
+        old_state.truncated_to,
+        old_state.first_segment,
+        old_state.sealed,
+        old_state.deleting,
+        old_state.name,
+        old_state.quorums,
+    )
+    return all_rights | WRITE if is_same_extent else all_rights
 
 
-def _change_of_move(key: bytes, before: bytes | None, after: bytes | None) -> int:
+def _rights_for_move_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Who takes a place is told so by the one who repairs; it says that it is at it, and that it is done.
 
     A bookie that could tell itself would hold whatever it names, and so read it (the threat of a stolen one).
     """
-    made = before is None and after is not None
-    return JANITOR | OPERATOR if made else HOLDER | OWN | JANITOR | OPERATOR
+    is_created = before is None and after is not None
+    return (
+        REPAIR_LEADER | OPERATOR if is_created else REPLICA_HOLDER | OWN | REPAIR_LEADER | OPERATOR
+    )
 
 
-def _change_of_cookie(key: bytes, before: bytes | None, after: bytes | None) -> int:
+def _rights_for_cookie_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Whose it is, it stays: who could put its own name there would be given that bookie's keys."""
     if after is None:
-        return OWN | JANITOR | OPERATOR
-    same = before is None or _owner_of_cookie(key, before) == _owner_of_cookie(key, after)
-    return OWN if same else 0
+        return OWN | REPAIR_LEADER | OPERATOR
+    is_same_owner = before is None or _owner_of_cookie(key, before) == _owner_of_cookie(key, after)
+    return OWN if is_same_owner else 0
 
 
-def _told_by_itself(key: bytes, before: bytes | None, after: bytes | None) -> int:
+def _rights_for_registration(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Where a bookie is, and whose certificate is shown there: nobody says that for another one."""
     return OWN | OPERATOR if after is None else OWN
 
 
-def _next_ids(key: bytes, before: bytes | None, after: bytes | None) -> int:
+def _rights_for_next_id(key: bytes, before: bytes | None, after: bytes | None) -> int:
     """Taking some: upwards, and not all that there are."""
     if after is None:
         return 0
-    was = 1 if before is None else ids.next_of(before)
-    return KNOWN if was < ids.next_of(after) <= was + IDS_AT_ONCE else 0
+    next_before = 1 if before is None else ids.decode_next_ledger(before)
+    return (
+        AUTHENTICATED
+        if next_before < ids.decode_next_ledger(after) <= next_before + IDS_PER_STEP_MAX
+        else 0
+    )
 
 
 def _ledger_of_segment(value: bytes) -> bytes:
@@ -212,7 +238,7 @@ def _is_deleting(key: bytes, value: bytes) -> bool:
 
 
 def _stage_of_ledger(key: bytes, value: bytes) -> int:
-    return STAGES.index(shapes.read_ledger(key, value).state)
+    return LEDGER_STAGES.index(shapes.read_ledger(key, value).state)
 
 
 def _stage_of_segment(key: bytes, value: bytes) -> int:
@@ -229,63 +255,67 @@ def _is_closed(key: bytes, value: bytes) -> bool:
 
 def _owner_of_cookie(key: bytes, value: bytes) -> str:
     """Of one of before that names no certificate: whom the bookie was called when it was new."""
-    said = decode_cookie(key, value)
-    return said["principal"] or f"bookie/{said['label']}"
+    cookie_values = decode_cookie(key, value)
+    return cookie_values["principal"] or f"bookie/{cookie_values['label']}"
 
 
-def _tell_name(
-    key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
+def _describe_name_change(
+    key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
 ) -> tuple[str, str] | None:
     """A log goes, or gets another name; that one is made is no act of an admin."""
-    if now is None or puts[key] is not None:
+    if stored_value is None or puts[key] is not None:
         return None
-    was = _shown_path(key)
+    old_path = _shown_path(key)
     for other, value in puts.items():
-        if value == now and other.startswith(NAMES):
-            return "rename-log", f"{was} {_shown_path(other)}"
-    return "delete-log", was
+        if value == stored_value and other.startswith(NAME_PREFIX):
+            return "rename-log", f"{old_path} {_shown_path(other)}"
+    return "delete-log", old_path
 
 
-def _tell_loss(
-    key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
+def _describe_loss(
+    key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
 ) -> tuple[str, str] | None:
     """Entries of a ledger are declared lost, or its end is declared."""
     value = puts[key]
-    if value is None or now is None:
+    if value is None or stored_value is None:
         return None
     try:
-        before, after = shapes.read_ledger(key, now), shapes.read_ledger(key, value)
+        before, after = shapes.read_ledger(key, stored_value), shapes.read_ledger(key, value)
     except (CorruptData, UnsupportedFormat):
-        return "replace-record", keys.shown(key)
-    of = f"ledger {after.ledger_id}"
+        return "replace-record", keys.printable_key(key)
+    subject = f"ledger {after.ledger_id}"
     if len(after.lost) > len(before.lost):
-        lost = [one for one in after.lost if one not in before.lost]
-        ranges = ", ".join(f"{one.first}-{one.last}" for one in lost[:LOSSES_SHOWN])
-        return "accept-loss", f"{of} entries {ranges}" + ("…" if lost[LOSSES_SHOWN:] else "")
+        new_losses = [loss for loss in after.lost if loss not in before.lost]
+        ranges = ", ".join(f"{loss.first}-{loss.last}" for loss in new_losses[:SHOWN_LOSSES_MAX])
+        return "accept-loss", f"{subject} entries {ranges}" + (
+            "…" if new_losses[SHOWN_LOSSES_MAX:] else ""
+        )
     if "closed_by" in after.custom and not before.closed:
-        return "accept-loss", f"{of} end {after.last_entry}"
+        return "accept-loss", f"{subject} end {after.last_entry}"
     return None
 
 
-def _tell_log(
-    key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
+def _describe_log_change(
+    key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
 ) -> tuple[str, str] | None:
     """Records of a log are deleted: by a truncation, or with its segments or its state."""
     kind, value = key.split(b"/", 3)[2], puts[key]
-    if kind == b"segment" and now is not None:
+    if kind == b"segment" and stored_value is not None:
         try:
             if value is None:
                 return None  # the line is about the state, which changes in the same transaction
-            SegmentRecord.decode(now)
+            SegmentRecord.decode(stored_value)
         except (CorruptData, UnsupportedFormat):
-            return "replace-record", keys.shown(key)
-    if kind != b"state" or now is None:
+            return "replace-record", keys.printable_key(key)
+    if kind != b"state" or stored_value is None:
         return None
     if value is None:
-        named = any(one.startswith(NAMES) for one in puts)
-        return None if named else ("delete-log", key.split(b"/")[1].decode(errors="replace"))
+        has_name_change = any(other_key.startswith(NAME_PREFIX) for other_key in puts)
+        return (
+            None if has_name_change else ("delete-log", key.split(b"/")[1].decode(errors="replace"))
+        )
     try:
-        before, after = shapes.read_state(now), shapes.read_state(value)
+        before, after = shapes.read_state(stored_value), shapes.read_state(value)
     except (CorruptData, UnsupportedFormat):
         return None
     if after.first_segment > before.first_segment and after.deleting:
@@ -298,14 +328,14 @@ def _tell_log(
     return None
 
 
-def _tell(put: str, deleted: str) -> Told:
+def _describe_as(put_word: str, delete_word: str) -> AuditRule:
     """One word for each; the subject is the rest of the key."""
 
     def tell(
-        key: bytes, puts: Mapping[bytes, bytes | None], now: bytes | None
+        key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
     ) -> tuple[str, str] | None:
-        word = deleted if puts[key] is None else put
-        if not word or (puts[key] is None and now is None):
+        word = delete_word if puts[key] is None else put_word
+        if not word or (puts[key] is None and stored_value is None):
             return None
         return word, key.partition(b"/")[2].decode(errors="replace")
 
@@ -313,121 +343,154 @@ def _tell(put: str, deleted: str) -> Told:
 
 
 def _shown_path(name_key: bytes) -> str:
-    return name_key.removeprefix(NAMES).replace(b"\0", b"/", 1).decode(errors="replace")
+    return name_key.removeprefix(NAME_PREFIX).replace(b"\0", b"/", 1).decode(errors="replace")
 
 
 def _log_class(prefix: bytes, read: int, write: int) -> KeyClass:
-    place, span = _of_log(prefix)
-    return KeyClass(read, write, place, span)
+    scope, span = _log_scope(prefix)
+    return KeyClass(read, write, scope, span)
 
 
-_LOG, _LOG_SPAN = _of_log(b"log/")
-_SEGMENTS = WRITE | JANITOR
-_READERS = KeyClass(READ | BOOKIE | OPERATOR, WRITE | OWN, _of_reader, _LOG_SPAN)
-_OF_LEDGER = WRITE | HOLDER | JANITOR | OPERATOR
-_BOOKIES_OWN = KeyClass(KNOWN, OWN | JANITOR | OPERATOR, _of_bookie, shape=shapes.of_farewell)
-_WRITERS = KeyClass(READ | BOOKIE | OPERATOR, WRITE, _LOG, _LOG_SPAN)
-_REPAIRED = replace(_WRITERS, write=_SEGMENTS)
+_LOG_SCOPE, _LOG_SPAN = _log_scope(b"log/")
+_SEGMENT_WRITERS = WRITE | REPAIR_LEADER
+_READER_KEYS = KeyClass(READ | BOOKIE | OPERATOR, WRITE | OWN, _reader_scope, _LOG_SPAN)
+_LEDGER_WRITERS = WRITE | REPLICA_HOLDER | REPAIR_LEADER | OPERATOR
+_BOOKIE_OWN_KEYS = KeyClass(
+    AUTHENTICATED,
+    OWN | REPAIR_LEADER | OPERATOR,
+    _bookie_scope,
+    repair_rule=shapes.allows_bookie_removal,
+)
+_WRITER_KEYS = KeyClass(READ | BOOKIE | OPERATOR, WRITE, _LOG_SCOPE, _LOG_SPAN)
+_REPAIRED_KEYS = replace(_WRITER_KEYS, write_rights=_SEGMENT_WRITERS)
 
 KEY_CLASSES = KeySpace(
-    by_third={
-        (b"log/", b""): KeyClass(READ | BOOKIE | OPERATOR, 0, _LOG, _LOG_SPAN),
+    by_third_part={
+        (b"log/", b""): KeyClass(READ | BOOKIE | OPERATOR, 0, _LOG_SCOPE, _LOG_SPAN),
         (b"log/", b"state"): KeyClass(
             READ | BOOKIE | OPERATOR,
-            _change_of_state,
-            _LOG,
+            _rights_for_state_change,
+            _LOG_SCOPE,
             _LOG_SPAN,
-            lasting=True,
-            shape=shapes.of_state,
-            form=records.of_state,
+            is_made_once=True,
+            repair_rule=shapes.allows_state_change,
+            change_rule=records.allows_state_change,
         ),
         (b"log/", b"segment"): replace(
-            _REPAIRED,
-            ledger_in=_ledger_of_segment,
-            shape=shapes.of_segment,
-            form=records.of_segment,
+            _REPAIRED_KEYS,
+            referenced_ledger=_ledger_of_segment,
+            repair_rule=shapes.allows_segment_change,
+            change_rule=records.allows_segment_change,
             stage=_stage_of_segment,
         ),
         (b"log/", b"lock"): replace(
-            _WRITERS, leased=True, note=_exactly(len(b"log/") + ID_DIGITS + len(b"/lock"))
+            _WRITER_KEYS,
+            allows_lease=True,
+            is_note=_has_length(len(b"log/") + ID_DIGITS + len(b"/lock")),
         ),
-        (b"log/", b"stamps"): replace(_REPAIRED, shape=shapes.of_stamps, form=records.of_stamps),
-        (b"log/", b"txn"): _WRITERS,
-        (b"log/", b"position"): _READERS,
-        (b"log/", b"reader"): replace(_READERS, leased=True),
-        (b"log/", b"work"): _READERS,
-        (b"log/", b"worker"): replace(_READERS, leased=True),
+        (b"log/", b"stamps"): replace(
+            _REPAIRED_KEYS,
+            repair_rule=shapes.allows_stamps_change,
+            change_rule=records.allows_stamps_change,
+        ),
+        (b"log/", b"txn"): _WRITER_KEYS,
+        (b"log/", b"position"): _READER_KEYS,
+        (b"log/", b"reader"): replace(_READER_KEYS, allows_lease=True),
+        (b"log/", b"work"): _READER_KEYS,
+        (b"log/", b"worker"): replace(_READER_KEYS, allows_lease=True),
     },
-    by_first={
+    by_first_part={
         b"name/": KeyClass(
-            ANY_OF_A_LOG | BOOKIE | PROXY | OPERATOR,
-            _change_of_name,
-            _of_path(1),
-            lasting=True,
-            listed=lambda start: b"name/",
+            ALL_LOG_RIGHTS | BOOKIE | PROXY | OPERATOR,
+            _rights_for_name_change,
+            _path_scope(1),
+            is_made_once=True,
+            listing_prefix=lambda start: b"name/",
         ),
-        GONE_PREFIX: KeyClass(
-            ANY_OF_A_LOG | BOOKIE | PROXY | OPERATOR,
+        DELETED_PREFIX: KeyClass(
+            ALL_LOG_RIGHTS | BOOKIE | PROXY | OPERATOR,
             MANAGE,
-            _of_path(2),
-            listed=_upto(2),
+            _path_scope(2),
+            listing_prefix=_first_parts(2),
         ),
-        UNLINKED_PREFIX: _log_class(UNLINKED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
-        RETIRED_PREFIX: _log_class(RETIRED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
+        STAGED_PREFIX: _log_class(STAGED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENT_WRITERS),
+        REPLACED_PREFIX: _log_class(REPLACED_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENT_WRITERS),
         PURGE_PREFIX: replace(
-            _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENTS),
-            note=_exactly(len(PURGE_PREFIX) + ID_DIGITS),
+            _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENT_WRITERS),
+            is_note=_has_length(len(PURGE_PREFIX) + ID_DIGITS),
         ),
         # A full namespace is emptied by settings, too.
         CONF_PREFIX: replace(
             _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE),
-            each=True,
-            note=_exactly(len(CONF_PREFIX) + ID_DIGITS),
+            filters_by_key=True,
+            is_note=_has_length(len(CONF_PREFIX) + ID_DIGITS),
         ),
-        BIND_PREFIX: KeyClass(KNOWN, MANAGE, _of_path(1), note=lambda key: b"\0" not in key),
+        BIND_PREFIX: KeyClass(
+            AUTHENTICATED, MANAGE, _path_scope(1), is_note=lambda key: b"\0" not in key
+        ),
         keys.LEDGER_PREFIX: KeyClass(
             READ | BOOKIE | OPERATOR,
-            _OF_LEDGER,
-            _of_ledger,
-            shape=shapes.of_ledger,
-            form=records.of_ledger,
+            _LEDGER_WRITERS,
+            _ledger_scope,
+            repair_rule=shapes.allows_ledger_change,
+            change_rule=records.allows_ledger_change,
             stage=_stage_of_ledger,
         ),
-        keys.UNDER_PREFIX: KeyClass(
-            READ | SEES, _OF_LEDGER, _of_ledger, note=_exactly(len(keys.UNDER_PREFIX) + ID_DIGITS)
+        keys.MISSING_RANGES_PREFIX: KeyClass(
+            READ | INTERNAL_READERS,
+            _LEDGER_WRITERS,
+            _ledger_scope,
+            is_note=_has_length(len(keys.MISSING_RANGES_PREFIX) + ID_DIGITS),
         ),
         keys.ON_PREFIX: KeyClass(
-            SEES | WRITE, _OF_LEDGER, _of_copy, note=_any, form=shapes.mirrors
+            INTERNAL_READERS | WRITE,
+            _LEDGER_WRITERS,
+            _copy_scope,
+            is_note=_any_key,
+            change_rule=shapes.allows_index_change,
         ),
         keys.DELETE_PREFIX: KeyClass(
-            SEES | WRITE, _OF_LEDGER | OWN, _of_copy, note=_any, form=shapes.mirrors
+            INTERNAL_READERS | WRITE,
+            _LEDGER_WRITERS | OWN,
+            _copy_scope,
+            is_note=_any_key,
+            change_rule=shapes.allows_index_change,
         ),
-        keys.MOVE_PREFIX: KeyClass(SEES, _change_of_move, _of_copy, note=_any),
-        keys.BOOKIE_PREFIX: KeyClass(KNOWN, _told_by_itself, _of_bookie, leased=True),
+        keys.MOVE_PREFIX: KeyClass(
+            INTERNAL_READERS, _rights_for_move_change, _copy_scope, is_note=_any_key
+        ),
+        keys.BOOKIE_PREFIX: KeyClass(
+            AUTHENTICATED, _rights_for_registration, _bookie_scope, allows_lease=True
+        ),
         keys.COOKIE_PREFIX: KeyClass(
-            KNOWN, _change_of_cookie, _of_bookie, shape=shapes.of_farewell
+            AUTHENTICATED,
+            _rights_for_cookie_change,
+            _bookie_scope,
+            repair_rule=shapes.allows_bookie_removal,
         ),
-        b"seen/": _BOOKIES_OWN,
-        keys.LEAVING_PREFIX: _BOOKIES_OWN,
-        keys.SCRUB_PREFIX: replace(_BOOKIES_OWN, shape=None),
-        PROXIES: KeyClass(KNOWN, PROXY, lambda key: NOWHERE, leased=True),
-        ENDED_PREFIX[: ENDED_PREFIX.find(b"/") + 1]: KeyClass(BOOKIE | PROXY | ADMIN | OPERATOR, 0),
+        b"seen/": _BOOKIE_OWN_KEYS,
+        keys.LEAVING_PREFIX: _BOOKIE_OWN_KEYS,
+        keys.SCRUB_PREFIX: replace(_BOOKIE_OWN_KEYS, repair_rule=None),
+        PROXIES: KeyClass(AUTHENTICATED, PROXY, lambda key: NO_SCOPE, allows_lease=True),
+        REVOKED_PREFIX[: REVOKED_PREFIX.find(b"/") + 1]: KeyClass(
+            BOOKIE | PROXY | ADMIN | OPERATOR, 0
+        ),
         AUDIT_PREFIX: KeyClass(ADMIN | OPERATOR, 0),
         b"secret/": KeyClass(0, 0),
     },
-    whole={
-        b"\0": KeyClass(KNOWN, 0),
-        b"cluster": KeyClass(KNOWN, 0),
-        keys.NEXT_LEDGER: KeyClass(KNOWN, _next_ids, lasting=True),
-        keys.PLACEMENT: KeyClass(KNOWN, OPERATOR),
-        CLOCK_KEY: KeyClass(KNOWN, JANITOR),
-        RESTORES: KeyClass(KNOWN, OPERATOR),
-        HOLD: KeyClass(KNOWN, OPERATOR),
-        ELECTION_KEY: KeyClass(KNOWN, BOOKIE, held=True, leased=True),
+    single_keys={
+        b"\0": KeyClass(AUTHENTICATED, 0),
+        b"cluster": KeyClass(AUTHENTICATED, 0),
+        keys.NEXT_LEDGER: KeyClass(AUTHENTICATED, _rights_for_next_id, is_made_once=True),
+        keys.PLACEMENT: KeyClass(AUTHENTICATED, OPERATOR),
+        CLOCK_KEY: KeyClass(AUTHENTICATED, REPAIR_LEADER),
+        RESTORES: KeyClass(AUTHENTICATED, OPERATOR),
+        HOLD: KeyClass(AUTHENTICATED, OPERATOR),
+        ELECTION_KEY: KeyClass(AUTHENTICATED, BOOKIE, lease_protected=True, allows_lease=True),
         MODE_KEY: KeyClass(EVERYBODY, 0),
     },
-    janitor=ELECTION_KEY,
-    clock=CLOCK_KEY,
+    janitor_key=ELECTION_KEY,
+    clock_key=CLOCK_KEY,
     clock_ms=decode_clock,
     clock_step_ms=STEP_MAX_MS,
     log_of_ledger=_log_of_ledger,
@@ -435,15 +498,15 @@ KEY_CLASSES = KeySpace(
     bookies_of_ledger=_bookies_of_ledger,
     is_closed=_is_closed,
     owner_of_cookie=_owner_of_cookie,
-    often=frozenset({TRUNCATE}),
-    told={
-        NAMES: _tell_name,
-        keys.LEDGER_PREFIX: _tell_loss,
-        b"log/": _tell_log,
-        keys.LEAVING_PREFIX: _tell("decommission", "recommission"),
-        keys.COOKIE_PREFIX: _tell("", "forget-bookie"),
-        b"conf/": _tell("set", "unset"),
-        b"gc/": _tell("hold-deletions", "resume-deletions"),
+    repeated_actions=frozenset({TRUNCATE}),
+    audit_rules={
+        NAME_PREFIX: _describe_name_change,
+        keys.LEDGER_PREFIX: _describe_loss,
+        b"log/": _describe_log_change,
+        keys.LEAVING_PREFIX: _describe_as("decommission", "recommission"),
+        keys.COOKIE_PREFIX: _describe_as("", "forget-bookie"),
+        b"conf/": _describe_as("set", "unset"),
+        b"gc/": _describe_as("hold-deletions", "resume-deletions"),
     },
 )
-assert TRUST_PREFIX in KEY_CLASSES.by_first, "who may do what is in the table like all else"
+assert ACL_PREFIX in KEY_CLASSES.by_first_part, "who may do what is in the table like all else"

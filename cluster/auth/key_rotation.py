@@ -15,16 +15,16 @@ from ...metadata.client.metadata_client import MetadataClient
 from ...runtime.interfaces.errors import DistributedLogError
 from ..status.cluster_overview import bookies
 
-ASK_S = 2.0
-AGAIN_S = 0.5
+QUERY_S = 2.0
+POLL_S = 0.5
 
 
-async def rotate(
+async def rotate_secrets(
     metadata: MetadataClient,
     pool: BookiePool,
     *,
     timeout_s: float,
-    note: Callable[[Sequence[str]], None],
+    on_waiting: Callable[[Sequence[str]], None],
 ) -> tuple[int, list[str]]:
     """Rotate, and wait until each live bookie checks by it: its number, and whom it waited for in vain.
 
@@ -33,44 +33,50 @@ async def rotate(
     """
     generation = await metadata.rotate_secrets("ledgers")
     deadline = trio.current_time() + timeout_s
-    told: list[str] = []
+    reported: list[str] = []
     while True:
         try:
-            behind = await bookies_behind(metadata, pool, generation)
+            bookies_waited_for = await bookies_behind(metadata, pool, generation)
         except DistributedLogError as error:
-            behind = [f"all bookies ({error})"]
-        if not behind or trio.current_time() + AGAIN_S >= deadline:
-            return generation, behind
-        if behind != told:
-            told = behind
-            note(behind)
-        await trio.sleep(AGAIN_S)
+            bookies_waited_for = [f"all bookies ({error})"]
+        if not bookies_waited_for or trio.current_time() + POLL_S >= deadline:
+            return generation, bookies_waited_for
+        if bookies_waited_for != reported:
+            reported = bookies_waited_for
+            on_waiting(bookies_waited_for)
+        await trio.sleep(POLL_S)
 
 
 async def bookies_behind(metadata: MetadataClient, pool: BookiePool, generation: int) -> list[str]:
     """The bookies that do not check by that generation yet, each with what is known of it."""
     # One that is down asks before it serves anybody.
     rows = [row for row in await bookies(metadata, metadata.listener) if row["address"] is not None]
-    why: list[str] = [""] * len(rows)
+    reasons: list[str] = [""] * len(rows)
 
     async def ask(number: int, bookie: str) -> None:
         client = pool.get(bookie)
-        why[number] = "no connection" if client is None else await _why_behind(client, generation)
+        reasons[number] = (
+            "no connection" if client is None else await _behind_reason(client, generation)
+        )
 
     async with (
         trio.open_nursery() as nursery
-    ):  # all at once: one that hangs costs `ASK_S`, and so do ten
+    ):  # all at once: one that hangs costs `QUERY_S`, and so do ten
         for number, row in enumerate(rows):
             nursery.start_soon(ask, number, row["id"])
-    return [f"{row['label']} ({said})" for row, said in zip(rows, why, strict=True) if said]
+    return [
+        f"{row['label']} ({reason})" for row, reason in zip(rows, reasons, strict=True) if reason
+    ]
 
 
-async def _why_behind(client: BookieClient, generation: int) -> str:
+async def _behind_reason(client: BookieClient, generation: int) -> str:
     """ "": it checks by that one."""
     try:
-        said = (await client.info(ASK_S)).get("trust_generation")
+        bookie_generation = (await client.info(QUERY_S)).get("trust_generation")
     except DistributedLogError as error:
         return str(error)
-    if isinstance(said, int) and said >= generation:
+    if isinstance(bookie_generation, int) and bookie_generation >= generation:
         return ""
-    return f"checks by generation {said if isinstance(said, int) else '?'}"
+    return (
+        f"checks by generation {bookie_generation if isinstance(bookie_generation, int) else '?'}"
+    )

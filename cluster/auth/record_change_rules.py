@@ -28,38 +28,38 @@ from ...log.model.log_keys import decode_log_id, segment_key, state_key
 from ...log.model.log_state import LogState
 from ...log.model.segment_expiry import Stamps
 from ...log.model.segment_record import SegmentRecord
-from ...metadata.auth.key_space import Change
-from ...metadata.model.rights import HOLDER, JANITOR, MANAGE, OPERATOR
+from ...metadata.auth.key_space import KeyChange
+from ...metadata.model.rights import MANAGE, OPERATOR, REPAIR_LEADER, REPLICA_HOLDER
 from ...metadata.model.transaction import OPERATIONS_MAX
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from .bookie_change_rules import (
     ID_AT,
-    PLACE,
-    is_nobodys,
+    LOCATION_FIELDS,
+    differ_only_in,
+    is_unreferenced,
     last_below,
     read_ledger,
     read_state,
-    same_but,
 )
 
-ENDING = (
+CLOSE_FIELDS = (
     *("closed", "closed_ms", "first_txid", "last_txid", "records", "size_bytes", "last_entry"),
     *("last_user_entry", "last_slot", "start_sequence_id", "bytes_before", "time_floor_ms"),
     "last_time_ms",
 )
 """Fields of a segment's record that its close fills in."""
-NEVER_BACK = (
-    *("first_segment", "open_from", "last_segment", "truncated_to", "sealed", "deleting"),
-    *("unordered_once", "writer_format", "producers"),
+MONOTONIC_FIELDS = (
+    *("first_segment", "first_open_segment", "last_segment", "truncated_to", "sealed", "deleting"),
+    *("had_unordered_txids", "writer_format", "producer_snapshot_segment"),
 )
 """Fields of a log's state that only grow."""
-TOTALS = ("next_sequence_id", "last_txid", "time_ms", "bytes_total", "last_dlsn")
+TOTAL_FIELDS = ("next_sequence_id", "last_txid", "time_ms", "bytes_total", "last_dlsn")
 """Fields of a log's state that sum up its closed segments."""
 
 Record = TypeVar("Record")
 
 
-def _read(decode: Callable[[], Record]) -> Record | None:
+def _try_decode(decode: Callable[[], Record]) -> Record | None:
     """The record; None if it is corrupt, or of a newer version."""
     try:
         return decode()
@@ -70,17 +70,17 @@ def _read(decode: Callable[[], Record]) -> Record | None:
 # --- ledgers --------------------------------------------------------------------------------------
 
 
-def of_ledger(change: Change) -> bool:
+def allows_ledger_change(change: KeyChange) -> bool:
     """A ledger's record."""
-    if not change.pinned(change.key):
+    if not change.is_pinned(change.key):
         return False
     if change.before is None:
         if change.after is None:
             return True
-        made = read_ledger(change.key, change.after)
-        return made.state is LedgerState.OPEN and not _is_declared(made)
+        created = read_ledger(change.key, change.after)
+        return created.state is LedgerState.OPEN and not _has_declared_loss(created)
     stored = change.before
-    before = _read(lambda: read_ledger(change.key, stored))
+    before = _try_decode(lambda: read_ledger(change.key, stored))
     if before is None:
         return bool(change.rights & (MANAGE | OPERATOR))
     if change.after is None:
@@ -93,40 +93,48 @@ def of_ledger(change: Change) -> bool:
     if before.state is LedgerState.DELETING:
         return False
     if before.closed:
-        return after.closed and _is_of_a_closed_one(change, before, after)
-    return _is_of_an_open_one(change, before, after)
+        return after.closed and _is_closed_ledger_change(change, before, after)
+    return _is_open_ledger_change(change, before, after)
 
 
-def _is_declared(ledger: LedgerMetadata) -> bool:
+def _has_declared_loss(ledger: LedgerMetadata) -> bool:
     """Was its end declared, or the loss of entries?"""
     return bool(ledger.lost) or "closed_by" in ledger.custom
 
 
-def _is_deletion(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
+def _is_deletion(change: KeyChange, before: LedgerMetadata, after: LedgerMetadata) -> bool:
     """Does no segment refer to it any more? Writers may delete only ledgers that were never linked."""
     if before.state is LedgerState.DELETING or after.owner is not None:
         return False
     staged = before.owner is None
     return (
-        same_but(before, after, "state", "owner")
-        and (staged or bool(change.rights & (MANAGE | JANITOR | OPERATOR)))
-        and is_nobodys(change, before)
+        differ_only_in(before, after, "state", "owner")
+        and (staged or bool(change.rights & (MANAGE | REPAIR_LEADER | OPERATOR)))
+        and is_unreferenced(change, before)
     )
 
 
-def _is_of_an_open_one(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
+def _is_open_ledger_change(
+    change: KeyChange, before: LedgerMetadata, after: LedgerMetadata
+) -> bool:
     """Another last ensemble, the mark of a recovery, or the close."""
     if before.state is LedgerState.IN_RECOVERY and after.state is LedgerState.OPEN:
         return False
     if after.owner != before.owner or not _keeps_ensembles(before, after):
         return False
     if not after.closed:
-        moved = after.state is LedgerState.OPEN  # only its writer changes ensembles (inv. 10)
-        return same_but(before, after, "state", *(("ensembles",) if moved else ()))
-    if _is_declared(after) and not change.rights & (MANAGE | OPERATOR):
+        may_change_ensembles = (
+            after.state is LedgerState.OPEN
+        )  # only its writer changes ensembles (inv. 10)
+        return differ_only_in(
+            before, after, "state", *(("ensembles",) if may_change_ensembles else ())
+        )
+    if _has_declared_loss(after) and not change.rights & (MANAGE | OPERATOR):
         return False
     return (
-        same_but(before, after, "state", "last_entry", "length", "ensembles", "custom", "format")
+        differ_only_in(
+            before, after, "state", "last_entry", "length", "ensembles", "custom", "format"
+        )
         and before.custom.items() <= after.custom.items()
         and after.last_entry is not None
         # All entries before the last ensemble were confirmed when that one began.
@@ -144,97 +152,108 @@ def _keeps_ensembles(before: LedgerMetadata, after: LedgerMetadata) -> bool:
     )
 
 
-def _is_of_a_closed_one(change: Change, before: LedgerMetadata, after: LedgerMetadata) -> bool:
+def _is_closed_ledger_change(
+    change: KeyChange, before: LedgerMetadata, after: LedgerMetadata
+) -> bool:
     """A link, a declared loss, or another bookie in the place of one: its end and its key stay."""
-    if not same_but(before, after, "owner", "lost", "ensembles", "format"):
+    if not differ_only_in(before, after, "owner", "lost", "ensembles", "format"):
         return False
     if after.owner != before.owner and (before.owner is not None or not _is_linked(change, after)):
         return False
     if after.lost != before.lost:
-        added = set(after.lost) >= set(before.lost)
-        if not added or not change.rights & (MANAGE | OPERATOR):
+        is_addition = set(after.lost) >= set(before.lost)
+        if not is_addition or not change.rights & (MANAGE | OPERATOR):
             return False
     if after.ensembles != before.ensembles:
-        same = [one.first_entry for one in before.ensembles] == [
-            one.first_entry for one in after.ensembles
+        same_ranges = [fragment.first_entry for fragment in before.ensembles] == [
+            fragment.first_entry for fragment in after.ensembles
         ]
-        return same and bool(change.rights & (HOLDER | JANITOR | OPERATOR))
+        return same_ranges and bool(change.rights & (REPLICA_HOLDER | REPAIR_LEADER | OPERATOR))
     return True
 
 
-def _is_linked(change: Change, ledger: LedgerMetadata) -> bool:
+def _is_linked(change: KeyChange, ledger: LedgerMetadata) -> bool:
     """Does the segment that it names as its owner refer to it?"""
     assert ledger.owner is not None, "only an owner is linked to"
-    named = change.then(segment_key(*ledger.owner))
-    return named is not None and SegmentRecord.decode(named).ledger_id == ledger.ledger_id
+    segment_value = change.value_after(segment_key(*ledger.owner))
+    return (
+        segment_value is not None
+        and SegmentRecord.decode(segment_value).ledger_id == ledger.ledger_id
+    )
 
 
 # --- logs -----------------------------------------------------------------------------------------
 
 
-def of_state(change: Change) -> bool:
+def allows_state_change(change: KeyChange) -> bool:
     """A log's state. `cluster_key_space.py` lists the changes that need more than the right to write."""
-    if not change.pinned(change.key):
+    if not change.is_pinned(change.key):
         return False
     if change.before is None:
         return True
     stored = change.before
-    before = _read(lambda: read_state(stored))
+    before = _try_decode(lambda: read_state(stored))
     if change.after is None:
         return before is None or before.deleting
     if before is None:
         return False
     after = read_state(change.after)
-    return _is_later(before, after) and _goes_with_segments(change, before, after)
+    return _is_monotonic(before, after) and _matches_segments(change, before, after)
 
 
-def _is_later(before: LogState, after: LogState) -> bool:
+def _is_monotonic(before: LogState, after: LogState) -> bool:
     """Does no field decrease that must not?"""
-    cut = after.truncated_to != before.truncated_to
+    is_truncated = after.truncated_to != before.truncated_to
     return (
         (after.log_id, after.created_ms, after.incarnation)
         == (before.log_id, before.created_ms, before.incarnation)
         and after.epoch in (before.epoch, before.epoch + 1)
-        and all(getattr(before, name) <= getattr(after, name) for name in NEVER_BACK)
-        and after.producers < after.open_from
-        and (cut or after.truncated_sequence_id == before.truncated_sequence_id)
-        and (not cut or after.truncated_to <= DLSN(after.last_segment + 1, 0, 0))
+        and all(getattr(before, name) <= getattr(after, name) for name in MONOTONIC_FIELDS)
+        and after.producer_snapshot_segment < after.first_open_segment
+        and (is_truncated or after.truncated_sequence_id == before.truncated_sequence_id)
+        and (not is_truncated or after.truncated_to <= DLSN(after.last_segment + 1, 0, 0))
         and (after.end == before.end or (before.end is None and after.deleting))
     )
 
 
-def _goes_with_segments(change: Change, before: LogState, after: LogState) -> bool:
+def _matches_segments(change: KeyChange, before: LogState, after: LogState) -> bool:
     """Are the segments that it counts there, and do its totals follow from those that are closed?"""
 
     def segment(number: int) -> bytes | None:
-        return change.then(segment_key(before.log_id, number))
+        return change.value_after(segment_key(before.log_id, number))
 
     steps = (
         after.first_segment - before.first_segment,
-        after.open_from - before.open_from,
+        after.first_open_segment - before.first_open_segment,
         after.last_segment - before.last_segment,
     )
     if max(steps) > OPERATIONS_MAX:
         return False
     if steps[0] and not before.deleting and after.first_segment > last_below(change, before) + 1:
         return False
-    if any(segment(n) is not None for n in range(before.first_segment, after.first_segment)):
+    if any(
+        segment(segment_number) is not None
+        for segment_number in range(before.first_segment, after.first_segment)
+    ):
         return False
-    if any(segment(n) is None for n in range(before.last_segment + 1, after.last_segment + 1)):
+    if any(
+        segment(segment_number) is None
+        for segment_number in range(before.last_segment + 1, after.last_segment + 1)
+    ):
         return False
     expected = before
-    if after.first_segment > before.open_from:  # deleted with a segment in progress
-        if after.open_from != after.first_segment:
+    if after.first_segment > before.first_open_segment:  # deleted with a segment in progress
+        if after.first_open_segment != after.first_segment:
             return False
     else:
-        for number in range(before.open_from, after.open_from):
+        for number in range(before.first_open_segment, after.first_open_segment):
             value = segment(number)
             record = None if value is None else SegmentRecord.decode(value)
             if record is None or not record.closed or not _follows(record, expected):
                 return False
             last = max(expected.last_segment, number)
-            expected = replace(expected, last_segment=last).with_closed(number, record.added)
-    return all(getattr(expected, name) == getattr(after, name) for name in TOTALS)
+            expected = replace(expected, last_segment=last).with_closed(number, record.totals)
+    return all(getattr(expected, name) == getattr(after, name) for name in TOTAL_FIELDS)
 
 
 def _follows(record: SegmentRecord, state: LogState) -> bool:
@@ -244,30 +263,33 @@ def _follows(record: SegmentRecord, state: LogState) -> bool:
     )
 
 
-def of_segment(change: Change) -> bool:
+def allows_segment_change(change: KeyChange) -> bool:
     """A segment's record. It changes together with the log's state, which lists the segments."""
     log_id = decode_log_id(change.key[ID_AT])
     number = int(change.key.rpartition(b"/")[2], 16)
-    at = state_key(log_id)
-    now, then = change.look(at), change.then(at)
+    state_at = state_key(log_id)
+    stored_state, new_state = change.current_value(state_at), change.value_after(state_at)
     if change.before is None and change.after is None:
         return True
-    if now is None or not change.pinned(at):
-        return now is None and change.after is None  # left by a log that was deleted
+    if stored_state is None or not change.is_pinned(state_at):
+        return stored_state is None and change.after is None  # left by a log that was deleted
     if change.after is None:
-        if not change.rights & (MANAGE | JANITOR):
+        if not change.rights & (MANAGE | REPAIR_LEADER):
             return False
-        return then is None or number < read_state(then).first_segment
-    if then is None:
+        return new_state is None or number < read_state(new_state).first_segment
+    if new_state is None:
         return False
-    was, is_ = read_state(now), read_state(then)
+    state_before, state_after = read_state(stored_state), read_state(new_state)
     after = SegmentRecord.decode(change.after)
     if after.segment != number:
         return False
     if change.before is None:
-        return was.last_segment < number <= is_.last_segment and _is_new(change, is_, after)
+        return (
+            state_before.last_segment < number <= state_after.last_segment
+            and _is_allowed_new_segment(change, state_after, after)
+        )
     stored = change.before
-    before = _read(lambda: SegmentRecord.decode(stored))
+    before = _try_decode(lambda: SegmentRecord.decode(stored))
     if before is None:
         return bool(change.rights & MANAGE)
     if before == after:
@@ -275,35 +297,35 @@ def of_segment(change: Change) -> bool:
     if before.closed:
         return _is_merge(change, log_id, before, after)
     if not after.closed:
-        return after == before.numbered(is_)
+        return after == before.with_start(state_after)
     return (
-        same_but(before, after, *ENDING)
-        and was.open_from <= number < is_.open_from
+        differ_only_in(before, after, *CLOSE_FIELDS)
+        and state_before.first_open_segment <= number < state_after.first_open_segment
         and _ends_with_its_ledger(change, log_id, after)
     )
 
 
-def _ledger_of(change: Change, segment: SegmentRecord) -> LedgerMetadata | None:
+def _ledger_of(change: KeyChange, segment: SegmentRecord) -> LedgerMetadata | None:
     key = keys.ledger_key(segment.ledger_id)
-    value = change.then(key)
+    value = change.value_after(key)
     return None if value is None else read_ledger(key, value)
 
 
-def _is_new(change: Change, state: LogState, segment: SegmentRecord) -> bool:
+def _is_allowed_new_segment(change: KeyChange, state: LogState, segment: SegmentRecord) -> bool:
     """A segment that is added: in progress with an open ledger, or linked."""
     if segment.closed:
-        linked = segment.segment < state.open_from
-        return linked and _ends_with_its_ledger(change, state.log_id, segment)
+        is_linked = segment.segment < state.first_open_segment
+        return is_linked and _ends_with_its_ledger(change, state.log_id, segment)
     ledger = _ledger_of(change, segment)
     return (
-        segment.segment >= state.open_from
+        segment.segment >= state.first_open_segment
         and ledger is not None
         and ledger.state is LedgerState.OPEN
         and ledger.owner == (state.log_id, segment.segment)
     )
 
 
-def _ends_with_its_ledger(change: Change, log_id: int, segment: SegmentRecord) -> bool:
+def _ends_with_its_ledger(change: KeyChange, log_id: int, segment: SegmentRecord) -> bool:
     """Is its ledger closed, its own, and as long? A shorter segment would hide acknowledged records."""
     ledger = _ledger_of(change, segment)
     return (
@@ -311,13 +333,15 @@ def _ends_with_its_ledger(change: Change, log_id: int, segment: SegmentRecord) -
         and ledger.closed
         and ledger.owner == (log_id, segment.segment)
         and ledger.last_entry == segment.last_entry
-        and not segment.shared
+        and not segment.shares_ledger
     )
 
 
-def _is_merge(change: Change, log_id: int, before: SegmentRecord, after: SegmentRecord) -> bool:
+def _is_merge(change: KeyChange, log_id: int, before: SegmentRecord, after: SegmentRecord) -> bool:
     """Only the ledger of a closed segment changes, for a closed one of the same log that is long enough."""
-    if not change.rights & (MANAGE | JANITOR) or not same_but(before, after, *PLACE):
+    if not change.rights & (MANAGE | REPAIR_LEADER) or not differ_only_in(
+        before, after, *LOCATION_FIELDS
+    ):
         return False
     ledger = _ledger_of(change, after)
     return (
@@ -325,16 +349,16 @@ def _is_merge(change: Change, log_id: int, before: SegmentRecord, after: Segment
         and ledger.closed
         and ledger.owner is not None
         and ledger.owner[0] == log_id == ledger.incarnation
-        and after.shared
+        and after.shares_ledger
         and ledger.last_entry is not None
         and after.base_entry + after.last_entry <= ledger.last_entry
     )
 
 
-def of_stamps(change: Change) -> bool:
+def allows_stamps_change(change: KeyChange) -> bool:
     """The times of closes. Retention decides from them, so only the bookie that runs it writes them."""
-    if change.rights & JANITOR or change.after == change.before:
+    if change.rights & REPAIR_LEADER or change.after == change.before:
         return True
     if change.after is None:
-        return change.then(state_key(decode_log_id(change.key[ID_AT]))) is None
+        return change.value_after(state_key(decode_log_id(change.key[ID_AT]))) is None
     return change.before is None and Stamps.decode(change.after) == Stamps()

@@ -27,7 +27,7 @@ from ...runtime.protocol.tokens import read_token
 from ...runtime.schedule.work_failures import WorkFailures
 from .token_attempts import TokenAttempt, TokenAttempts
 
-SESSIONS_OF_A_USER = 8
+SESSIONS_PER_USER_MAX = 8
 """Tokens of one user that are kept at a time: its others wait, and nobody else."""
 REFUSED_S = 5.0
 """So long a token that was refused is refused without another question."""
@@ -36,52 +36,52 @@ SWEEP_S = 1.0
 
 log = get_logger("distributedlog.cluster")
 
-Opened = TypeVar("Opened")
+Resource = TypeVar("Resource")
 
 
-class TokenSession(Generic[Opened]):
+class TokenSession(Generic[Resource]):
     """Of one token. Whoever entered it leaves it."""
 
     def __init__(self, digest: bytes, token: bytes) -> None:
         self.user = read_token(token).user
-        """As the cluster has said, once it is `opened`."""
+        """As the cluster has said, once it is `resource`."""
         self._digest = digest
         self._token = token
-        self._opened: Opened | None = None
+        self._resource: Resource | None = None
         self._error: DistributedLogError | None = None
         self._ready = trio.Event()
-        self._over = trio.Event()
+        self._ended = trio.Event()
         self._scope = trio.CancelScope()
-        self._users = 0
+        self._user_count = 0
         self._used_at = trio.current_time()
-        self._dropped = False
+        self._is_dropped = False
 
     @property
-    def opened(self) -> Opened:
+    def resource(self) -> Resource:
         """What was opened for it."""
-        assert self._opened is not None, "who has entered it has it"
-        return self._opened
+        assert self._resource is not None, "who has entered it has it"
+        return self._resource
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Nothing is done in it any more by who entered it."""
-        self._users -= 1
+        self._user_count -= 1
         self._used_at = trio.current_time()
-        if self._dropped and not self._users:
-            self._over.set()
+        if self._is_dropped and not self._user_count:
+            self._ended.set()
 
     def _end(self) -> None:
         """It ends; while it is being opened, at once."""
-        self._over.set()
+        self._ended.set()
         if not self._ready.is_set():
             self._scope.cancel()
 
 
-class TokenSessions(Generic[Opened]):
+class TokenSessions(Generic[Resource]):
     """Those of one door. `run` must be running."""
 
     def __init__(
         self,
-        open_: Callable[[bytes], AbstractAsyncContextManager[Opened]],
+        open_: Callable[[bytes], AbstractAsyncContextManager[Resource]],
         *,
         sessions_max: int,
         waiting_max: int,
@@ -96,140 +96,145 @@ class TokenSessions(Generic[Opened]):
         self._waiting_max = waiting_max
         self._waiting = 0
         self._idle_s = idle_s
-        self._found: dict[bytes, TokenSession[Opened]] = {}
-        self._serving: set[TokenSession[Opened]] = set()
+        self._sessions: dict[bytes, TokenSession[Resource]] = {}
+        self._running_sessions: set[TokenSession[Resource]] = set()
         """Those, and those that are not found any more and have not ended."""
-        self._refused: dict[bytes, tuple[float, DistributedLogError]] = {}
+        self._rejected_tokens: dict[bytes, tuple[float, DistributedLogError]] = {}
         """Of tokens that were refused lately: until when that is said again, and what."""
         self._attempts = TokenAttempts()
         self._nursery: trio.Nursery | None = None
-        self.refused = 0
+        self.rejected_count = 0
         """Tokens that the cluster did not take, since the start."""
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._sessions)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """End what nobody uses, until cancelled; then all, in order."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             try:
-                await WorkFailures().keep("the end of idle sessions of users", self._sweep)
+                await WorkFailures().keep_running(
+                    "the end of idle sessions of users", self._end_idle
+                )
             finally:
-                for session in list(self._serving):
-                    self._forget(session)
+                for session in list(self._running_sessions):
+                    self._discard(session)
 
-    async def _sweep(self) -> None:
+    async def _end_idle(self) -> None:
         while True:
             await trio.sleep(SWEEP_S)
-            since = trio.current_time() - self._idle_s
-            for session in list(self._found.values()):
-                if not session._users and session._used_at <= since:
-                    self._forget(session)
+            idle_since = trio.current_time() - self._idle_s
+            for session in list(self._sessions.values()):
+                if not session._user_count and session._used_at <= idle_since:
+                    self._discard(session)
 
-    async def enter(self, token: bytes, address: str) -> TokenSession[Opened]:
+    async def acquire(self, token: bytes, address: str) -> TokenSession[Resource]:
         """The session of a token that somebody at that address has shown.
 
         Raises `NotAuthenticated` and what else keeps it from being opened, and `TooBusy`: later, perhaps.
         """
         digest = sha256(token).digest()
-        session, waits = self._found.get(digest), 0
+        session, added_waiters = self._sessions.get(digest), 0
         if session is None:
-            session = self._begin(digest, token, address)
+            session = self._start_session(digest, token, address)
         elif not session._ready.is_set():
             # Each has a place of the door: while a quorum is away, one forged token could have them all.
             if self._waiting >= self._waiting_max:
                 raise TooBusy(
                     f"{self._waiting} wait here for what the cluster says of their tokens"
                 )
-            waits = 1
-        session._users += 1
-        self._waiting += waits
+            added_waiters = 1
+        session._user_count += 1
+        self._waiting += added_waiters
         try:
             await session._ready.wait()
             if session._error is not None:
                 raise session._error.again()
         except BaseException:
-            session.leave()
+            session.release()
             raise
         finally:
-            self._waiting -= waits
+            self._waiting -= added_waiters
         return session
 
-    def drop(self, session: TokenSession[Opened]) -> None:
+    def revoke(self, session: TokenSession[Resource]) -> None:
         """The cluster takes its token no more: who comes with it next is looked at anew."""
-        session._dropped = True
-        if self._found.get(session._digest) is session:
-            del self._found[session._digest]
-        if not session._users:
-            session._over.set()
+        session._is_dropped = True
+        if self._sessions.get(session._digest) is session:
+            del self._sessions[session._digest]
+        if not session._user_count:
+            session._ended.set()
 
-    def _begin(self, digest: bytes, token: bytes, address: str) -> TokenSession[Opened]:
+    def _start_session(self, digest: bytes, token: bytes, address: str) -> TokenSession[Resource]:
         now = trio.current_time()
-        until, error = self._refused.get(digest, (0.0, None))
-        if error is not None and now < until:
+        rejected_until, error = self._rejected_tokens.get(digest, (0.0, None))
+        if error is not None and now < rejected_until:
             raise error.again()
-        session = TokenSession[Opened](digest, token)  # what is no token ends here
+        session = TokenSession[Resource](digest, token)  # what is no token ends here
         if self._nursery is None:
             raise TooBusy("it is just starting")
         attempt = self._attempts.begin(address, now)
-        self._found[digest] = session
-        self._serving.add(session)
-        self._nursery.start_soon(self._serve, session, attempt)
+        self._sessions[digest] = session
+        self._running_sessions.add(session)
+        self._nursery.start_soon(self._run_session, session, attempt)
         return session
 
-    async def _serve(self, session: TokenSession[Opened], attempt: TokenAttempt) -> None:
-        tried = True
+    async def _run_session(self, session: TokenSession[Resource], attempt: TokenAttempt) -> None:
+        is_attempt_open = True
         try:
             with session._scope:
-                async with self._open(session._token) as opened:
-                    self._attempts.end(attempt, refused=False)
-                    tried = False
-                    session._error = self._crowded(session)
+                async with self._open(session._token) as resource:
+                    self._attempts.end(attempt, is_rejected=False)
+                    is_attempt_open = False
+                    session._error = self._make_space(session)
                     if session._error is None:
-                        session._opened = opened
+                        session._resource = resource
                         session._scope.shield = True  # from now on it ends when told, and in order
                         session._ready.set()
-                        await session._over.wait()
+                        await session._ended.wait()
         except DistributedLogError as error:
             session._error = error
         except Exception as error:
             log.exception("a session of a user")  # is this one's end, and not the door's
             session._error = InternalError(f"a session ended: {type(error).__name__}")
         finally:
-            refused = isinstance(session._error, NotAuthenticated)
-            if tried:
-                self._attempts.end(attempt, refused=refused)
-                self._note(session, refused)
+            is_rejected = isinstance(session._error, NotAuthenticated)
+            if is_attempt_open:
+                self._attempts.end(attempt, is_rejected=is_rejected)
+                self._remember_rejection(session, is_rejected)
             session._error = session._error or TooBusy("the session has just ended: ask again")
-            self._forget(session)
-            self._serving.discard(session)
+            self._discard(session)
+            self._running_sessions.discard(session)
             session._ready.set()
 
-    def _note(self, session: TokenSession[Opened], refused: bool) -> None:
-        if not refused:
+    def _remember_rejection(self, session: TokenSession[Resource], is_rejected: bool) -> None:
+        if not is_rejected:
             return
         assert session._error is not None, "it was refused by something"
-        self.refused += 1
-        self._refused.pop(session._digest, None)
-        self._refused[session._digest] = trio.current_time() + REFUSED_S, session._error
-        if len(self._refused) > REFUSED_MAX:
-            del self._refused[next(iter(self._refused))]
+        self.rejected_count += 1
+        self._rejected_tokens.pop(session._digest, None)
+        self._rejected_tokens[session._digest] = trio.current_time() + REFUSED_S, session._error
+        if len(self._rejected_tokens) > REFUSED_MAX:
+            del self._rejected_tokens[next(iter(self._rejected_tokens))]
 
-    def _crowded(self, session: TokenSession[Opened]) -> TooBusy | None:
+    def _make_space(self, session: TokenSession[Resource]) -> TooBusy | None:
         """Is there no room for one more, whose token was taken? Only now is it known whose it is."""
-        there = [one for one in self._found.values() if one._opened is not None]
-        own = [one for one in there if one.user == session.user]
-        for crowd, most in ((own, SESSIONS_OF_A_USER), (there, self._sessions_max)):
-            if len(crowd) < most:
+        open_sessions = [other for other in self._sessions.values() if other._resource is not None]
+        user_sessions = [other for other in open_sessions if other.user == session.user]
+        for sessions, sessions_max in (
+            (user_sessions, SESSIONS_PER_USER_MAX),
+            (open_sessions, self._sessions_max),
+        ):
+            if len(sessions) < sessions_max:
                 continue
-            idle = [one for one in crowd if not one._users]
+            idle = [other for other in sessions if not other._user_count]
             if not idle:
-                return TooBusy(f"{len(crowd)} tokens are in use here already")
-            self._forget(min(idle, key=lambda one: one._used_at))
+                return TooBusy(f"{len(sessions)} tokens are in use here already")
+            self._discard(min(idle, key=lambda other: other._used_at))
         return None
 
-    def _forget(self, session: TokenSession[Opened]) -> None:
-        if self._found.get(session._digest) is session:
-            del self._found[session._digest]
+    def _discard(self, session: TokenSession[Resource]) -> None:
+        if self._sessions.get(session._digest) is session:
+            del self._sessions[session._digest]
         session._end()

@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ...bookie.disk.disk_reserve import START, START_BYTES, give_back, give_up
+from ...bookie.disk.disk_reserve import START_BYTES, START_ROLE, free_reserve, restore_start_reserve
 from ...ledger.model import ledger_keys as keys
 from ...metadata.model.interface import Metadata
 from ...metadata.model.transaction import Compare, KeyValue, Put, Transaction
-from ...runtime.disk.atomic_file import ASIDE
+from ...runtime.disk.atomic_file import TEMPORARY_SUFFIX
 from ...runtime.disk.node_identity import (
     FILE_NAME,
     NodeIdentity,
@@ -38,13 +38,13 @@ from ...runtime.interfaces.errors import DiskFull, ForeignData
 from ...runtime.interfaces.host import Disk
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, number, stored, text
+from ...runtime.protocol.schema import decode_stored, fields, number, text
 from ..declarations.events import BOUND
-from .gc_hold import restores_of, why_held
+from .gc_hold import count_restores, hold_reason
 
-STARTS_KEPT = 8
+START_IDS_MAX = 8
 """Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
-HALF_NAMED = FILE_NAME + ASIDE
+UNFINISHED_FILE_NAME = FILE_NAME + TEMPORARY_SUFFIX
 """What a first start that was killed while it named the directory leaves behind."""
 _COOKIE = fields(
     {
@@ -61,13 +61,13 @@ WRITTEN_BY = "distributedlog-py 0.1"
 log = get_logger("distributedlog.cluster.coordination.cookie")
 
 
-async def take_identity(
+async def claim_identity(
     disks: Mapping[str, Disk],
     metadata: Metadata,
     *,
     cluster_id: str,
     label: str,
-    chance: random.Random,
+    rng: random.Random,
     principal: str = "",
 ) -> tuple[NodeIdentity, int]:
     """Make, or check and count up, this bookie's identity; return it and its cookie's revision.
@@ -76,68 +76,77 @@ async def take_identity(
     the caller and nothing is stored before this returns. Raises `ForeignData` (one line that says which
     directory and why), `CorruptData`, `UnsupportedFormat`, `QuorumUnreachable`.
     """
-    found = {role: await load_identity(disks[role]) for role in ("index", "journal")}
-    for role, identity in found.items():
-        _check(role, identity, cluster_id)
-    known = [identity for identity in found.values() if identity is not None]
-    if len({identity.node_id for identity in known}) > 1:
+    identities = {role: await load_identity(disks[role]) for role in ("index", "journal")}
+    for role, identity in identities.items():
+        _check_owner(role, identity, cluster_id)
+    known_identities = [identity for identity in identities.values() if identity is not None]
+    if len({identity.node_id for identity in known_identities}) > 1:
         raise ForeignData(
-            f"the index directory belongs to bookie {known[0].node_id},"
-            f" the journal directory to bookie {known[1].node_id}: give each bookie its own two"
+            f"the index directory belongs to bookie {known_identities[0].node_id},"
+            f" the journal directory to bookie {known_identities[1].node_id}: give each bookie its own two"
         )
-    empty = all(_is_empty(disk) for disk in (disks["index"], disks["journal"]))
-    if not known:
-        _refuse_nameless(disks)
-        node_id = new_node_id(chance)
-        first = NodeIdentity(cluster_id, node_id, "bookie", label, 0, WRITTEN_BY)
-        return await _count_up(disks, metadata, first, None, chance, principal)
-    cookie = await metadata.get(keys.cookie_key(known[0].node_id))
-    seen = [identity.incarnation for identity in known]
-    together = len(known) == 2 and max(seen) - min(seen) <= 1
-    if cookie is None and not empty and together and await why_held(metadata):
-        now = replace(known[0], incarnation=min(seen))
-        return await _count_up(disks, metadata, now, None, chance, principal)
+    is_disk_empty = all(_is_empty(disk) for disk in (disks["index"], disks["journal"]))
+    if not known_identities:
+        _refuse_unowned_files(disks)
+        node_id = new_node_id(rng)
+        new_identity = NodeIdentity(cluster_id, node_id, "bookie", label, 0, WRITTEN_BY)
+        return await _count_start(disks, metadata, new_identity, None, rng, principal)
+    cookie = await metadata.get(keys.cookie_key(known_identities[0].node_id))
+    incarnations = [identity.incarnation for identity in known_identities]
+    is_same_start = len(known_identities) == 2 and max(incarnations) - min(incarnations) <= 1
+    if cookie is None and not is_disk_empty and is_same_start and await hold_reason(metadata):
+        stored_identity = replace(known_identities[0], incarnation=min(incarnations))
+        return await _count_start(disks, metadata, stored_identity, None, rng, principal)
     if cookie is None:
-        if not empty:
+        if not is_disk_empty:
             raise ForeignData(
-                f"bookie {known[0].node_id} is not known to cluster {cluster_id}: it was decommissioned, or"
+                f"bookie {known_identities[0].node_id} is not known to cluster {cluster_id}: it was "
+                "decommissioned, or"
                 " this directory is another cluster's; start with an empty directory as a new bookie"
             )
         # A first start that ended between its disks and its cookie; nothing was ever acknowledged.
-        now = replace(known[0], incarnation=0)
-        return await _count_up(disks, metadata, now, None, chance, principal)
-    said = _read(cookie)
-    if principal and said["principal"] not in ("", principal):
+        stored_identity = replace(known_identities[0], incarnation=0)
+        return await _count_start(disks, metadata, stored_identity, None, rng, principal)
+    cookie_values = _read_cookie(cookie)
+    if principal and cookie_values["principal"] not in ("", principal):
         raise ForeignData(
-            f"bookie {known[0].node_id} is {said['principal']} by its cookie, and the certificate here is"
+            f"bookie {known_identities[0].node_id} is {cookie_values['principal']} by its cookie, and "
+            "the certificate here is"
             f" that of {principal}: start this directory with its own --name and --tls, and {principal} with"
             " another directory"
         )
-    starts = int(said["incarnation"])
-    if together and min(seen) > starts and said["restores"] < await restores_of(metadata):
-        starts = min(seen)  # of before the save that the metadata came from
-    _check_starts(found, known[0].node_id, starts)
-    now = replace(known[0], incarnation=starts)
-    return await _count_up(disks, metadata, now, cookie, chance, principal)
+    cookie_starts = int(cookie_values["incarnation"])
+    if (
+        is_same_start
+        and min(incarnations) > cookie_starts
+        and cookie_values["restores"] < await count_restores(metadata)
+    ):
+        cookie_starts = min(incarnations)  # of before the save that the metadata came from
+    _check_starts(identities, known_identities[0].node_id, cookie_starts)
+    stored_identity = replace(known_identities[0], incarnation=cookie_starts)
+    return await _count_start(disks, metadata, stored_identity, cookie, rng, principal)
 
 
-def _check_starts(found: Mapping[str, NodeIdentity | None], node_id: str, starts: int) -> None:
+def _check_starts(
+    identities: Mapping[str, NodeIdentity | None], node_id: str, cookie_starts: int
+) -> None:
     """Refuse directories that have not seen as many starts as the cookie. Raises `ForeignData`."""
-    for role, identity in found.items():
+    for role, identity in identities.items():
         if identity is None:
             raise ForeignData(
                 f"the {role} directory of bookie {node_id} is empty or missing:"
                 " restore it, or start with two empty directories as a new bookie"
             )
-        if identity.incarnation < starts:
+        if identity.incarnation < cookie_starts:
             raise ForeignData(
                 f"the {role} directory of bookie {identity.node_id} is an older copy: it has seen"
-                f" {identity.incarnation} starts, the cluster {starts}; what was stored since is missing"
+                f" {identity.incarnation} starts, the cluster {cookie_starts}; what was stored since is "
+                "missing"
             )
-        if identity.incarnation > starts + 1:
+        if identity.incarnation > cookie_starts + 1:
             raise ForeignData(
                 f"the {role} directory of bookie {identity.node_id} has seen {identity.incarnation} starts,"
-                f" the cluster only {starts}: the metadata is an older copy"
+                f" the cluster only {cookie_starts}: the metadata is an older copy"
             )
 
 
@@ -146,59 +155,66 @@ def cookie_guard(node_id: str, revision: int) -> Compare:
     return Compare.mod_revision(keys.cookie_key(node_id), revision)
 
 
-async def _count_up(
+async def _count_start(
     disks: Mapping[str, Disk],
     metadata: Metadata,
-    before: NodeIdentity,
+    previous: NodeIdentity,
     cookie: KeyValue | None,
-    chance: random.Random,
+    rng: random.Random,
     principal: str,
 ) -> tuple[NodeIdentity, int]:
-    bound = "" if cookie is None else _read(cookie)["principal"]
-    earlier = before.starts.split()[: STARTS_KEPT - 1]
-    start = f"{chance.getrandbits(64):016x}"
-    now = replace(before, incarnation=before.incarnation + 1, starts=" ".join([start, *earlier]))
+    bound_principal = "" if cookie is None else _read_cookie(cookie)["principal"]
+    earlier_start_ids = previous.starts.split()[: START_IDS_MAX - 1]
+    start_id = f"{rng.getrandbits(64):016x}"
+    current = replace(
+        previous,
+        incarnation=previous.incarnation + 1,
+        starts=" ".join([start_id, *earlier_start_ids]),
+    )
     for role in ("index", "journal"):  # the index first: the journal alone makes a bookie
-        await _store(disks[role], role, now)
-    key = keys.cookie_key(now.node_id)
+        await _store_identity(disks[role], role, current)
+    key = keys.cookie_key(current.node_id)
     expected = (
         Compare.version(key, 0)
         if cookie is None
-        else cookie_guard(now.node_id, cookie.mod_revision)
+        else cookie_guard(current.node_id, cookie.mod_revision)
     )
     value = pack(
         {
-            "cluster": now.cluster_id,
-            "incarnation": now.incarnation,
-            "label": now.label,
-            "start": start,
-            "restores": await restores_of(metadata),
-            "principal": bound or principal,
+            "cluster": current.cluster_id,
+            "incarnation": current.incarnation,
+            "label": current.label,
+            "start": start_id,
+            "restores": await count_restores(metadata),
+            "principal": bound_principal or principal,
         }
     )
     reply = await metadata.transact(Transaction((expected,), (Put(key, value),)))
     if not reply.succeeded:
-        late = reply.current[0]
-        if late is not None and (said := _read(late)).get("start") in earlier:
+        stored_cookie = reply.current[0]
+        if (
+            stored_cookie is not None
+            and (stored_values := _read_cookie(stored_cookie)).get("start") in earlier_start_ids
+        ):
             # An earlier start of these very disks was killed, and what it had asked was done only now.
-            counted = replace(now, incarnation=int(said["incarnation"]))
-            return await _count_up(disks, metadata, counted, late, chance, principal)
+            counted = replace(current, incarnation=int(stored_values["incarnation"]))
+            return await _count_start(disks, metadata, counted, stored_cookie, rng, principal)
         raise ForeignData(
-            f"bookie {now.node_id} was started somewhere else with a copy of this directory just now"
+            f"bookie {current.node_id} was started somewhere else with a copy of this directory just now"
         )
-    if principal and cookie is not None and not bound:
-        BOUND.say(
+    if principal and cookie is not None and not bound_principal:
+        BOUND.emit(
             log,
             "bookie %s had no name in its cookie; from now on it starts with the certificate of %s alone",
-            now.node_id,
+            current.node_id,
             principal,
-            bookie=now.node_id,
+            bookie=current.node_id,
             principal=principal,
         )
-    return now, reply.revision
+    return current, reply.revision
 
 
-async def _store(disk: Disk, role: str, identity: NodeIdentity) -> None:
+async def _store_identity(disk: Disk, role: str, identity: NodeIdentity) -> None:
     """Replace it; on a full disk in the space of a reserve (H28). Raises `DiskFull`, `DiskFailed`.
 
     The replaced file frees as much as the new one took. So the reserve for starts is made again at once,
@@ -209,17 +225,19 @@ async def _store(disk: Disk, role: str, identity: NodeIdentity) -> None:
         return await store_identity(disk, identity)
     except DiskFull:
         pass
-    while await give_up(disk, START, START_BYTES) or await give_up(disk, role, START_BYTES):
+    while await free_reserve(disk, START_ROLE, START_BYTES) or await free_reserve(
+        disk, role, START_BYTES
+    ):
         try:
             await store_identity(disk, identity)
         except DiskFull:
             continue
-        await give_back(disk)
+        await restore_start_reserve(disk)
         return
     await store_identity(disk, identity)  # nothing is left
 
 
-def _check(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:
+def _check_owner(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:
     if identity is None:
         return
     if identity.kind != "bookie":
@@ -233,9 +251,9 @@ def _check(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:
         )
 
 
-def _refuse_nameless(disks: Mapping[str, Disk]) -> None:
+def _refuse_unowned_files(disks: Mapping[str, Disk]) -> None:
     for role in ("journal", "index"):
-        files = [name for name in disks[role].list() if name != HALF_NAMED]
+        files = [name for name in disks[role].list() if name != UNFINISHED_FILE_NAME]
         if files:
             raise ForeignData(
                 f"the {role} directory holds files ({files[0]}, …) but no {FILE_NAME} that says whose"
@@ -243,15 +261,15 @@ def _refuse_nameless(disks: Mapping[str, Disk]) -> None:
 
 
 def _is_empty(disk: Disk) -> bool:
-    return all(name in (FILE_NAME, HALF_NAMED) for name in disk.list())
+    return all(name in (FILE_NAME, UNFINISHED_FILE_NAME) for name in disk.list())
 
 
 def decode_cookie(key: bytes, value: bytes) -> dict[str, Any]:
     """What a cookie says. Raises `CorruptData`."""
     keys.bookie_id_of(key)
-    found: dict[str, Any] = stored(value, _COOKIE, f"the cookie {keys.shown(key)}")
-    return found
+    values: dict[str, Any] = decode_stored(value, _COOKIE, f"the cookie {keys.printable_key(key)}")
+    return values
 
 
-def _read(cookie: KeyValue) -> dict[str, Any]:
+def _read_cookie(cookie: KeyValue) -> dict[str, Any]:
     return decode_cookie(cookie.key, cookie.value)

@@ -18,13 +18,13 @@ HOLD = b"gc/hold"
 RESUME = "dlog metadata gc resume"
 """What an operator who has looked types."""
 DIGITS_MAX = 9
-WHY_BYTES_MAX = 500
+REASON_BYTES_MAX = 500
 
 
 class ElectionStatus(Protocol):
     """Who says whether this process is to work (`repair.Election`)."""
 
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         """Is it?"""
         ...
 
@@ -32,45 +32,45 @@ class ElectionStatus(Protocol):
 class GcHold:
     """A turn at work that deletes: nobody's while it is held."""
 
-    def __init__(self, metadata: Metadata, turn: ElectionStatus) -> None:
+    def __init__(self, metadata: Metadata, election: ElectionStatus) -> None:
         self._metadata = metadata
-        self._turn = turn
+        self._election = election
 
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         """See `ElectionStatus`."""
-        return await self._turn.elected() and not await why_held(self._metadata)
+        return await self._election.is_elected() and not await hold_reason(self._metadata)
 
 
-async def why_held(metadata: Metadata) -> str:
+async def hold_reason(metadata: Metadata) -> str:
     """Why nothing is deleted now; "" where that is allowed."""
-    found = await metadata.get(HOLD)
-    return "" if found is None else decode_hold(found.value)
+    item = await metadata.get(HOLD)
+    return "" if item is None else decode_hold(item.value)
 
 
-async def hold(metadata: Metadata, why: str) -> None:
+async def hold_deletions(metadata: Metadata, reason: str) -> None:
     """Have nothing deleted from now on. Who is just deleting ends that first."""
-    await metadata.transact(Transaction((), (Put(HOLD, encode_hold(why)),)))
+    await metadata.transact(Transaction((), (Put(HOLD, encode_hold(reason)),)))
 
 
-async def resume(metadata: Metadata) -> None:
+async def resume_deletions(metadata: Metadata) -> None:
     """Deletions go on."""
     await metadata.transact(Transaction((), (Delete(HOLD),)))
 
 
-async def restores_of(metadata: Metadata) -> int:
+async def count_restores(metadata: Metadata) -> int:
     """How often this cluster's metadata came from a save. Raises `CorruptData`."""
-    found = await metadata.get(RESTORES)
-    return 0 if found is None else decode_restores(found.value)
+    item = await metadata.get(RESTORES)
+    return 0 if item is None else decode_restores(item.value)
 
 
-def encode_hold(why: str) -> bytes:
+def encode_hold(reason: str) -> bytes:
     """As the key's value."""
-    return why.encode()[:WHY_BYTES_MAX]
+    return reason.encode()[:REASON_BYTES_MAX]
 
 
 def decode_hold(value: bytes) -> str:
     """Why, in words; held it is whatever the value. Never raises."""
-    return value[:WHY_BYTES_MAX].decode(errors="replace") or "no reason was given"
+    return value[:REASON_BYTES_MAX].decode(errors="replace") or "no reason was given"
 
 
 def decode_restores(value: bytes) -> int:

@@ -25,11 +25,11 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.host import Buffer
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, number, versioned
+from ...runtime.protocol.schema import decode_versioned, fields, number
 
 FORMAT = 1
 SEQUENCE_MAX = 1 << 62
-LAST_S = 1.0
+STORE_LAST_S = 1.0
 """For the note at a clean end."""
 
 _REACH = fields(format=number(), start=number(), durable_to=number(0, SEQUENCE_MAX - 1))
@@ -53,9 +53,9 @@ class JournalSyncPoint:
     @classmethod
     def decode(cls, key: bytes, value: Buffer) -> "JournalSyncPoint":
         """Raises `CorruptData`, `UnsupportedFormat`."""
-        what = f"the note {keys.shown(key)} of how far a journal was synced"
-        found = versioned(value, FORMAT, _REACH, what)
-        return cls(found["start"], found["durable_to"])
+        what = f"the note {keys.printable_key(key)} of how far a journal was synced"
+        values = decode_versioned(value, FORMAT, _REACH, what)
+        return cls(values["start"], values["durable_to"])
 
 
 async def known_sync_point(metadata: Metadata, bookie_id: str) -> tuple[int, str]:
@@ -63,17 +63,17 @@ async def known_sync_point(metadata: Metadata, bookie_id: str) -> tuple[int, str
 
     Ask after the cookie was counted up: no earlier start notes anything after that.
     """
-    key = keys.seen_key(bookie_id)
-    found = await metadata.get(key)
-    if found is None:
+    key = keys.sync_point_key(bookie_id)
+    item = await metadata.get(key)
+    if item is None:
         return 0, ""
     try:
-        return JournalSyncPoint.decode(key, found.value).durable_to, ""
+        return JournalSyncPoint.decode(key, item.value).durable_to, ""
     except (CorruptData, UnsupportedFormat) as error:
         return 0, str(error)
 
 
-class ReachNotes:
+class JournalSyncStore:
     """What one start of a bookie notes. ``durable_to`` is asked each time; ``guard`` is its cookie's."""
 
     def __init__(
@@ -85,16 +85,16 @@ class ReachNotes:
         durable_to: Callable[[], int],
     ) -> None:
         self._metadata = metadata
-        self._key = keys.seen_key(bookie_id)
+        self._key = keys.sync_point_key(bookie_id)
         self._guard = guard
         self._start = start
         self._durable_to = durable_to
-        self._noted = -1
+        self._stored = -1
 
-    async def note(self) -> None:
+    async def store(self) -> None:
         """Note it where it has moved. Raises `ForeignData` when the cookie has, `QuorumUnreachable`, …"""
         durable_to = self._durable_to()
-        if durable_to == self._noted:
+        if durable_to == self._stored:
             return
         put = Put(self._key, JournalSyncPoint(self._start, durable_to).encode())
         reply = await self._metadata.transact(Transaction((self._guard,), (put,)))
@@ -102,14 +102,14 @@ class ReachNotes:
             raise ForeignData(
                 "this node was started somewhere else with a copy of its directory, or decommissioned"
             )
-        self._noted = durable_to
+        self._stored = durable_to
 
-    async def note_last(self) -> None:
-        """At a clean end, within `LAST_S`; failing that the last renewal's stands."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_S) as scope:
+    async def store_last(self) -> None:
+        """At a clean end, within `STORE_LAST_S`; failing that the last renewal's stands."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + STORE_LAST_S) as scope:
             try:
-                await self.note()
+                await self.store()
             except DistributedLogError as error:
                 log.info("the journal's end was not noted: %s", error)
         if scope.cancelled_caught:
-            log.info("the journal's end was not noted: no answer within %g s", LAST_S)
+            log.info("the journal's end was not noted: no answer within %g s", STORE_LAST_S)

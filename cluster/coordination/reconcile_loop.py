@@ -15,9 +15,9 @@ from ...runtime.schedule.work_failures import WorkFailures
 from .gc_hold import ElectionStatus
 
 RETRY_S = 1.0
-GATHER_S = 0.1
+BATCH_S = 0.1
 """After the first change: those that come with it are looked at together."""
-REST = 4
+REST_FACTOR = 4
 """Times as long as a look took nothing is looked at: a fifth of the time at most is spent on it."""
 
 log = get_logger("distributedlog.cluster")
@@ -26,7 +26,7 @@ log = get_logger("distributedlog.cluster")
 async def reconcile_on_change(
     metadata: Metadata,
     prefixes: Sequence[bytes],
-    react: Callable[[], Awaitable[None]],
+    reconcile: Callable[[], Awaitable[None]],
     *,
     every_s: float,
     failures: WorkFailures,
@@ -37,46 +37,48 @@ async def reconcile_on_change(
     ``react`` reads what there is and acts on that, so that a missed or doubled call harms nothing. What
     it raises of ours is logged and tried again. Any other exception is a failure of ``unit``.
     """
-    changes = _Changes()
+    changes = _ChangeSignal()
     async with trio.open_nursery() as nursery:
         for prefix in prefixes:
-            what = f"the watch of {prefix!r} for {unit}"
-            nursery.start_soon(failures.keep, what, _watch, metadata, prefix, changes)
-        rest_s = GATHER_S
-        said = ""
+            watch_unit = f"the watch of {prefix!r} for {unit}"
+            nursery.start_soon(failures.keep_running, watch_unit, _watch, metadata, prefix, changes)
+        rest_s = BATCH_S
+        last_error = ""
         while True:
             with trio.move_on_after(every_s):
-                await changes.come.wait()
+                await changes.changed.wait()
                 await trio.sleep(rest_s)
-            changes.come = (
+            changes.changed = (
                 trio.Event()
             )  # before the look: what changes meanwhile is looked at again
-            begun = trio.current_time()
-            failed = False
+            started_at = trio.current_time()
+            is_failed = False
             try:
-                with failures.contained(unit) as attempt:
-                    await react()
-                failed = attempt.failed
-                said = ""
+                with failures.attempt(unit) as attempt:
+                    await reconcile()
+                is_failed = attempt.failed
+                last_error = ""
             except DistributedLogError as error:
-                failed = True
-                why = f"{type(error).__name__}: {error}"
-                if why != said:  # not a line a second while the quorum is away
-                    log.warning("%r: %s; trying again", prefixes, why)
-                said = why
-            rest_s = max(GATHER_S, REST * (trio.current_time() - begun))
-            if failed:
-                await trio.sleep(max(RETRY_S, failures.rest_s(unit) if attempt.failed else 0.0))
-                changes.come.set()
+                is_failed = True
+                error_text = f"{type(error).__name__}: {error}"
+                if error_text != last_error:  # not a line a second while the quorum is away
+                    log.warning("%r: %s; trying again", prefixes, error_text)
+                last_error = error_text
+            rest_s = max(BATCH_S, REST_FACTOR * (trio.current_time() - started_at))
+            if is_failed:
+                await trio.sleep(
+                    max(RETRY_S, failures.retry_delay_s(unit) if attempt.failed else 0.0)
+                )
+                changes.changed.set()
 
 
 async def reconcile_periodically(
-    turn: ElectionStatus,
-    work: Callable[[], Awaitable[None]],
-    forget: Callable[[], None],
+    election: ElectionStatus,
+    run_pass: Callable[[], Awaitable[None]],
+    reset: Callable[[], None],
     *,
     every_s: float,
-    said_by: Logger,
+    logger: Logger,
     failures: WorkFailures,
     unit: str,
 ) -> None:
@@ -85,23 +87,23 @@ async def reconcile_periodically(
     Any other exception is a failure of ``unit``. It is tried again after the backoff of the unit.
     """
     while True:
-        await trio.sleep(failures.wait_s(unit, every_s))
+        await trio.sleep(failures.next_try_s(unit, every_s))
         try:
-            with failures.contained(unit, every_s=every_s):
-                if await turn.elected():
-                    await work()
+            with failures.attempt(unit, every_s=every_s):
+                if await election.is_elected():
+                    await run_pass()
                 else:
-                    forget()
+                    reset()
         except DistributedLogError as error:
-            said_by.warning("%s: %s; trying again", type(error).__name__, error)
+            logger.warning("%s: %s; trying again", type(error).__name__, error)
 
 
-class _Changes:
+class _ChangeSignal:
     def __init__(self) -> None:
-        self.come = trio.Event()
+        self.changed = trio.Event()
 
 
-async def _watch(metadata: Metadata, prefix: bytes, changes: _Changes) -> None:
+async def _watch(metadata: Metadata, prefix: bytes, changes: _ChangeSignal) -> None:
     """Tell of each change, and of each time from which on changes are seen."""
     end = prefix_end(prefix)
     while True:
@@ -109,8 +111,8 @@ async def _watch(metadata: Metadata, prefix: bytes, changes: _Changes) -> None:
             page = await metadata.range(prefix, end, limit=1)
             async with metadata.watch(prefix, end, after_revision=page.revision) as watch:
                 while True:
-                    changes.come.set()
-                    await watch.next()
+                    changes.changed.set()
+                    await watch.next_batch()
         except Compacted:
             continue
         except DistributedLogError as error:

@@ -8,10 +8,10 @@ before are fenced when they next look, which they do as soon as their lock's lea
 from dataclasses import dataclass, replace
 
 from ...ledger.model import ledger_keys as keys
-from ...ledger.model.ledger_ids import next_of
+from ...ledger.model.ledger_ids import decode_next_ledger
 from ...log.model.log_state import LogState
 from ...metadata.model.transaction import KeyValue
-from ...metadata.node.force_new_cluster import moved_ahead
+from ...metadata.node.force_new_cluster import advance_state
 from ...metadata.state.kv_state import KeyValueState
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from .gc_hold import HOLD, RESTORES, decode_restores, encode_hold
@@ -33,13 +33,13 @@ class RestoredCounters:
     """Keys of records that cannot be read, and are left as they are."""
 
 
-def restore_counters(before: KeyValueState, why: str) -> RestoredCounters:
+def restore_counters(restored_state: KeyValueState, why: str) -> RestoredCounters:
     """The state that the cluster goes on with. ``why``: what those are told who ask why nothing is deleted.
 
     Raises `InvalidRequest` where a newer program must do it.
     """
-    found = before.get(RESTORES)
-    restores = 1 + (0 if found is None else decode_restores(found.value))
+    stored_restores = restored_state.get(RESTORES)
+    restores = 1 + (0 if stored_restores is None else decode_restores(stored_restores.value))
     logs = 0
     unreadable: list[str] = []
 
@@ -47,18 +47,18 @@ def restore_counters(before: KeyValueState, why: str) -> RestoredCounters:
         nonlocal logs
         try:
             if item.key == keys.NEXT_LEDGER:
-                return b"%d" % (next_of(item.value) + LEDGERS_AHEAD)
+                return b"%d" % (decode_next_ledger(item.value) + LEDGERS_AHEAD)
             if item.key.startswith(b"log/") and item.key.endswith(b"/state"):
                 state = LogState.decode(item.value)
                 epoch = restores << EPOCH_BITS | state.epoch & ((1 << EPOCH_BITS) - 1)
                 logs += 1
                 return replace(state, epoch=epoch).encode()
         except CorruptData:
-            unreadable.append(keys.shown(item.key))
+            unreadable.append(keys.printable_key(item.key))
         except UnsupportedFormat as error:
             raise InvalidRequest(f"a newer version must restore this: {error}") from error
         return item.value
 
     added = {RESTORES: b"%d" % restores, HOLD: encode_hold(why)}
-    state = moved_ahead(before, change, added)
+    state = advance_state(restored_state, change, added)
     return RestoredCounters(state, restores, logs, tuple(unreadable))

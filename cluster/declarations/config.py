@@ -24,40 +24,41 @@ def parse_file(text: str, where: str) -> Tables:
     import tomllib  # most nodes have no file
 
     try:
-        value = tomllib.loads(text)
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InvalidRequest(f"{where} is not TOML: {error}") from None
-    for name, table in value.items():
+    for name, table in tables.items():
         if not isinstance(table, dict):
             raise InvalidRequest(
                 f"{where}: {name} stands outside of a table; write it under [{'part'}], one table a part"
             )
-    return value
+    return tables
 
 
 def overlay(
-    cls: type[Options], *layers: tuple[str, Mapping[str, Any]], base: Options | None = None
+    cls: type[Options], *layers: tuple[str, Mapping[str, Any]], base_options: Options | None = None
 ) -> Options:
     """Build ``cls`` from layers, the later ones over the earlier; values of None say nothing.
 
     A layer is (where it came from, key to value). Raises `InvalidRequest`.
     """
-    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    known_fields = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
     hints = get_type_hints(cls)
     merged: dict[str, Any] = {}
-    if base is not None:
-        merged = {name: getattr(base, name) for name in known}
+    if base_options is not None:
+        merged = {name: getattr(base_options, name) for name in known_fields}
     for where, layer in layers:
         for key, value in layer.items():
             name = key.replace("-", "_")
             if value is None:
                 continue
-            if name not in known:
+            if name not in known_fields:
                 raise InvalidRequest(
-                    f"{where}: {key} is not an option of {cls.__name__}; known are {', '.join(sorted(known))}"
+                    f"{where}: {key} is not an option of {cls.__name__}; known are "
+                    f"{', '.join(sorted(known_fields))}"
                 )
             merged[name] = _coerce(value, hints[name], f"{where}: {key}")
-    for name, field in known.items():
+    for name, field in known_fields.items():
         if name not in merged and field.default is MISSING and field.default_factory is MISSING:
             raise InvalidRequest(f"{name} of {cls.__name__} is given nowhere")
     return cls(**merged)
@@ -105,25 +106,25 @@ def parse_address(text: str, what: str) -> Address:
 
 def parse_named_address(text: str, what: str) -> tuple[str, Address]:
     """``[NAME=]HOST:PORT``; the name is "" where none is given. Raises `InvalidRequest`."""
-    name, equals, rest = text.partition("=")
+    name, equals, address_text = text.partition("=")
     if not equals:
         return "", parse_address(text, what)
     if not name.strip():
         raise InvalidRequest(f"{what} is {text!r}: there is no name before the equals sign")
-    return name.strip(), parse_address(rest, what)
+    return name.strip(), parse_address(address_text, what)
 
 
 def parse_named_addresses(texts: typing.Sequence[str], what: str) -> dict[str, Address]:
     """Repeated ``[NAME=]HOST:PORT``, by name. Raises `InvalidRequest` when a name comes twice."""
-    found: dict[str, Address] = {}
+    addresses: dict[str, Address] = {}
     for text in texts:
         name, address = parse_named_address(text, what)
-        if name in found:
+        if name in addresses:
             raise InvalidRequest(
                 f"{what} is given twice for the listener {name or 'without a name'}"
             )
-        found[name] = address
-    return found
+        addresses[name] = address
+    return addresses
 
 
 def parse_quorum(text: str, what: str = "--metadata") -> dict[str, Address]:
@@ -131,20 +132,20 @@ def parse_quorum(text: str, what: str = "--metadata") -> dict[str, Address]:
 
     Order does not matter and is not kept: all nodes must see the same list whoever wrote it.
     """
-    found: dict[str, Address] = {}
+    members: dict[str, Address] = {}
     for part in text.replace(";", ",").split(","):
         if not part.strip():
             continue
         name, address = parse_named_address(part, what)
         name = name or format_address(address)
-        if name in found:
+        if name in members:
             raise InvalidRequest(f"{what} names {name} twice")
-        if address in found.values():
+        if address in members.values():
             raise InvalidRequest(f"{what} names {format_address(address)} twice")
-        found[name] = address
-    if not found:
+        members[name] = address
+    if not members:
         raise InvalidRequest(f"{what} is {text!r}, wanted is HOST:PORT,HOST:PORT,…")
-    return dict(sorted(found.items()))
+    return dict(sorted(members.items()))
 
 
 def format_address(address: Address) -> str:

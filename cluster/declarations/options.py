@@ -153,13 +153,17 @@ def to_json(config: NodeConfig) -> dict[str, Any]:
 
 def from_json(value: Mapping[str, Any]) -> NodeConfig:
     """The other way round. Raises `InvalidRequest`."""
-    rest = {key: item for key, item in value.items() if key != "kind"}
+    values = {key: item for key, item in value.items() if key != "kind"}
     for key in ("voters", "listen", "advertise"):
-        if key in rest:
-            rest[key] = {name: (place[0], int(place[1])) for name, place in rest[key].items()}
+        if key in values:
+            values[key] = {
+                name: (host_port[0], int(host_port[1])) for name, host_port in values[key].items()
+            }
     if value["kind"] == "metadata":
-        return overlay(MetadataNodeConfig, ("the node's start", rest))
-    rest["metadata"] = tuple((place[0], int(place[1])) for place in rest["metadata"])
+        return overlay(MetadataNodeConfig, ("the node's start", values))
+    values["metadata"] = tuple(
+        (host_port[0], int(host_port[1])) for host_port in values["metadata"]
+    )
     if value["kind"] in PROXIES:
-        return overlay(ProxyNodeConfig, ("the node's start", {**rest, "kind": value["kind"]}))
-    return overlay(BookieNodeConfig, ("the node's start", rest))
+        return overlay(ProxyNodeConfig, ("the node's start", {**values, "kind": value["kind"]}))
+    return overlay(BookieNodeConfig, ("the node's start", values))

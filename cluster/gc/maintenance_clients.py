@@ -8,56 +8,56 @@ import trio
 
 from ...ledger.ledger_client import start_client
 from ...log.namespace import Namespace
-from ...log.segments.segment_merge import compact
+from ...log.segments.segment_merge import merge_segments
 from ...log.services.log_context import LogContext
 from ...log.takeover.orphaned_segment import (
-    LOOKS_APART_S,
+    OBSERVATION_INTERVAL_S,
+    close_if_unchanged,
     close_orphaned,
-    close_unchanged,
     observe_orphan,
 )
 from ...metadata.client.metadata_client import MetadataClient
 from ...runtime.interfaces.host import Host
 from ...runtime.net.rpc import Endpoint
-from ..repair.open_ledger_closer import Closer
-from .retention import Close
+from ..repair.open_ledger_closer import OrphanCloser
+from .retention import CloseOrphaned
 from .segment_merger import Merge
 
 
 @asynccontextmanager
-async def open_closing(
+async def open_orphan_closer(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
-) -> AsyncIterator[Close]:
+) -> AsyncIterator[CloseOrphaned]:
     """Gives what closes a segment of a log, of any namespace, until the body ends."""
     async with _open_logs(host, endpoint, metadata, name) as context:
         yield partial(close_orphaned, context)
 
 
 @asynccontextmanager
-async def open_closer(
+async def open_ledger_closer(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
-) -> AsyncIterator[Closer]:
+) -> AsyncIterator[OrphanCloser]:
     """Gives what closes what dead writers left open in logs, of any namespace, until the body ends."""
     async with _open_logs(host, endpoint, metadata, name) as context:
-        yield closer_of(context)
+        yield make_closer(context)
 
 
-def closer_of(context: LogContext) -> Closer:
+def make_closer(context: LogContext) -> OrphanCloser:
     """By these clients."""
-    return Closer(
+    return OrphanCloser(
         partial(observe_orphan, context),
-        partial(close_unchanged, context, why="repair"),
-        LOOKS_APART_S,
+        partial(close_if_unchanged, context, reason="repair"),
+        OBSERVATION_INTERVAL_S,
     )
 
 
 @asynccontextmanager
-async def open_merging(
+async def open_merger(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AsyncIterator[Merge]:
     """Gives what merges segments of a log, of any namespace, until the body ends."""
     async with _open_logs(host, endpoint, metadata, name) as context:
-        yield partial(compact, context)
+        yield partial(merge_segments, context)
 
 
 @asynccontextmanager

@@ -32,8 +32,8 @@ from ...log.model.log_keys import (
 from ...log.model.log_state import LogState
 from ...log.model.segment_expiry import (
     CLOCK_KEY,
+    NO_HOLD,
     STEP_MAX_MS,
-    UNHELD,
     Stamps,
     decode_clock,
     encode_clock,
@@ -46,7 +46,7 @@ from ...log.model.stored_settings import (
     RETENTION,
     RetentionOptions,
     StoredSettings,
-    effective,
+    effective_options,
     retention_of,
 )
 from ...log.services.named_positions import PositionRecord
@@ -67,29 +67,29 @@ from ..coordination.gc_hold import ElectionStatus
 RESCAN_S = 60.0
 """How long a change of settings, or a new log, may stay unknown here."""
 EVERY_S = 5.0
-LOOK_S_MAX = 600.0
-SIZE_S = 30.0
+CHECK_S_MAX = 600.0
+SIZE_CHECK_S = 30.0
 """How often a log that goes by size is looked at."""
-SHARE_OF_AGE = 64
+CHECKS_PER_AGE = 64
 PAGE = 500
-LATE = 1.25
+LATE_FACTOR = 1.25
 """Times its writer's own age limit: a living writer has ended the segment by then."""
 
 UNIT = "retention"
 
 log = get_logger("distributedlog.cluster.gc.retention")
 
-Close = Callable[[int, int], Awaitable[bool]]
+CloseOrphaned = Callable[[int, int], Awaitable[bool]]
 """Closes what is in progress in a log from a segment on, if it was left; was it?
 (`distributedlog/log/takeover/orphaned_segment.py`)"""
-Closing = Callable[[], AbstractAsyncContextManager[Close]]
+OpenCloser = Callable[[], AbstractAsyncContextManager[CloseOrphaned]]
 """Opens what that takes, for as long as it is needed."""
 
 
 CLOSED_AT_ONCE = 16
-ABANDONED_MAX = 1000
+ORPHANED_MAX = 1000
 """That wait to be closed; the others are found again."""
-ASKED = (*RETENTION, "segment_age_max_s")
+RELEVANT_SETTINGS = (*RETENTION, "segment_age_max_s")
 """What is read of the settings here."""
 
 
@@ -102,47 +102,47 @@ class RetentionClock:
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self._known = False
-        self._at = 0.0
+        self._is_known = False
+        self._counted_to = 0.0
         """Our own time up to which the stored value counts."""
         self.now_ms = 0
         self.revision = 0
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Not elected: somebody else counts now."""
-        self._known = False
+        self._is_known = False
 
-    async def move(self) -> None:
-        """Count the time since the last call. The first one after `forget` counts nothing."""
-        if not self._known:
-            found = await self._metadata.get(CLOCK_KEY)
-            self.now_ms = 0 if found is None else decode_clock(found.value)
-            self.revision = 0 if found is None else found.mod_revision
-            self._known, self._at = True, trio.current_time()
+    async def advance(self) -> None:
+        """Count the time since the last call. The first one after `reset` counts nothing."""
+        if not self._is_known:
+            item = await self._metadata.get(CLOCK_KEY)
+            self.now_ms = 0 if item is None else decode_clock(item.value)
+            self.revision = 0 if item is None else item.mod_revision
+            self._is_known, self._counted_to = True, trio.current_time()
         now = trio.current_time()
-        step_ms = min(int((now - self._at) * 1000), STEP_MAX_MS)
+        step_ms = min(int((now - self._counted_to) * 1000), STEP_MAX_MS)
         clock_ms = self.now_ms + step_ms
         change = Transaction(
             (Compare.mod_revision(CLOCK_KEY, self.revision),),
             (Put(CLOCK_KEY, encode_clock(clock_ms)),),
         )
-        self._known = False  # unless it is certain that this very change was made
+        self._is_known = False  # unless it is certain that this very change was made
         reply = await self._metadata.transact(change)
         if not reply.succeeded:
             raise Superseded
-        self._known, self._at = True, now
+        self._is_known, self._counted_to = True, now
         self.now_ms, self.revision = clock_ms, reply.revision
 
-    def unmoved(self) -> Compare:
+    def unchanged(self) -> Compare:
         """Holds while nobody else has moved it."""
         return Compare.mod_revision(CLOCK_KEY, self.revision)
 
 
 @dataclass(slots=True)
-class _Watched:
+class _WatchedLog:
     """A log with a rule."""
 
-    rule: RetentionOptions
+    options: RetentionOptions
     segment_age_max_s: float
     due_at: float = 0.0
     """Of the next look, by this process's own time."""
@@ -151,14 +151,14 @@ class _Watched:
     counted_to: int = 0
     counted_bytes: int = 0
 
-    def next_s(self) -> float:
+    def check_interval_s(self) -> float:
         """How long until the look after this one."""
-        by_age = LOOK_S_MAX
-        if self.rule.retention_s:
-            by_age = self.rule.retention_s / SHARE_OF_AGE
-        by_size = SIZE_S if self.rule.retention_bytes else LOOK_S_MAX
-        by_open = self.segment_age_max_s * (LATE - 1)
-        return max(EVERY_S, min(by_age, by_size, by_open, LOOK_S_MAX))
+        by_age = CHECK_S_MAX
+        if self.options.retention_s:
+            by_age = self.options.retention_s / CHECKS_PER_AGE
+        by_size = SIZE_CHECK_S if self.options.retention_bytes else CHECK_S_MAX
+        by_open = self.segment_age_max_s * (LATE_FACTOR - 1)
+        return max(EVERY_S, min(by_age, by_size, by_open, CHECK_S_MAX))
 
 
 class Retention:
@@ -169,217 +169,239 @@ class Retention:
         metadata: Metadata,
         election: ElectionStatus,
         *,
-        closing: Closing | None = None,
+        open_closer: OpenCloser | None = None,
         failures: WorkFailures | None = None,
     ) -> None:
         self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._election = election
-        self._closing = closing
+        self._open_closer = open_closer
         self._clock = RetentionClock(metadata)
-        self._watched: dict[int, _Watched] = {}
-        self._good: dict[bytes, StoredSettings] = {}
+        self._watched_logs: dict[int, _WatchedLog] = {}
+        self._readable_settings: dict[bytes, StoredSettings] = {}
         """Settings that have a say here, by key: the last ones that could be read."""
         self._scanned_at = float("-inf")
-        self._abandoned: dict[int, int] = {}
+        self._orphaned_segments: dict[int, int] = {}
         """Log to the segment that is open for too long."""
         self._wake = trio.Event()
-        self._held_up = BlockedWorkLog(log, "logs are passed over by retention")
+        self._blocked_work = BlockedWorkLog(log, "logs are passed over by retention")
         self._unreadable = BlockedWorkLog(log, "settings cannot be read: what they were last holds")
         self._out_of_range = BlockedWorkLog(log, "stored numbers are out of range")
-        self.given_up_segments = 0
+        self.truncated_segments = 0
         """Since the start."""
-        self.closed_segments = 0
+        self.closed_orphaned_segments = 0
         """That their writers had left open; since the start."""
 
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            if self._closing is not None:
+            if self._open_closer is not None:
                 unit = "the end of segments that were left open"
-                nursery.start_soon(self._failures.keep, unit, self._close_abandoned, self._closing)
+                nursery.start_soon(
+                    self._failures.keep_running, unit, self._close_orphaned, self._open_closer
+                )
             while True:
                 try:
-                    with self._failures.contained(UNIT):
-                        await self._work_if_elected()
+                    with self._failures.attempt(UNIT):
+                        await self._run_pass_if_elected()
                 except DistributedLogError as error:
-                    self._clock.forget()
+                    self._clock.reset()
                     log.warning("%s: %s; trying again", type(error).__name__, error)
-                await trio.sleep(max(EVERY_S, self._failures.rest_s(UNIT)))
+                await trio.sleep(max(EVERY_S, self._failures.retry_delay_s(UNIT)))
 
-    async def _work_if_elected(self) -> None:
+    async def _run_pass_if_elected(self) -> None:
         try:
-            if await self._election.elected():
-                await self.work()
+            if await self._election.is_elected():
+                await self.run_pass()
             else:
-                self._forget()
+                self._reset()
         except Superseded:
             log.info("another bookie counts the time for retention; this one starts again")
-            self._forget()
+            self._reset()
 
-    async def work(self) -> None:
+    async def run_pass(self) -> None:
         """Look once at what is due. Raises `Superseded`."""
         now = trio.current_time()
         if now - self._scanned_at >= RESCAN_S:
             await self._rescan()
             self._scanned_at = now
-        if not self._watched:
-            self._clock.forget()
+        if not self._watched_logs:
+            self._clock.reset()
             return
-        await self._clock.move()
-        for log_id, one in [*self._watched.items()]:
-            if one.due_at > now:
+        await self._clock.advance()
+        for log_id, watched in [*self._watched_logs.items()]:
+            if watched.due_at > now:
                 continue
             unit = f"the retention of log {log_id:016x}"
-            if self._failures.rests(unit):
+            if self._failures.is_waiting(unit):
                 continue
-            superseded = False
+            is_superseded = False
             try:
-                with self._failures.contained(unit, every_s=LOOK_S_MAX):
-                    one.due_at = now + one.next_s()
+                with self._failures.attempt(unit, every_s=CHECK_S_MAX):
+                    watched.due_at = now + watched.check_interval_s()
                     try:
-                        await self._look_at(log_id, one)
+                        await self._look_at(log_id, watched)
                     except Superseded:
-                        superseded = True
+                        is_superseded = True
             except (CorruptData, NotAllowed, UnsupportedFormat) as error:
                 # Not allowed: the leader goes by settings that are others by now, or that it cannot read.
-                self._held_up.note(type(error).__name__, f"log {log_id:016x}: {error}")
-            if superseded:
+                self._blocked_work.record(type(error).__name__, f"log {log_id:016x}: {error}")
+            if is_superseded:
                 raise Superseded
-            if self._failures.rests(unit):
-                one.due_at = 0.0  # it has failed: tried again after its rest
-        self._held_up.end_pass()
+            if self._failures.is_waiting(unit):
+                watched.due_at = 0.0  # it has failed: tried again after its rest
+        self._blocked_work.end_pass()
 
-    def _forget(self) -> None:
-        self._clock.forget()
-        self._watched.clear()
-        self._good.clear()
-        self._abandoned.clear()
+    def _reset(self) -> None:
+        self._clock.reset()
+        self._watched_logs.clear()
+        self._readable_settings.clear()
+        self._orphaned_segments.clear()
         self._scanned_at = float("-inf")
 
     # --- which logs -------------------------------------------------------------------------------
 
     async def _rescan(self) -> None:
         """Which logs have a rule now. What cannot be read is as it was; not known, nothing goes by it."""
-        own: dict[int, StoredSettings | None] = {}
-        good: dict[bytes, StoredSettings] = {}
+        own_settings: dict[int, StoredSettings | None] = {}
+        readable_settings: dict[bytes, StoredSettings] = {}
         async for item in Scan(self._metadata, CONF_PREFIX, limit=PAGE):
             try:
                 log_id = decode_log_id(item.key.removeprefix(CONF_PREFIX))
             except CorruptData as error:
-                self._unreadable.note("CorruptData", str(error))
+                self._unreadable.record("CorruptData", str(error))
                 continue
-            conf = self._decoded(item)
-            if conf is None or conf.only(ASKED):
-                own[log_id] = conf
-            if conf is not None and conf.only(ASKED):
-                good[item.key] = conf
-        watched: dict[int, _Watched] = {}
-        for log_id, conf in own.items():
-            with self._failures.contained(_settings_unit(log_id)):
-                self._watch(watched, log_id, StoredSettings(), conf)
+            log_settings = self._decode_settings(item)
+            if log_settings is None or log_settings.select(RELEVANT_SETTINGS):
+                own_settings[log_id] = log_settings
+            if log_settings is not None and log_settings.select(RELEVANT_SETTINGS):
+                readable_settings[item.key] = log_settings
+        watched_logs: dict[int, _WatchedLog] = {}
+        for log_id, log_settings in own_settings.items():
+            with self._failures.attempt(_settings_unit(log_id)):
+                self._watch_log(watched_logs, log_id, StoredSettings(), log_settings)
         async for item in Scan(self._metadata, BIND_PREFIX, limit=PAGE):
-            bind = self._decoded(item)
-            if bind is not None:
-                good[item.key] = bind
+            namespace_settings = self._decode_settings(item)
+            if namespace_settings is not None:
+                readable_settings[item.key] = namespace_settings
             start = name_key(item.key.removeprefix(BIND_PREFIX).decode(errors="replace"), "")
-            async for name in Scan(self._metadata, start, limit=PAGE):
+            async for name_item in Scan(self._metadata, start, limit=PAGE):
                 with suppress(CorruptData):
-                    log_id = decode_log_id(name.value)
-                    with self._failures.contained(_settings_unit(log_id)):
-                        self._watch(watched, log_id, bind, own.get(log_id, StoredSettings()))
-        self._watched, self._good = watched, good
+                    log_id = decode_log_id(name_item.value)
+                    with self._failures.attempt(_settings_unit(log_id)):
+                        self._watch_log(
+                            watched_logs,
+                            log_id,
+                            namespace_settings,
+                            own_settings.get(log_id, StoredSettings()),
+                        )
+        self._watched_logs, self._readable_settings = watched_logs, readable_settings
         self._unreadable.end_pass()
         self._out_of_range.end_pass()
 
-    def _decoded(self, item: KeyValue) -> StoredSettings | None:
+    def _decode_settings(self, item: KeyValue) -> StoredSettings | None:
         """Settings, or the last ones that could be read; None where there are none of these either."""
         try:
-            with self._failures.contained(f"the settings {item.key!r}"):
-                found = StoredSettings.decode(item.value)
-                for why in found.out_of_range:
-                    self._out_of_range.note("out of range", f"{item.key!r}: {why}")
-                return found
+            with self._failures.attempt(f"the settings {item.key!r}"):
+                settings = StoredSettings.decode(item.value)
+                for why in settings.out_of_range:
+                    self._out_of_range.record("out of range", f"{item.key!r}: {why}")
+                return settings
         except (CorruptData, UnsupportedFormat) as error:
-            self._unreadable.note(type(error).__name__, f"{item.key!r}: {error}")
-        return self._good.get(item.key)
+            self._unreadable.record(type(error).__name__, f"{item.key!r}: {error}")
+        return self._readable_settings.get(item.key)
 
-    def _watch(
+    def _watch_log(
         self,
-        watched: dict[int, _Watched],
+        watched_logs: dict[int, _WatchedLog],
         log_id: int,
-        bind: StoredSettings | None,
-        own: StoredSettings | None,
+        namespace_settings: StoredSettings | None,
+        log_settings: StoredSettings | None,
     ) -> None:
-        rule = None if bind is None or own is None else retention_of(bind, own)
-        if bind is None or own is None or rule is None or not rule.wanted:
-            watched.pop(log_id, None)
+        options = (
+            None
+            if namespace_settings is None or log_settings is None
+            else retention_of(namespace_settings, log_settings)
+        )
+        if (
+            namespace_settings is None
+            or log_settings is None
+            or options is None
+            or not options.is_limited
+        ):
+            watched_logs.pop(log_id, None)
             return
-        age_max_s = effective(LogOptions(), (), bind, own).segment_age_max_s
-        one = self._watched.get(log_id)
-        if one is None:
-            one = _Watched(rule, age_max_s)
-        elif one.rule != rule:
-            one.due_at = 0.0
-        one.rule, one.segment_age_max_s = rule, age_max_s
-        watched[log_id] = one
+        age_max_s = effective_options(
+            LogOptions(), (), namespace_settings, log_settings
+        ).segment_age_max_s
+        watched_log = self._watched_logs.get(log_id)
+        if watched_log is None:
+            watched_log = _WatchedLog(options, age_max_s)
+        elif watched_log.options != options:
+            watched_log.due_at = 0.0
+        watched_log.options, watched_log.segment_age_max_s = options, age_max_s
+        watched_logs[log_id] = watched_log
 
     # --- one log ----------------------------------------------------------------------------------
 
-    async def _look_at(self, log_id: int, one: _Watched) -> None:
-        start, end = stamps_key(log_id), state_key(log_id)
-        page = await self._metadata.range(start, end + b"\x00", limit=2)
-        found = {item.key: item for item in page.items}
-        if end not in found:
-            self._watched.pop(log_id, None)
+    async def _look_at(self, log_id: int, watched: _WatchedLog) -> None:
+        stamps_at, state_at = stamps_key(log_id), state_key(log_id)
+        page = await self._metadata.range(stamps_at, state_at + b"\x00", limit=2)
+        items = {item.key: item for item in page.items}
+        if state_at not in items:
+            self._watched_logs.pop(log_id, None)
             return
-        state = LogState.decode(found[end].value)
+        state = LogState.decode(items[state_at].value)
         if state.deleting:
             return
-        stored = found.get(start)
-        before = Stamps() if stored is None else self._stamps(stored)
-        open_segment = state.open_from if state.in_progress else 0
+        stamps_item = items.get(stamps_at)
+        stored_stamps = Stamps() if stamps_item is None else self._decode_stamps(stamps_item)
+        open_segment = state.first_open_segment if state.in_progress else 0
         clock_ms = self._clock.now_ms
-        every_ms = one.rule.retention_ms // SHARE_OF_AGE
-        stamps = before.seen(state.open_from - 1, open_segment, clock_ms, every_ms=every_ms)
-        late_ms = LATE * one.segment_age_max_s * 1000
-        if open_segment and clock_ms - stamps.open_since_ms >= late_ms:
-            self._give_closer(log_id, open_segment)
-        last = await self._last_to_go(one, state, stamps)
-        changed = await self._given_up(state, last) if last else state
-        share = Transaction(
-            (
-                self._clock.unmoved(),
-                Compare.version(start, 0 if stored is None else stored.version),
-            ),
-            (Put(start, stamps.without(last).encode()),),
+        every_ms = watched.options.retention_ms // CHECKS_PER_AGE
+        stamps = stored_stamps.after_check(
+            state.first_open_segment - 1, open_segment, clock_ms, mark_interval_ms=every_ms
         )
-        if changed != state:
-            share += Transaction(
-                (Compare.version(end, found[end].version),),
-                (Put(end, changed.encode()), Put(purge_key(log_id), b"")),
+        late_ms = LATE_FACTOR * watched.segment_age_max_s * 1000
+        if open_segment and clock_ms - stamps.open_since_ms >= late_ms:
+            self._queue_orphaned(log_id, open_segment)
+        last_to_truncate = await self._last_to_truncate(watched, state, stamps)
+        new_state = (
+            await self._truncated_state(state, last_to_truncate) if last_to_truncate else state
+        )
+        change = Transaction(
+            (
+                self._clock.unchanged(),
+                Compare.version(stamps_at, 0 if stamps_item is None else stamps_item.version),
+            ),
+            (Put(stamps_at, stamps.without_segments_to(last_to_truncate).encode()),),
+        )
+        if new_state != state:
+            change += Transaction(
+                (Compare.version(state_at, items[state_at].version),),
+                (Put(state_at, new_state.encode()), Put(purge_key(log_id), b"")),
             )
-        elif stamps == before:
+        elif stamps == stored_stamps:
             return
         else:
-            share += Transaction((Compare.exists(end),), ())
+            change += Transaction((Compare.exists(state_at),), ())
         try:
-            reply = await self._metadata.transact(share)
+            reply = await self._metadata.transact(change)
         except OutcomeUnknown:
-            one.due_at = 0.0  # looked at again, whatever became of it
+            watched.due_at = 0.0  # looked at again, whatever became of it
             return
         if reply.succeeded:
-            if changed != state:
-                self.given_up_segments += (
-                    last + 1 - max(state.earliest.segment, state.first_segment)
+            if new_state != state:
+                self.truncated_segments += (
+                    last_to_truncate + 1 - max(state.earliest.segment, state.first_segment)
                 )
             return
-        now = reply.current[0]
-        if now is None or now.mod_revision != self._clock.revision:
+        current_clock = reply.current[0]
+        if current_clock is None or current_clock.mod_revision != self._clock.revision:
             raise Superseded
-        one.due_at = 0.0  # its writer came in between
+        watched.due_at = 0.0  # its writer came in between
 
-    def _stamps(self, item: KeyValue) -> Stamps:
+    def _decode_stamps(self, item: KeyValue) -> Stamps:
         """Those that are damaged begin anew: everything goes later, nothing earlier."""
         try:
             return Stamps.decode(item.value)
@@ -387,60 +409,73 @@ class Retention:
             log.warning("%r: %s; ages count from now on", item.key, error)
             return Stamps()
 
-    async def _last_to_go(self, one: _Watched, state: LogState, stamps: Stamps) -> int:
+    async def _last_to_truncate(self, watched: _WatchedLog, state: LogState, stamps: Stamps) -> int:
         """The number of the last segment that is to go; 0 for none."""
-        rule = one.rule
+        options = watched.options
         last = 0
-        if rule.retention_s:
-            last = stamps.aged(self._clock.now_ms, rule.retention_ms)
-        if rule.retention_bytes:
-            last = max(last, await self._too_many(one, state))
-        last = min(last, state.open_from - 1, state.last_segment - rule.retention_segments_min)
+        if options.retention_s:
+            last = stamps.last_older_than(self._clock.now_ms, options.retention_ms)
+        if options.retention_bytes:
+            last = max(last, await self._last_over_size(watched, state))
+        last = min(
+            last, state.first_open_segment - 1, state.last_segment - options.retention_segments_min
+        )
         if DLSN(last + 1, 0, 0) > state.earliest:
-            last = await self._not_held(rule, state.log_id, last)
+            last = await self._last_not_held(options, state.log_id, last)
         return last if DLSN(last + 1, 0, 0) > state.earliest else 0
 
-    async def _not_held(self, rule: RetentionOptions, log_id: int, last: int) -> int:
+    async def _last_not_held(self, options: RetentionOptions, log_id: int, last: int) -> int:
         """As far of what is to go as no named position and no work queue holds it (H153).
 
         One that begins to hold after this look changes the stamps, which what follows is compared with.
         """
-        at_most_ms = rule.hold_max_ms
+        at_most_ms = options.hold_max_ms
         holds: list[tuple[int, DLSN]] = []
         async for item in Scan(self._metadata, position_key(log_id, ""), limit=PAGE):
-            one = PositionRecord.decode(item.value)
-            holds.append((one.held_ms, one.dlsn))
+            position = PositionRecord.decode(item.value)
+            holds.append((position.held_ms, position.dlsn))
         async for item in Scan(self._metadata, work_key(log_id, ""), limit=PAGE):
             queue = WorkState.decode(item.value)
             holds.append((queue.held_ms, queue.floor))
         for held_ms, dlsn in holds:
-            if held_ms != UNHELD and self._clock.now_ms - held_ms < at_most_ms:
+            if held_ms != NO_HOLD and self._clock.now_ms - held_ms < at_most_ms:
                 last = min(last, dlsn.segment - 1)
         return last
 
-    async def _too_many(self, one: _Watched, state: LogState) -> int:
+    async def _last_over_size(self, watched: _WatchedLog, state: LogState) -> int:
         """The last of the oldest closed segments without which there is still enough; 0 for none."""
         first, log_id = state.earliest.segment, state.log_id
-        gone = 0
-        if one.counted_from and one.counted_from < first <= one.counted_to + 1:
-            async for _, size in self._sizes(log_id, one.counted_from, first - 1):
-                gone, one.counted_bytes = gone + 1, one.counted_bytes - size
+        counted_segments = 0
+        if watched.counted_from and watched.counted_from < first <= watched.counted_to + 1:
+            async for _, size in self._closed_segment_sizes(
+                log_id, watched.counted_from, first - 1
+            ):
+                counted_segments, watched.counted_bytes = (
+                    counted_segments + 1,
+                    watched.counted_bytes - size,
+                )
         # Where not all of them were there still, it is counted anew.
-        if not one.counted_from or gone != first - one.counted_from:
-            one.counted_to, one.counted_bytes = first - 1, 0
-        one.counted_from = first
-        async for segment, size in self._sizes(log_id, one.counted_to + 1, state.open_from - 1):
-            one.counted_to, one.counted_bytes = segment, one.counted_bytes + size
-        last, left = 0, one.counted_bytes
-        if left > one.rule.retention_bytes:
-            async for segment, size in self._sizes(log_id, first, one.counted_to):
-                left -= size
-                if left < one.rule.retention_bytes:
+        if not watched.counted_from or counted_segments != first - watched.counted_from:
+            watched.counted_to, watched.counted_bytes = first - 1, 0
+        watched.counted_from = first
+        async for segment, size in self._closed_segment_sizes(
+            log_id, watched.counted_to + 1, state.first_open_segment - 1
+        ):
+            watched.counted_to, watched.counted_bytes = segment, watched.counted_bytes + size
+        last, remaining_bytes = 0, watched.counted_bytes
+        if remaining_bytes > watched.options.retention_bytes:
+            async for segment, size in self._closed_segment_sizes(
+                log_id, first, watched.counted_to
+            ):
+                remaining_bytes -= size
+                if remaining_bytes < watched.options.retention_bytes:
                     break
                 last = segment
         return last
 
-    async def _sizes(self, log_id: int, first: int, last: int) -> AsyncIterator[tuple[int, int]]:
+    async def _closed_segment_sizes(
+        self, log_id: int, first: int, last: int
+    ) -> AsyncIterator[tuple[int, int]]:
         """Number and bytes of closed segments, in order, from the store."""
         if first <= last:
             start, end = segment_key(log_id, first), segment_key(log_id, last) + b"\x00"
@@ -448,44 +483,44 @@ class Retention:
                 record = SegmentRecord.decode(item.value)
                 yield record.segment, record.size_bytes
 
-    async def _given_up(self, state: LogState, last: int) -> LogState:
+    async def _truncated_state(self, state: LogState, last: int) -> LogState:
         """The state without the segments up to ``last``."""
-        following = last + 1
+        next_segment = last + 1
         sequence_id = state.next_sequence_id
-        if following < state.open_from:
-            found = await self._metadata.get(segment_key(state.log_id, following))
-            if found is None:
+        if next_segment < state.first_open_segment:
+            item = await self._metadata.get(segment_key(state.log_id, next_segment))
+            if item is None:
                 return state  # it was truncated further meanwhile
-            sequence_id = SegmentRecord.decode(found.value).start_sequence_id
-        return state.with_truncated(DLSN(following, 0, 0), sequence_id)
+            sequence_id = SegmentRecord.decode(item.value).start_sequence_id
+        return state.with_truncation(DLSN(next_segment, 0, 0), sequence_id)
 
     # --- segments that their writers left open ----------------------------------------------------
 
-    def _give_closer(self, log_id: int, segment: int) -> None:
-        if self._failures.rests(_closing_unit(log_id)):
+    def _queue_orphaned(self, log_id: int, segment: int) -> None:
+        if self._failures.is_waiting(_closing_unit(log_id)):
             return
-        if self._closing is not None and len(self._abandoned) < ABANDONED_MAX:
-            self._abandoned[log_id] = segment
+        if self._open_closer is not None and len(self._orphaned_segments) < ORPHANED_MAX:
+            self._orphaned_segments[log_id] = segment
             self._wake.set()
 
-    async def _close_abandoned(self, closing: Closing) -> None:
+    async def _close_orphaned(self, open_closer: OpenCloser) -> None:
         """Each takes its time, and nothing waits for it."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            if not self._abandoned:
+            if not self._orphaned_segments:
                 continue
-            async with closing() as close, trio.open_nursery() as nursery:
+            async with open_closer() as close, trio.open_nursery() as nursery:
                 for _ in range(CLOSED_AT_ONCE):
-                    nursery.start_soon(self._close_some, close)
+                    nursery.start_soon(self._close_queued, close)
 
-    async def _close_some(self, close: Close) -> None:
-        while self._abandoned:
-            log_id, segment = self._abandoned.popitem()
+    async def _close_queued(self, close: CloseOrphaned) -> None:
+        while self._orphaned_segments:
+            log_id, segment = self._orphaned_segments.popitem()
             try:
-                with self._failures.contained(_closing_unit(log_id)):
+                with self._failures.attempt(_closing_unit(log_id)):
                     if await close(log_id, segment):
-                        self.closed_segments += 1
+                        self.closed_orphaned_segments += 1
             except DistributedLogError as error:
                 log.warning("log %016x: its open segment stays: %s", log_id, error)
 

@@ -3,7 +3,7 @@
 Which logs have the switch ``merging`` is read anew each pass, from their settings and their namespace's.
 Each of them gets one merge a pass at most, once `SEGMENTS_MIN` small segments lie side by side behind the
 newest ones (`distributedlog/log/segments/segment_merge.py`). The ledgers that were left are deleted when they
-have been seen so for `RETIRED_S` of this process's own time: readers and plans that know no better have so
+have been seen so for `REPLACED_S` of this process's own time: readers and plans that know no better have so
 long, and one that takes longer resolves its segments anew.
 
 Merging does not pause during repair. No seed of the simulator and no test on Spark uses it.
@@ -15,7 +15,7 @@ from typing import Protocol
 
 import trio
 
-from ...log.model.log_keys import RETIRED_PREFIX, decode_log_id, name_key
+from ...log.model.log_keys import REPLACED_PREFIX, decode_log_id, name_key
 from ...log.model.stored_settings import (
     BIND_PREFIX,
     CONF_PREFIX,
@@ -40,11 +40,11 @@ from ..coordination.reconcile_loop import reconcile_periodically
 from .staged_ledger_collector import LedgerRecordSource
 
 EVERY_S = 60.0
-RETIRED_S = 3600.0
+REPLACED_S = 3600.0
 SEGMENTS_MIN = 32
 """Fewer are left until there are more: what is merged is not merged again."""
 NEWEST_KEPT = 8
-SPAN_SHARE = 8
+SPANS_PER_RETENTION = 8
 """Of a log's ``retention_s``: segments that share a ledger go with the last one of them."""
 PAGE = 500
 
@@ -67,7 +67,7 @@ class Merge(Protocol):
         ...
 
 
-OpenMerging = Callable[[], AbstractAsyncContextManager[Merge]]
+OpenMerger = Callable[[], AbstractAsyncContextManager[Merge]]
 """Opens what that takes, for as long as it is needed."""
 
 
@@ -78,21 +78,21 @@ class SegmentMerger:
         self,
         metadata: Metadata,
         election: ElectionStatus,
-        deletion_share: DeletionOps,
+        deletion_ops: DeletionOps,
         *,
-        opening: OpenMerging,
-        retired_s: float = RETIRED_S,
+        open_merger: OpenMerger,
+        replaced_s: float = REPLACED_S,
         failures: WorkFailures | None = None,
     ) -> None:
         self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._election = election
-        self._deletion_share = deletion_share
-        self._opening = opening
-        self._retired_s = retired_s
-        self._seen: dict[bytes, float] = {}
+        self._deletion_ops = deletion_ops
+        self._open_merger = open_merger
+        self._replaced_s = replaced_s
+        self._replaced_since: dict[bytes, float] = {}
         """Since when a ledger was seen left, by our own time."""
-        self._held_up = BlockedWorkLog(log, "logs or ledgers are passed over by merging")
+        self._blocked_work = BlockedWorkLog(log, "logs or ledgers are passed over by merging")
         self.merged_segments = 0
         """Since the start."""
         self.deleted_ledgers = 0
@@ -102,30 +102,30 @@ class SegmentMerger:
         """Until cancelled."""
         await reconcile_periodically(
             self._election,
-            self.work,
-            lambda: self._seen.clear(),
+            self.run_pass,
+            lambda: self._replaced_since.clear(),
             every_s=EVERY_S,
-            said_by=log,
+            logger=log,
             failures=self._failures,
             unit="merging of segments",
         )
 
-    async def work(self) -> None:
+    async def run_pass(self) -> None:
         """One pass."""
-        await self._delete_due()
-        wanted = await self._wanted()
-        if wanted:
-            async with self._opening() as merge:
-                for log_id, span_ms in wanted.items():
+        await self._delete_replaced()
+        log_spans = await self._logs_to_merge()
+        if log_spans:
+            async with self._open_merger() as merge:
+                for log_id, span_ms in log_spans.items():
                     await self._merge(merge, log_id, span_ms)
-        self._held_up.end_pass()
+        self._blocked_work.end_pass()
 
     async def _merge(self, merge: Merge, log_id: int, span_ms: int | None) -> None:
         unit = f"the merging of log {log_id:016x}"
-        if self._failures.rests(unit):
+        if self._failures.is_waiting(unit):
             return
         try:
-            with self._failures.contained(unit):
+            with self._failures.attempt(unit):
                 self.merged_segments += await merge(
                     log_id,
                     newest_kept=NEWEST_KEPT,
@@ -138,79 +138,91 @@ class SegmentMerger:
         except (
             DistributedLogError
         ) as error:  # bookies are away, a copy is rotten: nothing was changed
-            self._held_up.note(type(error).__name__, f"log {log_id:016x}: {error}")
+            self._blocked_work.record(type(error).__name__, f"log {log_id:016x}: {error}")
 
     # --- which logs -------------------------------------------------------------------------------
 
-    async def _wanted(self) -> dict[int, int | None]:
+    async def _logs_to_merge(self) -> dict[int, int | None]:
         """The logs with the switch on, and how far apart members of theirs may have been closed, ms."""
-        own: dict[int, StoredSettings | None] = {}
+        own_settings: dict[int, StoredSettings | None] = {}
         async for item in Scan(self._metadata, CONF_PREFIX, limit=PAGE):
             with suppress(CorruptData):
-                own[decode_log_id(item.key.removeprefix(CONF_PREFIX))] = self._decoded(item)
-        wanted: dict[int, int | None] = {}
-        for log_id, conf in own.items():
-            with self._failures.contained(_settings_unit(log_id)):
-                _want(wanted, log_id, StoredSettings(), conf)
+                own_settings[decode_log_id(item.key.removeprefix(CONF_PREFIX))] = (
+                    self._decode_settings(item)
+                )
+        log_spans: dict[int, int | None] = {}
+        for log_id, log_settings in own_settings.items():
+            with self._failures.attempt(_settings_unit(log_id)):
+                _add_if_merging(log_spans, log_id, StoredSettings(), log_settings)
         async for item in Scan(self._metadata, BIND_PREFIX, limit=PAGE):
-            bind = self._decoded(item)
-            if bind is None:
+            namespace_settings = self._decode_settings(item)
+            if namespace_settings is None:
                 continue
             start = name_key(item.key.removeprefix(BIND_PREFIX).decode(errors="replace"), "")
-            async for name in Scan(self._metadata, start, limit=PAGE):
+            async for name_item in Scan(self._metadata, start, limit=PAGE):
                 with suppress(CorruptData):
-                    log_id = decode_log_id(name.value)
-                    with self._failures.contained(_settings_unit(log_id)):
-                        _want(wanted, log_id, bind, own.get(log_id, StoredSettings()))
-        return wanted
+                    log_id = decode_log_id(name_item.value)
+                    with self._failures.attempt(_settings_unit(log_id)):
+                        _add_if_merging(
+                            log_spans,
+                            log_id,
+                            namespace_settings,
+                            own_settings.get(log_id, StoredSettings()),
+                        )
+        return log_spans
 
-    def _decoded(self, item: KeyValue) -> StoredSettings | None:
+    def _decode_settings(self, item: KeyValue) -> StoredSettings | None:
         """None: it cannot be read, and nothing is done by it."""
         try:
-            with self._failures.contained(f"the settings {item.key!r}"):
+            with self._failures.attempt(f"the settings {item.key!r}"):
                 return StoredSettings.decode(item.value)
         except (CorruptData, UnsupportedFormat) as error:
-            self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
+            self._blocked_work.record(type(error).__name__, f"{item.key!r}: {error}")
         return None
 
     # --- what merges have left --------------------------------------------------------------------
 
-    async def _delete_due(self) -> None:
-        now, seen = trio.current_time(), {}
-        async for item in Scan(self._metadata, RETIRED_PREFIX, limit=PAGE):
-            since = self._seen.get(item.key, now)
-            if now - since < self._retired_s:
-                seen[item.key] = since
+    async def _delete_replaced(self) -> None:
+        now, replaced_since = trio.current_time(), {}
+        async for item in Scan(self._metadata, REPLACED_PREFIX, limit=PAGE):
+            since = self._replaced_since.get(item.key, now)
+            if now - since < self._replaced_s:
+                replaced_since[item.key] = since
                 continue
             unit = f"the deletion of a merged ledger, {item.key!r}"
-            if self._failures.rests(unit):
-                seen[item.key] = since
+            if self._failures.is_waiting(unit):
+                replaced_since[item.key] = since
                 continue
             try:
-                with self._failures.contained(unit) as attempt:
+                with self._failures.attempt(unit) as attempt:
                     if await delete_replaced(
                         self._metadata,
                         LedgerRecordSource(self._metadata),
-                        self._deletion_share,
+                        self._deletion_ops,
                         item,
                     ):
                         self.deleted_ledgers += 1
                 if attempt.failed:
-                    seen[item.key] = since
+                    replaced_since[item.key] = since
             except (CorruptData, UnsupportedFormat) as error:
-                self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
-        self._seen = seen
+                self._blocked_work.record(type(error).__name__, f"{item.key!r}: {error}")
+        self._replaced_since = replaced_since
 
 
 def _settings_unit(log_id: int) -> str:
     return f"the merging settings of log {log_id:016x}"
 
 
-def _want(
-    wanted: dict[int, int | None], log_id: int, bind: StoredSettings, own: StoredSettings | None
+def _add_if_merging(
+    log_spans: dict[int, int | None],
+    log_id: int,
+    namespace_settings: StoredSettings,
+    log_settings: StoredSettings | None,
 ) -> None:
-    if own is None or not merging_of(bind, own).merging:
-        wanted.pop(log_id, None)
+    if log_settings is None or not merging_of(namespace_settings, log_settings).merging:
+        log_spans.pop(log_id, None)
         return
-    rule = retention_of(bind, own)
-    wanted[log_id] = rule.retention_ms // SPAN_SHARE if rule.retention_s else None
+    retention = retention_of(namespace_settings, log_settings)
+    log_spans[log_id] = (
+        retention.retention_ms // SPANS_PER_RETENTION if retention.retention_s else None
+    )

@@ -10,9 +10,9 @@ import trio
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model import ledger_transactions as transactions
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...log.model.log_keys import PURGE_PREFIX, log_id_of, purge_key, state_key
+from ...log.model.log_keys import PURGE_PREFIX, parse_purge_key, purge_key, state_key
 from ...log.model.log_state import LogState
-from ...log.segments.segment_purge import last_below, purge
+from ...log.segments.segment_purge import last_purgeable_segment, purge
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import Compare, Delete, KeyValue, Transaction
 from ...runtime.interfaces.errors import DistributedLogError
@@ -43,9 +43,9 @@ class SegmentPurger:
         self._metadata = metadata
         self._election = election
         self._grace_s = grace_s
-        self._seen: dict[int, list[tuple[int, float]]] = {}
+        self._truncated_since: dict[int, list[tuple[int, float]]] = {}
         """Log to (last segment below the point, when that was first seen), ascending."""
-        self._held_up = BlockedWorkLog(log, "truncated logs are not purged yet")
+        self._blocked_work = BlockedWorkLog(log, "truncated logs are not purged yet")
         self.purged_segments = 0
         """Since the start."""
 
@@ -55,79 +55,89 @@ class SegmentPurger:
         every_s = max(EVERY_S_MIN, self._grace_s / 2)
         while True:
             try:
-                with self._failures.contained(UNIT, every_s=every_s):
-                    if await self._election.elected():
-                        await self.work()
+                with self._failures.attempt(UNIT, every_s=every_s):
+                    if await self._election.is_elected():
+                        await self.run_pass()
                     else:
-                        self._seen.clear()
+                        self._truncated_since.clear()
             except DistributedLogError as error:
                 log.warning("%s: %s; trying again", type(error).__name__, error)
-            await trio.sleep(self._failures.wait_s(UNIT, every_s))
+            await trio.sleep(self._failures.next_try_s(UNIT, every_s))
 
-    async def work(self) -> None:
+    async def run_pass(self) -> None:
         """Look at every truncated log once, remove what is due."""
-        listed: dict[int, None] = {}
+        truncated_logs: dict[int, None] = {}
         async for item in Scan(self._metadata, PURGE_PREFIX, limit=PAGE):
             unit = f"the purge of {item.key!r}"
             try:
-                listed[log_id_of(item.key)] = None
-                if self._failures.rests(unit):
+                truncated_logs[parse_purge_key(item.key)] = None
+                if self._failures.is_waiting(unit):
                     continue
-                with self._failures.contained(unit):
-                    await self._look_at(item)
+                with self._failures.attempt(unit):
+                    await self._check_log(item)
             except DistributedLogError as error:
-                self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
-        self._held_up.end_pass()
-        self._seen = {log_id: seen for log_id, seen in self._seen.items() if log_id in listed}
+                self._blocked_work.record(type(error).__name__, f"{item.key!r}: {error}")
+        self._blocked_work.end_pass()
+        self._truncated_since = {
+            log_id: truncations
+            for log_id, truncations in self._truncated_since.items()
+            if log_id in truncated_logs
+        }
 
-    async def _look_at(self, item: KeyValue) -> None:
-        log_id = log_id_of(item.key)
-        found = await self._metadata.get(state_key(log_id))
-        if found is None:
+    async def _check_log(self, item: KeyValue) -> None:
+        log_id = parse_purge_key(item.key)
+        state_item = await self._metadata.get(state_key(log_id))
+        if state_item is None:
             await self._metadata.transact(Transaction((), (Delete(item.key),)))
             return
-        last = await last_below(self._metadata, LogState.decode(found.value))
+        last = await last_purgeable_segment(self._metadata, LogState.decode(state_item.value))
         if not last:
-            await self._nothing_left(item, found)
+            await self._remove_purge_key(item, state_item)
             return
         now = trio.current_time()
-        seen = self._seen.setdefault(log_id, [])
-        if not seen or seen[-1][0] < last:
-            seen.append((last, now))
-        due = max((number for number, since in seen if now - since >= self._grace_s), default=0)
-        if not due:
+        truncations = self._truncated_since.setdefault(log_id, [])
+        if not truncations or truncations[-1][0] < last:
+            truncations.append((last, now))
+        last_due = max(
+            (number for number, since in truncations if now - since >= self._grace_s), default=0
+        )
+        if not last_due:
             return
-        removed = await purge(self._metadata, log_id, due, self.deletion_share)
-        self._seen[log_id] = [one for one in seen if one[0] > due]
+        removed = await purge(self._metadata, log_id, last_due, self.deletion_ops_of)
+        self._truncated_since[log_id] = [
+            truncation for truncation in truncations if truncation[0] > last_due
+        ]
         if removed:
             self.purged_segments += removed
             log.info("log %016x: %d truncated segments removed", log_id, removed)
 
-    async def _nothing_left(self, item: KeyValue, state: KeyValue) -> None:
+    async def _remove_purge_key(self, item: KeyValue, state_item: KeyValue) -> None:
         """The key has had its use, unless the log is truncated further at this moment.
 
         A point inside a segment in progress may be after all of it in the end: that one is kept in view.
         """
-        log_state = LogState.decode(state.value)
-        point = log_state.truncated_to
-        if point.segment in log_state.in_progress and (point.entry or point.slot):
+        log_state = LogState.decode(state_item.value)
+        truncated_to = log_state.truncated_to
+        if truncated_to.segment in log_state.in_progress and (
+            truncated_to.entry or truncated_to.slot
+        ):
             return
         await self._metadata.transact(
             Transaction(
                 (
                     Compare.version(item.key, item.version),
-                    Compare.version(state.key, state.version),
+                    Compare.version(state_item.key, state_item.version),
                 ),
-                (Delete(purge_key(log_id_of(item.key))),),
+                (Delete(purge_key(parse_purge_key(item.key))),),
             )
         )
 
-    async def deletion_share(self, ledger_id: int) -> Transaction:
+    async def deletion_ops_of(self, ledger_id: int) -> Transaction:
         """The share that turns a ledger to DELETING, whoever it belongs to; empty where it is gone."""
-        found = await self._metadata.get(keys.ledger_key(ledger_id))
-        if found is None:
+        item = await self._metadata.get(keys.ledger_key(ledger_id))
+        if item is None:
             return Transaction()
-        record = LedgerMetadata.decode(found.key, found.value)
+        record = LedgerMetadata.decode(item.key, item.value)
         if record.state is LedgerState.DELETING:
             return Transaction()
-        return transactions.deletion_ops(record, found.version)
+        return transactions.deletion_ops(record, item.version)

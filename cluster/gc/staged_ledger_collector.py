@@ -10,8 +10,8 @@ import trio
 
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.stored_ledger import StoredLedger, Unreadable
-from ...log.model.log_keys import UNLINKED_PREFIX, ids_of_unlinked, txn_key
+from ...ledger.model.stored_ledger import StoredLedger, UnreadableRecords
+from ...log.model.log_keys import STAGED_PREFIX, app_version_key, parse_staged_key
 from ...log.segments.app_versions import AppVersion
 from ...log.segments.staged_ledgers import StagedLedger, delete_staged
 from ...metadata.model.interface import Metadata, Scan
@@ -36,11 +36,11 @@ class LedgerRecordSource:
 
     async def find(self, ledger_id: int) -> StoredLedger:
         """Raises `NoSuchLedger`, also for one that is being deleted."""
-        found = await self.metadata.get(keys.ledger_key(ledger_id))
-        record = None if found is None else LedgerMetadata.decode(found.key, found.value)
-        if found is None or record is None or record.state is LedgerState.DELETING:
+        item = await self.metadata.get(keys.ledger_key(ledger_id))
+        record = None if item is None else LedgerMetadata.decode(item.key, item.value)
+        if item is None or record is None or record.state is LedgerState.DELETING:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
-        return StoredLedger(record, found.version)
+        return StoredLedger(record, item.version)
 
 
 class StagedLedgerCollector:
@@ -58,8 +58,8 @@ class StagedLedgerCollector:
         self._metadata = metadata
         self._election = election
         self._unlinked_s = unlinked_s
-        self._seen: dict[bytes, float] = {}
-        self._unreadable = Unreadable()
+        self._staged_since: dict[bytes, float] = {}
+        self._unreadable = UnreadableRecords()
         self.collected_ledgers = 0
         """Since the start."""
 
@@ -67,45 +67,50 @@ class StagedLedgerCollector:
         """Until cancelled."""
         await reconcile_periodically(
             self._election,
-            self.work,
-            lambda: self._seen.clear(),
+            self.run_pass,
+            lambda: self._staged_since.clear(),
             every_s=min(EVERY_S, self._unlinked_s / 2),
-            said_by=log,
+            logger=log,
             failures=self._failures,
             unit="collection of unlinked segments",
         )
 
-    async def work(self) -> None:
+    async def run_pass(self) -> None:
         """Look at every unlinked segment once."""
-        now, seen = trio.current_time(), {}
-        async for item in Scan(self._metadata, UNLINKED_PREFIX, limit=PAGE):
-            since = self._seen.get(item.key, now)
+        now, staged_since = trio.current_time(), {}
+        async for item in Scan(self._metadata, STAGED_PREFIX, limit=PAGE):
+            since = self._staged_since.get(item.key, now)
             unit = f"the collection of {item.key!r}"
-            if self._failures.rests(unit):
-                seen[item.key] = since
+            if self._failures.is_waiting(unit):
+                staged_since[item.key] = since
                 continue
             try:
-                with self._failures.contained(unit, every_s=EVERY_S) as attempt:
-                    if now - since >= self._unlinked_s or await self._passed(item):
+                with self._failures.attempt(unit, every_s=EVERY_S) as attempt:
+                    if now - since >= self._unlinked_s or await self._is_superseded(item):
                         await self._delete(item)
                     else:
-                        seen[item.key] = since
+                        staged_since[item.key] = since
                 if attempt.failed:
-                    seen[item.key] = since
+                    staged_since[item.key] = since
             except (CorruptData, UnsupportedFormat) as error:
-                self._unreadable.note(item.key, error)
-        self._seen = seen
+                self._unreadable.log_once(item.key, error)
+        self._staged_since = staged_since
 
-    async def _passed(self, item: KeyValue) -> bool:
+    async def _is_superseded(self, item: KeyValue) -> bool:
         """Has its application linked this version, or a later one?"""
-        unlinked = StagedLedger.decode(item.value)
-        if not unlinked.app:
+        staged = StagedLedger.decode(item.value)
+        if not staged.app:
             return False
-        note = await self._metadata.get(txn_key(ids_of_unlinked(item.key)[0], unlinked.app))
-        return note is not None and AppVersion.decode(note.value).version >= unlinked.version
+        version_item = await self._metadata.get(
+            app_version_key(parse_staged_key(item.key)[0], staged.app)
+        )
+        return (
+            version_item is not None
+            and AppVersion.decode(version_item.value).version >= staged.version
+        )
 
     async def _delete(self, item: KeyValue) -> None:
-        log_id, ledger_id = ids_of_unlinked(item.key)
+        log_id, ledger_id = parse_staged_key(item.key)
         if await delete_staged(
             self._metadata, LedgerRecordSource(self._metadata), log_id, ledger_id
         ):

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from ...runtime.interfaces.errors import DistributedLogError, RequestTimeout, from_code
-from .fork_server import Forked, ForkServer
+from .fork_server import ForkedProcess, ForkServer
 
 START_S = 30.0
 STOP_S = 5.0
@@ -21,7 +21,9 @@ STOP_S = 5.0
 class Child:
     """One child that serves: its pid, what it said when ready, and the ways to end it."""
 
-    def __init__(self, name: str, process: trio.Process | Forked, ready: dict[str, Any]) -> None:
+    def __init__(
+        self, name: str, process: trio.Process | ForkedProcess, ready: dict[str, Any]
+    ) -> None:
         self.name = name
         self.process = process
         self.ready = ready
@@ -45,7 +47,7 @@ COMMAND = (sys.executable, "-m", f"{__package__}.node_child")
 
 def start_fork_server() -> ForkServer:
     """One for callers that run trio already: a process of its own, with imports of its own."""
-    return ForkServer.spawned([*COMMAND, "--forks"], environment())
+    return ForkServer.spawn([*COMMAND, "--forks"], environment())
 
 
 async def start_child(
@@ -55,7 +57,7 @@ async def start_child(
 
     Raises the error that it could not start with, `RequestTimeout` when it says nothing in time.
     """
-    process = await _started(name, forks, timeout_s)
+    process = await _start_process(name, forks, timeout_s)
     try:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -66,11 +68,11 @@ async def start_child(
             with contextlib.suppress(trio.BrokenResourceError):
                 await process.stdin.send_all(json.dumps(with_name).encode() + b"\n")
             while not received.endswith(b"\n"):
-                more = await process.stdout.receive_some(65_536)
-                if not more:
+                chunk = await process.stdout.receive_some(65_536)
+                if not chunk:
                     code = await process.wait()
                     raise DistributedLogError(f"{name} ended with {code} before it served")
-                received += more
+                received += chunk
         if not received.endswith(b"\n"):
             raise RequestTimeout(f"{name} did not begin to serve within {timeout_s:g} s")
         ready = json.loads(received)
@@ -84,7 +86,9 @@ async def start_child(
         raise
 
 
-async def _started(name: str, forks: ForkServer | None, timeout_s: float) -> trio.Process | Forked:
+async def _start_process(
+    name: str, forks: ForkServer | None, timeout_s: float
+) -> trio.Process | ForkedProcess:
     try:
         if forks is not None:
             with contextlib.suppress(BrokenPipeError), trio.fail_after(timeout_s):
@@ -103,7 +107,7 @@ async def _started(name: str, forks: ForkServer | None, timeout_s: float) -> tri
         raise DistributedLogError(f"{name} was not started: {error}") from None
 
 
-async def _stop(process: trio.Process | Forked) -> None:
+async def _stop(process: trio.Process | ForkedProcess) -> None:
     with trio.CancelScope(shield=True):
         if process.stdin is not None:
             await process.stdin.aclose()
@@ -121,6 +125,6 @@ def environment() -> dict[str, str]:
     root = str(
         Path(__file__).absolute().parents[2]
     )  # .../distributedlog/cluster -> ... , or the checkout
-    place = str(Path(root).parent) if Path(root).name == "distributedlog" else root
-    paths = [place, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    import_root = str(Path(root).parent) if Path(root).name == "distributedlog" else root
+    paths = [import_root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ...runtime.interfaces.errors import AddressInUse, CorruptData, InvalidRequest
 from ...runtime.interfaces.host import Address, Listener
-from ...runtime.protocol.schema import fields, rows, text, word
+from ...runtime.protocol.schema import fields, one_of, rows, text
 from ..declarations.config import format_address, parse_address
 from ..declarations.options import (
     PROXIES,
@@ -44,16 +44,18 @@ class ClusterPlan:
     @property
     def uri(self) -> str:
         """``distributedlog://HOST:PORT;…/default``"""
-        places = ",".join(format_address(node.address) for node in self.of("metadata"))
-        return f"distributedlog://{places}/{NAMESPACE}"
+        addresses = ",".join(
+            format_address(node.address) for node in self.nodes_of_kind("metadata")
+        )
+        return f"distributedlog://{addresses}/{NAMESPACE}"
 
-    def of(self, kind: str) -> list[PlannedNode]:
+    def nodes_of_kind(self, kind: str) -> list[PlannedNode]:
         """The nodes of one kind."""
         return [node for node in self.nodes if node.kind == kind]
 
     def config(self, node: PlannedNode) -> NodeConfig:
         """What the node is started with."""
-        voters = {other.name: other.address for other in self.of("metadata")}
+        voters = {other.name: other.address for other in self.nodes_of_kind("metadata")}
         if node.kind == "metadata":
             return MetadataNodeConfig(node.name, voters)
         if node.kind in PROXIES:
@@ -99,20 +101,20 @@ def decode(text: str, where: str) -> ClusterPlan:
 
 
 _PLAN = fields(
-    nodes=rows(fields(name=text(), kind=word("metadata", "bookie"), address=text()), 1000, 1)
+    nodes=rows(fields(name=text(), kind=one_of("metadata", "bookie"), address=text()), 1000, 1)
 )
 
 
-async def make(
-    kept: ClusterPlan | None,
+async def make_plan(
+    stored_plan: ClusterPlan | None,
     *,
     bookies: int,
     metadata_nodes: int,
     port: int,
     host: str,
     listen: Callable[[Address], Awaitable[Listener]],
-    hold: Callable[[Address], object],
-    chance: random.Random,
+    reserve_port: Callable[[Address], object],
+    rng: random.Random,
 ) -> ClusterPlan:
     """The kept plan, or a new one on free ports (from ``port`` on; 0: wherever there are some).
 
@@ -126,74 +128,74 @@ async def make(
         raise InvalidRequest(f"{metadata_nodes} metadata nodes: a quorum has 1, 3 or 5")
     if bookies < 1:
         raise InvalidRequest(f"{bookies} bookies: there must be at least one")
-    nodes = list(kept.nodes) if kept is not None else []
+    nodes = list(stored_plan.nodes) if stored_plan is not None else []
     voters = [node for node in nodes if node.kind == "metadata"]
     if voters and len(voters) != metadata_nodes:
         raise InvalidRequest(
             f"this cluster has {len(voters)} metadata nodes, {metadata_nodes} were asked for;"
             f" start it with --metadata-nodes {len(voters)}"
         )
-    if port and kept is not None and port not in {node.address[1] for node in nodes}:
+    if port and stored_plan is not None and port not in {node.address[1] for node in nodes}:
         raise InvalidRequest(
             f"this cluster keeps its ports, from {nodes[0].address[1]} on; --port {port} cannot change them"
         )
-    wanted = [f"metadata{number + 1}" for number in range(metadata_nodes)] if not voters else []
-    present = sum(1 for node in nodes if node.kind == "bookie")
-    wanted += [f"bookie{number + 1}" for number in range(present, bookies)]
-    taken = [node.address[1] for node in nodes]
+    new_names = [f"metadata{number + 1}" for number in range(metadata_nodes)] if not voters else []
+    bookie_count = sum(1 for node in nodes if node.kind == "bookie")
+    new_names += [f"bookie{number + 1}" for number in range(bookie_count, bookies)]
+    used_ports = [node.address[1] for node in nodes]
     start = port + len(nodes) if port else 0
-    ports = await _free_ports(len(wanted), start, host, taken, listen, hold, chance)
-    for name, found in zip(wanted, ports, strict=True):
-        nodes.append(PlannedNode(name, name.rstrip("0123456789"), (host, found)))
+    ports = await _free_ports(len(new_names), start, host, used_ports, listen, reserve_port, rng)
+    for name, free_port in zip(new_names, ports, strict=True):
+        nodes.append(PlannedNode(name, name.rstrip("0123456789"), (host, free_port)))
     nodes.sort(key=lambda node: node.kind != "metadata")
     return ClusterPlan(tuple(nodes))
 
 
-def started(plan: ClusterPlan, bookies: int) -> ClusterPlan:
+def with_bookies(plan: ClusterPlan, bookies: int) -> ClusterPlan:
     """The plan without the bookies that this start leaves out."""
-    chosen = [*plan.of("metadata"), *plan.of("bookie")[:bookies]]
-    return replace(plan, nodes=tuple(chosen))
+    started_nodes = [*plan.nodes_of_kind("metadata"), *plan.nodes_of_kind("bookie")[:bookies]]
+    return replace(plan, nodes=tuple(started_nodes))
 
 
 def with_proxies(
     plan: ClusterPlan, write_proxies: int, read_proxies: int, host: str
 ) -> ClusterPlan:
     """The plan and so many proxies, on free ports: they keep nothing, and are in no file."""
-    found = [
+    proxies = [
         PlannedNode(f"{kind}{number + 1}", kind, (host, 0))
         for kind, count in ((WRITE_PROXY, write_proxies), (READ_PROXY, read_proxies))
         for number in range(count)
     ]
-    return replace(plan, nodes=(*plan.nodes, *found))
+    return replace(plan, nodes=(*plan.nodes, *proxies))
 
 
 async def _free_ports(
     count: int,
     first: int,
     host: str,
-    taken: Sequence[int],
+    used_ports: Sequence[int],
     listen: Callable[[Address], Awaitable[Listener]],
-    hold: Callable[[Address], object],
-    chance: random.Random,
+    reserve_port: Callable[[Address], object],
+    rng: random.Random,
 ) -> list[int]:
     """``count`` ports that nobody has now: from ``first`` on in a row, or where there are some."""
-    found: list[int] = []
-    place = first or chance.randrange(PORT_LOW, PORT_HIGH - 500)
-    for port in range(place, min(place + 500, 65_536)):
-        if len(found) == count:
+    ports: list[int] = []
+    first_port = first or rng.randrange(PORT_LOW, PORT_HIGH - 500)
+    for port in range(first_port, min(first_port + 500, 65_536)):
+        if len(ports) == count:
             break
-        if port in taken:
+        if port in used_ports:
             continue
         try:
             if first:
                 (await listen((host, port))).close()
             else:
-                hold((host, port))
+                reserve_port((host, port))
         except AddressInUse:
             if first:
                 raise
             continue
-        found.append(port)
-    if len(found) < count:
-        raise AddressInUse(f"{host} has no {count} free ports from {place} on")
-    return found
+        ports.append(port)
+    if len(ports) < count:
+        raise AddressInUse(f"{host} has no {count} free ports from {first_port} on")
+    return ports

@@ -24,31 +24,33 @@ from typing import NoReturn
 
 import trio
 
-from ...runtime.process.stderr_writer import last_words
+from ...runtime.process.stderr_writer import drain_stderr
 
-_ASKED = struct.Struct("<Q")
+_REQUEST = struct.Struct("<Q")
 # | number u64 |                           with the descriptors: stdin, stdout, where its exit code goes
-_ANSWERED = struct.Struct("<QQ")
+_RESPONSE = struct.Struct("<QQ")
 # | number u64 | process id u64 |          with the descriptor: of the process
-_CODE = struct.Struct("<i")
+_EXIT_CODE = struct.Struct("<i")
 # | exit code i32 |                        negative: the signal that ended it
 # The forkserver of multiprocessing is not used. Its children get no pipes as stdin and stdout, and run the
 # caller's main module.
-CODE_S = 1.0
+EXIT_CODE_S = 1.0
 """The code of a child that has ended is waited for so long; without the server nobody knows it."""
 
 
-class Forked:
+class ForkedProcess:
     """A child of the server that is ours to end: what `trio.Process` is for one that was spawned."""
 
-    def __init__(self, pid: int, descriptor: int, stdin: int, stdout: int, ended: int) -> None:
+    def __init__(
+        self, pid: int, descriptor: int, stdin: int, stdout: int, exit_code_pipe: int
+    ) -> None:
         self.pid = pid
         self.stdin: trio.lowlevel.FdStream | None = trio.lowlevel.FdStream(stdin)
         self.stdout: trio.lowlevel.FdStream | None = trio.lowlevel.FdStream(stdout)
         self.returncode: int | None = None
         """None while it runs; negative: the signal that ended it. 255 where nobody can tell."""
         self._descriptor = descriptor
-        self._ended = ended
+        self._exit_code_pipe = exit_code_pipe
 
     def kill(self) -> None:
         """SIGKILL, unless it has ended. Its number cannot mean another process: it goes by the descriptor."""
@@ -59,22 +61,24 @@ class Forked:
     async def wait(self) -> int:
         """Its exit code, when it has ended; any number of tasks may wait."""
         while self.returncode is None:
-            await _readable(self._descriptor)
+            await _wait_readable(self._descriptor)
             if self.returncode is None:
-                with trio.move_on_after(CODE_S):
-                    await _readable(self._ended)
-            self._note_end()
+                with trio.move_on_after(EXIT_CODE_S):
+                    await _wait_readable(self._exit_code_pipe)
+            self._read_exit_code()
         return self.returncode
 
-    def _note_end(self) -> None:
+    def _read_exit_code(self) -> None:
         if self.returncode is not None:
             return  # another task was first
-        told = b""
-        os.set_blocking(self._ended, False)
+        packed_code = b""
+        os.set_blocking(self._exit_code_pipe, False)
         with contextlib.suppress(BlockingIOError):
-            told = os.read(self._ended, _CODE.size)
-        self.returncode = _CODE.unpack(told)[0] if len(told) == _CODE.size else 255
-        os.close(self._ended)
+            packed_code = os.read(self._exit_code_pipe, _EXIT_CODE.size)
+        self.returncode = (
+            _EXIT_CODE.unpack(packed_code)[0] if len(packed_code) == _EXIT_CODE.size else 255
+        )
+        os.close(self._exit_code_pipe)
         os.close(self._descriptor)
 
 
@@ -84,74 +88,74 @@ class ForkServer:
     def __init__(self, control: socket.socket, pid: int) -> None:
         self._control = control
         self.pid = pid
-        self._turn = trio.Lock()
-        self._asked = 0
+        self._request_lock = trio.Lock()
+        self._request_count = 0
 
     @classmethod
-    def forked(cls, run: Callable[[], None]) -> "ForkServer":
+    def fork_here(cls, run: Callable[[], None]) -> "ForkServer":
         """Fork it from this process, which must have one thread and must not run trio.
 
         What is imported now its children need not import. ``run`` is what each of them does.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        our_end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
-            ours.close()
-            serve_forks(theirs, run)
-        theirs.close()
-        return cls(ours, pid)
+            our_end.close()
+            serve_forks(their_end, run)
+        their_end.close()
+        return cls(our_end, pid)
 
     @classmethod
-    def spawned(cls, command: list[str], env: dict[str, str]) -> "ForkServer":
+    def spawn(cls, command: list[str], env: dict[str, str]) -> "ForkServer":
         """Start it by a command, which calls `serve_forks` with its stdin."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        our_end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with their_end:
             server = subprocess.Popen(
                 command,
-                stdin=theirs.fileno(),
+                stdin=their_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 env=env,
                 process_group=0,
             )
         server.returncode = 0  # `close` waits for it, not the object's end
-        return cls(ours, server.pid)
+        return cls(our_end, server.pid)
 
-    async def fork(self) -> Forked:
+    async def fork(self) -> ForkedProcess:
         """Another child. Raises `BrokenPipeError` when the server has ended."""
-        theirs_in, ours_in = os.pipe()
-        ours_out, theirs_out = os.pipe()
-        ended, told = os.pipe()
-        mine = [ours_in, ours_out, ended]
+        child_stdin, our_stdin = os.pipe()
+        our_stdout, child_stdout = os.pipe()
+        exit_code_read, exit_code_write = os.pipe()
+        our_descriptors = [our_stdin, our_stdout, exit_code_read]
         try:
-            pid, descriptor = await self._ask([theirs_in, theirs_out, told])
-            mine.append(descriptor)
-            child = Forked(pid, descriptor, ours_in, ours_out, ended)
-            mine.clear()
+            pid, descriptor = await self._request([child_stdin, child_stdout, exit_code_write])
+            our_descriptors.append(descriptor)
+            child = ForkedProcess(pid, descriptor, our_stdin, our_stdout, exit_code_read)
+            our_descriptors.clear()
             return child
         finally:
             # A child that is answered too late finds its life line cut.
-            for one in (theirs_in, theirs_out, told, *mine):
-                os.close(one)
+            for unused in (child_stdin, child_stdout, exit_code_write, *our_descriptors):
+                os.close(unused)
 
-    async def _ask(self, descriptors: list[int]) -> tuple[int, int]:
-        async with self._turn:
-            self._asked += 1
-            socket.send_fds(self._control, [_ASKED.pack(self._asked)], descriptors)
+    async def _request(self, descriptors: list[int]) -> tuple[int, int]:
+        async with self._request_lock:
+            self._request_count += 1
+            socket.send_fds(self._control, [_REQUEST.pack(self._request_count)], descriptors)
             while True:
-                await _readable(self._control.fileno())
-                said = b""
-                found: list[int] = []
+                await _wait_readable(self._control.fileno())
+                response = b""
+                received: list[int] = []
                 with contextlib.suppress(ConnectionResetError):  # it ended with a question unread
-                    said, found, _, _ = socket.recv_fds(
-                        self._control, _ANSWERED.size, 1, socket.MSG_CMSG_CLOEXEC
+                    response, received, _, _ = socket.recv_fds(
+                        self._control, _RESPONSE.size, 1, socket.MSG_CMSG_CLOEXEC
                     )
-                if len(said) != _ANSWERED.size or len(found) != 1:
+                if len(response) != _RESPONSE.size or len(received) != 1:
                     raise BrokenPipeError("the process that forks the nodes has ended")
-                number, pid = _ANSWERED.unpack(said)
-                if number == self._asked:
-                    return pid, found[0]
-                os.close(found[0])  # for one who was cancelled and asks no more
+                number, pid = _RESPONSE.unpack(response)
+                if number == self._request_count:
+                    return pid, received[0]
+                os.close(received[0])  # for one who was cancelled and asks no more
 
     def close(self) -> None:
         """End it: it has nothing to tidy. Its children live on. Again: nothing."""
@@ -162,7 +166,7 @@ class ForkServer:
         os.waitpid(self.pid, 0)
 
 
-async def _readable(descriptor: int) -> None:
+async def _wait_readable(descriptor: int) -> None:
     """Wait for one descriptor, which others may wait for as well: so on a copy of it."""
     copy = os.dup(descriptor)
     try:
@@ -174,10 +178,10 @@ async def _readable(descriptor: int) -> None:
 def serve_forks(control: socket.socket, run: Callable[[], None]) -> NoReturn:
     """Fork a child that does ``run`` for each that is asked for, until the other end closes."""
     os.setpgid(0, 0)  # the terminal's Ctrl-C is for the parent alone
-    nothing = os.open(os.devnull, os.O_RDWR)
+    dev_null = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1):  # whoever reads what the parent prints waits for no one else
-        os.dup2(nothing, standard)
-    os.close(nothing)
+        os.dup2(dev_null, standard)
+    os.close(dev_null)
     gc.collect()
     gc.freeze()  # what all of them share stays shared: no collection writes into it
     server = _Server(control, run)
@@ -193,10 +197,10 @@ class _Server:
     def __init__(self, control: socket.socket, run: Callable[[], None]) -> None:
         self._control = control
         self._run = run
-        self._ended: dict[int, int] = {}
+        self._exit_code_pipes: dict[int, int] = {}
         """Process id to where its exit code goes."""
-        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(self._wake)
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(self._wake_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
@@ -206,45 +210,45 @@ class _Server:
             select.poll()
         )  # `select` takes no descriptor from 1024 on, and our parent may have had many
         poll.register(control, select.POLLIN)
-        poll.register(self._woken, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
         while True:
             ready = [descriptor for descriptor, _ in poll.poll()]
-            if self._woken in ready:
-                os.read(self._woken, 4096)
-                self._bury()
+            if self._wake_read in ready:
+                os.read(self._wake_read, 4096)
+                self._reap_children()
             if control in ready:
-                asked, descriptors, _, _ = socket.recv_fds(
-                    self._control, _ASKED.size, 3, socket.MSG_CMSG_CLOEXEC
+                request, descriptors, _, _ = socket.recv_fds(
+                    self._control, _REQUEST.size, 3, socket.MSG_CMSG_CLOEXEC
                 )
-                if len(asked) != _ASKED.size or len(descriptors) != 3:
+                if len(request) != _REQUEST.size or len(descriptors) != 3:
                     return
-                self._fork(asked, descriptors)
+                self._fork(request, descriptors)
 
-    def _fork(self, asked: bytes, descriptors: list[int]) -> None:
+    def _fork(self, request: bytes, descriptors: list[int]) -> None:
         pid = os.fork()
         if pid == 0:
-            self._become(*descriptors)
-        stdin, stdout, ended = descriptors
+            self._run_child(*descriptors)
+        stdin, stdout, exit_code_pipe = descriptors
         os.close(stdin)
         os.close(stdout)
-        self._ended[pid] = ended
+        self._exit_code_pipes[pid] = exit_code_pipe
         process = os.pidfd_open(pid)  # before it can be buried
-        number = _ASKED.unpack(asked)[0]
+        number = _REQUEST.unpack(request)[0]
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [process]))]
-        self._control.sendmsg([_ANSWERED.pack(number, pid)], rights)
+        self._control.sendmsg([_RESPONSE.pack(number, pid)], rights)
         os.close(process)
 
-    def _bury(self) -> None:
+    def _reap_children(self) -> None:
         """Tell the codes of those that have ended."""
-        for pid in list(self._ended):
-            found, status = os.waitpid(pid, os.WNOHANG)
-            if found:
-                ended = self._ended.pop(pid)
+        for pid in list(self._exit_code_pipes):
+            reaped, status = os.waitpid(pid, os.WNOHANG)
+            if reaped:
+                exit_code_pipe = self._exit_code_pipes.pop(pid)
                 with contextlib.suppress(BrokenPipeError):
-                    os.write(ended, _CODE.pack(os.waitstatus_to_exitcode(status)))
-                os.close(ended)
+                    os.write(exit_code_pipe, _EXIT_CODE.pack(os.waitstatus_to_exitcode(status)))
+                os.close(exit_code_pipe)
 
-    def _become(self, stdin: int, stdout: int, ended: int) -> NoReturn:
+    def _run_child(self, stdin: int, stdout: int, exit_code_pipe: int) -> NoReturn:
         """In the child: be a process of its own, and never come back."""
         code = 1
         try:
@@ -254,8 +258,15 @@ class _Server:
             self._control.close()
             os.dup2(stdin, 0)
             os.dup2(stdout, 1)
-            for one in (stdin, stdout, ended, self._woken, self._wake, *self._ended.values()):
-                os.close(one)
+            for inherited in (
+                stdin,
+                stdout,
+                exit_code_pipe,
+                self._wake_read,
+                self._wake_write,
+                *self._exit_code_pipes.values(),
+            ):
+                os.close(inherited)
             sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
             try:
                 self._run()
@@ -266,5 +277,5 @@ class _Server:
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
-            last_words()
+            drain_stderr()
             os._exit(code)

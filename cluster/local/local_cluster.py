@@ -19,14 +19,14 @@ from ...runtime.disk.output_file import write_file
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest
 from ...runtime.interfaces.host import Host
 from ...runtime.interfaces.log_lines import get_logger
-from ...runtime.machine import needs_linux, real_host
-from ...runtime.net.local_secret import SECRET_BYTES, guarded
-from ...runtime.net.port_reservation import HeldPorts
+from ...runtime.machine import real_host, require_linux
+from ...runtime.net.local_secret import SECRET_BYTES, with_local_secret
+from ...runtime.net.port_reservation import ReservedPorts
 from ..declarations.events import DIED
 from ..declarations.options import PROXIES, to_json
 from ..nodes import serve_node
-from ..process.node_directories import host_of, memory_host
-from ..process.process_lifetime import first_of
+from ..process.node_directories import memory_host, open_host
+from ..process.process_lifetime import first_error
 from . import cluster_plan as plans
 from .child_processes import Child, start_child, start_fork_server
 from .cluster_plan import ClusterPlan, PlannedNode
@@ -69,8 +69,8 @@ class LocalCluster:
     @property
     def proxied_uri(self) -> str:
         """The same logs through its proxies; "" where it has none."""
-        places = ",".join(node.address for node in self.nodes if node.kind in PROXIES)
-        return f"distributedlog+proxy://{places}/{plans.NAMESPACE}" if places else ""
+        addresses = ",".join(node.address for node in self.nodes if node.kind in PROXIES)
+        return f"distributedlog+proxy://{addresses}/{plans.NAMESPACE}" if addresses else ""
 
     def kill(self, name: str) -> None:
         """kill -9 a node that is its own process."""
@@ -90,7 +90,7 @@ async def local_cluster(
     restart: bool = False,
     log_level: str = "WARNING",
     on_death: Callable[[str, str], None] | None = None,
-    apart: Sequence[str] = (),
+    separate_nodes: Sequence[str] = (),
     forks: ForkServer | None = None,
     write_proxies: int = 0,
     read_proxies: int = 0,
@@ -104,9 +104,9 @@ async def local_cluster(
     at each start. Raises `AddressInUse`, `ForeignData`, `DataDirectoryInUse`, `InvalidRequest` and whatever
     keeps a node from starting.
     """
-    needs_linux("a cluster of one's own")
-    with _directory(data, memory) as directory, HeldPorts() as ports:
-        shape = {
+    require_linux("a cluster of one's own")
+    with _directory(data, memory) as directory, ReservedPorts() as ports:
+        cluster_size = {
             "bookies": bookies,
             "metadata_nodes": metadata_nodes,
             "port": port,
@@ -115,24 +115,26 @@ async def local_cluster(
         }
         plan = None
         if in_process or processes:
-            plan = await _plan(directory, shape, ports)
+            plan = await _load_plan(directory, cluster_size, ports)
         secret = real_host("local").secret_bytes(SECRET_BYTES)
-        run = _Run(directory, restart, log_level, on_death or _log_death, forks, secret)
-        started = False
+        run = _NodeRunner(directory, restart, log_level, on_death or _log_death, forks, secret)
+        is_started = False
         try:
             async with trio.open_nursery() as nursery:
                 try:
-                    cluster = await run.start(nursery, plan, shape, apart if in_process else None)
-                    started = True
+                    cluster = await run.start(
+                        nursery, plan, cluster_size, separate_nodes if in_process else None
+                    )
+                    is_started = True
                     yield cluster
                 finally:
                     nursery.cancel_scope.cancel()
                     run.end_metadata_last()
         except BaseExceptionGroup as group:
-            if started and len(group.exceptions) == 1:
+            if is_started and len(group.exceptions) == 1:
                 # The caller's body raised it, without a group.
                 raise group.exceptions[0] from None
-            raise first_of(group) from None  # why a node could not start
+            raise first_error(group) from None  # why a node could not start
         finally:
             await run.stop_children()
 
@@ -156,7 +158,7 @@ def _directory(data: str | Path | None, memory: bool) -> Iterator[str | None]:
             yield directory
 
 
-async def run_cluster_of(
+async def run_cluster(
     spec: dict[str, Any], *, task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED
 ) -> None:
     """The whole cluster in this process, as cluster/local/node_child.py was told; runs until cancelled."""
@@ -175,7 +177,7 @@ async def run_cluster_of(
         await trio.sleep_forever()
 
 
-class _Run:
+class _NodeRunner:
     """Starts the nodes one way or another, and keeps them up."""
 
     def __init__(
@@ -184,52 +186,52 @@ class _Run:
         restart: bool,
         log_level: str,
         on_death: Callable[[str, str], None],
-        forks: ForkServer | None,
+        fork_server: ForkServer | None,
         secret: bytes,
     ) -> None:
         self._data = data
         self._restart = restart
         self._log_level = log_level
         self._on_death = on_death
-        self._forks = forks
+        self._fork_server = fork_server
         self._secret = secret
         """Whoever knows it may talk to the nodes (distributedlog/runtime/net/local_secret.py); drawn anew at
         each start."""
-        self._own_forks: ForkServer | None = None
+        self._started_fork_server: ForkServer | None = None
         self._children: dict[str, Child] = {}
         self._metadata_scopes: list[trio.CancelScope] = []
         """Of the metadata nodes in this run. A cancellation from outside does not reach those that serve."""
-        self._before_metadata = 0
+        self._running_other_nodes = 0
         """How many other nodes are in this run, and have not ended."""
-        self._ending = False
+        self._is_ending = False
 
     async def start(
         self,
         nursery: trio.Nursery,
         plan: ClusterPlan | None,
-        shape: Mapping[str, int],
-        apart: Sequence[str] | None,
+        cluster_size: Mapping[str, int],
+        separate_nodes: Sequence[str] | None,
     ) -> LocalCluster:
         """Start those ``apart`` (None: all) in processes of their own; without a plan, all in one child."""
         if plan is None:
-            return await self.in_one_child(nursery, shape)
-        names = [node.name for node in plan.nodes] if apart is None else apart
-        return await self.planned(nursery, plan, names)
+            return await self.start_in_one_child(nursery, cluster_size)
+        names = [node.name for node in plan.nodes] if separate_nodes is None else separate_nodes
+        return await self.start_planned(nursery, plan, names)
 
-    async def planned(
+    async def start_planned(
         self, nursery: trio.Nursery, plan: ClusterPlan, apart: Sequence[str]
     ) -> LocalCluster:
         """Start the nodes of a plan: those ``apart`` in processes of their own, the others here."""
         ready: dict[str, dict[str, Any]] = {}
-        if self._forks is None and len(apart) > 1:
-            self._forks = self._own_forks = start_fork_server()
+        if self._fork_server is None and len(apart) > 1:
+            self._fork_server = self._started_fork_server = start_fork_server()
 
         async def start(node: PlannedNode) -> None:
             if node.name in apart:
                 spec = {
                     "run": "node",
                     "config": to_json(plan.config(node)),
-                    "data": self._place(node),
+                    "data": self._data_directory(node),
                     "log_level": self._log_level,
                     "secret": self._secret.hex(),
                 }
@@ -237,17 +239,19 @@ class _Run:
             elif node.kind == "metadata":
                 scope = trio.CancelScope()
                 self._metadata_scopes.append(scope)
-                ready[node.name] = await nursery.start(self._keep_in, scope, plan, node)
+                ready[node.name] = await nursery.start(self._run_in_scope, scope, plan, node)
                 scope.shield = True
             else:
-                ready[node.name] = await nursery.start(self._keep_before_metadata, plan, node)
+                ready[node.name] = await nursery.start(self._run_other_node, plan, node)
 
         async with trio.open_nursery() as starting:
             for node in plan.nodes:
                 starting.start_soon(start, node)
         return self._cluster(plan.uri, [ready[node.name] for node in plan.nodes])
 
-    async def in_one_child(self, nursery: trio.Nursery, shape: Mapping[str, int]) -> LocalCluster:
+    async def start_in_one_child(
+        self, nursery: trio.Nursery, shape: Mapping[str, int]
+    ) -> LocalCluster:
         """Start a child that runs all of them."""
         spec = {
             "run": "cluster",
@@ -259,7 +263,7 @@ class _Run:
         ready = await self._start_child(nursery, "the cluster's process", spec)
         return self._cluster(ready["uri"], ready["nodes"])
 
-    def _place(self, node: PlannedNode) -> str | None:
+    def _data_directory(self, node: PlannedNode) -> str | None:
         if self._data is None or node.kind in PROXIES:
             return None
         return str(Path(self._data) / node.name)
@@ -283,12 +287,12 @@ class _Run:
         A bookie that ends notes its journal's end and revokes its lease. Without a quorum it would wait until
         its deadlines, and the next start would find the registration of a bookie that has ended.
         """
-        self._ending = True
-        if not self._before_metadata:
+        self._is_ending = True
+        if not self._running_other_nodes:
             for scope in self._metadata_scopes:
                 scope.cancel()
 
-    async def _keep_in(
+    async def _run_in_scope(
         self,
         scope: trio.CancelScope,
         plan: ClusterPlan,
@@ -297,49 +301,49 @@ class _Run:
         task_status: trio.TaskStatus[dict[str, Any]],
     ) -> None:
         with scope:
-            await self._keep_node(plan, node, task_status=task_status)
+            await self._run_node(plan, node, task_status=task_status)
 
-    async def _keep_before_metadata(
+    async def _run_other_node(
         self, plan: ClusterPlan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
     ) -> None:
-        self._before_metadata += 1
+        self._running_other_nodes += 1
         try:
-            await self._keep_node(plan, node, task_status=task_status)
+            await self._run_node(plan, node, task_status=task_status)
         finally:
-            self._before_metadata -= 1
-            if self._ending:
+            self._running_other_nodes -= 1
+            if self._is_ending:
                 self.end_metadata_last()
 
-    async def _keep_node(
+    async def _run_node(
         self, plan: ClusterPlan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
     ) -> None:
         """Run one node; once it has served, its death is its own (and, with restart, not for long)."""
-        served = False
-        place = self._place(node)
+        has_served = False
+        directory = self._data_directory(node)
         config = plan.config(node)
-        in_memory = memory_host(config) if place is None else None
+        in_memory = memory_host(config) if directory is None else None
 
         async def serve(host: Host) -> None:
-            nonlocal served
+            nonlocal has_served
             async with trio.open_nursery() as nursery:
-                own = guarded(host, self._secret)
-                found = await nursery.start(serve_node, own, config)
-                if not served:
-                    served = True
-                    task_status.started(found.line(place))
+                guarded_host = with_local_secret(host, self._secret)
+                node_ready = await nursery.start(serve_node, guarded_host, config)
+                if not has_served:
+                    has_served = True
+                    task_status.started(node_ready.line(directory))
 
         while True:
             try:
                 if in_memory is not None:
                     await serve(in_memory)
                 else:
-                    assert place is not None
-                    async with host_of(config, Path(place), alone=False) as host:
+                    assert directory is not None
+                    async with open_host(config, Path(directory), is_only_node=False) as host:
                         await serve(host)
             except* (DistributedLogError, OSError, AssertionError) as group:
-                if not served:
+                if not has_served:
                     raise
-                self._on_death(node.name, _why(first_of(group)))
+                self._on_death(node.name, _error_text(first_error(group)))
             if not self._restart:
                 await trio.sleep_forever()
             await trio.sleep(RESTART_S)
@@ -348,11 +352,11 @@ class _Run:
         self, nursery: trio.Nursery, name: str, spec: dict[str, Any]
     ) -> dict[str, Any]:
         """Start a child and watch it; its ready line."""
-        child = self._children[name] = await start_child(name, spec, self._forks)
-        nursery.start_soon(self._watch, name, spec)
+        child = self._children[name] = await start_child(name, spec, self._fork_server)
+        nursery.start_soon(self._watch_child, name, spec)
         return child.ready
 
-    async def _watch(self, name: str, spec: dict[str, Any]) -> None:
+    async def _watch_child(self, name: str, spec: dict[str, Any]) -> None:
         """Tell of a child's death; start it again where that was asked."""
         while True:
             child = self._children[name]
@@ -364,9 +368,9 @@ class _Run:
             while self._children[name] is child:
                 await trio.sleep(RESTART_S)
                 try:
-                    self._children[name] = await start_child(name, spec, self._forks)
+                    self._children[name] = await start_child(name, spec, self._fork_server)
                 except DistributedLogError as error:
-                    self._on_death(name, _why(error))
+                    self._on_death(name, _error_text(error))
 
     async def stop_children(self) -> None:
         """Stop all of them, metadata nodes last (`end_metadata_last`)."""
@@ -376,38 +380,42 @@ class _Run:
             async with trio.open_nursery() as nursery:
                 for name in names:
                     nursery.start_soon(self._children[name].stop)
-        if self._own_forks is not None:
-            self._own_forks.close()
+        if self._started_fork_server is not None:
+            self._started_fork_server.close()
 
 
-async def _plan(directory: str | None, shape: Mapping[str, int], ports: HeldPorts) -> ClusterPlan:
+async def _load_plan(
+    directory: str | None, cluster_size: Mapping[str, int], ports: ReservedPorts
+) -> ClusterPlan:
     """Return the plan that the directory keeps, or a new one, kept there from now on, and add proxies."""
-    here = real_host("local", disks={})
+    machine_host = real_host("local", disks={})
     file = Path(directory) / plans.FILE_NAME if directory is not None else None
-    kept = None
+    stored_plan = None
     if file is not None and file.exists():
-        kept = plans.decode(file.read_text(), str(file))
-    plan = await plans.make(
-        kept,
-        bookies=shape["bookies"],
-        metadata_nodes=shape["metadata_nodes"],
-        port=shape["port"],
+        stored_plan = plans.decode(file.read_text(), str(file))
+    plan = await plans.make_plan(
+        stored_plan,
+        bookies=cluster_size["bookies"],
+        metadata_nodes=cluster_size["metadata_nodes"],
+        port=cluster_size["port"],
         host=HOST,
-        listen=here.listen,
-        hold=ports.hold,
-        chance=here.random,
+        listen=machine_host.listen,
+        reserve_port=ports.reserve,
+        rng=machine_host.random,
     )
-    if file is not None and plan != kept:
+    if file is not None and plan != stored_plan:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_file(file, plans.encode(plan))
-    plan = plans.started(plan, shape["bookies"])
-    return plans.with_proxies(plan, shape["write_proxies"], shape["read_proxies"], HOST)
+    plan = plans.with_bookies(plan, cluster_size["bookies"])
+    return plans.with_proxies(
+        plan, cluster_size["write_proxies"], cluster_size["read_proxies"], HOST
+    )
 
 
-def _why(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     code = f" ({error.code})" if isinstance(error, DistributedLogError) else ""
     return f"{type(error).__name__}{code}: {error}"
 
 
 def _log_death(name: str, why: str) -> None:
-    DIED.say(log, "%s died: %s", name, why, node_name=name, why=why)
+    DIED.emit(log, "%s died: %s", name, why, node_name=name, why=why)

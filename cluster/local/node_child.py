@@ -22,8 +22,8 @@ import trio
 
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest
 from ...runtime.interfaces.host import Address, Host
-from ...runtime.machine import machine_id, needs_linux
-from ...runtime.net.local_secret import guarded
+from ...runtime.machine import machine_id, require_linux
+from ...runtime.net.local_secret import with_local_secret
 from ...runtime.process.descriptor_limit import raise_limit
 from ...runtime.process.process_memory import collect_when_grown
 from ...runtime.schedule.work_failures import WorkFailures
@@ -37,10 +37,10 @@ from ..declarations.options import (
 )
 from ..nodes import serve_node
 from ..process.json_logs import log_to_stderr
-from ..process.node_directories import host_of, memory_host
-from ..process.process_lifetime import first_of, until_told
+from ..process.node_directories import memory_host, open_host
+from ..process.process_lifetime import first_error, run_until_stopped
 from .fork_server import serve_forks
-from .local_cluster import run_cluster_of
+from .local_cluster import run_cluster
 
 
 def main() -> None:
@@ -49,17 +49,17 @@ def main() -> None:
     if not line:
         return  # nobody waits for it any more
     spec = json.loads(line)
-    call_it(spec.get("name", ""))
+    set_process_name(spec.get("name", ""))
     log_to_stderr(spec.get("name", ""), logging.getLevelName(spec.get("log_level", "WARNING")))
     sys.setswitchinterval(0.0005)  # sync threads hand the lock back soon (H27)
     try:
-        trio.run(_main, spec)
+        trio.run(_run_spec, spec)
     except BaseException as error:
-        leaf = first_of(error)
+        leaf = first_error(error)
         code = leaf.code if isinstance(leaf, DistributedLogError) else 500
-        known = isinstance(leaf, DistributedLogError | KeyboardInterrupt | OSError)
+        is_expected = isinstance(leaf, DistributedLogError | KeyboardInterrupt | OSError)
         logging.getLogger("distributedlog.cluster").error(
-            "%s (%s): %s", type(leaf).__name__, code, leaf, exc_info=None if known else error
+            "%s (%s): %s", type(leaf).__name__, code, leaf, exc_info=None if is_expected else error
         )
         line = json.dumps({"error": [code, type(leaf).__name__, str(leaf)]}) + "\n"
         with contextlib.suppress(OSError):  # who started it may be gone; nothing stays in a buffer
@@ -67,12 +67,12 @@ def main() -> None:
         sys.exit(1)
 
 
-async def _main(spec: dict[str, Any]) -> None:
+async def _run_spec(spec: dict[str, Any]) -> None:
     if spec["run"] == "cluster":
         raise_limit()
-        await until_told(lambda status: run_cluster_of(spec, task_status=status), stdin=True)
+        await run_until_stopped(lambda status: run_cluster(spec, task_status=status), stdin=True)
     else:
-        await until_told(lambda status: run_node(spec, task_status=status), stdin=True)
+        await run_until_stopped(lambda status: run_node(spec, task_status=status), stdin=True)
 
 
 async def run_node(
@@ -82,42 +82,44 @@ async def run_node(
 
     Its started value is the ready line. Over HTTP it answers from the beginning, also while it starts.
     """
-    needs_linux("a node")
+    require_linux("a node")
     raise_limit()
-    config = with_its_host(from_json(spec["config"]))
+    config = with_host_label(from_json(spec["config"]))
     data = Path(spec["data"]) if spec.get("data") else None
     index = Path(spec["index"]) if spec.get("index") else None
 
     async def serve(host: Host) -> None:
-        own = proving(host, config, spec)
+        proven_host = secured_host(host, config, spec)
         async with trio.open_nursery() as nursery:
-            place: list[Address] = []
+            serving_at: list[Address] = []
             if spec.get("http"):
-                from ..node.node_pages import pages_of
+                from ..node.node_pages import node_pages
                 from ..process.http_server import serve_http  # with what it takes to speak HTTP
 
                 http = await host.listen((spec["http"][0], int(spec["http"][1])))
                 pages, names = (
-                    pages_of(own, config.name, place),
-                    {spec["http"][0], *names_of(config)},
+                    node_pages(proven_host, config.name, serving_at),
+                    {spec["http"][0], *host_names_of(config)},
                 )
-                nursery.start_soon(serve_http, http, pages, {one.lower() for one in names})
-            ready: NodeReady = await nursery.start(serve_node, own, config)
-            place.append(ready.address)
+                nursery.start_soon(
+                    serve_http, http, pages, {host_name.lower() for host_name in names}
+                )
+            ready: NodeReady = await nursery.start(serve_node, proven_host, config)
+            serving_at.append(ready.address)
             # What a start made stays: looking at it in each full collection held the loop for 30 ms of CPU.
             gc.freeze()
-            keep = WorkFailures().keep
+            keep = WorkFailures().keep_running
             nursery.start_soon(keep, "the look for garbage", collect_when_grown)
             task_status.started(ready.line(str(data) if data else None))
 
     if data is None:
         await serve(memory_host(config))
     else:
-        async with host_of(config, data, index) as host:
+        async with open_host(config, data, index) as host:
             await serve(host)
 
 
-def names_of(config: NodeConfig) -> set[str]:
+def host_names_of(config: NodeConfig) -> set[str]:
     """Host names that lead to a node: of its machine, and those that it listens on or advertises."""
     addresses = [*config.listen.values(), *config.advertise.values()]
     if isinstance(config, MetadataNodeConfig):
@@ -125,10 +127,10 @@ def names_of(config: NodeConfig) -> set[str]:
     return {os.uname().nodename, *(host for host, _ in addresses)}
 
 
-def proving(host: Host, config: NodeConfig, spec: dict[str, Any]) -> Host:
+def secured_host(host: Host, config: NodeConfig, spec: dict[str, Any]) -> Host:
     """The host of a node that has to know who comes, where it was told how. Raises `InvalidRequest`."""
     if spec.get("secret"):
-        return guarded(host, bytes.fromhex(spec["secret"]))
+        return with_local_secret(host, bytes.fromhex(spec["secret"]))
     if not spec.get("tls"):
         return host
     from ...runtime.net.tls import Tls, with_tls  # OpenSSL, where it is used
@@ -137,22 +139,22 @@ def proving(host: Host, config: NodeConfig, spec: dict[str, Any]) -> Host:
     kind = "metadata" if isinstance(config, MetadataNodeConfig) else "bookie"
     if isinstance(config, ProxyNodeConfig):
         kind = "proxy"
-    if tls.own is None or tls.own.principal != f"{kind}/{config.name}":
-        whose = "nobody's" if tls.own is None else tls.own.principal
+    if tls.identity is None or tls.identity.principal != f"{kind}/{config.name}":
+        certificate_owner = "nobody's" if tls.identity is None else tls.identity.principal
         raise InvalidRequest(
-            f"{tls.directory} is {whose}, this node is {kind}/{config.name}: see dlog pki issue"
+            f"{tls.directory} is {certificate_owner}, this node is {kind}/{config.name}: see dlog pki issue"
         )
     return with_tls(host, tls, spec["tls"]["transport"])
 
 
-def with_its_host(config: NodeConfig) -> NodeConfig:
+def with_host_label(config: NodeConfig) -> NodeConfig:
     """Two bookies of one machine should not hold two copies: who shares it is found without being told."""
     if not isinstance(config, BookieNodeConfig):
         return config
     return replace(config, labels={"host": machine_id(), **config.labels})
 
 
-def call_it(name: str) -> None:
+def set_process_name(name: str) -> None:
     """What `ps` and `top` call this process: after a fork they have its parent's name for it."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
         comm.write(f"dlog {name}"[:15])

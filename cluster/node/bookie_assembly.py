@@ -29,15 +29,15 @@ from ...runtime.disk.node_identity import NodeIdentity
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError
 from ...runtime.interfaces.host import Address, Host, Listener
 from ...runtime.interfaces.log_lines import get_logger
-from ...runtime.net.address_check import AddressCheck, advertised_by
+from ...runtime.net.address_check import AddressCheck, advertised_addresses_of
 from ...runtime.net.rpc import Endpoint
 from ...runtime.primitives.steady_clock import steady_time
 from ...runtime.protocol.handshake import Hello
 from ...runtime.schedule.work_failures import WorkFailures
-from ..auth.authorizer_feed import feed_authorizer, look
-from ..coordination.cookie import cookie_guard, take_identity
+from ..auth.authorizer_feed import feed_authorizer, refresh_authorizer
+from ..coordination.cookie import claim_identity, cookie_guard
 from ..coordination.gc_hold import GcHold
-from ..coordination.journal_sync_point import ReachNotes, known_sync_point
+from ..coordination.journal_sync_point import JournalSyncStore, known_sync_point
 from ..coordination.reconcile_loop import reconcile_on_change
 from ..coordination.registration_lease import RegistrationLease
 from ..declarations.config import overlay
@@ -45,7 +45,7 @@ from ..declarations.events import LIMBO, OPENED
 from ..declarations.options import BookieNodeConfig, NodeReady
 from ..gc.ledger_lookup import end_tombstones, ledger_statuses, missing_ledgers
 from ..gc.retention import UNIT as RETENTION
-from ..gc.retention import Close, Retention
+from ..gc.retention import CloseOrphaned, Retention
 from ..gc.segment_merger import Merge, SegmentMerger
 from ..gc.segment_purger import UNIT as PURGING
 from ..gc.segment_purger import SegmentPurger
@@ -54,21 +54,21 @@ from ..repair.auditor_election import AuditorElection
 from ..repair.ledger_deletion import LedgerDeletion
 from ..repair.repair_metrics import RepairParts
 from .node_lifecycle import (
-    FIRST_QUESTION,
-    advertised,
-    check_places,
+    PROBE_KEY,
+    advertised_addresses,
+    check_advertise,
+    check_directories,
     hosts_of_peers,
-    kept_until_the_end,
     listen_all,
-    must_be_told,
-    ready,
+    report_ready,
+    run_services,
 )
 from .repair_tasks import repair_all
-from .scrub_requests import scrub_when_told
+from .scrub_requests import run_requested_scrubs
 
 LAST_CHECKPOINT_S = 5.0
 LEAVING_EVERY_S = 10.0
-LEDGERS_FEW = 100
+EXACT_LEDGERS_MAX = 100
 """Up to this many ledgers each new one is reported with the next renewal, more with the next change."""
 
 log = get_logger("distributedlog.cluster.node")
@@ -95,7 +95,7 @@ async def serve_bookie_node(
             raise
     try:
         options = overlay(BookieOptions, (f"options of bookie {config.name}", config.store))
-        must_be_told(config.listen, config.advertise)
+        check_advertise(config.listen, config.advertise)
         # The ports first: a port in use is an error before anything else starts.
         listeners = await listen_all(host, config.listen)
         try:
@@ -126,7 +126,7 @@ class BookieParts:
         return self.identity.node_id
 
 
-Start = Callable[..., None]
+StartTask = Callable[..., None]
 """Starts a function, with its arguments, until the bookie's end; first the unit of work that it is."""
 
 
@@ -151,27 +151,27 @@ async def _serve_bookie(
     metadata = MetadataClient(
         endpoint, config.metadata, client_id=client_id, timeout_s=config.metadata_timeout_s
     )
-    async with kept_until_the_end(metadata.run) as keep:
-        await metadata.get(FIRST_QUESTION)  # needs a leader; the reply carries the cluster ID
+    async with run_services(metadata.run) as keep:
+        await metadata.get(PROBE_KEY)  # needs a leader; the reply carries the cluster ID
         cluster_id = metadata.cluster_id
-        identity, cookie_revision = await take_identity(
+        identity, cookie_revision = await claim_identity(
             host.disks,
             metadata,
             cluster_id=cluster_id,
             label=config.name,
-            chance=host.random,
+            rng=host.random,
             principal=principal_of(host),
         )
-        store = await _opened_store(host, options, endpoint, metadata, identity)
+        store = await _open_store(host, options, endpoint, metadata, identity)
         await keep(store.run)
         if store.ledgers.limbo_below:
-            await confine(store, metadata)
+            await confine_limbo(store, metadata)
         parts = BookieParts(host, config, listeners, endpoint, metadata, identity, store)
-        gate = BookieAuthorizer(options.trust_silence_s, steady_time(host))
-        await _serve_registered(parts, gate, cookie_revision, task_status)
+        authorizer = BookieAuthorizer(options.trust_silence_s, steady_time(host))
+        await _serve_registered(parts, authorizer, cookie_revision, task_status)
 
 
-async def _opened_store(
+async def _open_store(
     host: Host,
     options: BookieOptions,
     endpoint: Endpoint,
@@ -179,26 +179,28 @@ async def _opened_store(
     identity: NodeIdentity,
 ) -> BookieStore:
     """Open the store of a bookie whose identity was checked, and log how."""
-    before = trio.current_time()
-    witnessed, doubt = await known_sync_point(metadata, identity.node_id)
+    started_at = trio.current_time()
+    attested_sequence, sync_point_unknown_reason = await known_sync_point(
+        metadata, identity.node_id
+    )
     store = await open_store(
         host,
         options,
         bookie_id=identity.node_id,
-        witnessed=witnessed,
-        doubt=doubt,
+        attested_sequence=attested_sequence,
+        sync_point_unknown_reason=sync_point_unknown_reason,
         failures=endpoint.failures,
     )
-    OPENED.say(
+    OPENED.emit(
         log,
         "bookie %s: start %d of this directory, %d ledgers, opened in %.2f s",
         identity.node_id,
         identity.incarnation,
-        store.ledgers.known,
-        trio.current_time() - before,
+        store.ledgers.known_count,
+        trio.current_time() - started_at,
         bookie=identity.node_id,
         start=identity.incarnation,
-        ledgers=store.ledgers.known,
+        ledgers=store.ledgers.known_count,
     )
     store.conditions.add_check(endpoint.certificate_warning)
     return store
@@ -206,44 +208,46 @@ async def _opened_store(
 
 async def _serve_registered(
     parts: BookieParts,
-    gate: BookieAuthorizer,
+    authorizer: BookieAuthorizer,
     cookie_revision: int,
     task_status: trio.TaskStatus[NodeReady],
 ) -> None:
     """Serve clients and register; in the end leave the cluster while its metadata can still be reached."""
     metadata, store, bookie_id = parts.metadata, parts.store, parts.bookie_id
-    addresses = advertised(parts.listeners, parts.config.advertise)
-    guard = cookie_guard(bookie_id, cookie_revision)
+    addresses = advertised_addresses(parts.listeners, parts.config.advertise)
+    cookie_unchanged = cookie_guard(bookie_id, cookie_revision)
     address_check = _address_check(parts, addresses)
     store.conditions.add_check(address_check.conditions)
-    reach = ReachNotes(
-        metadata, bookie_id, guard, parts.identity.incarnation, lambda: store.durable_to
+    sync_store = JournalSyncStore(
+        metadata, bookie_id, cookie_unchanged, parts.identity.incarnation, lambda: store.durable_to
     )
-    await reach.note()  # the writes of this start count before any acknowledgement
-    membership = _membership(parts, addresses, guard, reach)
-    repairs: list[RepairParts] = []  # one, when it has begun
+    await sync_store.store()  # the writes of this start count before any acknowledgement
+    registration = _registration_lease(parts, addresses, cookie_unchanged, sync_store)
+    repair_parts: list[RepairParts] = []  # one, when it has begun
 
-    def have_parts(begun: RepairParts) -> None:
-        repairs[:] = [begun]
+    def have_parts(started_parts: RepairParts) -> None:
+        repair_parts[:] = [started_parts]
 
     def of_repair() -> Mapping[str, object]:
         # A bookie without repair reports that: otherwise no node would report that none repairs.
-        return repairs[0].info() if repairs else {"repairer": False}
+        return repair_parts[0].info() if repair_parts else {"repairer": False}
 
-    await look(gate, parts.endpoint, metadata, bookie_id)  # before any client is served
+    await refresh_authorizer(
+        authorizer, parts.endpoint, metadata, bookie_id
+    )  # before any client is served
     try:
         async with trio.open_nursery() as nursery:
-            await nursery.start(partial(_serve_clients, parts, gate, membership, of_repair))
-            await membership.register()
+            await nursery.start(partial(_serve_clients, parts, authorizer, registration, of_repair))
+            await registration.register()
 
             def start(unit: str, run: Callable[..., Awaitable[object]], *args: object) -> None:
                 """Have it run until the end; an unexpected exception ends one try of it."""
-                nursery.start_soon(parts.endpoint.failures.keep, unit, run, *args)
+                nursery.start_soon(parts.endpoint.failures.keep_running, unit, run, *args)
 
-            start("the renewal of the registration", membership.run)
+            start("the renewal of the registration", registration.run)
             start("the check of its addresses", address_check.run)
-            _start_upkeep(parts, gate, membership, start)
-            _start_maintenance(parts, membership, start)
+            _start_own_tasks(parts, authorizer, registration, start)
+            _start_maintenance(parts, registration, start)
             if parts.config.repair:
                 start(
                     "repair",
@@ -252,21 +256,23 @@ async def _serve_registered(
                     parts.config,
                     parts.endpoint,
                     metadata,
-                    membership,
+                    registration,
                     store,
                     bookie_id,
                     have_parts,
                 )
-            task_status.started(ready(parts.config.name, "bookie", bookie_id, parts.listeners))
+            task_status.started(
+                report_ready(parts.config.name, "bookie", bookie_id, parts.listeners)
+            )
     finally:
-        await _leave(store, reach, membership)
+        await _leave(store, sync_store, registration)
 
 
 async def _serve_clients(
     parts: BookieParts,
-    gate: BookieAuthorizer,
-    membership: RegistrationLease,
-    of_repair: Callable[[], Mapping[str, object]],
+    authorizer: BookieAuthorizer,
+    registration: RegistrationLease,
+    repair_info: Callable[[], Mapping[str, object]],
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
@@ -275,105 +281,125 @@ async def _serve_clients(
         parts.endpoint,
         parts.listeners,
         parts.store,
-        gate=gate,
+        gate=authorizer,
         missing_ledgers=partial(missing_ledgers, parts.metadata),
-        standings=partial(ledger_statuses, parts.metadata),
-        registered=lambda: membership.holds,
-        also=of_repair,
+        ledger_statuses=partial(ledger_statuses, parts.metadata),
+        is_registered=lambda: registration.is_held,
+        node_info=repair_info,
         task_status=task_status,
     )
 
 
 def _address_check(parts: BookieParts, addresses: Mapping[str, Address]) -> AddressCheck:
     """Return the check that the advertised addresses lead back to this bookie."""
-    given, metadata = parts.config.listen, parts.metadata
+    listen_address, metadata = parts.config.listen, parts.metadata
     return AddressCheck(
         parts.host,
         parts.bookie_id,
-        lambda: advertised_by(given, parts.listeners, addresses, metadata.listener),
+        lambda: advertised_addresses_of(
+            listen_address, parts.listeners, addresses, metadata.listener
+        ),
         partial(hosts_of_peers, metadata, parts.config.metadata, parts.bookie_id),
     )
 
 
-def _membership(
-    parts: BookieParts, addresses: Mapping[str, Address], guard: Compare, reach: ReachNotes
+def _registration_lease(
+    parts: BookieParts,
+    addresses: Mapping[str, Address],
+    cookie_unchanged: Compare,
+    sync_store: JournalSyncStore,
 ) -> RegistrationLease:
     """Return the registration of the bookie, which a lease keeps."""
-    registration = partial(
+    current_registration = partial(
         registration_of, parts.host, parts.config, parts.identity, parts.store, addresses
     )
     return RegistrationLease(
         parts.metadata,
         keys.bookie_key(parts.bookie_id),
-        lambda: registration().encode(),
-        guard,
+        lambda: current_registration().encode(),
+        cookie_unchanged,
         lease_s=parts.config.lease_s,
-        urgent=lambda: urgent_of(registration()),
-        on_renewed=reach.note,
+        get_urgent=lambda: urgent_parts(current_registration()),
+        on_renewed=sync_store.store,
     )
 
 
-def _start_upkeep(
-    parts: BookieParts, gate: BookieAuthorizer, membership: RegistrationLease, start: Start
+def _start_own_tasks(
+    parts: BookieParts,
+    authorizer: BookieAuthorizer,
+    registration: RegistrationLease,
+    start: StartTask,
 ) -> None:
     """Start what keeps this bookie's own state up to date with the cluster."""
     metadata, store, bookie_id = parts.metadata, parts.store, parts.bookie_id
     failures = parts.endpoint.failures
-    start("the look at its directories", check_places, list(parts.host.disks.values()))
+    start("the look at its directories", check_directories, list(parts.host.disks.values()))
     # Clients choose a bookie with free space at once, and a full one no more.
-    start("news in the registration", membership.tell_at_once, lambda: store.space_changed.wait())
-    start("the gate", feed_authorizer, gate, parts.endpoint, metadata, bookie_id)
+    start(
+        "news in the registration",
+        registration.update_on_change,
+        lambda: store.space_changed.wait(),
+    )
+    start("the gate", feed_authorizer, authorizer, parts.endpoint, metadata, bookie_id)
     deletion = LedgerDeletion(metadata, bookie_id, store.delete_ledger, failures)
     start("deletion of ledgers", deletion.run)
-    start("the end of tombstones", end_tombstones, metadata, store.end_tombstones, failures)
-    start("the look whether it is to leave", leave_when_told, store, metadata, bookie_id, failures)
+    start("the end of tombstones", end_tombstones, metadata, store.drop_tombstones, failures)
+    start(
+        "the look whether it is to leave", watch_decommission, store, metadata, bookie_id, failures
+    )
     start(
         "the look for a requested scrub",
-        scrub_when_told,
-        store.scrub,
-        store.rot,
+        run_requested_scrubs,
+        store.scrubber,
+        store.corruption_tracker,
         metadata,
         bookie_id,
-        membership.tell,
+        registration.update,
         failures,
     )
 
 
-def _start_maintenance(parts: BookieParts, membership: RegistrationLease, start: Start) -> None:
+def _start_maintenance(
+    parts: BookieParts, registration: RegistrationLease, start: StartTask
+) -> None:
     """Start what one elected bookie does for the cluster: purge, retain, merge and collect segments."""
     host, config, endpoint = parts.host, parts.config, parts.endpoint
     metadata, failures = parts.metadata, parts.endpoint.failures
     election = AuditorElection(
-        metadata, parts.bookie_id, lambda: membership.lease, repairs=config.repair
+        metadata, parts.bookie_id, lambda: registration.lease, repairs=config.repair
     )
-    janitor = GcHold(metadata, election)
-    purger = SegmentPurger(metadata, janitor, grace_s=config.purge_grace_s, failures=failures)
+    gated_election = GcHold(metadata, election)
+    purger = SegmentPurger(
+        metadata, gated_election, grace_s=config.purge_grace_s, failures=failures
+    )
     start(PURGING, purger.run)
     retention = Retention(
         metadata,
-        janitor,
-        closing=partial(closing, host, endpoint, metadata, config.name),
+        gated_election,
+        open_closer=partial(open_orphan_client, host, endpoint, metadata, config.name),
         failures=failures,
     )
     start(RETENTION, retention.run)
     merger = SegmentMerger(
         metadata,
-        janitor,
-        purger.deletion_share,
-        opening=partial(merging, host, endpoint, metadata, config.name),
+        gated_election,
+        purger.deletion_ops_of,
+        open_merger=partial(open_merge_client, host, endpoint, metadata, config.name),
         failures=failures,
     )
     start("merging of segments", merger.run)
     collector = StagedLedgerCollector(
-        metadata, janitor, unlinked_s=config.unlinked_s, failures=failures
+        metadata, gated_election, unlinked_s=config.unlinked_s, failures=failures
     )
     start("collection of unlinked segments", collector.run)
 
 
-async def _leave(store: BookieStore, reach: ReachNotes, membership: RegistrationLease) -> None:
+async def _leave(
+    store: BookieStore, sync_store: JournalSyncStore, registration: RegistrationLease
+) -> None:
     """Deregister while the client of the quorum still runs, then write a checkpoint for a short replay."""
-    await reach.note_last()
-    await membership.leave()
+    await sync_store.store_last()
+    await registration.deregister()
     with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_CHECKPOINT_S):
         try:
             await store.checkpoint()
@@ -400,84 +426,94 @@ def registration_of(
         store.space.read_only,
         host.disks["journal"].free_bytes() // step * step,
         store.stored_bytes,
-        store.ledgers.known,
-        store.what_is_wrong(),
-        (len(store.rot.noted), len(store.rot.stuck), store.rot.healed_entries),
+        store.ledgers.known_count,
+        store.health_conditions(),
+        (
+            len(store.corruption_tracker.corrupt_ranges),
+            len(store.corruption_tracker.unrepairable),
+            store.corruption_tracker.repaired_entries,
+        ),
         pulls=config.repair,
         principal=principal_of(host),
-        limbo_below=store.limbo.below,
+        limbo_below=store.limbo.known_bound,
     )
 
 
 def principal_of(host: Host) -> str:
     """Whom its certificate names; "" where it has none."""
-    own = host.certificate()
-    return "" if own is None else own.principal
+    certificate = host.certificate()
+    return "" if certificate is None else certificate.principal
 
 
-def urgent_of(said: BookieRegistration) -> object:
+def urgent_parts(registration: BookieRegistration) -> object:
     """Return the parts of a registration that are sent with the next renewal if they change.
 
-    But users who have written their first logs count the ledgers: `LEDGERS_FEW`.
+    But users who have written their first logs count the ledgers: `EXACT_LEDGERS_MAX`.
     """
-    wrong = [(one.code, one.severity) for one in said.conditions]
-    few = min(said.ledgers, LEDGERS_FEW)
-    return said.read_only, wrong, [number > 0 for number in said.rot], said.limbo_below, few
+    condition_codes = [(reported.code, reported.severity) for reported in registration.conditions]
+    shown_ledgers = min(registration.ledgers, EXACT_LEDGERS_MAX)
+    return (
+        registration.read_only,
+        condition_codes,
+        [count > 0 for count in registration.rot],
+        registration.limbo_below,
+        shown_ledgers,
+    )
 
 
-def closing(
+def open_orphan_client(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
-) -> AbstractAsyncContextManager[Close]:
+) -> AbstractAsyncContextManager[CloseOrphaned]:
     """Return the client that closes abandoned segments.
 
     Most bookies never load a client of other bookies for it.
     """
-    from ..gc.maintenance_clients import open_closing
+    from ..gc.maintenance_clients import open_orphan_closer
 
-    return open_closing(host, endpoint, metadata, name)
+    return open_orphan_closer(host, endpoint, metadata, name)
 
 
-def merging(
+def open_merge_client(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AbstractAsyncContextManager[Merge]:
     """Return the client that merges segments, likewise."""
-    from ..gc.maintenance_clients import open_merging
+    from ..gc.maintenance_clients import open_merger
 
-    return open_merging(host, endpoint, metadata, name)
+    return open_merger(host, endpoint, metadata, name)
 
 
-async def leave_when_told(
+async def watch_decommission(
     store: BookieStore, metadata: Metadata, bookie_id: str, failures: WorkFailures
 ) -> None:
     """Accept no new entries while this bookie is decommissioned. Its copies are stored elsewhere."""
     key = keys.leaving_key(bookie_id)
-    asked_before = store.space.asked
+    was_requested = store.space.asked
 
-    async def look() -> None:
-        leaving = await metadata.get(key) is not None
-        store.space.asked = leaving or asked_before
+    async def refresh() -> None:
+        is_leaving = await metadata.get(key) is not None
+        store.space.asked = is_leaving or was_requested
 
     await reconcile_on_change(
         metadata,
         (key,),
-        look,
+        refresh,
         every_s=LEAVING_EVERY_S,
         failures=failures,
         unit="the look whether it is to leave",
     )
 
 
-async def confine(store: BookieStore, metadata: Metadata) -> None:
+async def confine_limbo(store: BookieStore, metadata: Metadata) -> None:
     """After a start that found a loss: ledgers that are created from now on are not in limbo (H7).
 
     If the next ledger ID is unreadable, all ledgers that are not stored here stay in limbo.
     """
-    LIMBO.say(
+    LIMBO.emit(
         log,
         "this start found lost data: what it may have held is in limbo, not denied",
         bookie=store.bookie_id,
     )
     try:
-        await store.limbo.confine(await next_ledger(metadata))
+        await store.limbo.lower_bound(await next_ledger(metadata))
     except CorruptData as error:
         log.warning("%s", error)

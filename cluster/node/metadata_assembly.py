@@ -9,11 +9,11 @@ from ...metadata.declarations.options import MetadataOptions
 from ...metadata.server import serve_metadata
 from ...runtime.interfaces.errors import InvalidRequest
 from ...runtime.interfaces.host import Host, Listener
-from ...runtime.net.address_check import Advertised, advertised_by
+from ...runtime.net.address_check import AdvertisedAddress, advertised_addresses_of
 from ...runtime.schedule.work_failures import WorkFailures
 from ..auth.cluster_key_space import KEY_CLASSES
 from ..declarations.options import MetadataNodeConfig, NodeReady
-from .node_lifecycle import advertised, check_places, listen_all, ready
+from .node_lifecycle import advertised_addresses, check_directories, listen_all, report_ready
 
 
 async def serve_metadata_node(
@@ -34,16 +34,16 @@ async def serve_metadata_node(
         listeners = await listen_all(host, config.listen or {"": config.voters[config.name]})
         try:
             options = MetadataOptions(
-                config.name, config.voters, advertised(listeners, config.advertise)
+                config.name, config.voters, advertised_addresses(listeners, config.advertise)
             )
             async with trio.open_nursery() as nursery:
-                keep = WorkFailures().keep
-                nursery.start_soon(keep, "the look at its directory", check_places, [disk])
+                keep = WorkFailures().keep_running
+                nursery.start_soon(keep, "the look at its directory", check_directories, [disk])
                 addresses = addresses_of_voter(config, listeners)
                 node_id = await nursery.start(
                     serve_metadata, host, options, listeners, KEY_CLASSES, addresses
                 )
-                task_status.started(ready(config.name, "metadata", node_id, listeners))
+                task_status.started(report_ready(config.name, "metadata", node_id, listeners))
         finally:
             for listener in listeners.values():
                 listener.close()
@@ -53,19 +53,31 @@ async def serve_metadata_node(
 
 def addresses_of_voter(
     config: MetadataNodeConfig, listeners: Mapping[str, Listener]
-) -> list[Advertised]:
+) -> list[AdvertisedAddress]:
     """Return the addresses at which others dial a metadata node: the listed and the advertised ones."""
-    own = config.voters[config.name]
-    given = config.listen or {"": own}
-    bound = {name: listeners[name] for name, address in given.items() if address == own}
-    listed = [
-        replace(one, listener="", for_peers=True)
-        for one in advertised_by(given, bound, dict.fromkeys([*bound][:1] or [""], own), "")
+    own_address = config.voters[config.name]
+    listen_addresses = config.listen or {"": own_address}
+    own_listeners = {
+        name: listeners[name]
+        for name, address in listen_addresses.items()
+        if address == own_address
+    }
+    quorum_addresses = [
+        replace(entry, listener="", for_peers=True)
+        for entry in advertised_addresses_of(
+            listen_addresses,
+            own_listeners,
+            dict.fromkeys([*own_listeners][:1] or [""], own_address),
+            "",
+        )
     ]
-    told = advertised_by(given, listeners, advertised(listeners, config.advertise), "")
-    return listed + [
+    advertised_list = advertised_addresses_of(
+        listen_addresses, listeners, advertised_addresses(listeners, config.advertise), ""
+    )
+    return quorum_addresses + [
         # Only the default address is for everybody. Other listeners may be for networks without this node.
-        replace(one, for_peers=one.listener == "")
-        for one in told
-        if one.address != own and (one.listener in config.advertise or one.listener not in bound)
+        replace(entry, for_peers=entry.listener == "")
+        for entry in advertised_list
+        if entry.address != own_address
+        and (entry.listener in config.advertise or entry.listener not in own_listeners)
     ]

@@ -19,7 +19,7 @@ PLACE_S = 2.0
 """Between two checks that the files of a node are still in its data directory."""
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
 """To listen on; not to dial."""
-FIRST_QUESTION = b"cluster"
+PROBE_KEY = b"cluster"
 """A key that does not exist. A read of it needs a leader."""
 
 log = get_logger("distributedlog.cluster.node")
@@ -27,49 +27,49 @@ log = get_logger("distributedlog.cluster.node")
 
 async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, Listener]:
     """Listen on every address, by listener name. Raises `AddressInUse` and leaves none open."""
-    found: dict[str, Listener] = {}
+    listeners: dict[str, Listener] = {}
     try:
         for name, address in addresses.items():
-            found[name] = await host.listen(address)
+            listeners[name] = await host.listen(address)
     except BaseException:
-        for listener in found.values():
+        for listener in listeners.values():
             listener.close()
         raise
-    return found
+    return listeners
 
 
-def advertised(
-    listeners: Mapping[str, Listener], given: Mapping[str, Address]
+def advertised_addresses(
+    listeners: Mapping[str, Listener], explicit: Mapping[str, Address]
 ) -> dict[str, Address]:
     """Return the addresses to dial, by listener name: the given one, otherwise the bound one.
 
     The address for all addresses of a machine cannot be dialed and is left out. A metadata node is then
-    found by the list of the quorum. A bookie could not be found (`must_be_told`).
+    found by the list of the quorum. A bookie could not be found (`check_advertise`).
     """
-    for name in given:
+    for name in explicit:
         if name not in listeners:
             raise InvalidRequest(f"--advertise names the listener {name!r}, --listen does not")
-    found = {name: given.get(name, listener.address) for name, listener in listeners.items()}
-    return {name: address for name, address in found.items() if address[0] not in ALL_ADDRESSES}
+    addresses = {name: explicit.get(name, listener.address) for name, listener in listeners.items()}
+    return {name: address for name, address in addresses.items() if address[0] not in ALL_ADDRESSES}
 
 
 async def hosts_of_peers(
-    metadata: Metadata, given: Iterable[Address], own_id: str = ""
+    metadata: Metadata, metadata_addresses: Iterable[Address], own_id: str = ""
 ) -> list[str]:
     """Return the hosts at which metadata nodes and other bookies are dialed. Raises as `Metadata.range`."""
-    found = [host for host, _ in given]
+    hosts = [host for host, _ in metadata_addresses]
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
-            one = BookieRegistration.decode(item.key, item.value)
-            if one.id != own_id:
-                found += [host for host, _ in one.addresses.values()]
-    return found
+            registration = BookieRegistration.decode(item.key, item.value)
+            if registration.id != own_id:
+                hosts += [host for host, _ in registration.addresses.values()]
+    return hosts
 
 
-def must_be_told(listen: Mapping[str, Address], given: Mapping[str, Address]) -> None:
+def check_advertise(listen: Mapping[str, Address], advertise: Mapping[str, Address]) -> None:
     """Refuse a bookie that would register an address that cannot be dialed. Raises `InvalidRequest`."""
     for name, address in listen.items():
-        if given.get(name, address)[0] in ALL_ADDRESSES:
+        if advertise.get(name, address)[0] in ALL_ADDRESSES:
             prefix = f"{name}=" if name else ""
             raise InvalidRequest(
                 f"--listen {prefix}{format_address(address)} is every address of this machine: give"
@@ -77,12 +77,21 @@ def must_be_told(listen: Mapping[str, Address], given: Mapping[str, Address]) ->
             )
 
 
-def ready(name: str, kind: str, node_id: str, listeners: Mapping[str, Listener]) -> NodeReady:
+def report_ready(
+    name: str, kind: str, node_id: str, listeners: Mapping[str, Listener]
+) -> NodeReady:
     """What the node says when it serves."""
     first = next(iter(listeners.values()))
-    where = format_address(first.address)
-    SERVES.say(
-        log, "%s %s serves at %s", kind, name, where, node_name=name, kind=kind, address=where
+    shown_address = format_address(first.address)
+    SERVES.emit(
+        log,
+        "%s %s serves at %s",
+        kind,
+        name,
+        shown_address,
+        node_name=name,
+        kind=kind,
+        address=shown_address,
     )
     return NodeReady(name, kind, node_id, first.address)
 
@@ -91,7 +100,7 @@ Keep = Callable[[Callable[..., Awaitable[None]]], Awaitable[None]]
 
 
 @asynccontextmanager
-async def kept_until_the_end(run: Callable[..., Awaitable[None]]) -> AsyncIterator[Keep]:
+async def run_services(run: Callable[..., Awaitable[None]]) -> AsyncIterator[Keep]:
     """Run services that outlive a cancellation from outside until the body is through.
 
     Gives a function that starts one more. A service that fails ends the body, and with it the node.
@@ -120,7 +129,7 @@ async def kept_until_the_end(run: Callable[..., Awaitable[None]]) -> AsyncIterat
                 scope.cancel()
 
 
-async def check_places(disks: Sequence[Disk]) -> None:
+async def check_directories(disks: Sequence[Disk]) -> None:
     """End the node soon after its files are not in its data directory any more.
 
     Without this, it would acknowledge into removed files until its end. Raises `DataDirectoryLost`.
@@ -128,4 +137,4 @@ async def check_places(disks: Sequence[Disk]) -> None:
     while True:
         await trio.sleep(PLACE_S)
         for disk in disks:
-            await disk.check_place()
+            await disk.check_directory()

@@ -14,7 +14,7 @@ import trio
 
 from ...ledger.declarations.options import LedgerOptions
 from ...ledger.ledger_client import LedgerClient
-from ...ledger.placement.bookie_pool import pool_of
+from ...ledger.placement.bookie_pool import make_pool
 from ...log.declarations.options import LogOptions
 from ...log.namespace import Namespace
 from ...metadata.client.metadata_client import MetadataClient
@@ -27,15 +27,15 @@ from ...proxy.session.log_calls import LogCalls
 from ...proxy.session.namespace_cache import Namespaces
 from ...proxy.session.proxy_session import CommonSession
 from ...proxy.write.log_manager import LogManager
-from ...proxy.write.produce_session import Limits, ProduceSession
+from ...proxy.write.produce_session import ProduceSession, ProxyRateLimits
 from ...proxy.write.write_proxy_peers import WriteProxyPeers
 from ...runtime.declarations.condition_texts import report_of
 from ...runtime.declarations.health_conditions import NodeConditions, limited
-from ...runtime.declarations.options import names, overlaid, unknown
+from ...runtime.declarations.options import option_names, unknown_option_error, with_overrides
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.host import Address, Host, Listener
 from ...runtime.interfaces.principals import BY_CERTIFICATE
-from ...runtime.net.address_check import AddressCheck, advertised_by
+from ...runtime.net.address_check import AddressCheck, advertised_addresses_of
 from ...runtime.net.link import Link, LinkSession
 from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.handshake import Hello
@@ -44,14 +44,14 @@ from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.registration_lease import RegistrationLease
 from ..declarations.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
 from .node_lifecycle import (
-    FIRST_QUESTION,
+    PROBE_KEY,
     Keep,
-    advertised,
+    advertised_addresses,
+    check_advertise,
     hosts_of_peers,
-    kept_until_the_end,
     listen_all,
-    must_be_told,
-    ready,
+    report_ready,
+    run_services,
 )
 
 ID_BITS = 64
@@ -60,7 +60,7 @@ LOCK_LEASE_S = 3.0
 
 They take over the logs of a killed proxy within one second.
 """
-TELL_S = 2.0
+ANNOUNCE_S = 2.0
 """A stopping proxy tries for this time to report in its registration that it accepts no logs."""
 
 
@@ -85,7 +85,7 @@ async def serve_proxy_node(
         InvalidRequest: An option or an address is invalid.
     """
     options = split_options(config)
-    must_be_told(config.listen, config.advertise)
+    check_advertise(config.listen, config.advertise)
     listeners = await listen_all(host, config.listen)
     try:
         await _serve(host, config, *options, listeners, task_status)
@@ -101,18 +101,22 @@ def split_options(config: ProxyNodeConfig) -> tuple[ProxyOptions, LogOptions, Le
         InvalidRequest: An option is unknown or its value is invalid.
     """
     parts = (ProxyOptions, LogOptions, LedgerOptions)
-    known = [name for part in parts for name in names(part)]
+    known_names = [name for part in parts for name in option_names(part)]
     for name in config.options:
-        if name not in known:
-            raise unknown(name, known)
+        if name not in known_names:
+            raise unknown_option_error(name, known_names)
 
-    def given(part: type) -> dict[str, object]:
-        return {name: config.options[name] for name in names(part) if name in config.options}
+    def given(part_class: type) -> dict[str, object]:
+        return {
+            name: config.options[name]
+            for name in option_names(part_class)
+            if name in config.options
+        }
 
     return (
-        overlaid(ProxyOptions(), given(ProxyOptions)),
-        overlaid(LogOptions(lock_lease_s=LOCK_LEASE_S), given(LogOptions)),
-        overlaid(LedgerOptions(), given(LedgerOptions)),
+        with_overrides(ProxyOptions(), given(ProxyOptions)),
+        with_overrides(LogOptions(lock_lease_s=LOCK_LEASE_S), given(LogOptions)),
+        with_overrides(LedgerOptions(), given(LedgerOptions)),
     )
 
 
@@ -129,8 +133,8 @@ class ProxyParts:
     proxy_id: str
     namespaces: Namespaces
     members: ProxyMembers
-    rights: ClientAuthorizer
-    owner: LogManager | None
+    authorizer: ClientAuthorizer
+    log_manager: LogManager | None
     """The owner of the logs of a write proxy; None in a read proxy."""
 
 
@@ -138,8 +142,8 @@ async def _serve(
     host: Host,
     config: ProxyNodeConfig,
     options: ProxyOptions,
-    of_logs: LogOptions,
-    of_ledgers: LedgerOptions,
+    log_options: LogOptions,
+    ledger_options: LedgerOptions,
     listeners: Mapping[str, Listener],
     task_status: trio.TaskStatus[NodeReady],
 ) -> None:
@@ -157,45 +161,47 @@ async def _serve(
         client_id=f"{config.kind}-{config.name}-{proxy_id}",
         timeout_s=config.metadata_timeout_s,
     )
-    async with kept_until_the_end(metadata.run) as keep:
-        await metadata.get(FIRST_QUESTION)  # waits for a leader; its answer has the cluster ID
-        pool = pool_of(endpoint, metadata)
+    async with run_services(metadata.run) as keep:
+        await metadata.get(PROBE_KEY)  # waits for a leader; its answer has the cluster ID
+        pool = make_pool(endpoint, metadata)
         await keep(pool.run)
-        ledgers = LedgerClient(host, endpoint, metadata, pool, of_ledgers)
+        ledgers = LedgerClient(host, endpoint, metadata, pool, ledger_options)
         await keep(ledgers.run)
-        open_namespace = _namespaces(host, config, of_logs, metadata, ledgers, proxy_id, failures)
+        open_namespace = _namespace_opener(
+            host, config, log_options, metadata, ledgers, proxy_id, failures
+        )
         namespaces = Namespaces(open_namespace, namespaces_max=options.namespaces_max)
         await keep(namespaces.run)
         members = ProxyMembers(metadata)
-        await keep(partial(failures.keep_started, "the watch of proxies", members.run))
-        rights = ClientAuthorizer(metadata)
-        await keep(partial(failures.keep_started, "the watch of rights", rights.run))
+        await keep(partial(failures.keep_running_started, "the watch of proxies", members.run))
+        authorizer = ClientAuthorizer(metadata)
+        await keep(partial(failures.keep_running_started, "the watch of rights", authorizer.run))
         if BY_CERTIFICATE in endpoint.methods:
-            endpoint.asked[TOKEN] = partial(rights.verify_token, metadata.verify_token)
-        owner: LogManager | None = None
+            endpoint.remote_methods[TOKEN] = partial(authorizer.verify_token, metadata.verify_token)
+        log_manager: LogManager | None = None
         if config.kind == WRITE_PROXY:
             peers = WriteProxyPeers(endpoint)
             await keep(peers.run)
-            owner = LogManager(proxy_id, namespaces, members, options, peers, failures)
-            await keep(owner.run)
+            log_manager = LogManager(proxy_id, namespaces, members, options, peers, failures)
+            await keep(log_manager.run)
         parts = ProxyParts(
             host, config, options, listeners, endpoint, metadata, proxy_id, namespaces, members,
-            rights, owner,
+            authorizer, log_manager,
         )  # fmt: skip
         await _serve_registered(parts, keep, task_status)
 
 
-def _namespaces(
+def _namespace_opener(
     host: Host,
     config: ProxyNodeConfig,
-    of_logs: LogOptions,
+    log_options: LogOptions,
     metadata: MetadataClient,
     ledgers: LedgerClient,
     proxy_id: str,
     failures: WorkFailures,
 ) -> Callable[[str, trio.Nursery], Namespace]:
     """Return the function that opens a namespace for this proxy's clients."""
-    of_ledgers = ledgers.options
+    ledger_options = ledgers.options
 
     def open_namespace(path: str, nursery: trio.Nursery) -> Namespace:
         return Namespace(
@@ -206,11 +212,11 @@ def _namespaces(
             random=host.random,
             wall_ms=host.wall_ms,
             owner=f"{config.kind} {config.name}",
-            options=of_logs,
+            options=log_options,
             quorums=(
-                of_ledgers.ensemble_size,
-                of_ledgers.write_quorum,
-                of_ledgers.ack_quorum,
+                ledger_options.ensemble_size,
+                ledger_options.write_quorum,
+                ledger_options.ack_quorum,
             ),
             proxy_id=proxy_id if config.kind == WRITE_PROXY else "",
             failures=failures,
@@ -223,56 +229,60 @@ async def _serve_registered(
     parts: ProxyParts, keep: Keep, task_status: trio.TaskStatus[NodeReady]
 ) -> None:
     """Serve clients and register. At the end, give the logs to other proxies and deregister."""
-    owner, members, proxy_id = parts.owner, parts.members, parts.proxy_id
+    log_manager, members, proxy_id = parts.log_manager, parts.members, parts.proxy_id
     config, endpoint, failures = parts.config, parts.endpoint, parts.endpoint.failures
     calls = LogCalls(
         parts.namespaces,
         calls_max=parts.options.calls_max,
-        serves=lambda other: other in members.write and other != proxy_id,
-        release=None if owner is None else owner.release,
+        is_live_proxy=lambda other: other in members.write and other != proxy_id,
+        release_log=None if log_manager is None else log_manager.release_unused,
     )
     await keep(calls.run)
-    addresses = advertised(parts.listeners, config.advertise)
-    membership = _membership(parts, addresses)
-    reading = ReadServer(endpoint, parts.namespaces.using)
-    if owner is None:
-        await keep(reading.run)
+    addresses = advertised_addresses(parts.listeners, config.advertise)
+    registration = _registration_lease(parts, addresses)
+    read_server = ReadServer(endpoint, parts.namespaces.using)
+    if log_manager is None:
+        await keep(read_server.run)
     address_check = AddressCheck(
         parts.host,
         proxy_id,
-        lambda: advertised_by(config.listen, parts.listeners, addresses, parts.metadata.listener),
+        lambda: advertised_addresses_of(
+            config.listen, parts.listeners, addresses, parts.metadata.listener
+        ),
         partial(hosts_of_peers, parts.metadata, config.metadata),
     )
-    info = _info(parts, address_check, membership, calls, reading)
-    limits = Limits(parts.options.records_per_s_max, parts.options.bytes_per_s_max)
+    info = _info_function(parts, address_check, registration, calls, read_server)
+    limits = ProxyRateLimits(parts.options.records_per_s_max, parts.options.bytes_per_s_max)
 
     def session(link: Link) -> LinkSession:
-        client = parts.rights.meet(link)
+        client = parts.authorizer.admit(link)
         common = CommonSession(link, client, members, calls, info)
-        if owner is not None:
-            return ProduceSession(link, owner, limits, common)
-        return ReadSession(reading, link, client, common)
+        if log_manager is not None:
+            return ProduceSession(link, log_manager, limits, common)
+        return ReadSession(read_server, link, client, common)
 
     await keep(partial(_listen, endpoint, parts.listeners, session))
-    await keep(partial(failures.keep_started, "the check of its addresses", address_check.run))
+    await keep(
+        partial(failures.keep_running_started, "the check of its addresses", address_check.run)
+    )
     try:
-        await membership.register()
-        task_status.started(ready(config.name, config.kind, proxy_id, parts.listeners))
-        await failures.keep("the renewal of the registration", membership.run)
+        await registration.register()
+        task_status.started(report_ready(config.name, config.kind, proxy_id, parts.listeners))
+        await failures.keep_running("the renewal of the registration", registration.run)
     finally:
-        if owner is not None:
+        if log_manager is not None:
             deadline = trio.current_time() + parts.options.drain_s
             with trio.CancelScope(shield=True, deadline=deadline):
-                await _end(owner, membership)
-        await membership.leave()
+                await _hand_over_logs(log_manager, registration)
+        await registration.deregister()
 
 
-def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> RegistrationLease:
+def _registration_lease(parts: ProxyParts, addresses: Mapping[str, Address]) -> RegistrationLease:
     """Return the leased registration of the proxy."""
-    owner, config = parts.owner, parts.config
+    log_manager, config = parts.log_manager, parts.config
 
     def accepting() -> bool:
-        return owner is None or owner.accepting
+        return log_manager is None or log_manager.accepting
 
     def registration() -> ProxyRegistration:
         return ProxyRegistration(
@@ -290,48 +300,53 @@ def _membership(parts: ProxyParts, addresses: Mapping[str, Address]) -> Registra
         lambda: registration().encode(),
         None,
         lease_s=LEASE_S,
-        urgent=accepting,
+        get_urgent=accepting,
     )
 
 
-def _info(
+def _info_function(
     parts: ProxyParts,
     address_check: AddressCheck,
-    membership: RegistrationLease,
+    registration: RegistrationLease,
     calls: LogCalls,
-    reading: ReadServer,
+    read_server: ReadServer,
 ) -> Callable[[], dict[str, object]]:
     """Return the function that answers `Op.INFO`. It uses only values in memory."""
-    owner, members, endpoint, rights = parts.owner, parts.members, parts.endpoint, parts.rights
+    log_manager, members, endpoint, authorizer = (
+        parts.log_manager,
+        parts.members,
+        parts.endpoint,
+        parts.authorizer,
+    )
     conditions = NodeConditions()
     conditions.add_check(endpoint.certificate_warning)
     conditions.add_check(endpoint.failures.conditions)
-    conditions.add_check(rights.condition)
+    conditions.add_check(authorizer.condition)
     conditions.add_check(address_check.conditions)
 
     def info() -> dict[str, object]:
         return {
-            **(reading.info() if owner is None else {}),
-            "registered": membership.holds,
+            **(read_server.info() if log_manager is None else {}),
+            "registered": registration.is_held,
             **report_of(limited(conditions.current())),
             "write_proxies": len(members.write),
             "read_proxies": len(members.read),
-            "calls": calls.made,
+            "calls": calls.calls_made,
             **endpoint.info(),
-            **rights.info(),
-            **(owner.info() if owner is not None else {}),
+            **authorizer.info(),
+            **(log_manager.info() if log_manager is not None else {}),
         }
 
     return info
 
 
-async def _end(owner: LogManager, membership: RegistrationLease) -> None:
+async def _hand_over_logs(log_manager: LogManager, registration: RegistrationLease) -> None:
     """Stop accepting logs, report this in the registration, and give the logs to other proxies."""
-    owner.accepting = False
+    log_manager.accepting = False
     # Without a metadata quorum, as when a whole cluster stops, producers detect the end themselves.
-    with suppress(DistributedLogError), trio.move_on_after(TELL_S):
-        await membership.tell()
-    await owner.drain()
+    with suppress(DistributedLogError), trio.move_on_after(ANNOUNCE_S):
+        await registration.update()
+    await log_manager.drain()
 
 
 async def _listen(

@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from ...bookie.store.bookie_store import BookieStore
-from ...ledger.placement.bookie_pool import BookiePool, pool_of
+from ...ledger.placement.bookie_pool import BookiePool, make_pool
 from ...metadata.client.metadata_client import MetadataClient
 from ...runtime.interfaces.host import Host
 from ...runtime.net.rpc import Endpoint
@@ -25,7 +25,7 @@ from ..repair.ledger_audit import LedgerAudit
 from ..repair.limbo_repair import UNIT as LIMBO
 from ..repair.limbo_repair import LimboRepair
 from ..repair.lost_bookies import BookieLiveness, LostBookieRepair, RepairTargets
-from ..repair.open_ledger_closer import Closer, OpenLedgerCloser
+from ..repair.open_ledger_closer import OpenLedgerCloser, OrphanCloser
 from ..repair.over_replication import UNIT as SURPLUS
 from ..repair.over_replication import OverReplication
 from ..repair.pull_replication import PullReplication
@@ -49,47 +49,78 @@ async def repair_all(
     (`distributedlog/runtime/schedule/work_failures.py`).
     """
     failures = endpoint.failures
-    keep = failures.keep
+    keep = failures.keep_running
     async with trio.open_nursery() as nursery:
-        pool = pool_of(endpoint, metadata)
+        pool = make_pool(endpoint, metadata)
         await nursery.start(pool.run)
         copier = Copier(pool, bytes_per_s=config.repair_bytes_per_s)
         election = AuditorElection(metadata, bookie_id, lambda: membership.lease)
-        noted = ReplicationWorker(metadata, pool, election, copier, failures)
-        nursery.start_soon(keep, "repair of missing entries", noted.run)
-        absences = BookieLiveness(config.lost_after_s, config.urgent_after_s)
+        replication_worker = ReplicationWorker(metadata, pool, election, copier, failures)
+        nursery.start_soon(keep, "repair of missing entries", replication_worker.run)
+        liveness = BookieLiveness(config.lost_after_s, config.urgent_after_s)
         targets = _targets(pool, host)
-        lost = LostBookieRepair(metadata, pool, election, copier, targets, absences, failures)
-        nursery.start_soon(lost.run)
-        pulling = PullReplication(metadata, pool, copier, bookie_id, failures)
-        nursery.start_soon(keep, "the work on ledgers that this bookie is to take", pulling.run)
-        opening = partial(_closer, host, endpoint, metadata, config.name)
-        open_ledgers = OpenLedgerCloser(metadata, lost.absences, opening, failures)
-        nursery.start_soon(keep, "the end of open ledgers on lost bookies", open_ledgers.run)
+        lost_bookie_repair = LostBookieRepair(
+            metadata, pool, election, copier, targets, liveness, failures
+        )
+        nursery.start_soon(lost_bookie_repair.run)
+        pull_replication = PullReplication(metadata, pool, copier, bookie_id, failures)
+        nursery.start_soon(
+            keep, "the work on ledgers that this bookie is to take", pull_replication.run
+        )
+        make_closer = partial(_closer, host, endpoint, metadata, config.name)
+        open_ledger_closer = OpenLedgerCloser(
+            metadata, lost_bookie_repair.liveness, make_closer, failures
+        )
+        nursery.start_soon(keep, "the end of open ledgers on lost bookies", open_ledger_closer.run)
         audit = LedgerAudit(
             metadata, pool, election, every_s=config.audit_every_s, failures=failures
         )
         nursery.start_soon(keep, AUDIT, audit.run)
-        turn = trio.Lock()
-        own = LimboRepair(metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures)
-        nursery.start_soon(keep, LIMBO, own.run)
-        rotten = CorruptionRepair(
-            metadata, pool, copier, store.limbo, store.rot, bookie_id, turn, failures
+        repair_lock = trio.Lock()
+        limbo_repair = LimboRepair(
+            metadata,
+            pool,
+            copier,
+            store.limbo,
+            store.corruption_tracker,
+            bookie_id,
+            repair_lock,
+            failures,
         )
-        nursery.start_soon(keep, "the repair of corrupt entries", rotten.run)
-        surplus = OverReplication(
+        nursery.start_soon(keep, LIMBO, limbo_repair.run)
+        corruption_repair = CorruptionRepair(
+            metadata,
+            pool,
+            copier,
+            store.limbo,
+            store.corruption_tracker,
+            bookie_id,
+            repair_lock,
+            failures,
+        )
+        nursery.start_soon(keep, "the repair of corrupt entries", corruption_repair.run)
+        over_replication = OverReplication(
             metadata,
             pool,
             store.ledgers,
-            store.dropping,
+            store.replica_removal,
             store.delete_ledger,
             bookie_id,
             every_s=config.surplus_every_s,
             failures=failures,
         )
-        nursery.start_soon(keep, SURPLUS, surplus.run)
+        nursery.start_soon(keep, SURPLUS, over_replication.run)
         on_parts(
-            RepairParts(election, copier, noted, lost, open_ledgers, audit, own, surplus),
+            RepairParts(
+                election,
+                copier,
+                replication_worker,
+                lost_bookie_repair,
+                open_ledger_closer,
+                audit,
+                limbo_repair,
+                over_replication,
+            ),
         )
 
 
@@ -105,14 +136,14 @@ def _targets(pool: BookiePool, host: Host) -> RepairTargets:
         host.random.random,
         policy=lambda: pool.placement,
         labels=pool.labels,
-        pulls=pulls,
+        can_pull=pulls,
     )
 
 
 def _closer(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
-) -> AbstractAsyncContextManager[Closer]:
+) -> AbstractAsyncContextManager[OrphanCloser]:
     """What closes open ledgers. Most bookies never load the log part for it."""
-    from ..gc.maintenance_clients import open_closer
+    from ..gc.maintenance_clients import open_ledger_closer
 
-    return open_closer(host, endpoint, metadata, name)
+    return open_ledger_closer(host, endpoint, metadata, name)

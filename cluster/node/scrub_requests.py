@@ -16,28 +16,28 @@ from ...metadata.model.transaction import Compare, Delete, Put, Transaction
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.reconcile_loop import reconcile_on_change
 
-LOOK_EVERY_S = 1.0
+CHECK_EVERY_S = 1.0
 HEAL_S = 30.0
 """So long after a pass it is not said to be done while what it found is being healed."""
 
 
-async def ask_for_scrub(metadata: Metadata, bookie_id: str) -> None:
+async def request_scrub(metadata: Metadata, bookie_id: str) -> None:
     """Have the bookie read all that it holds, now; one that is at it goes on."""
     key = keys.scrub_key(bookie_id)
     await metadata.transact(Transaction((Compare.version(key, 0),), (Put(key, b""),)))
 
 
-async def under_way(metadata: Metadata, bookie_id: str) -> bool:
+async def is_scrub_pending(metadata: Metadata, bookie_id: str) -> bool:
     """Is a pass that somebody asked for not done yet?"""
     return await metadata.get(keys.scrub_key(bookie_id)) is not None
 
 
-async def scrub_when_told(
+async def run_requested_scrubs(
     scrub: Scrubber,
-    rot: CorruptionTracker,
+    corruption: CorruptionTracker,
     metadata: Metadata,
     bookie_id: str,
-    tell: Callable[[], Awaitable[None]],
+    update_registration: Callable[[], Awaitable[None]],
     failures: WorkFailures,
 ) -> None:
     """A bookie's own part; until cancelled. ``tell`` is awaited before a pass is said to be done."""
@@ -46,25 +46,25 @@ async def scrub_when_told(
 
     async def look() -> None:
         nonlocal done_at
-        found = await metadata.get(key)
-        if found is None:
+        request = await metadata.get(key)
+        if request is None:
             return
-        if scrub.done_as != found.mod_revision:
-            scrub.ask(found.mod_revision)
+        if scrub.completed_number != request.mod_revision:
+            scrub.request_pass(request.mod_revision)
             done_at = inf
             return
         done_at = min(done_at, trio.current_time())
-        if rot.noted and trio.current_time() < done_at + HEAL_S:
+        if corruption.corrupt_ranges and trio.current_time() < done_at + HEAL_S:
             return
-        await tell()
-        unchanged = Compare.mod_revision(key, found.mod_revision)
+        await update_registration()
+        unchanged = Compare.mod_revision(key, request.mod_revision)
         await metadata.transact(Transaction((unchanged,), (Delete(key),)))
 
     await reconcile_on_change(
         metadata,
         (key,),
         look,
-        every_s=LOOK_EVERY_S,
+        every_s=CHECK_EVERY_S,
         failures=failures,
         unit="the look for a requested scrub",
     )

@@ -35,7 +35,7 @@ class NodePage:
 
     status: int
     body: bytes
-    kind: str = JSON
+    content_type: str = JSON
 
 
 Pages = Mapping[str, Callable[[], Awaitable[NodePage]]]
@@ -49,38 +49,38 @@ def as_page(status: int, value: Mapping[str, object]) -> NodePage:
 
 async def serve_http(listener: Listener, pages: Pages, names: Collection[str] = ()) -> None:
     """Answer on ``listener`` until cancelled; closes it. ``names``: host names that lead here."""
-    busy: dict[Connection, None] = {}
+    open_connections: dict[Connection, None] = {}
 
     async def one(connection: Connection) -> None:
         try:
             with trio.move_on_after(REQUEST_S):
-                await _answer(connection, pages, names)
+                await _serve_request(connection, pages, names)
         except (ConnectionLost, h11.ProtocolError):
             pass  # a peer that hung up or speaks something else: its loss
         except Exception:
             log.exception("a request for a page")  # and no other's, nor the node's
         finally:
-            busy.pop(connection, None)
+            open_connections.pop(connection, None)
             connection.close()
 
     async def accept_all(nursery: trio.Nursery) -> None:
         while True:
             connection = await listener.accept()
-            busy[connection] = None
-            if len(busy) > CONNECTIONS_MAX:
-                oldest = next(iter(busy))
-                del busy[oldest]
+            open_connections[connection] = None
+            if len(open_connections) > CONNECTIONS_MAX:
+                oldest = next(iter(open_connections))
+                del open_connections[oldest]
                 oldest.close()
             nursery.start_soon(one, connection)
 
     try:
         async with trio.open_nursery() as nursery:
-            await WorkFailures().keep("the listener of pages", accept_all, nursery)
+            await WorkFailures().keep_running("the listener of pages", accept_all, nursery)
     finally:
         listener.close()
 
 
-def is_own(host: str, names: Collection[str]) -> bool:
+def is_allowed_host(host: str, names: Collection[str]) -> bool:
     """May a request name this host? A page of another site must not read a node (DNS rebinding).
 
     An attacker needs a domain for that. An address, or a name without a dot, is no domain.
@@ -102,25 +102,27 @@ def header_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
 
 
-async def _answer(connection: Connection, pages: Pages, names: Collection[str]) -> None:
+async def _serve_request(connection: Connection, pages: Pages, names: Collection[str]) -> None:
     """Read one request, answer it."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
     try:
-        request = await _request(connection, http)
+        request = await _read_request(connection, http)
     except h11.RemoteProtocolError as error:
         await _send(connection, http, as_page(error.error_status_hint, {"error": str(error)}))
         return
     if request is None:
         return
-    sent = header_bytes(request.headers)
+    header_size = header_bytes(request.headers)
     host = next((value for name, value in request.headers if name == b"host"), b"localhost")
     path = request.target.split(b"?", 1)[0].decode("ascii", "replace")
-    if sent > HEADER_BYTES_MAX:
-        page = as_page(431, {"error": f"{sent} bytes of headers, allowed are {HEADER_BYTES_MAX}"})
-    elif not is_own(host.decode("latin-1"), names):
-        shown = host.decode("latin-1")[:100]
+    if header_size > HEADER_BYTES_MAX:
         page = as_page(
-            421, {"error": f"this is no {shown!r}: ask by address, or an advertised name"}
+            431, {"error": f"{header_size} bytes of headers, allowed are {HEADER_BYTES_MAX}"}
+        )
+    elif not is_allowed_host(host.decode("latin-1"), names):
+        shown_host = host.decode("latin-1")[:100]
+        page = as_page(
+            421, {"error": f"this is no {shown_host!r}: ask by address, or an advertised name"}
         )
     elif path not in pages:
         page = as_page(404, {"error": f"there are {', '.join(pages)}, nothing else"})
@@ -128,10 +130,10 @@ async def _answer(connection: Connection, pages: Pages, names: Collection[str]) 
         page = as_page(405, {"error": "GET it"})
     else:
         page = await pages[path]()
-    await _send(connection, http, page, head=request.method == b"HEAD")
+    await _send(connection, http, page, head_only=request.method == b"HEAD")
 
 
-async def _request(connection: Connection, http: h11.Connection) -> h11.Request | None:
+async def _read_request(connection: Connection, http: h11.Connection) -> h11.Request | None:
     """The request's head, or None when the peer hangs up before. Raises `h11.RemoteProtocolError`."""
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     while True:
@@ -145,21 +147,21 @@ async def _request(connection: Connection, http: h11.Connection) -> h11.Request 
 
 
 async def _send(
-    connection: Connection, http: h11.Connection, page: NodePage, *, head: bool = False
+    connection: Connection, http: h11.Connection, page: NodePage, *, head_only: bool = False
 ) -> None:
     """The answer; without its body when only the ``head`` was asked for."""
     headers = [
-        (b"content-type", page.kind.encode()),
+        (b"content-type", page.content_type.encode()),
         (b"content-length", b"%d" % len(page.body)),
         (b"connection", b"close"),
     ]
     events: list[h11.Event] = [
         h11.Response(status_code=page.status, headers=headers),
-        h11.Data(data=b"" if head else page.body),
+        h11.Data(data=b"" if head_only else page.body),
         h11.EndOfMessage(),
     ]
-    rest = memoryview(b"".join(http.send(event) or b"" for event in events))
-    while rest:
-        rest = rest[connection.try_send([rest]) :]
-        if rest:
+    unsent = memoryview(b"".join(http.send(event) or b"" for event in events))
+    while unsent:
+        unsent = unsent[connection.try_send([unsent]) :]
+        if unsent:
             await connection.wait_writable()

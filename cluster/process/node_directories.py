@@ -23,13 +23,13 @@ from ..declarations.options import MetadataNodeConfig, NodeConfig, ProxyNodeConf
 CLOSE_S = 5.0
 
 log = get_logger("distributedlog.cluster")
-WHERE = {"inline": "done on the loop", "thread": "done in a thread beside the loop"}
+SYNC_MODE_TEXTS = {"inline": "done on the loop", "thread": "done in a thread beside the loop"}
 """By the mode of a disk, in the words of its log."""
 
 
 @asynccontextmanager
-async def host_of(
-    config: NodeConfig, data: Path, index: Path | None = None, *, alone: bool = True
+async def open_host(
+    config: NodeConfig, data: Path, index: Path | None = None, *, is_only_node: bool = True
 ) -> AsyncIterator[Host]:
     """A host on directories, which are given back in the end.
 
@@ -44,10 +44,14 @@ async def host_of(
         elif not isinstance(config, ProxyNodeConfig):
             disks["journal"] = _disk(data, "journal", ("metadata",))
             disks["index"] = _disk(index if index is not None else data, "index", ("metadata",))
-            if alone:
-                found = await choose_sync_mode(disks["journal"].path)
-                disks["journal"].sync_mode = found.mode
-                log.info("a sync takes %.2f ms (p50): %s", found.p50_s * 1e3, WHERE[found.mode])
+            if is_only_node:
+                sync_choice = await choose_sync_mode(disks["journal"].path)
+                disks["journal"].sync_mode = sync_choice.mode
+                log.info(
+                    "a sync takes %.2f ms (p50): %s",
+                    sync_choice.p50_s * 1e3,
+                    SYNC_MODE_TEXTS[sync_choice.mode],
+                )
         yield real_host(config.name, disks=disks)
     finally:
         with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_S):

@@ -16,7 +16,7 @@ log = get_logger("distributedlog.cluster")
 Run = Callable[[trio.TaskStatus[dict[str, Any]]], Awaitable[None]]
 
 
-async def until_told(
+async def run_until_stopped(
     run: Run, *, stdin: bool, ready: Callable[[dict[str, Any]], None] | None = None
 ) -> None:
     """Run until SIGTERM, SIGINT, or (``stdin``) the end of stdin; say when it serves.
@@ -27,18 +27,18 @@ async def until_told(
     A SIGTERM while it ends changes nothing: who sends a second one means the same. A second SIGINT is a
     person's, who does not want to wait.
     """
-    told = trio.CancelScope()
+    stop_scope = trio.CancelScope()
     try:
         async with trio.open_nursery() as outer:
-            await outer.start(_cancel_on, signal.SIGTERM, told)
+            await outer.start(_cancel_on, signal.SIGTERM, stop_scope)
             on_hangup = _cancel_on if os.isatty(0) else _ignore
-            await outer.start(on_hangup, signal.SIGHUP, told)
-            with told:
+            await outer.start(on_hangup, signal.SIGHUP, stop_scope)
+            with stop_scope:
                 async with trio.open_nursery() as nursery:
-                    await nursery.start(_cancel_on, signal.SIGINT, told)
+                    await nursery.start(_cancel_on, signal.SIGINT, stop_scope)
                     if stdin:
-                        nursery.start_soon(cancel_at_end_of_stdin, told)
-                    value = await nursery.start(_running, run)
+                        nursery.start_soon(cancel_at_end_of_stdin, stop_scope)
+                    value = await nursery.start(_run_started, run)
                     line = {**value, "pid": os.getpid()}
                     if ready is not None:
                         ready(line)
@@ -46,11 +46,13 @@ async def until_told(
                         print(json.dumps(line), flush=True)
             outer.cancel_scope.cancel()
     except* ConnectionLost:
-        if not told.cancel_called:  # connections that break while all is taken down are no failure
+        if (
+            not stop_scope.cancel_called
+        ):  # connections that break while all is taken down are no failure
             raise
 
 
-async def _running(run: Run, *, task_status: trio.TaskStatus[dict[str, Any]]) -> None:
+async def _run_started(run: Run, *, task_status: trio.TaskStatus[dict[str, Any]]) -> None:
     await run(task_status)
 
 
@@ -85,7 +87,7 @@ def _own_stdin() -> int:
     return os.dup(0)
 
 
-def first_of(error: BaseException) -> BaseException:
+def first_error(error: BaseException) -> BaseException:
     """The error to tell of a group: ours before others."""
     leaves = [error]
     while any(isinstance(leaf, BaseExceptionGroup) for leaf in leaves):
@@ -94,5 +96,5 @@ def first_of(error: BaseException) -> BaseException:
             for leaf in leaves
             for inner in (leaf.exceptions if isinstance(leaf, BaseExceptionGroup) else (leaf,))
         ]
-    ours = [leaf for leaf in leaves if isinstance(leaf, DistributedLogError)]
-    return (ours or leaves)[0]
+    own_errors = [leaf for leaf in leaves if isinstance(leaf, DistributedLogError)]
+    return (own_errors or leaves)[0]

@@ -34,40 +34,40 @@ class AuditorElection:
         self.was_elected = False
         """When it was asked last."""
 
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         """Do we hold the key, or can we take it? A change is logged."""
-        now = await self._elected()
-        if now != self.was_elected:
-            self.was_elected = now
+        is_elected_now = await self._try_elect()
+        if is_elected_now != self.was_elected:
+            self.was_elected = is_elected_now
             does = (
                 "repairs" if self._repairs else "cleans up, and repairs nothing (repair = false),"
             )
-            text = f"{does} from now on" if now else "does not repair any more"
-            REPAIRER.say(log, "this bookie %s", text, elected=now)
-        return now
+            text = f"{does} from now on" if is_elected_now else "does not repair any more"
+            REPAIRER.emit(log, "this bookie %s", text, elected=is_elected_now)
+        return is_elected_now
 
-    async def _elected(self) -> bool:
+    async def _try_elect(self) -> bool:
         lease = self._lease()
         if not lease:
             return False
         holder = await self._metadata.get(ELECTION_KEY)
-        ours = holder is not None and holder.value == self._value and holder.lease == lease
-        if not self._repairs and await self._another_repairs():
-            if ours and holder is not None:
-                seen = Compare.mod_revision(ELECTION_KEY, holder.mod_revision)
-                await self._metadata.transact(Transaction((seen,), (Delete(ELECTION_KEY),)))
+        is_ours = holder is not None and holder.value == self._value and holder.lease == lease
+        if not self._repairs and await self._does_another_repair():
+            if is_ours and holder is not None:
+                unchanged = Compare.mod_revision(ELECTION_KEY, holder.mod_revision)
+                await self._metadata.transact(Transaction((unchanged,), (Delete(ELECTION_KEY),)))
             return False
         if holder is not None and holder.lease:
-            return ours
+            return is_ours
         # A key without a lease belongs to no bookie and would never end.
         revision = holder.mod_revision if holder is not None else 0
-        take = Transaction(
+        acquire = Transaction(
             (Compare.mod_revision(ELECTION_KEY, revision),),
             (Put(ELECTION_KEY, self._value, lease),),
         )
-        return (await self._metadata.transact(take)).succeeded
+        return (await self._metadata.transact(acquire)).succeeded
 
-    async def _another_repairs(self) -> bool:
+    async def _does_another_repair(self) -> bool:
         async for item in Scan(self._metadata, keys.BOOKIE_PREFIX):
             with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
                 if BookieRegistration.decode(item.key, item.value).pulls:

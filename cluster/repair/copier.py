@@ -37,118 +37,122 @@ BATCH_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class EntryRange:
     """Entries first..last, inclusive, that a bookie should hold."""
 
     first: int
     last: int
 
 
-class Stretches:
+class EntryRanges:
     """Stretches of entries, ascending; found as they are asked for, each time anew.
 
     A record may say that a ledger has 2^62 entries, whoever wrote it: nobody makes a list of that.
     """
 
-    def __init__(self, find: Callable[[], Iterator[Missing]]) -> None:
+    def __init__(self, find: Callable[[], Iterator[EntryRange]]) -> None:
         self._find = find
 
-    def __iter__(self) -> Iterator[Missing]:
+    def __iter__(self) -> Iterator[EntryRange]:
         return self._find()
 
     def __bool__(self) -> bool:
         return next(self._find(), None) is not None
 
 
-def wanted(metadata: LedgerMetadata, hole: MissingRange) -> Stretches:
+def ranges_to_hold(ledger: LedgerMetadata, missing: MissingRange) -> EntryRanges:
     """The entries of a ledger that the hole's bookie should hold; one of the two has an end.
 
     None where an ensemble change has put another bookie in its place since.
     """
 
-    def find() -> Iterator[Missing]:
-        for index, fragment in enumerate(metadata.ensembles):
-            if hole.bookie in fragment.bookies:
-                slot = fragment.bookies.index(hole.bookie)
-                yield from held_by_slot(metadata, index, slot, hole.first, hole.to)
+    def find() -> Iterator[EntryRange]:
+        for index, fragment in enumerate(ledger.ensembles):
+            if missing.bookie in fragment.bookies:
+                slot = fragment.bookies.index(missing.bookie)
+                yield from ranges_of_slot(ledger, index, slot, missing.first, missing.end)
 
-    return Stretches(find)
+    return EntryRanges(find)
 
 
-def held_by_slot(
-    metadata: LedgerMetadata, index: int, slot: int, first: int = 0, to: int | None = None
-) -> Stretches:
+def ranges_of_slot(
+    ledger: LedgerMetadata, fragment_index: int, slot: int, first: int = 0, end: int | None = None
+) -> EntryRanges:
     """The entries from ``first`` to before ``to`` that a slot of fragment ``index`` should hold.
 
     Not those that were declared lost.
     """
-    held = Stretches(partial(_held_by_slot, metadata, index, slot, first, to))
-    if metadata.lost:
-        return without(held, [(one.first, one.last + 1 - one.first) for one in metadata.lost])
-    return held
+    ranges = EntryRanges(partial(_iter_ranges_of_slot, ledger, fragment_index, slot, first, end))
+    if ledger.lost:
+        return subtract(ranges, [(loss.first, loss.last + 1 - loss.first) for loss in ledger.lost])
+    return ranges
 
 
-def _held_by_slot(
-    metadata: LedgerMetadata, index: int, slot: int, first: int, to: int | None
-) -> Iterator[Missing]:
-    striping = metadata.striping
-    ends = [metadata.fragment_end(index), to]
-    if metadata.last_entry is not None:
-        ends.append(metadata.last_entry + 1)
+def _iter_ranges_of_slot(
+    ledger: LedgerMetadata, fragment_index: int, slot: int, first: int, end_limit: int | None
+) -> Iterator[EntryRange]:
+    striping = ledger.striping
+    ends = [ledger.fragment_end(fragment_index), end_limit]
+    if ledger.last_entry is not None:
+        ends.append(ledger.last_entry + 1)
     stop = min((end for end in ends if end is not None), default=None)
     assert stop is not None, "of a ledger that is not closed, what ends somewhere is asked for"
-    entry = striping.next_held(slot, max(first, metadata.ensembles[index].first_entry))
+    entry = striping.next_held(slot, max(first, ledger.ensembles[fragment_index].first_entry))
     while entry < stop:
         last = entry
         while last + 1 < stop and striping.holds(slot, last + 1):
-            if striping.everywhere:
+            if striping.is_unstriped:
                 last = stop - 1
                 break
             last += 1
-        yield Missing(entry, last)
+        yield EntryRange(entry, last)
         entry = striping.next_held(slot, last + 1)
 
 
-def without(stretches: Iterable[Missing], present: list[tuple[int, int]]) -> Stretches:
+def subtract(ranges: Iterable[EntryRange], present_runs: list[tuple[int, int]]) -> EntryRanges:
     """The stretches less what is present already: (first, count) runs; both ascending."""
-    return Stretches(partial(_without, stretches, present))
+    return EntryRanges(partial(_iter_without, ranges, present_runs))
 
 
-def _without(stretches: Iterable[Missing], present: list[tuple[int, int]]) -> Iterator[Missing]:
-    begin = 0
-    for stretch in stretches:
-        first = stretch.first
-        while begin < len(present) and sum(present[begin]) <= first:
-            begin += 1  # lies before this stretch, and before those after it
-        for at in range(begin, len(present)):
-            run_first, count = present[at]
-            if run_first > stretch.last:
+def _iter_without(
+    ranges: Iterable[EntryRange], present_runs: list[tuple[int, int]]
+) -> Iterator[EntryRange]:
+    first_run = 0
+    for entry_range in ranges:
+        first = entry_range.first
+        while first_run < len(present_runs) and sum(present_runs[first_run]) <= first:
+            first_run += 1  # lies before this stretch, and before those after it
+        for run_index in range(first_run, len(present_runs)):
+            run_first, count = present_runs[run_index]
+            if run_first > entry_range.last:
                 break
             if run_first > first:
-                yield Missing(first, run_first - 1)
+                yield EntryRange(first, run_first - 1)
             first = run_first + count
-            if first > stretch.last:
+            if first > entry_range.last:
                 break
-        if first <= stretch.last:
-            yield Missing(first, stretch.last)
+        if first <= entry_range.last:
+            yield EntryRange(first, entry_range.last)
 
 
-def lacking(metadata: LedgerMetadata, bookie: str, held: EntryList) -> Stretches:
+def lacking_ranges(ledger: LedgerMetadata, bookie: str, held_entries: EntryList) -> EntryRanges:
     """What a bookie should hold of a closed ledger and, by its own list, does not.
 
     A list that was cut at its bound says nothing of what lies after its last run.
     """
-    return without(wanted(metadata, MissingRange(bookie, 0, known_to(held))), held.ranges)
+    return subtract(
+        ranges_to_hold(ledger, MissingRange(bookie, 0, list_end(held_entries))), held_entries.ranges
+    )
 
 
-def known_to(held: EntryList) -> int | None:
+def list_end(held_entries: EntryList) -> int | None:
     """Where what a list says ends, if it was cut."""
-    if not held.known and len(held.ranges) >= LIST_RANGES_MAX:
-        return sum(held.ranges[-1])
+    if not held_entries.known and len(held_entries.ranges) >= LIST_RANGES_MAX:
+        return sum(held_entries.ranges[-1])
     return None
 
 
-class Connections(Protocol):
+class BookieConnections(Protocol):
     """What is asked of a pool of bookies."""
 
     def get(self, bookie_id: str) -> BookieClient | None:
@@ -159,10 +163,10 @@ class Connections(Protocol):
 class Copier:
     """Copies stretches of closed ledgers from bookie to bookie."""
 
-    def __init__(self, pool: Connections, *, bytes_per_s: int = RATE_BYTES_PER_S) -> None:
+    def __init__(self, pool: BookieConnections, *, bytes_per_s: int = RATE_BYTES_PER_S) -> None:
         self._pool = pool
         self._bytes_per_s = bytes_per_s
-        self._paid_at = float("-inf")
+        self._rate_free_at = float("-inf")
         """When the rate allows more than what was copied."""
         self.copied_entries = 0
         """Since the start, for counters."""
@@ -171,9 +175,9 @@ class Copier:
 
     async def copy(
         self,
-        metadata: LedgerMetadata,
-        stretches: Iterable[Missing],
-        bookie: str,
+        ledger: LedgerMetadata,
+        ranges: Iterable[EntryRange],
+        target_bookie: str,
         target: BookieClient,
     ) -> int:
         """Store the stretches on ``target``, the connection to ``bookie``; return how many entries.
@@ -181,81 +185,83 @@ class Copier:
         All are durable there when it returns. What is there already is asked first, and not sent.
         Raises `ConnectionLost` where no copy of an entry is to be had now, and what the target answers.
         """
-        if not stretches:
+        if not ranges:
             return 0
-        held = await list_held(metadata, target)
+        held_entries = await list_held_entries(ledger, target)
         copied = 0
-        for stretch in without(stretches, held.ranges):
-            entry = stretch.first
-            while entry <= stretch.last:
-                batch = await self._fetch(metadata, entry, stretch.last, bookie)
-                await _store(metadata, target, batch)
+        for entry_range in subtract(ranges, held_entries.ranges):
+            entry = entry_range.first
+            while entry <= entry_range.last:
+                batch = await self._fetch(ledger, entry, entry_range.last, target_bookie)
+                await _store(ledger, target, batch)
                 entry = batch[-1].entry + 1
                 copied += len(batch)
                 self.copied_entries += len(batch)
-                self.copied_bytes += sum(len(record.raw) for record in batch)
-                await self._pay(batch)
+                self.copied_bytes += sum(len(record.record) for record in batch)
+                await self._wait_for_rate(batch)
         return copied
 
-    async def obtainable(self, metadata: LedgerMetadata, stretch: Missing, bookie: str) -> None:
+    async def check_readable(
+        self, ledger: LedgerMetadata, entry_range: EntryRange, except_bookie: str
+    ) -> None:
         """Read a stretch from other bookies than this. Raises `ConnectionLost` where one is not to be had."""
-        entry = stretch.first
-        while entry <= stretch.last:
-            batch = await self._fetch(metadata, entry, stretch.last, bookie)
+        entry = entry_range.first
+        while entry <= entry_range.last:
+            batch = await self._fetch(ledger, entry, entry_range.last, except_bookie)
             entry = batch[-1].entry + 1
-            await trio.sleep(sum(len(record.raw) for record in batch) / self._bytes_per_s)
+            await trio.sleep(sum(len(record.record) for record in batch) / self._bytes_per_s)
 
     async def verify(
-        self, metadata: LedgerMetadata, stretches: Iterable[Missing], target: BookieClient
-    ) -> Missing | None:
+        self, ledger: LedgerMetadata, ranges: Iterable[EntryRange], target: BookieClient
+    ) -> EntryRange | None:
         """Read the stretches back from ``target``; the first that is absent or damaged there, or None."""
-        for stretch in stretches:
-            entry = stretch.first
-            while entry <= stretch.last:
-                batch = await _read(metadata, target, entry, stretch.last)
+        for entry_range in ranges:
+            entry = entry_range.first
+            while entry <= entry_range.last:
+                batch = await _read(ledger, target, entry, entry_range.last)
                 if not batch:
-                    return Missing(entry, stretch.last)
+                    return EntryRange(entry, entry_range.last)
                 entry = batch[-1].entry + 1
-                await self._pay(batch)
+                await self._wait_for_rate(batch)
         return None
 
-    async def _pay(self, batch: list[EntryRecord]) -> None:
+    async def _wait_for_rate(self, batch: list[EntryRecord]) -> None:
         """Wait until the rate allows what was copied, by whomever."""
-        cost_s = sum(len(record.raw) for record in batch) / self._bytes_per_s
-        self._paid_at = max(self._paid_at, trio.current_time()) + cost_s
-        await trio.sleep_until(self._paid_at)
+        cost_s = sum(len(record.record) for record in batch) / self._bytes_per_s
+        self._rate_free_at = max(self._rate_free_at, trio.current_time()) + cost_s
+        await trio.sleep_until(self._rate_free_at)
 
     async def _fetch(
-        self, metadata: LedgerMetadata, first: int, last: int, without_bookie: str
+        self, ledger: LedgerMetadata, first: int, last: int, except_bookie: str
     ) -> list[EntryRecord]:
         """Consecutive entries from ``first`` on, at least one, from any other bookie that has them."""
-        striping = metadata.striping
-        bookies = metadata.fragment_of(first).bookies
-        said: list[str] = []
+        striping = ledger.striping
+        bookies = ledger.fragment_of(first).bookies
+        errors: list[str] = []
         for slot in striping.write_set(first):
-            if bookies[slot] == without_bookie:
+            if bookies[slot] == except_bookie:
                 continue
             source = self._pool.get(bookies[slot])
             if source is None:
-                said.append(f"{bookies[slot]}: not connected")
+                errors.append(f"{bookies[slot]}: not connected")
                 continue
             try:
-                found = await _read(metadata, source, first, last)
+                entries = await _read(ledger, source, first, last)
             except DistributedLogError as error:  # in limbo, busy, gone: another one may serve
-                said.append(f"{bookies[slot]}: {error}")
+                errors.append(f"{bookies[slot]}: {error}")
                 continue
-            if found:
-                return found
-            said.append(f"{bookies[slot]}: does not have it")
+            if entries:
+                return entries
+            errors.append(f"{bookies[slot]}: does not have it")
         raise ConnectionLost(
-            f"ledger {metadata.ledger_id} entry {first}: no copy to be had now ({'; '.join(said)})"
+            f"ledger {ledger.ledger_id} entry {first}: no copy to be had now ({'; '.join(errors)})"
         )
 
 
-async def list_held(metadata: LedgerMetadata, target: BookieClient) -> EntryList:
+async def list_held_entries(ledger: LedgerMetadata, target: BookieClient) -> EntryList:
     """What the target has already; nothing of a ledger that it does not know, or lost (limbo)."""
     try:
-        return await target.list_entries(metadata.ledger_id, metadata.key, timeout_s=REQUEST_S)
+        return await target.list_entries(ledger.ledger_id, ledger.key, timeout_s=REQUEST_S)
     except NoSuchLedger:
         return EntryList([], known=True)
     except LedgerStateUnknown:
@@ -263,67 +269,67 @@ async def list_held(metadata: LedgerMetadata, target: BookieClient) -> EntryList
 
 
 async def _read(
-    metadata: LedgerMetadata, source: BookieClient, first: int, last: int
+    ledger: LedgerMetadata, source: BookieClient, first: int, last: int
 ) -> list[EntryRecord]:
     """Sound consecutive entries from ``first`` on, as far as the source has them."""
     # Past the LAC that the source has heard of: the end of a closed ledger is known better.
-    answer = await source.read(
-        metadata.ledger_id,
-        metadata.key,
+    response = await source.read(
+        ledger.ledger_id,
+        ledger.key,
         first,
         last,
         BATCH_BYTES,
         past_lac=True,
         timeout_s=REQUEST_S,
     )
-    return consecutive(answer.body, metadata.ledger_id, first)
+    return consecutive_records(response.body, ledger.ledger_id, first)
 
 
-def consecutive(body: Buffer, ledger_id: int, first: int) -> list[EntryRecord]:
+def consecutive_records(body: Buffer, ledger_id: int, first: int) -> list[EntryRecord]:
     """The sound records ``first``, ``first`` + 1, … at the head of ``body``, up to the first that is not."""
-    found: list[EntryRecord] = []
+    accepted: list[EntryRecord] = []
     try:
         for record in records(body):
-            if record.entry != first + len(found) or record.ledger != ledger_id:
+            if record.entry != first + len(accepted) or record.ledger != ledger_id:
                 break
-            found.append(record)
+            accepted.append(record)
     except CorruptData:
         pass  # what stands before the damage counts
-    return found
+    return accepted
 
 
-async def _store(metadata: LedgerMetadata, target: BookieClient, batch: list[EntryRecord]) -> None:
+async def _store(ledger: LedgerMetadata, target: BookieClient, batch: list[EntryRecord]) -> None:
     """Recovery adds, until all are durable at the target."""
-    done = trio.Event()
-    refused: list[DistributedLogError] = []
+    is_stored = trio.Event()
+    errors: list[DistributedLogError] = []
 
     def on_acked(count: int) -> None:
         if count >= len(batch):
-            done.set()
+            is_stored.set()
 
     def on_refused(position: int, error: DistributedLogError) -> None:
-        refused.append(error)
-        done.set()
+        errors.append(error)
+        is_stored.set()
 
-    await target.have_capability(CapabilityKind.RECOVER, metadata.ledger_id, REQUEST_S)
+    await target.wait_for_capability(CapabilityKind.RECOVER, ledger.ledger_id, REQUEST_S)
     stream = target.open_stream(
-        metadata.ledger_id,
-        metadata.key,
+        ledger.ledger_id,
+        ledger.key,
         recovery=True,
-        fragment_epoch=metadata.fragment_of(batch[0].entry).epoch,
+        fragment_epoch=ledger.fragment_of(batch[0].entry).epoch,
         on_acked=on_acked,
         on_refused=on_refused,
     )
     try:
         for record in batch:
-            stream.send(record.raw)
+            stream.send(record.record)
         with trio.move_on_after(REQUEST_S):
-            await done.wait()
+            await is_stored.wait()
     finally:
         stream.close()
-    if refused:
-        raise refused[0]
-    if not done.is_set():
+    if errors:
+        raise errors[0]
+    if not is_stored.is_set():
         raise RequestTimeout(
-            f"ledger {metadata.ledger_id} entry {batch[0].entry}: no ack of a copy in {REQUEST_S:g} s"
+            f"ledger {ledger.ledger_id} entry {batch[0].entry}: no ack of a copy in {REQUEST_S:g} s"
         )

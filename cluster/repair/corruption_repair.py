@@ -15,7 +15,7 @@ import trio
 
 from ...bookie.client.bookie_client import BookieClient
 from ...bookie.integrity.corruption_tracker import CorruptExtent, CorruptionTracker
-from ...bookie.integrity.limbo import Limbo
+from ...bookie.integrity.limbo import LimboLedgers
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
 from ...ledger.model.missing_range import MissingRange
@@ -26,12 +26,12 @@ from ...runtime.primitives.backoff import Backoff
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
 from ..declarations.events import ROT_HEALED
-from .copier import Connections, Copier, Missing, wanted
+from .copier import BookieConnections, Copier, EntryRange, ranges_to_hold
 from .replication_worker import EVERY_S
 
 EVERY_MAX_S = 300.0
 """Between two tries while nothing gets better."""
-RUNS_AT_ONCE = 64
+EXTENTS_AT_ONCE = 64
 """Of one ledger, dropped in one transaction of the index."""
 
 log = get_logger("distributedlog.cluster.repair.corruption_repair")
@@ -43,12 +43,12 @@ class CorruptionRepair:
     def __init__(
         self,
         metadata: Metadata,
-        pool: Connections,
+        pool: BookieConnections,
         copier: Copier,
-        limbo: Limbo,
-        rot: CorruptionTracker,
+        limbo: LimboLedgers,
+        corruption: CorruptionTracker,
         bookie_id: str,
-        turn: trio.Lock,
+        repair_lock: trio.Lock,
         failures: WorkFailures | None = None,
     ) -> None:
         """``turn``: of all that heals this bookie; one at a time decides what is sound."""
@@ -57,103 +57,113 @@ class CorruptionRepair:
         self._pool = pool
         self._copier = copier
         self._limbo = limbo
-        self._rot = rot
+        self._corruption = corruption
         self._bookie_id = bookie_id
-        self._turn = turn
-        self._held_up = BlockedWorkLog(log, "ledgers with rotten entries wait")
+        self._repair_lock = repair_lock
+        self._blocked_work = BlockedWorkLog(log, "ledgers with rotten entries wait")
 
     async def run(self) -> None:
         """Until cancelled: at once when rot is noted, then often while something gets better."""
         backoff = Backoff(EVERY_S, EVERY_MAX_S)
         while True:
-            wait_s = backoff.next_s() if self._rot.noted else EVERY_MAX_S
-            with trio.move_on_after(wait_s) as waited:
-                await self._rot.news.wait()
-            if not waited.cancelled_caught:
+            wait_s = backoff.next_s() if self._corruption.corrupt_ranges else EVERY_MAX_S
+            with trio.move_on_after(wait_s) as wait_scope:
+                await self._corruption.corruption_recorded.wait()
+            if not wait_scope.cancelled_caught:
                 await trio.sleep(1.0)  # what is noted together is healed together
-            self._rot.news = trio.Event()
-            before = len(self._rot.noted)
-            await self.work()
-            if len(self._rot.noted) < before:
+            self._corruption.corruption_recorded = trio.Event()
+            corrupt_before = len(self._corruption.corrupt_ranges)
+            await self.run_pass()
+            if len(self._corruption.corrupt_ranges) < corrupt_before:
                 backoff.reset()
 
-    async def work(self) -> bool:
+    async def run_pass(self) -> bool:
         """Try each ledger of which something is noted; True when none is left."""
-        if self._rot.suspect:
-            return not self._rot.noted
-        for ledger_id in list(self._rot.noted):
+        if self._corruption.has_read_errors:
+            return not self._corruption.corrupt_ranges
+        for ledger_id in list(self._corruption.corrupt_ranges):
             unit = f"the repair of corrupt entries of ledger {ledger_id}"
-            if self._failures.rests(unit):
+            if self._failures.is_waiting(unit):
                 continue
             try:
-                with self._failures.contained(unit):
-                    async with self._turn:
-                        await self.heal(ledger_id)
+                with self._failures.attempt(unit):
+                    async with self._repair_lock:
+                        await self.repair_ledger(ledger_id)
             except DistributedLogError as error:
-                self._held_up.note(type(error).__name__, f"ledger {ledger_id}: {error}")
-        self._held_up.end_pass()
-        return not self._rot.noted
+                self._blocked_work.record(type(error).__name__, f"ledger {ledger_id}: {error}")
+        self._blocked_work.end_pass()
+        return not self._corruption.corrupt_ranges
 
-    async def heal(self, ledger_id: int) -> bool:
+    async def repair_ledger(self, ledger_id: int) -> bool:
         """Heal one ledger. False: it has a writer, or a copy of something cannot be had now."""
-        noted = self._rot.noted.get(ledger_id)
-        if noted is None:
+        corrupt_range = self._corruption.corrupt_ranges.get(ledger_id)
+        if corrupt_range is None:
             return True
-        found = await self._metadata.get(keys.ledger_key(ledger_id))
-        ledger = None if found is None else LedgerMetadata.decode(found.key, found.value)
+        item = await self._metadata.get(keys.ledger_key(ledger_id))
+        ledger = None if item is None else LedgerMetadata.decode(item.key, item.value)
         if (
             ledger is None
             or ledger.state is LedgerState.DELETING
             or self._bookie_id not in ledger.bookies()
         ):
-            self._rot.forget(ledger_id)  # nobody asks this bookie for it
+            self._corruption.clear(ledger_id)  # nobody asks this bookie for it
             return True
         if ledger.state is LedgerState.OPEN:
-            self._held_up.note("the ledger is open", f"ledger {ledger_id}")
+            self._blocked_work.record("the ledger is open", f"ledger {ledger_id}")
             return False
-        own = self._pool.get(self._bookie_id)
-        if own is None:
+        own_connection = self._pool.get(self._bookie_id)
+        if own_connection is None:
             raise ConnectionLost(f"bookie {self._bookie_id} does not reach itself")
-        rotten = await self._rot.look(ledger_id, *noted)
-        healed, why = 0, ""
-        for at in range(0, len(rotten), RUNS_AT_ONCE):
-            entries, said = await self._heal_runs(ledger, rotten[at : at + RUNS_AT_ONCE], own)
-            healed += entries
-            why = why or said
-        if healed:
-            self._rot.healed_entries += healed
+        corrupt_extents = await self._corruption.find_corrupt(ledger_id, *corrupt_range)
+        repaired_entries, first_problem = 0, ""
+        for index in range(0, len(corrupt_extents), EXTENTS_AT_ONCE):
+            entries, problem = await self._repair_extents(
+                ledger, corrupt_extents[index : index + EXTENTS_AT_ONCE], own_connection
+            )
+            repaired_entries += entries
+            first_problem = first_problem or problem
+        if repaired_entries:
+            self._corruption.repaired_entries += repaired_entries
             text = "ledger %d: %d rotten entries were healed"
-            ROT_HEALED.say(log, text, ledger_id, healed, ledger=ledger_id, entries=healed)
-        if why:
+            ROT_HEALED.emit(
+                log, text, ledger_id, repaired_entries, ledger=ledger_id, entries=repaired_entries
+            )
+        if first_problem:
             if all(self._pool.get(bookie) for bookie in ledger.bookies()):
-                self._rot.stuck[ledger_id] = why  # all were asked
-            self._held_up.note("no good copy of an entry now", why)
+                self._corruption.unrepairable[ledger_id] = first_problem  # all were asked
+            self._blocked_work.record("no good copy of an entry now", first_problem)
             return False
-        if self._rot.noted.get(ledger_id) == noted:  # nothing was noted meanwhile
-            self._rot.forget(ledger_id)
+        if (
+            self._corruption.corrupt_ranges.get(ledger_id) == corrupt_range
+        ):  # nothing was noted meanwhile
+            self._corruption.clear(ledger_id)
         return True
 
-    async def _heal_runs(
-        self, ledger: LedgerMetadata, runs: list[CorruptExtent], own: BookieClient
+    async def _repair_extents(
+        self, ledger: LedgerMetadata, extents: list[CorruptExtent], own_connection: BookieClient
     ) -> tuple[int, str]:
         """Heal those of which all can be had; return how many entries, and what is said of the others."""
         ledger_id = ledger.ledger_id
-        at_hand: list[CorruptExtent] = []
-        why = ""
-        for run in runs:
+        readable_elsewhere: list[CorruptExtent] = []
+        problem = ""
+        for extent in extents:
             try:
-                for stretch in self._wanted(ledger, run):
-                    await self._copier.obtainable(ledger, stretch, self._bookie_id)
-                at_hand.append(run)
+                for entry_range in self._ranges_to_hold(ledger, extent):
+                    await self._copier.check_readable(ledger, entry_range, self._bookie_id)
+                readable_elsewhere.append(extent)
             except ConnectionLost as error:
-                why = why or str(error)
-        if not at_hand:
-            return 0, why
-        was_in_limbo = self._limbo.in_limbo(ledger_id)
-        dropped = await self._rot.drop(ledger_id, ledger.key, at_hand)
-        stretches = [stretch for run in dropped for stretch in self._wanted(ledger, run)]
-        await self._copier.copy(ledger, stretches, self._bookie_id, own)
-        damaged = await self._copier.verify(ledger, stretches, own)
+                problem = problem or str(error)
+        if not readable_elsewhere:
+            return 0, problem
+        was_in_limbo = self._limbo.is_in_limbo(ledger_id)
+        dropped = await self._corruption.drop_corrupt(ledger_id, ledger.key, readable_elsewhere)
+        ranges = [
+            entry_range
+            for extent in dropped
+            for entry_range in self._ranges_to_hold(ledger, extent)
+        ]
+        await self._copier.copy(ledger, ranges, self._bookie_id, own_connection)
+        damaged = await self._copier.verify(ledger, ranges, own_connection)
         if (
             damaged is not None
         ):  # it stays in limbo, and is looked at as a whole (`limbo_repair.py`)
@@ -162,12 +172,14 @@ class CorruptionRepair:
             )
         if not was_in_limbo:
             await self._limbo.lift_limbo(ledger_id, ledger.key)
-        return sum(run.entries for run in dropped), why
+        return sum(extent.corrupt_entry_count for extent in dropped), problem
 
-    def _wanted(self, ledger: LedgerMetadata, run: CorruptExtent) -> list[Missing]:
+    def _ranges_to_hold(self, ledger: LedgerMetadata, extent: CorruptExtent) -> list[EntryRange]:
         """What of a rotten run this bookie should hold; what is after the ledger's end nobody asks for."""
         return [
-            stretch
-            for first, last in run.rotten
-            for stretch in wanted(ledger, MissingRange(self._bookie_id, first, last + 1))
+            entry_range
+            for first, last in extent.corrupt_ranges
+            for entry_range in ranges_to_hold(
+                ledger, MissingRange(self._bookie_id, first, last + 1)
+            )
         ]

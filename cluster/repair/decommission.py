@@ -73,41 +73,43 @@ class Shortage:
     why: str
 
 
-async def find_bookie(metadata: Metadata, wanted: str) -> str:
+async def find_bookie(metadata: Metadata, name_or_id: str) -> str:
     """The id of a bookie that is named by id, by the beginning of one, or by its name.
 
     Raises `UnknownBookie` where none fits, `InvalidRequest` where several do.
     """
-    found: list[str] = []
-    known: list[str] = []
+    matches: list[str] = []
+    known_bookies: list[str] = []
     async for item in Scan(metadata, keys.COOKIE_PREFIX):
         try:
             bookie = keys.bookie_id_of(item.key)
             label = decode_cookie(item.key, item.value)["label"]
         except CorruptData:
             continue  # `dlog status` names it
-        known.append(f"{label} ({bookie})")
-        if wanted in (bookie, label) or (len(wanted) >= 4 and bookie.startswith(wanted)):
-            found.append(bookie)
-    if not found:
+        known_bookies.append(f"{label} ({bookie})")
+        if name_or_id in (bookie, label) or (
+            len(name_or_id) >= 4 and bookie.startswith(name_or_id)
+        ):
+            matches.append(bookie)
+    if not matches:
         raise UnknownBookie(
-            f"no bookie is called {wanted}; known are {', '.join(sorted(known)) or 'none'}"
+            f"no bookie is called {name_or_id}; known are {', '.join(sorted(known_bookies)) or 'none'}"
         )
-    if len(found) > 1:  # a new one took the name of one whose disk was lost: say which is which
-        told = [
+    if len(matches) > 1:  # a new one took the name of one whose disk was lost: say which is which
+        described = [
             f"{bookie} (down)"
             if await metadata.get(keys.bookie_key(bookie)) is None
             else f"{bookie} (up)"
-            for bookie in found
+            for bookie in matches
         ]
         raise InvalidRequest(
-            f"{len(found)} bookies are called {wanted}: {', '.join(told)}; give the id of one"
+            f"{len(matches)} bookies are called {name_or_id}: {', '.join(described)}; give the id of one"
         )
-    return found[0]
+    return matches[0]
 
 
-async def ask_to_leave(
-    metadata: Metadata, bookie: str, *, by: str = "", premises: Sequence[Compare] = ()
+async def request_decommission(
+    metadata: Metadata, bookie: str, *, successor: str = "", premises: Sequence[Compare] = ()
 ) -> bool:
     """It is to be drained; bookie ``by`` takes its place where it can. Raises `InvalidRequest`.
 
@@ -115,35 +117,37 @@ async def ask_to_leave(
     this returns False.
     `stopping.decommission` refuses what would stop writes; this does not.
     """
-    if by == bookie:
+    if successor == bookie:
         raise InvalidRequest(f"bookie {bookie} cannot take its own place")
-    asked = Transaction(
+    request = Transaction(
         (Compare.exists(keys.cookie_key(bookie)), *premises),
-        (Put(keys.leaving_key(bookie), by.encode()),),
+        (Put(keys.leaving_key(bookie), successor.encode()),),
     )
-    if (await metadata.transact(asked)).succeeded:
+    if (await metadata.transact(request)).succeeded:
         return True
     if await metadata.get(keys.cookie_key(bookie)) is None:
         raise InvalidRequest(f"bookie {bookie} is not known: it was decommissioned already")
     return False
 
 
-async def ask_to_stay(metadata: Metadata, bookie: str) -> None:
+async def cancel_decommission(metadata: Metadata, bookie: str) -> None:
     """It need not leave: what was stored elsewhere stays there. No error where nobody asked."""
     await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
 
 
-async def how_far(metadata: Metadata, bookie: str, *, named: int = 0) -> DecommissionStatus:
-    """What is left to do for a bookie that is to leave; why, of the first ``named`` ledgers."""
+async def decommission_status(
+    metadata: Metadata, bookie: str, *, waiting_max: int = 0
+) -> DecommissionStatus:
+    """What is left to do for a bookie that is to leave; why, of the first ``bookies_in_index`` ledgers."""
     ledgers = 0
     waiting: list[Waiting] = []
-    live = await _live(metadata) if named else {}
-    moves = await _moves_off(metadata, bookie) if named else {}
-    async for item in Scan(metadata, keys.on_prefix(bookie)):
+    takes_copies = await _copy_targets(metadata) if waiting_max else {}
+    moves = await _moves_off(metadata, bookie) if waiting_max else {}
+    async for item in Scan(metadata, keys.bookie_ledgers_prefix(bookie)):
         ledgers += 1
-        if len(waiting) < named:
+        if len(waiting) < waiting_max:
             with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
-                waiting.append(await _waits(metadata, item, bookie, live, moves))
+                waiting.append(await _waiting_for(metadata, item, bookie, takes_copies, moves))
     return DecommissionStatus(
         bookie,
         ledgers,
@@ -154,36 +158,38 @@ async def how_far(metadata: Metadata, bookie: str, *, named: int = 0) -> Decommi
     )
 
 
-async def _live(metadata: Metadata) -> dict[str, bool]:
+async def _copy_targets(metadata: Metadata) -> dict[str, bool]:
     """The registered bookies, and whether each takes copies."""
     leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
-    found: dict[str, bool] = {}
+    takes_copies: dict[str, bool] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
-            one = BookieRegistration.decode(item.key, item.value)
-            found[one.id] = not one.read_only and keys.leaving_key(one.id) not in leaving
-    return found
+            registration = BookieRegistration.decode(item.key, item.value)
+            takes_copies[registration.id] = (
+                not registration.read_only and keys.leaving_key(registration.id) not in leaving
+            )
+    return takes_copies
 
 
 async def _moves_off(metadata: Metadata, bookie: str) -> dict[int, str]:
     """Ledgers that somebody fetches to take this bookie's place, and who."""
-    found: dict[int, str] = {}
+    target_of_ledger: dict[int, str] = {}
     async for item in Scan(metadata, keys.MOVE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
             if ReplicaMove.decode(item.value).leaving == bookie:
-                found[keys.ledger_id_of(item.key)] = keys.bookie_id_of(item.key)
-    return found
+                target_of_ledger[keys.ledger_id_of(item.key)] = keys.bookie_id_of(item.key)
+    return target_of_ledger
 
 
-async def _waits(
+async def _waiting_for(
     metadata: Metadata,
-    named: KeyValue,
+    index_item: KeyValue,
     bookie: str,
-    live: Mapping[str, bool],
+    takes_copies: Mapping[str, bool],
     moves: Mapping[int, str],
 ) -> Waiting:
     """What one ledger waits for. Raises `CorruptData`, `UnsupportedFormat`."""
-    ledger_id = keys.ledger_id_of(named.key)
+    ledger_id = keys.ledger_id_of(index_item.key)
     item = await metadata.get(keys.ledger_key(ledger_id))
     if item is None:
         return Waiting(ledger_id, 0, "gone: its place in the index goes with the next look")
@@ -191,12 +197,20 @@ async def _waits(
     if ledger.state is LedgerState.DELETING:
         return Waiting(ledger_id, ledger.length, "being deleted")
     if not ledger.closed:
-        return Waiting(ledger_id, None, await waits_open(metadata, ledger))
+        return Waiting(ledger_id, None, await why_open(metadata, ledger))
     for index, fragment in enumerate(ledger.ensembles):
         if bookie not in fragment.bookies or ledger.fragment_end(index) == fragment.first_entry:
             continue
-        if not any(takes and one not in fragment.bookies for one, takes in live.items()):
-            writable = ", ".join(sorted(one for one, takes in live.items() if takes)) or "none"
+        if not any(
+            is_writable and other not in fragment.bookies
+            for other, is_writable in takes_copies.items()
+        ):
+            writable = (
+                ", ".join(
+                    sorted(other for other, is_writable in takes_copies.items() if is_writable)
+                )
+                or "none"
+            )
             return Waiting(
                 ledger_id,
                 ledger.length,
@@ -204,7 +218,12 @@ async def _waits(
                 f" that take entries are {writable}",
                 stuck=True,
             )
-        if sound_copies(ledger, {one for one in ledger.bookies() if one not in live}, ()) == 0:
+        if (
+            fewest_sound_copies(
+                ledger, {other for other in ledger.bookies() if other not in takes_copies}, ()
+            )
+            == 0
+        ):
             return Waiting(
                 ledger_id, ledger.length, "no source: all its bookies are away", stuck=True
             )
@@ -212,7 +231,7 @@ async def _waits(
     return Waiting(ledger_id, ledger.length, why)
 
 
-async def waits_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
+async def why_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
     """What an open ledger waits for."""
     if ledger.owner is None:
         return "open, of no log: goes when whoever writes it links it, or a day after"
@@ -227,49 +246,60 @@ async def waits_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
     return f'open, segment {segment} of log "{name}": {owner} writes it, and is to roll'
 
 
-def most_are_away(away: int, known: int) -> bool:
+def is_majority_away(away: int, total: int) -> bool:
     """Whether so many bookies are away that this side may be the one that is cut off: nothing is copied."""
-    return 2 * away > known
+    return 2 * away > total
 
 
-def sound_copies(
-    ledger: LedgerMetadata, away: Collection[str], holes: Iterable[MissingRange]
+def fewest_sound_copies(
+    ledger: LedgerMetadata, away_bookies: Collection[str], missing_ranges: Iterable[MissingRange]
 ) -> int:
     """Of an entry of a closed ledger that has the fewest: copies that are there, as far as is noted."""
     assert ledger.last_entry is not None, "only of a closed ledger"
     striping = ledger.striping
-    noted = list(holes)
+    recorded = list(missing_ranges)
     fewest = striping.write_quorum
     for index, fragment in enumerate(ledger.ensembles):
         end = ledger.fragment_end(index)
         assert end is not None, "every fragment of a closed ledger ends"
         stop = min(end, ledger.last_entry + 1)
-        if any(one.first <= fragment.first_entry and stop <= one.last + 1 for one in ledger.lost):
+        if any(
+            other.first <= fragment.first_entry and stop <= other.last + 1 for other in ledger.lost
+        ):
             continue
-        lacking = {hole.bookie for hole in noted if _overlaps(hole, fragment.first_entry, stop)}
-        windows = 1 if striping.everywhere else striping.ensemble_size
-        for entry in range(fragment.first_entry, min(stop, fragment.first_entry + windows)):
-            held_by = [fragment.bookies[slot] for slot in striping.write_set(entry)]
-            there = sum(one not in away and one not in lacking for one in held_by)
-            fewest = min(fewest, there)
+        lacking_bookies = {
+            missing.bookie for missing in recorded if _overlaps(missing, fragment.first_entry, stop)
+        }
+        entries_to_check = 1 if striping.is_unstriped else striping.ensemble_size
+        for entry in range(
+            fragment.first_entry, min(stop, fragment.first_entry + entries_to_check)
+        ):
+            write_set = [fragment.bookies[slot] for slot in striping.write_set(entry)]
+            sound = sum(
+                other not in away_bookies and other not in lacking_bookies for other in write_set
+            )
+            fewest = min(fewest, sound)
     return fewest
 
 
-def _overlaps(hole: MissingRange, first: int, stop: int) -> bool:
-    return hole.first < stop and (hole.to is None or hole.to > first)
+def _overlaps(missing: MissingRange, first: int, stop: int) -> bool:
+    return missing.first < stop and (missing.end is None or missing.end > first)
 
 
 async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
     """All that is noted, and every ledger of a bookie that is away; by bookie, then by ledger."""
-    async for item in Scan(metadata, keys.UNDER_PREFIX):
+    async for item in Scan(metadata, keys.MISSING_RANGES_PREFIX):
         try:
-            ledger_id, noted = keys.ledger_id_of(item.key), holes.decode(item.value)
+            ledger_id, missing_ranges = (
+                keys.ledger_id_of(item.key),
+                holes.decode_missing_ranges(item.value),
+            )
         except CorruptData:
             continue  # `dlog status` names it
-        for hole in noted:
-            yield Shortage(ledger_id, hole.bookie, hole.first, hole.to, "noted")
-    async for bookie in absent(metadata):
-        async for item in Scan(metadata, keys.on_prefix(bookie)):
+        for missing in missing_ranges:
+            yield Shortage(ledger_id, missing.bookie, missing.first, missing.end, "noted")
+    async for bookie in absent_bookies(metadata):
+        async for item in Scan(metadata, keys.bookie_ledgers_prefix(bookie)):
             try:
                 ledger_id = keys.ledger_id_of(item.key)
             except CorruptData:
@@ -277,14 +307,14 @@ async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
             yield Shortage(ledger_id, bookie, 0, None, "bookie is down")
 
 
-async def absent(metadata: Metadata) -> AsyncIterator[str]:
+async def absent_bookies(metadata: Metadata) -> AsyncIterator[str]:
     """The bookies that ledgers' records name and that are not registered, in order."""
-    async for bookie in named(metadata):
+    async for bookie in bookies_in_index(metadata):
         if await metadata.get(keys.bookie_key(bookie)) is None:
             yield bookie
 
 
-async def named(metadata: Metadata) -> AsyncIterator[str]:
+async def bookies_in_index(metadata: Metadata) -> AsyncIterator[str]:
     """Every bookie that the reverse index names, in order: one question each."""
     start, end = keys.ON_PREFIX, prefix_end(keys.ON_PREFIX)
     while True:
@@ -297,4 +327,4 @@ async def named(metadata: Metadata) -> AsyncIterator[str]:
             start = page.items[0].key + b"\0"
             continue
         yield bookie
-        start = prefix_end(keys.on_prefix(bookie))
+        start = prefix_end(keys.bookie_ledgers_prefix(bookie))

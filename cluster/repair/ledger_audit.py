@@ -22,12 +22,12 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.events import AUDIT_FOUND
 from .auditor_election import AuditorElection
-from .copier import Connections, known_to, lacking, list_held
+from .copier import BookieConnections, lacking_ranges, list_end, list_held_entries
 from .replication_worker import PAGE
 
 LEDGER_PAUSE_S = 0.01
 """Between two ledgers: a hundred a second at most."""
-HOLES_MAX = 100
+MISSING_RANGES_MAX = 100
 """Stretches of one bookie that are named one by one; more are named as one that claims too much."""
 
 UNIT = "the audit of entries"
@@ -41,7 +41,7 @@ class LedgerAudit:
     def __init__(
         self,
         metadata: Metadata,
-        pool: Connections,
+        pool: BookieConnections,
         election: AuditorElection,
         *,
         every_s: float,
@@ -52,75 +52,75 @@ class LedgerAudit:
         self._pool = pool
         self._election = election
         self._every_s = every_s
-        self.noted_ledgers = 0
+        self.recorded_ledgers = 0
         """Ledgers in whose notes something was written since the start."""
 
     async def run(self) -> None:
         """One pass, a pause, and so on; until cancelled."""
         while True:
-            await trio.sleep(self._failures.wait_s(UNIT, self._every_s))
+            await trio.sleep(self._failures.next_try_s(UNIT, self._every_s))
             try:
-                with self._failures.contained(UNIT, every_s=self._every_s):
-                    if await self._election.elected():
-                        await self.look_at_all()
+                with self._failures.attempt(UNIT, every_s=self._every_s):
+                    if await self._election.is_elected():
+                        await self.audit_all()
             except DistributedLogError as error:
                 log.warning("the audit ended early: %s: %s", type(error).__name__, error)
 
-    async def look_at_all(self) -> None:
+    async def audit_all(self) -> None:
         """One pass over all ledgers."""
-        looked = 0
+        audited = 0
         async for item in Scan(self._metadata, keys.LEDGER_PREFIX, limit=PAGE):
             try:
                 unit = f"the audit of {item.key!r}"
-                with self._failures.contained(unit, every_s=self._every_s):
-                    await self.look_at(item)
+                with self._failures.attempt(unit, every_s=self._every_s):
+                    await self.audit_ledger(item)
             except DistributedLogError as error:
-                log.info("%s is not audited: %s", keys.shown(item.key), error)
+                log.info("%s is not audited: %s", keys.printable_key(item.key), error)
             await trio.sleep(LEDGER_PAUSE_S)
-            looked += 1
-            if looked % PAGE == 0 and not await self._election.elected():
+            audited += 1
+            if audited % PAGE == 0 and not await self._election.is_elected():
                 return
 
-    async def look_at(self, item: KeyValue) -> tuple[MissingRange, ...]:
+    async def audit_ledger(self, item: KeyValue) -> tuple[MissingRange, ...]:
         """One ledger's record as it was read; return the holes that its bookies' lists show."""
         ledger = LedgerMetadata.decode(item.key, item.value)
         if not ledger.closed or ledger.last_entry == NO_ENTRY:
             return ()
-        found: list[MissingRange] = []
+        missing: list[MissingRange] = []
         for bookie in ledger.bookies():
             target = self._pool.get(bookie)
             if target is None:
                 continue
             try:
-                held = await list_held(ledger, target)
+                held_entries = await list_held_entries(ledger, target)
             except DistributedLogError as error:
                 log.info("ledger %d: bookie %s lists nothing: %s", ledger.ledger_id, bookie, error)
                 continue
-            found += _holes(ledger, bookie, held)
-        holes = notes.merged(found)
-        if holes:
-            await self._note(item, ledger, holes)
-        return holes
+            missing += _missing_ranges(ledger, bookie, held_entries)
+        missing_ranges = notes.merge_ranges(missing)
+        if missing_ranges:
+            await self._record_missing(item, ledger, missing_ranges)
+        return missing_ranges
 
-    async def _note(
-        self, item: KeyValue, ledger: LedgerMetadata, holes: tuple[MissingRange, ...]
+    async def _record_missing(
+        self, item: KeyValue, ledger: LedgerMetadata, missing_ranges: tuple[MissingRange, ...]
     ) -> None:
         """Add to the ledger's note, while record and note are as they were read."""
-        key = keys.under_key(ledger.ledger_id)
+        key = keys.missing_ranges_key(ledger.ledger_id)
         before = await self._metadata.get(key)
-        noted = () if before is None else notes.decode(before.value)
-        after = notes.merged((*noted, *holes))
-        if after == notes.merged(noted):
+        recorded = () if before is None else notes.decode_missing_ranges(before.value)
+        after = notes.merge_ranges((*recorded, *missing_ranges))
+        if after == notes.merge_ranges(recorded):
             return
         unchanged = (
             Compare.mod_revision(item.key, item.mod_revision),
             Compare.mod_revision(key, 0 if before is None else before.mod_revision),
         )
-        put = Put(key, notes.encode(after))
+        put = Put(key, notes.encode_missing_ranges(after))
         if (await self._metadata.transact(Transaction(unchanged, (put,)))).succeeded:
-            self.noted_ledgers += 1
-            bookies = ", ".join(sorted({hole.bookie for hole in holes}))
-            AUDIT_FOUND.say(
+            self.recorded_ledgers += 1
+            bookies = ", ".join(sorted({missing.bookie for missing in missing_ranges}))
+            AUDIT_FOUND.emit(
                 log,
                 "ledger %d: entries that nobody noted are missing on %s",
                 ledger.ledger_id,
@@ -130,9 +130,15 @@ class LedgerAudit:
             )
 
 
-def _holes(ledger: LedgerMetadata, bookie: str, held: EntryList) -> list[MissingRange]:
-    missing = list(islice(lacking(ledger, bookie, held), HOLES_MAX + 1))
-    if len(missing) > HOLES_MAX:
+def _missing_ranges(
+    ledger: LedgerMetadata, bookie: str, held_entries: EntryList
+) -> list[MissingRange]:
+    missing = list(islice(lacking_ranges(ledger, bookie, held_entries), MISSING_RANGES_MAX + 1))
+    if len(missing) > MISSING_RANGES_MAX:
         assert ledger.last_entry is not None, "only a closed ledger is looked at"
-        return [MissingRange(bookie, missing[0].first, known_to(held) or ledger.last_entry + 1)]
-    return [MissingRange(bookie, one.first, one.last + 1) for one in missing]
+        return [
+            MissingRange(bookie, missing[0].first, list_end(held_entries) or ledger.last_entry + 1)
+        ]
+    return [
+        MissingRange(bookie, entry_range.first, entry_range.last + 1) for entry_range in missing
+    ]

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ...ledger.model.stored_ledger import Unreadable
+from ...ledger.model.stored_ledger import UnreadableRecords
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import Compare, Delete, Transaction
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.gc_hold import HOLD, why_held
+from ..coordination.gc_hold import HOLD, hold_reason
 from ..coordination.reconcile_loop import reconcile_on_change
 
 EVERY_S = 30.0
@@ -42,7 +42,7 @@ class LedgerDeletion:
         self._bookie_id = bookie_id
         self._delete_local = delete_local
         """Removes a ledger here; durable when it returns; no error where there is none."""
-        self._unreadable = Unreadable()
+        self._unreadable = UnreadableRecords()
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -50,65 +50,65 @@ class LedgerDeletion:
         await reconcile_on_change(
             self._metadata,
             prefixes,
-            self.work,
+            self.run_pass,
             every_s=EVERY_S,
             failures=self._failures,
             unit="deletion of ledgers",
         )
 
-    async def work(self) -> None:
+    async def run_pass(self) -> None:
         """Do all that is on the list now; nothing while deletions are held (H104)."""
-        if await why_held(self._metadata):
+        if await hold_reason(self._metadata):
             return
         async for item in Scan(self._metadata, keys.delete_prefix(self._bookie_id), limit=PAGE):
             unit = f"the deletion of {item.key!r}"
-            if self._failures.rests(unit):
+            if self._failures.is_waiting(unit):
                 continue
             try:
-                with self._failures.contained(unit):
-                    await self._work_off(keys.ledger_id_of(item.key))
+                with self._failures.attempt(unit):
+                    await self._delete_ledger(keys.ledger_id_of(item.key))
             except (CorruptData, UnsupportedFormat) as error:
-                self._unreadable.note(item.key, error)
+                self._unreadable.log_once(item.key, error)
 
-    async def _work_off(self, ledger_id: int) -> None:
+    async def _delete_ledger(self, ledger_id: int) -> None:
         """Remove what is here, if the record says so; then our key, and with the last one the record."""
-        own = Delete(keys.delete_key(self._bookie_id, ledger_id))
-        record = keys.ledger_key(ledger_id)
-        removed = False
+        own_key = Delete(keys.delete_key(self._bookie_id, ledger_id))
+        ledger_key = keys.ledger_key(ledger_id)
+        is_deleted_here = False
         while True:
-            found = await self._metadata.get(record)
-            ledger = None if found is None else LedgerMetadata.decode(found.key, found.value)
-            as_read = Compare.version(record, 0 if found is None else found.version)
+            item = await self._metadata.get(ledger_key)
+            ledger = None if item is None else LedgerMetadata.decode(item.key, item.value)
+            unchanged = Compare.version(ledger_key, 0 if item is None else item.version)
             if ledger is None or ledger.state is not LedgerState.DELETING:
                 # Also the second time for one whose answer was lost: then all is done.
-                if not removed:
+                if not is_deleted_here:
                     why = "does not exist" if ledger is None else f"is {ledger.state.value}"
                     log.warning("ledger %d is not removed here: it %s", ledger_id, why)
-                if (await self._metadata.transact(Transaction((as_read,), (own,)))).succeeded:
+                if (await self._metadata.transact(Transaction((unchanged,), (own_key,)))).succeeded:
                     return
                 continue
             await self._delete_local(ledger_id)
-            removed = True
-            others = [
+            is_deleted_here = True
+            other_keys = [
                 keys.delete_key(bookie, ledger_id)
                 for bookie in ledger.bookies()
                 if bookie != self._bookie_id
             ]
-            last = Transaction(
-                (as_read, *(Compare.version(key, 0) for key in others)),
-                (own, Delete(record), Delete(keys.under_key(ledger_id))),
+            delete_record = Transaction(
+                (unchanged, *(Compare.version(key, 0) for key in other_keys)),
+                (own_key, Delete(ledger_key), Delete(keys.missing_ranges_key(ledger_id))),
             )
-            reply = await self._metadata.transact(last)
+            reply = await self._metadata.transact(delete_record)
             if reply.succeeded:
                 return
-            waiting = [
+            waiting_keys = [
                 key
-                for key, state in zip(others, reply.current[1:], strict=True)
+                for key, state in zip(other_keys, reply.current[1:], strict=True)
                 if state is not None
             ]
-            if not waiting:
+            if not waiting_keys:
                 continue  # the answer was lost and given again: the others have ticked off since
             # Conditional on one that has its part still to do: of two who tick off at once, one is last.
-            ours = Transaction((Compare.exists(waiting[0]),), (own,))
-            if (await self._metadata.transact(ours)).succeeded:
+            delete_own_key = Transaction((Compare.exists(waiting_keys[0]),), (own_key,))
+            if (await self._metadata.transact(delete_own_key)).succeeded:
                 return

@@ -9,12 +9,12 @@ only its bookies know how far it goes.
 import trio
 
 from ...bookie.integrity.corruption_tracker import CorruptionTracker
-from ...bookie.integrity.limbo import Limbo
+from ...bookie.integrity.limbo import LimboLedgers
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_ids import next_ledger
 from ...ledger.model.ledger_metadata import LedgerMetadata
 from ...ledger.model.missing_range import MissingRange
-from ...ledger.model.stored_ledger import Unreadable
+from ...ledger.model.stored_ledger import UnreadableRecords
 from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
@@ -22,7 +22,7 @@ from ...runtime.primitives.backoff import Backoff
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
 from ..declarations.events import LIMBO_HEALED
-from .copier import Connections, Copier, wanted
+from .copier import BookieConnections, Copier, ranges_to_hold
 from .replication_worker import EVERY_S, PAGE
 
 EVERY_MAX_S = 20.0
@@ -39,12 +39,12 @@ class LimboRepair:
     def __init__(
         self,
         metadata: Metadata,
-        pool: Connections,
+        pool: BookieConnections,
         copier: Copier,
-        limbo: Limbo,
-        rot: CorruptionTracker,
+        limbo: LimboLedgers,
+        corruption: CorruptionTracker,
         bookie_id: str,
-        turn: trio.Lock,
+        repair_lock: trio.Lock,
         failures: WorkFailures | None = None,
     ) -> None:
         """``turn``: of all that heals this bookie; one at a time decides what is sound."""
@@ -53,86 +53,88 @@ class LimboRepair:
         self._pool = pool
         self._copier = copier
         self._limbo = limbo
-        self._rot = rot
-        self._turn = turn
+        self._corruption = corruption
+        self._repair_lock = repair_lock
         self._bookie_id = bookie_id
-        self.healed = 0
+        self.repaired_ledgers = 0
         """Ledgers since the start."""
-        self._held_up = BlockedWorkLog(log, "ledgers stay in limbo for now")
-        self._unreadable = Unreadable()
+        self._blocked_work = BlockedWorkLog(log, "ledgers stay in limbo for now")
+        self._unreadable = UnreadableRecords()
 
     async def run(self) -> None:
         """Until cancelled: often while something gets better, else seldom."""
         backoff = Backoff(EVERY_S, EVERY_MAX_S)
         while True:
-            await trio.sleep(max(backoff.next_s(), self._failures.rest_s(UNIT)))
+            await trio.sleep(max(backoff.next_s(), self._failures.retry_delay_s(UNIT)))
             if not self._limbo.any_limbo:
                 continue
-            before = self.healed
+            repaired_before = self.repaired_ledgers
             try:
-                with self._failures.contained(UNIT):
-                    await self.work()
+                with self._failures.attempt(UNIT):
+                    await self.run_pass()
             except DistributedLogError as error:
                 log.warning("limbo stays for now: %s: %s", type(error).__name__, error)
-            if self.healed > before:
+            if self.repaired_ledgers > repaired_before:
                 backoff.reset()
 
-    async def work(self) -> bool:
+    async def run_pass(self) -> bool:
         """Try each ledger that should be here and is in limbo; True when none of them is any more.
 
         Raises `CorruptData` where nobody can say which ledgers are newer than the loss: limbo stays.
         """
-        left = 0
-        async for item in Scan(self._metadata, keys.on_prefix(self._bookie_id), limit=PAGE):
+        remaining = 0
+        async for item in Scan(
+            self._metadata, keys.bookie_ledgers_prefix(self._bookie_id), limit=PAGE
+        ):
             try:
                 ledger_id = keys.ledger_id_of(item.key)
             except CorruptData as error:
-                self._unreadable.note(item.key, error)
+                self._unreadable.log_once(item.key, error)
                 continue
-            if not self._limbo.in_limbo(ledger_id):
+            if not self._limbo.is_in_limbo(ledger_id):
                 continue
             unit = f"lifting the limbo of ledger {ledger_id}"
-            healed = False
+            is_repaired = False
             try:
-                if not self._failures.rests(unit):
-                    with self._failures.contained(unit):
-                        async with self._turn:
-                            healed = await self.heal(ledger_id)
-                if healed:
+                if not self._failures.is_waiting(unit):
+                    with self._failures.attempt(unit):
+                        async with self._repair_lock:
+                            is_repaired = await self.repair_ledger(ledger_id)
+                if is_repaired:
                     continue
             except DistributedLogError as error:
-                self._held_up.note(type(error).__name__, f"ledger {ledger_id}: {error}")
-            left += 1
-        self._held_up.end_pass()
-        if left:
+                self._blocked_work.record(type(error).__name__, f"ledger {ledger_id}: {error}")
+            remaining += 1
+        self._blocked_work.end_pass()
+        if remaining:
             return False
-        if self._limbo.boundless:
+        if self._limbo.includes_all:
             # Below it the metadata is asked from now on: of fences and tombstones that were lost.
-            await self._limbo.confine(await next_ledger(self._metadata))
+            await self._limbo.lower_bound(await next_ledger(self._metadata))
         # A ledger that names this bookie only from now on lost nothing here: whatever it was told before
         # it was told as one of the ledger's ensemble, and would stand in the index that was just read.
-        await self._limbo.confine(0)
+        await self._limbo.lower_bound(0)
         return True
 
-    async def heal(self, ledger_id: int) -> bool:
+    async def repair_ledger(self, ledger_id: int) -> bool:
         """Copy, verify, lift. False: the ledger is not closed, or something of it cannot be had now."""
-        found = await self._metadata.get(keys.ledger_key(ledger_id))
-        if found is None:
+        item = await self._metadata.get(keys.ledger_key(ledger_id))
+        if item is None:
             return False
-        ledger = LedgerMetadata.decode(found.key, found.value)
-        own = self._pool.get(self._bookie_id)
-        if not ledger.closed or own is None:
+        ledger = LedgerMetadata.decode(item.key, item.value)
+        own_connection = self._pool.get(self._bookie_id)
+        if not ledger.closed or own_connection is None:
             return False
-        stretches = wanted(ledger, MissingRange(self._bookie_id, 0, None))
-        copied = await self._copier.copy(ledger, stretches, self._bookie_id, own)
-        damaged = await self._copier.verify(ledger, stretches, own)
+        ranges = ranges_to_hold(ledger, MissingRange(self._bookie_id, 0, None))
+        copied = await self._copier.copy(ledger, ranges, self._bookie_id, own_connection)
+        damaged = await self._copier.verify(ledger, ranges, own_connection)
         if damaged is not None:
             example = f"ledger {ledger_id} entry {damaged.first}"
-            self._held_up.note("an entry cannot be read back here", example)
-            self._rot.note(ledger_id, damaged.first, damaged.last)
+            self._blocked_work.record("an entry cannot be read back here", example)
+            self._corruption.record(ledger_id, damaged.first, damaged.last)
             return False
         await self._limbo.lift_limbo(ledger_id, ledger.key)
-        self.healed += 1
+        self.repaired_ledgers += 1
         text = "ledger %d is out of limbo: %d entries were copied"
-        LIMBO_HEALED.say(log, text, ledger_id, copied, ledger=ledger_id, entries=copied)
+        LIMBO_HEALED.emit(log, text, ledger_id, copied, ledger=ledger_id, entries=copied)
         return True

@@ -8,7 +8,7 @@ for good is closed at an end that is said, if nobody who is left knows more to b
 from collections.abc import Sequence
 from contextlib import suppress
 
-from ...bookie.client.bookie_client import BookieClient, EntryList, FenceAnswer
+from ...bookie.client.bookie_client import BookieClient, EntryList, FenceResponse
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model import ledger_transactions as transactions
 from ...ledger.model.ledger_metadata import (
@@ -27,23 +27,30 @@ from ...runtime.interfaces.errors import (
     NoSuchLedger,
     VersionConflict,
 )
-from .copier import BATCH_BYTES, REQUEST_S, Connections, consecutive, list_held, wanted
+from .copier import (
+    BATCH_BYTES,
+    REQUEST_S,
+    BookieConnections,
+    consecutive_records,
+    list_held_entries,
+    ranges_to_hold,
+)
 
 
 async def declare_lost(
     metadata: Metadata,
-    pool: Connections,
+    pool: BookieConnections,
     ledger_id: int,
     loss: DeclaredLoss,
     *,
-    even_so: bool = False,
+    force: bool = False,
 ) -> LedgerMetadata:
     """Declare entries of a closed ledger lost; the record as it is then.
 
     Raises `InvalidRequest` where a bookie has one of them, or may have (not ``even_so``): then they are not
     lost, or it is not known; where the record takes no more; `NoSuchLedger`, `VersionConflict`.
     """
-    ledger, version = await _record(metadata, ledger_id)
+    ledger, version = await _read_ledger(metadata, ledger_id)
     last_entry = ledger.last_entry
     if not ledger.closed or last_entry is None:
         raise InvalidRequest(f"ledger {ledger_id} is {ledger.state.value}: say where it ends")
@@ -51,47 +58,51 @@ async def declare_lost(
         raise InvalidRequest(
             f"entries {loss.first} to {loss.last}: ledger {ledger_id} has 0 to {last_entry}"
         )
-    if not even_so:
+    if not force:
         for bookie in ledger.bookies():
-            await _check_without(metadata, pool, ledger, bookie, loss)
-        await _check_others(metadata, pool, ledger, loss)
-    changed = ledger.given_up(loss)
+            await _check_lacks(metadata, pool, ledger, bookie, loss)
+        await _check_former_bookies(metadata, pool, ledger, loss)
+    changed = ledger.with_loss(loss)
     if len(changed.lost) > LOSSES_MAX:
         raise InvalidRequest(
             f"ledger {ledger_id} has {len(ledger.lost)} stretches that are declared lost, the most there can"
             " be: declare longer ones"
         )
-    share = transactions.change_ops(ledger, changed, version)
-    if not (await metadata.transact(share)).succeeded:
+    change = transactions.change_ops(ledger, changed, version)
+    if not (await metadata.transact(change)).succeeded:
         raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
     return changed
 
 
-async def _check_without(
-    metadata: Metadata, pool: Connections, ledger: LedgerMetadata, bookie: str, loss: DeclaredLoss
+async def _check_lacks(
+    metadata: Metadata,
+    pool: BookieConnections,
+    ledger: LedgerMetadata,
+    bookie: str,
+    loss: DeclaredLoss,
 ) -> None:
     """Raises `InvalidRequest` where a bookie has an entry that it should hold, or may have it."""
-    stretches = wanted(ledger, MissingRange(bookie, loss.first, loss.last + 1))
-    if not stretches:
+    ranges = ranges_to_hold(ledger, MissingRange(bookie, loss.first, loss.last + 1))
+    if not ranges:
         return
     client = pool.get(bookie)
     if client is None:
         if await metadata.get(keys.bookie_key(bookie)) is None:
             return  # it is away: whoever says that they are lost says that it does not come back
         raise InvalidRequest(f"bookie {bookie} is registered and cannot be asked: it may have them")
-    held = await list_held(ledger, client)
-    if not held.known:
+    held_entries = await list_held_entries(ledger, client)
+    if not held_entries.known:
         raise InvalidRequest(f"bookie {bookie} may have lost them, and may have them (limbo)")
-    for stretch in stretches:
-        for first, count in held.ranges:
-            if first <= stretch.last and first + count > stretch.first:
+    for entry_range in ranges:
+        for first, count in held_entries.ranges:
+            if first <= entry_range.last and first + count > entry_range.first:
                 raise InvalidRequest(
-                    f"bookie {bookie} has entries from {max(first, stretch.first)} on: they are not lost"
+                    f"bookie {bookie} has entries from {max(first, entry_range.first)} on: they are not lost"
                 )
 
 
-async def _check_others(
-    metadata: Metadata, pool: Connections, ledger: LedgerMetadata, loss: DeclaredLoss
+async def _check_former_bookies(
+    metadata: Metadata, pool: BookieConnections, ledger: LedgerMetadata, loss: DeclaredLoss
 ) -> None:
     """Raises `InvalidRequest` where a bookie has an entry that the record does not want there (any more).
 
@@ -103,10 +114,10 @@ async def _check_others(
             client = pool.get(bookie)
             if client is None or bookie in ledger.bookies():
                 continue
-            held = EntryList([], known=True)
+            held_entries = EntryList([], known=True)
             with suppress(DistributedLogError):
-                held = await list_held(ledger, client)
-            for first, count in held.ranges:
+                held_entries = await list_held_entries(ledger, client)
+            for first, count in held_entries.ranges:
                 if first <= loss.last and first + count > loss.first:
                     raise InvalidRequest(
                         f"bookie {bookie} has entries from {max(first, loss.first)} on, though the record"
@@ -114,15 +125,15 @@ async def _check_others(
                     )
 
 
-async def close_at(
+async def force_close(
     metadata: Metadata,
-    pool: Connections,
+    pool: BookieConnections,
     ledger_id: int,
     end: int,
     *,
     by: str,
     why: str,
-    even_so: bool = False,
+    force: bool = False,
 ) -> LedgerMetadata:
     """Fence an open ledger where that can be done, and close it with ``end`` as its last entry; -1: empty.
 
@@ -130,43 +141,45 @@ async def close_at(
     anybody; where one has an entry after it, or may have, or takes entries still, for all we know (not
     ``even_so``); `NoSuchLedger`, `VersionConflict`.
     """
-    ledger, version = await _record(metadata, ledger_id)
+    ledger, version = await _read_ledger(metadata, ledger_id)
     if ledger.state is LedgerState.OPEN:
-        marked = transactions.change_ops(ledger, ledger.in_recovery(), version)
-        await metadata.transact(marked)
-        ledger, version = await _record(metadata, ledger_id)
+        mark_recovery = transactions.change_ops(ledger, ledger.in_recovery(), version)
+        await metadata.transact(mark_recovery)
+        ledger, version = await _read_ledger(metadata, ledger_id)
     if ledger.state is not LedgerState.IN_RECOVERY:
         raise InvalidRequest(f"ledger {ledger_id} is {ledger.state.value}: its end is known")
-    clients = [client for one in ledger.bookies() if (client := pool.get(one)) is not None]
-    confirmed = ledger.last_fragment.first_entry - 1
+    clients = [
+        client for bookie_id in ledger.bookies() if (client := pool.get(bookie_id)) is not None
+    ]
+    confirmed_entry = ledger.last_fragment.first_entry - 1
     doubts: list[str] = []
     for bookie in ledger.last_fragment.bookies:
-        answer = await _fenced(ledger, pool.get(bookie))
-        if answer is not None:
-            confirmed = max(confirmed, answer.lac)
-            if answer.last_entry > end:
-                doubts.append(f"bookie {bookie} has entry {answer.last_entry}")
-            elif not answer.known:
+        response = await _fence(ledger, pool.get(bookie))
+        if response is not None:
+            confirmed_entry = max(confirmed_entry, response.lac)
+            if response.last_entry > end:
+                doubts.append(f"bookie {bookie} has entry {response.last_entry}")
+            elif not response.known:
                 doubts.append(f"bookie {bookie} may have lost entries after that (limbo)")
         elif await metadata.get(keys.bookie_key(bookie)) is not None:
             # A writer that reaches it may be told that its entries are stored.
             doubts.append(f"bookie {bookie} is registered and does not answer: it may have more")
-    if confirmed > end:
+    if confirmed_entry > end:
         raise InvalidRequest(
-            f"ledger {ledger_id} is confirmed to entry {confirmed}: it may have been read that far"
+            f"ledger {ledger_id} is confirmed to entry {confirmed_entry}: it may have been read that far"
         )
-    if doubts and not even_so:
+    if doubts and not force:
         raise InvalidRequest(f"ledger {ledger_id} is not known to end there: {'; '.join(doubts)}")
     length = await _length_at(ledger, clients, end)
     custom = {"closed_by": by.encode(), "closed_why": why.encode()}
     closed = ledger.close_by_recovery(end, length, ledger.ensembles).with_custom(custom)
-    share = transactions.recovery_ops(ledger, closed, version, (), None)
-    if not (await metadata.transact(share)).succeeded:
+    change = transactions.recovery_ops(ledger, closed, version, (), None)
+    if not (await metadata.transact(change)).succeeded:
         raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
     return closed
 
 
-async def _fenced(ledger: LedgerMetadata, client: BookieClient | None) -> FenceAnswer | None:
+async def _fence(ledger: LedgerMetadata, client: BookieClient | None) -> FenceResponse | None:
     """What a bookie says that takes no more entries from now on; None: it does not answer."""
     if client is None:
         return None
@@ -182,7 +195,7 @@ async def _length_at(ledger: LedgerMetadata, clients: Sequence[BookieClient], en
         return 0
     for client in clients:
         try:
-            answer = await client.read(
+            response = await client.read(
                 ledger.ledger_id,
                 ledger.key,
                 end,
@@ -193,16 +206,16 @@ async def _length_at(ledger: LedgerMetadata, clients: Sequence[BookieClient], en
             )
         except DistributedLogError:
             continue
-        found = consecutive(answer.body, ledger.ledger_id, end)
-        if found:
-            return found[0].length_so_far
+        records = consecutive_records(response.body, ledger.ledger_id, end)
+        if records:
+            return records[0].length_so_far
     raise InvalidRequest(
         f"ledger {ledger.ledger_id}: nobody who answers has entry {end}; say an end that can be read"
     )
 
 
-async def _record(metadata: Metadata, ledger_id: int) -> tuple[LedgerMetadata, int]:
-    found = await metadata.get(keys.ledger_key(ledger_id))
-    if found is None:
+async def _read_ledger(metadata: Metadata, ledger_id: int) -> tuple[LedgerMetadata, int]:
+    item = await metadata.get(keys.ledger_key(ledger_id))
+    if item is None:
         raise NoSuchLedger(f"ledger {ledger_id} does not exist")
-    return LedgerMetadata.decode(found.key, found.value), found.version
+    return LedgerMetadata.decode(item.key, item.value), item.version

@@ -19,10 +19,10 @@ from ...ledger.model import missing_range as notes
 from ...ledger.model.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from ...ledger.placement.ensemble_placement import (
     Candidate,
-    Draw,
     Labels,
+    RandomFraction,
     choose_replacements,
-    together,
+    placement_violations,
 )
 from ...ledger.placement.placement_policy import PlacementPolicy
 from ...metadata.model.interface import Metadata, Scan
@@ -35,15 +35,15 @@ from ...runtime.interfaces.errors import (
 )
 from ..declarations.options import RATE_BYTES_PER_S
 from .auditor_election import AuditorElection
-from .copier import Connections, Copier, lacking, list_held
-from .decommission import shortages, sound_copies, waits_open
+from .copier import BookieConnections, Copier, lacking_ranges, list_held_entries
+from .decommission import fewest_sound_copies, shortages, why_open
 from .lost_bookies import (
+    CHECKS_AT_ONCE,
     LEDGERS_AT_ONCE,
-    LOOKS_AT_ONCE,
     BookieLiveness,
     LostBookieRepair,
     RepairTargets,
-    at_once,
+    run_concurrently,
 )
 
 MOVES_MAX = 32
@@ -62,116 +62,134 @@ class RepairProgress:
     """Ledger to what it waits for, of those that were looked at and are not full."""
 
 
-class RepairNow:
+class ManualRepair:
     """Makes good what named ledgers lack."""
 
     def __init__(
         self,
         metadata: Metadata,
-        pool: Connections,
+        pool: BookieConnections,
         candidates: Callable[[], list[Candidate]],
-        draw: Draw,
+        random: RandomFraction,
         *,
         bytes_per_s: int = RATE_BYTES_PER_S,
         policy: Callable[[], PlacementPolicy] = PlacementPolicy,
         labels: Callable[[str], Labels] = lambda bookie: {},
-        apart: bool = False,
+        move_apart: bool = False,
     ) -> None:
         self._metadata = metadata
         self._pool = pool
-        self._targets = RepairTargets(candidates, draw, policy, labels)
-        self._apart = apart
+        self._targets = RepairTargets(candidates, random, policy, labels)
+        self._move_copies_apart = move_apart
         """Copies that stand together are moved as well."""
         self.copier = Copier(pool, bytes_per_s=bytes_per_s)
-        nobody = AuditorElection(metadata, "", lambda: 0)  # of what is used here nothing asks it
-        self._lost = LostBookieRepair(
-            metadata, pool, nobody, self.copier, self._targets, BookieLiveness(lost_after_s=0.0)
+        never_elected = AuditorElection(
+            metadata, "", lambda: 0
+        )  # of what is used here nothing asks it
+        self._lost_bookie_repair = LostBookieRepair(
+            metadata,
+            pool,
+            never_elected,
+            self.copier,
+            self._targets,
+            BookieLiveness(lost_after_s=0.0),
         )
-        self._registered: set[str] = set()
+        self._registered_bookies: set[str] = set()
         self.progress = RepairProgress()
 
     async def look(self, *, force: bool = False) -> None:
         """See who is there. Raises `ConfirmationRequired` if most bookies are away: it may be our network."""
-        self._registered = {bookie async for bookie in _ids(self._metadata, keys.BOOKIE_PREFIX)}
-        known = {bookie async for bookie in _ids(self._metadata, keys.COOKIE_PREFIX)}
-        away = sorted(known - self._registered)
-        if 2 * len(away) > len(known) and not force:
+        self._registered_bookies = {
+            bookie async for bookie in _bookie_ids(self._metadata, keys.BOOKIE_PREFIX)
+        }
+        known_bookies = {bookie async for bookie in _bookie_ids(self._metadata, keys.COOKIE_PREFIX)}
+        away_bookies = sorted(known_bookies - self._registered_bookies)
+        if 2 * len(away_bookies) > len(known_bookies) and not force:
             raise ConfirmationRequired(
-                f"{len(away)} of {len(known)} bookies are away ({', '.join(away)}): more likely the network"
+                f"{len(away_bookies)} of {len(known_bookies)} bookies are away "
+                f"({', '.join(away_bookies)}): more likely the network"
                 " than their disks, and all their data would be stored on the few that are left"
             )
 
     async def work(self, ledgers: Iterable[int]) -> RepairProgress:
         """One pass over these ledgers, what has the fewest copies first."""
-        wanted = list(dict.fromkeys(ledgers))
-        self.progress = progress = RepairProgress(len(wanted))
-        todo = await self._ordered(wanted)
+        ledger_ids = list(dict.fromkeys(ledgers))
+        self.progress = progress = RepairProgress(len(ledger_ids))
+        queue = await self._order_by_urgency(ledger_ids)
 
         async def repair() -> None:
-            while todo:
-                ledger_id = todo.popleft()
+            while queue:
+                ledger_id = queue.popleft()
                 try:
-                    why = await self.repair(ledger_id)
+                    problem = await self.repair_ledger(ledger_id)
                 except DistributedLogError as error:
-                    why = f"{type(error).__name__}: {error}"
-                if why:
-                    progress.left[ledger_id] = why
+                    problem = f"{type(error).__name__}: {error}"
+                if problem:
+                    progress.left[ledger_id] = problem
                 else:
                     progress.full += 1
 
-        await at_once(LEDGERS_AT_ONCE, repair)
+        await run_concurrently(LEDGERS_AT_ONCE, repair)
         return progress
 
-    async def _ordered(self, ledgers: list[int]) -> deque[int]:
-        left, found = deque(ledgers), []
+    async def _order_by_urgency(self, ledgers: list[int]) -> deque[int]:
+        remaining, urgencies = deque(ledgers), []
 
         async def look() -> None:
-            while left:
-                ledger_id = left.popleft()
-                found.append((await self._danger(ledger_id), ledger_id))
+            while remaining:
+                ledger_id = remaining.popleft()
+                urgencies.append((await self._urgency(ledger_id), ledger_id))
 
-        await at_once(LOOKS_AT_ONCE, look)
-        return deque(ledger_id for _, ledger_id in sorted(found))
+        await run_concurrently(CHECKS_AT_ONCE, look)
+        return deque(ledger_id for _, ledger_id in sorted(urgencies))
 
-    async def _danger(self, ledger_id: int) -> tuple[int, int]:
+    async def _urgency(self, ledger_id: int) -> tuple[int, int]:
         """Sound copies of the entry that has the fewest, and the ledger's size: in order of urgency."""
         item = await self._metadata.get(keys.ledger_key(ledger_id))
-        note = await self._metadata.get(keys.under_key(ledger_id))
+        record = await self._metadata.get(keys.missing_ranges_key(ledger_id))
         with suppress(CorruptData, UnsupportedFormat):  # told when its turn comes
             if item is not None:
                 ledger = LedgerMetadata.decode(item.key, item.value)
                 if ledger.closed:
-                    away = {one for one in ledger.bookies() if one not in self._registered}
-                    holes = () if note is None else notes.decode(note.value)
-                    return sound_copies(ledger, away, holes), ledger.length or 0
+                    away_bookies = {
+                        bookie
+                        for bookie in ledger.bookies()
+                        if bookie not in self._registered_bookies
+                    }
+                    missing_ranges = (
+                        () if record is None else notes.decode_missing_ranges(record.value)
+                    )
+                    return fewest_sound_copies(
+                        ledger, away_bookies, missing_ranges
+                    ), ledger.length or 0
         return ledger_id + 1, 0
 
-    async def repair(self, ledger_id: int) -> str:
+    async def repair_ledger(self, ledger_id: int) -> str:
         """Make one ledger's copies full; why some are missing still, "" for none."""
         item = await self._metadata.get(keys.ledger_key(ledger_id))
-        note = await self._metadata.get(keys.under_key(ledger_id))
+        record = await self._metadata.get(keys.missing_ranges_key(ledger_id))
         if item is None:
             return ""
         ledger = LedgerMetadata.decode(item.key, item.value)
         if ledger.state is LedgerState.DELETING or ledger.last_entry == NO_ENTRY:
             return ""
         if not ledger.closed:
-            return await waits_open(self._metadata, ledger)
-        why: list[str] = []
+            return await why_open(self._metadata, ledger)
+        problems: list[str] = []
         for bookie in ledger.bookies():
             try:
-                said = await self._one(ledger, bookie)
+                problem = await self._repair_bookie(ledger, bookie)
             except DistributedLogError as error:
-                said = f"{type(error).__name__}: {error}"
-            if said:
-                why.append(f"bookie {bookie}: {said}")
-        if note is not None and not why:
+                problem = f"{type(error).__name__}: {error}"
+            if problem:
+                problems.append(f"bookie {bookie}: {problem}")
+        if record is not None and not problems:
             # Read before the lists: what was noted since stays.
-            unchanged = Compare.mod_revision(note.key, note.mod_revision)
-            await self._metadata.transact(Transaction((unchanged,), (Delete(note.key),)))
-        if self._apart and not why:
+            unchanged = Compare.mod_revision(record.key, record.mod_revision)
+            await self._metadata.transact(Transaction((unchanged,), (Delete(record.key),)))
+        if self._move_copies_apart and not problems:
             await self._move_apart(ledger_id)
-        return "; ".join(why)
+        return "; ".join(problems)
 
     async def _move_apart(self, ledger_id: int) -> None:
         """Move copies of a ledger, each of which is there, while that puts fewer of them together."""
@@ -182,80 +200,92 @@ class RepairNow:
             ledger = LedgerMetadata.decode(item.key, item.value)
             if not ledger.closed:
                 return
-            now = self._together(ledger)
-            if now == (0, 0):
+            current = self._count_together(ledger)
+            if current == (0, 0):
                 return
-            tried = {
-                bookie: self._together(self._without(ledger, bookie)) for bookie in ledger.bookies()
+            by_bookie = {
+                bookie: self._count_together(self._with_replacement(ledger, bookie))
+                for bookie in ledger.bookies()
             }
-            best = min(tried, key=lambda bookie: tried[bookie])
-            if tried[best] >= now or not await self._lost.move(ledger_id, best):
+            best = min(by_bookie, key=lambda bookie: by_bookie[bookie])
+            if by_bookie[best] >= current or not await self._lost_bookie_repair.move_ledger(
+                ledger_id, best
+            ):
                 return
 
-    def _together(self, ledger: LedgerMetadata) -> tuple[int, int]:
+    def _count_together(self, ledger: LedgerMetadata) -> tuple[int, int]:
         labels = {bookie: self._targets.labels(bookie) for bookie in ledger.bookies()}
-        short = pairs = 0
+        missing_domains = pairs = 0
         for index, fragment in enumerate(ledger.ensembles):
             if ledger.fragment_end(index) != fragment.first_entry:
-                found = together(ledger.striping, fragment.bookies, labels, self._targets.policy())
-                short, pairs = short + found[0], pairs + found[1]
-        return short, pairs
+                counts = placement_violations(
+                    ledger.striping, fragment.bookies, labels, self._targets.policy()
+                )
+                missing_domains, pairs = missing_domains + counts[0], pairs + counts[1]
+        return missing_domains, pairs
 
-    def _without(self, ledger: LedgerMetadata, bookie: str) -> LedgerMetadata:
+    def _with_replacement(self, ledger: LedgerMetadata, bookie: str) -> LedgerMetadata:
         """The record as it might be with others in a bookie's place; as it is where there are none."""
         changed = ledger
         for index, fragment in enumerate(ledger.ensembles):
             if bookie not in fragment.bookies:
                 continue
             slot = fragment.bookies.index(bookie)
-            kept = {n: one for n, one in enumerate(fragment.bookies) if n != slot}
-            chosen = choose_replacements(
+            kept_slots = {
+                n: kept_bookie for n, kept_bookie in enumerate(fragment.bookies) if n != slot
+            }
+            replacements = choose_replacements(
                 ledger.striping,
-                kept,
+                kept_slots,
                 [slot],
                 self._targets.candidates(),
-                self._targets.draw,
+                self._targets.random,
                 excluded=fragment.bookies,
-                labels={one: self._targets.labels(one) for one in kept.values()},
-                policy=self._targets.policy().preferred(),
+                labels={
+                    kept_bookie: self._targets.labels(kept_bookie)
+                    for kept_bookie in kept_slots.values()
+                },
+                policy=self._targets.policy().as_preference(),
             )
-            if slot not in chosen:
+            if slot not in replacements:
                 return ledger
-            changed = changed.with_bookie_replaced(index, slot, chosen[slot])
+            changed = changed.with_bookie_replaced(index, slot, replacements[slot])
         return changed
 
-    async def _one(self, ledger: LedgerMetadata, bookie: str) -> str:
+    async def _repair_bookie(self, ledger: LedgerMetadata, bookie: str) -> str:
         """One bookie's share: "" when it is there, or stored elsewhere."""
         client = self._pool.get(bookie)
         if client is not None:
-            return await self._fill(ledger, bookie, client)
-        if bookie in self._registered:
+            return await self._copy_lacking(ledger, bookie, client)
+        if bookie in self._registered_bookies:
             return "is registered, and cannot be reached from here"
-        moved = await self._lost.move(ledger.ledger_id, bookie)
-        return "" if moved else "the ledger's record was changed meanwhile"
+        is_moved = await self._lost_bookie_repair.move_ledger(ledger.ledger_id, bookie)
+        return "" if is_moved else "the ledger's record was changed meanwhile"
 
-    async def _fill(self, ledger: LedgerMetadata, bookie: str, client: BookieClient) -> str:
-        held = await list_held(ledger, client)
-        cut = not held.known and len(held.ranges) >= LIST_RANGES_MAX
-        if not held.known and not cut:
+    async def _copy_lacking(self, ledger: LedgerMetadata, bookie: str, client: BookieClient) -> str:
+        held_entries = await list_held_entries(ledger, client)
+        is_list_cut = not held_entries.known and len(held_entries.ranges) >= LIST_RANGES_MAX
+        if not held_entries.known and not is_list_cut:
             return "may have lost some of it (limbo), and heals itself"
-        await self.copier.copy(ledger, lacking(ledger, bookie, held), bookie, client)
-        return "its list does not fit one answer: there is more to look at" if cut else ""
+        await self.copier.copy(ledger, lacking_ranges(ledger, bookie, held_entries), bookie, client)
+        return "its list does not fit one answer: there is more to look at" if is_list_cut else ""
 
 
-async def lacking_ledgers(metadata: Metadata) -> list[int]:
+async def under_replicated_ledgers(metadata: Metadata) -> list[int]:
     """Those that miss copies as far as is known: noted, or on a bookie that is down."""
-    return sorted({one.ledger async for one in shortages(metadata)})
+    return sorted({shortage.ledger async for shortage in shortages(metadata)})
 
 
-async def ledgers_on(metadata: Metadata, bookie: str) -> list[int]:
+async def ledgers_of_bookie(metadata: Metadata, bookie: str) -> list[int]:
     """Those whose records name a bookie."""
-    return [one async for one in _ledger_ids(metadata, keys.on_prefix(bookie))]
+    return [
+        ledger_id async for ledger_id in _ledger_ids(metadata, keys.bookie_ledgers_prefix(bookie))
+    ]
 
 
 async def all_ledgers(metadata: Metadata) -> list[int]:
     """Every one."""
-    return [one async for one in _ledger_ids(metadata, keys.LEDGER_PREFIX)]
+    return [ledger_id async for ledger_id in _ledger_ids(metadata, keys.LEDGER_PREFIX)]
 
 
 async def _ledger_ids(metadata: Metadata, prefix: bytes) -> AsyncIterator[int]:
@@ -264,7 +294,7 @@ async def _ledger_ids(metadata: Metadata, prefix: bytes) -> AsyncIterator[int]:
             yield keys.ledger_id_of(item.key)
 
 
-async def _ids(metadata: Metadata, prefix: bytes) -> AsyncIterator[str]:
+async def _bookie_ids(metadata: Metadata, prefix: bytes) -> AsyncIterator[str]:
     async for item in Scan(metadata, prefix):
         with suppress(CorruptData):
             yield keys.bookie_id_of(item.key)

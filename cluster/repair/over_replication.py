@@ -22,15 +22,15 @@ from ...bookie.integrity.replica_removal import ReplicaRemoval
 from ...bookie.ledgers.ledger_table import LedgerTable
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.bookie_registration import BookieRegistration
-from ...ledger.model.ledger_ids import next_of
+from ...ledger.model.ledger_ids import decode_next_ledger
 from ...ledger.model.ledger_metadata import LedgerMetadata
-from ...ledger.model.stored_ledger import Unreadable
+from ...ledger.model.stored_ledger import UnreadableRecords
 from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
-from ..coordination.gc_hold import RESTORES, why_held
-from .copier import Connections, lacking, list_held
+from ..coordination.gc_hold import RESTORES, hold_reason
+from .copier import BookieConnections, lacking_ranges, list_held_entries
 from .replication_worker import PAGE
 
 APART_S = 3600.0
@@ -42,14 +42,14 @@ log = get_logger("distributedlog.cluster.repair.over_replication")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SurplusCopy:
     """A copy that no record names, as a pass found it."""
 
-    at: float
+    found_at: float
     """Own time; of the first pass that found the same."""
     mod_revision: int
     """Of the ledger's record; 0: there was none."""
-    top: int
+    highest_entry: int
     """The highest entry that was here."""
     restores: bytes
 
@@ -60,9 +60,9 @@ class OverReplication:
     def __init__(
         self,
         metadata: Metadata,
-        pool: Connections,
+        pool: BookieConnections,
         ledgers: LedgerTable,
-        dropping: ReplicaRemoval,
+        replica_removal: ReplicaRemoval,
         delete: Callable[[int], Awaitable[None]],
         bookie_id: str,
         *,
@@ -74,109 +74,113 @@ class OverReplication:
         self._metadata = metadata
         self._pool = pool
         self._ledgers = ledgers
-        self._dropping = dropping
+        self._replica_removal = replica_removal
         self._delete = delete
         self._bookie_id = bookie_id
         self._every_s = every_s
-        self._seen: dict[int, Seen] = {}
-        self._unreadable = Unreadable()
-        self.dropped = 0
+        self._surplus: dict[int, SurplusCopy] = {}
+        self._unreadable = UnreadableRecords()
+        self.dropped_copies = 0
         """Copies since the start."""
 
     async def run(self) -> None:
         """A pass, a rest, and so on; until cancelled. While something is seen the next comes in an hour."""
         while True:
-            rest_s = min(self._every_s, APART_S) if self._seen else self._every_s
-            await trio.sleep(self._failures.wait_s(UNIT, rest_s))
+            rest_s = min(self._every_s, APART_S) if self._surplus else self._every_s
+            await trio.sleep(self._failures.next_try_s(UNIT, rest_s))
             try:
-                with self._failures.contained(UNIT, every_s=self._every_s):
-                    await self.look_at_all()
+                with self._failures.attempt(UNIT, every_s=self._every_s):
+                    await self.check_all()
             except DistributedLogError as error:
                 log.info("copies too many are not looked for now: %s", error)
 
-    async def look_at_all(self) -> None:
+    async def check_all(self) -> None:
         """One pass over the ledgers that are here, some at a time."""
-        before, self._seen = self._seen, {}
-        async for page in self._ledgers.states():
+        surplus_before, self._surplus = self._surplus, {}
+        async for page in self._ledgers.state_pages():
             # Known before anything of them is read: a ledger made meanwhile is none of them.
-            known = [state.ledger_id for state in page if not state.flags & jb.DELETED]
-            if not known:
+            ledger_ids = [state.ledger_id for state in page if not state.flags & jb.DELETED]
+            if not ledger_ids:
                 continue
-            named = await self._named(known[0], known[-1])
-            for ledger_id in known:
-                if ledger_id in named:
-                    if self._dropping.dropped(ledger_id):
-                        await self._dropping.take_back(ledger_id)
+            named_ledgers = await self._ledgers_naming_us(ledger_ids[0], ledger_ids[-1])
+            for ledger_id in ledger_ids:
+                if ledger_id in named_ledgers:
+                    if self._replica_removal.is_fence_marker(ledger_id):
+                        await self._replica_removal.restore_to_limbo(ledger_id)
                     continue
                 unit = f"the look at ledger {ledger_id}, which is elsewhere"
                 try:
-                    with self._failures.contained(unit, every_s=self._every_s):
-                        await self._look_at(ledger_id, before.get(ledger_id))
+                    with self._failures.attempt(unit, every_s=self._every_s):
+                        await self._check_ledger(ledger_id, surplus_before.get(ledger_id))
                 except CorruptData as error:
-                    self._unreadable.note(keys.ledger_key(ledger_id), error)
+                    self._unreadable.log_once(keys.ledger_key(ledger_id), error)
 
-    async def _named(self, first: int, last: int) -> set[int]:
+    async def _ledgers_naming_us(self, first: int, last: int) -> set[int]:
         """The ledgers of these ids (inclusive) that name this bookie."""
-        start = keys.on_key(self._bookie_id, first)
-        end = keys.on_key(self._bookie_id, last) + b"\0"
-        named: set[int] = set()
+        start = keys.bookie_ledger_key(self._bookie_id, first)
+        end = keys.bookie_ledger_key(self._bookie_id, last) + b"\0"
+        ledger_ids: set[int] = set()
         async for item in Scan(self._metadata, start, end, limit=PAGE):
             try:
-                named.add(keys.ledger_id_of(item.key))
+                ledger_ids.add(keys.ledger_id_of(item.key))
             except CorruptData as error:
-                self._unreadable.note(item.key, error)
-        return named
+                self._unreadable.log_once(item.key, error)
+        return ledger_ids
 
-    async def _look_at(self, ledger_id: int, before: Seen | None) -> None:
-        top = self._dropping.held(ledger_id)
-        stub = self._dropping.dropped(ledger_id)
-        if top < 0 and not stub:
+    async def _check_ledger(self, ledger_id: int, surplus_before: SurplusCopy | None) -> None:
+        highest_entry = self._replica_removal.removable_last_entry(ledger_id)
+        is_dropped = self._replica_removal.is_fence_marker(ledger_id)
+        if highest_entry < 0 and not is_dropped:
             return
-        seen = await self.surplus(ledger_id, top)
-        if seen is None:
+        surplus = await self.find_surplus(ledger_id, highest_entry)
+        if surplus is None:
             return
-        if before is None or (before.mod_revision, before.top, before.restores) != (
-            seen.mod_revision,
-            seen.top,
-            seen.restores,
+        if surplus_before is None or (
+            surplus_before.mod_revision,
+            surplus_before.highest_entry,
+            surplus_before.restores,
+        ) != (
+            surplus.mod_revision,
+            surplus.highest_entry,
+            surplus.restores,
         ):
-            self._seen[ledger_id] = seen
-        elif seen.at - before.at < APART_S:
-            self._seen[ledger_id] = before
-        elif self._dropping.held(ledger_id) != top:
+            self._surplus[ledger_id] = surplus
+        elif surplus.found_at - surplus_before.found_at < APART_S:
+            self._surplus[ledger_id] = surplus_before
+        elif self._replica_removal.removable_last_entry(ledger_id) != highest_entry:
             return  # somebody has begun to add to it
-        elif seen.mod_revision == 0:
+        elif surplus.mod_revision == 0:
             await self._delete(ledger_id)
             log.warning("ledger %d does not exist, and was here: deleted", ledger_id)
-        elif await self._dropping.drop(ledger_id):
-            self.dropped += 1
+        elif await self._replica_removal.remove_replica(ledger_id):
+            self.dropped_copies += 1
             log.warning("ledger %d is elsewhere now: its copy here went", ledger_id)
 
-    async def surplus(self, ledger_id: int, top: int) -> Seen | None:
+    async def find_surplus(self, ledger_id: int, highest_entry: int) -> SurplusCopy | None:
         """Is a copy that is here one too many, now? Each answer is a linearizable read of its own."""
-        following = await self._metadata.get(keys.NEXT_LEDGER)
+        next_ledger = await self._metadata.get(keys.NEXT_LEDGER)
         async for item in Scan(self._metadata, keys.moves_to_prefix(self._bookie_id), limit=PAGE):
             if item.key.endswith(keys.ledger_key(ledger_id).removeprefix(keys.LEDGER_PREFIX)):
                 return None
-        found = await self._metadata.get(keys.ledger_key(ledger_id))  # nothing of a move is older
+        stored = await self._metadata.get(keys.ledger_key(ledger_id))  # nothing of a move is older
         revision = 0
-        if found is not None:
-            ledger = LedgerMetadata.decode(found.key, found.value)
+        if stored is not None:
+            ledger = LedgerMetadata.decode(stored.key, stored.value)
             if not ledger.closed or ledger.lost or self._bookie_id in ledger.bookies():
                 return None
-            if top < 0 or not await self._all_is_elsewhere(ledger):
+            if highest_entry < 0 or not await self._is_stored_elsewhere(ledger):
                 return None
-            revision = found.mod_revision
-        elif following is None or ledger_id >= next_of(following.value):
+            revision = stored.mod_revision
+        elif next_ledger is None or ledger_id >= decode_next_ledger(next_ledger.value):
             return None  # an id that nobody may have yet: this metadata is not that which gave it
         # Last: metadata that was begun anew meanwhile is held, and what it answered proves nothing.
         restores = await self._metadata.get(RESTORES)
-        if await why_held(self._metadata):
+        if await hold_reason(self._metadata):
             return None
         value = b"" if restores is None else bytes(restores.value)
-        return Seen(trio.current_time(), revision, top, value)
+        return SurplusCopy(trio.current_time(), revision, highest_entry, value)
 
-    async def _all_is_elsewhere(self, ledger: LedgerMetadata) -> bool:
+    async def _is_stored_elsewhere(self, ledger: LedgerMetadata) -> bool:
         """Has each bookie of the record what it should have? Who cannot be asked has not."""
         for bookie in ledger.bookies():
             registered = await self._metadata.get(keys.bookie_key(bookie))
@@ -186,9 +190,9 @@ class OverReplication:
             if any(BookieRegistration.decode(registered.key, registered.value).rot[:2]):
                 return False  # this may be the good copy
             try:
-                held = await list_held(ledger, client)
+                held_entries = await list_held_entries(ledger, client)
             except DistributedLogError:
                 return False
-            if not held.known or lacking(ledger, bookie, held):
+            if not held_entries.known or lacking_ranges(ledger, bookie, held_entries):
                 return False
         return True

@@ -3,7 +3,7 @@
 The bookie that repairs (`lost_bookies.py`) says who is to take what, a key ``move/<target>/<ledger>`` each;
 the target copies the entries to itself, so that they cross the network once and the rates of all targets add
 up, and swaps itself into the ledger's record. One transaction takes the key away and swaps: who had its key
-taken, because the bookie is back or because nothing was heard for `STALE_S`, changes nothing any more.
+taken, because the bookie is back or because nothing was heard for `STALE_MOVE_S`, changes nothing any more.
 Both sides go by what they read, again and again; what nobody works off is taken back, and the one who
 repairs does it himself.
 """
@@ -17,7 +17,7 @@ import trio
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model import ledger_transactions as transactions
 from ...ledger.model.ledger_metadata import LedgerMetadata
-from ...ledger.model.stored_ledger import Unreadable
+from ...ledger.model.stored_ledger import UnreadableRecords
 from ...metadata.model.interface import Metadata, Scan
 from ...metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
 from ...runtime.interfaces.errors import (
@@ -29,17 +29,17 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.host import Buffer
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, number, reads_back, text, versioned
+from ...runtime.protocol.schema import decode_versioned, fields, number, text, verify_round_trip
 from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.blocked_work import BlockedWorkLog
 from ..coordination.reconcile_loop import reconcile_on_change
-from .copier import Connections, Copier, held_by_slot
+from .copier import BookieConnections, Copier, ranges_of_slot
 
 FORMAT = 1
 EVERY_S = 10.0
-BEAT_S = 15.0
+HEARTBEAT_S = 15.0
 """While it copies a target says so as often."""
-STALE_S = 60.0
+STALE_MOVE_S = 60.0
 """A key that nobody has touched for so long is taken back."""
 OUT_MAX = 64
 """Keys of one target at a time: what is more urgent later need not wait for all there is."""
@@ -60,11 +60,11 @@ class ReplicaMove:
     """The bookie whose place it takes, in each fragment that names it."""
     kind: int
     size_bytes: int
-    """The order, as `lost.Job` has it."""
+    """The order, as `RepairJob` has it."""
     beat: int = 0
     """Counted up while it is worked on."""
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As the key's value."""
         return pack(
@@ -80,89 +80,98 @@ class ReplicaMove:
     @classmethod
     def decode(cls, value: Buffer) -> "ReplicaMove":
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
-        found = versioned(value, FORMAT, _MOVE, "a move of a ledger")
-        del found["format"]
-        return cls(**found)
+        values = decode_versioned(value, FORMAT, _MOVE, "a move of a ledger")
+        del values["format"]
+        return cls(**values)
 
 
 class MoveQueue:
     """What the one who repairs has handed over, and to whom."""
 
-    def __init__(self, metadata: Metadata, pulls: Callable[[str], bool]) -> None:
+    def __init__(self, metadata: Metadata, can_pull: Callable[[str], bool]) -> None:
         self._metadata = metadata
-        self._pulls = pulls
+        self._can_pull = can_pull
         """Does a bookie fetch by itself? One of an older version does not."""
-        self._seen: dict[bytes, tuple[int, float]] = {}
+        self._last_changed: dict[bytes, tuple[int, float]] = {}
         """Key to the revision it was seen with, and since when, by our own time."""
-        self._unreadable = Unreadable()
-        self._counts: Counter[str] = Counter()
-        self._refused: set[tuple[int, str]] = set()
+        self._unreadable = UnreadableRecords()
+        self._moves_by_target: Counter[str] = Counter()
+        self._timed_out: set[tuple[int, str]] = set()
         """(ledger, bookie) that a target has not worked off, as of this look: done here."""
-        self.under_way: set[tuple[int, str]] = set()
+        self.pending_moves: set[tuple[int, str]] = set()
         """(ledger, bookie it leaves) that somebody has to do."""
 
-    async def look(self, lost: Collection[str]) -> None:
+    async def refresh(self, lost: Collection[str]) -> None:
         """See what is under way, and take back what is done by nobody, or need not be done any more."""
-        now, seen = trio.current_time(), {}
-        under_way: set[tuple[int, str]] = set()
-        counts: Counter[str] = Counter()
-        back: dict[str, bool] = {}
-        self._refused = set()
+        now, last_changed = trio.current_time(), {}
+        pending_moves: set[tuple[int, str]] = set()
+        moves_by_target: Counter[str] = Counter()
+        is_back: dict[str, bool] = {}
+        self._timed_out = set()
         async for item in Scan(self._metadata, keys.MOVE_PREFIX):
             try:
                 target, ledger_id = keys.bookie_id_of(item.key), keys.ledger_id_of(item.key)
                 move = ReplicaMove.decode(item.value)
             except (CorruptData, UnsupportedFormat) as error:
-                self._unreadable.note(item.key, error)
+                self._unreadable.log_once(item.key, error)
                 continue
-            if move.leaving not in back:
-                back[move.leaving] = await self._is_back(move.leaving, lost)
-            revision, since = self._seen.get(item.key, (item.mod_revision, now))
-            since = since if revision == item.mod_revision else now
-            stale = now - since >= STALE_S
-            if stale or back[move.leaving]:
-                await take_back(self._metadata, item)
-                if stale:
-                    self._refused.add((ledger_id, move.leaving))
+            if move.leaving not in is_back:
+                is_back[move.leaving] = await self._is_back(move.leaving, lost)
+            revision, changed_at = self._last_changed.get(item.key, (item.mod_revision, now))
+            changed_at = changed_at if revision == item.mod_revision else now
+            is_stale = now - changed_at >= STALE_MOVE_S
+            if is_stale or is_back[move.leaving]:
+                await withdraw_move(self._metadata, item)
+                if is_stale:
+                    self._timed_out.add((ledger_id, move.leaving))
                 continue
-            seen[item.key] = (item.mod_revision, since)
-            under_way.add((ledger_id, move.leaving))
-            counts[target] += 1
-        self._seen, self.under_way, self._counts = seen, under_way, counts
+            last_changed[item.key] = (item.mod_revision, changed_at)
+            pending_moves.add((ledger_id, move.leaving))
+            moves_by_target[target] += 1
+        self._last_changed, self.pending_moves, self._moves_by_target = (
+            last_changed,
+            pending_moves,
+            moves_by_target,
+        )
 
-    async def _is_back(self, bookie: str, lost: Collection[str]) -> bool:
+    async def _is_back(self, bookie: str, lost_bookies: Collection[str]) -> bool:
         """Registered, and not to leave: it keeps what it has."""
-        return bookie not in lost and await self._metadata.get(keys.bookie_key(bookie)) is not None
+        return (
+            bookie not in lost_bookies
+            and await self._metadata.get(keys.bookie_key(bookie)) is not None
+        )
 
-    def may_take(self, ledger_id: int, bookie: str, targets: Collection[str]) -> bool:
+    def can_hand_over(self, ledger_id: int, leaving_bookie: str, targets: Collection[str]) -> bool:
         """Is one of these worth asking to take a bookie's place?"""
-        return (ledger_id, bookie) not in self._refused and any(map(self._pulls, targets))
+        return (ledger_id, leaving_bookie) not in self._timed_out and any(
+            map(self._can_pull, targets)
+        )
 
     async def hand_over(
-        self, ledger: LedgerMetadata, version: int, target: str, move: ReplicaMove
+        self, ledger: LedgerMetadata, ledger_version: int, target: str, move: ReplicaMove
     ) -> bool:
         """Ask ``target`` to do it, while the record is as it was read.
 
         True also where it has enough to do: then it is asked later.
         """
-        if self._counts[target] >= OUT_MAX:
+        if self._moves_by_target[target] >= OUT_MAX:
             return True
         key = keys.move_key(target, ledger.ledger_id)
-        asked = Transaction(
+        request = Transaction(
             (
-                Compare.version(keys.ledger_key(ledger.ledger_id), version),
+                Compare.version(keys.ledger_key(ledger.ledger_id), ledger_version),
                 Compare.version(key, 0),
             ),
             (Put(key, move.encode()),),
         )
-        if not (await self._metadata.transact(asked)).succeeded:
+        if not (await self._metadata.transact(request)).succeeded:
             return False
-        self._counts[target] += 1
-        self.under_way.add((ledger.ledger_id, move.leaving))
+        self._moves_by_target[target] += 1
+        self.pending_moves.add((ledger.ledger_id, move.leaving))
         return True
 
 
-async def take_back(metadata: Metadata, item: KeyValue) -> None:
+async def withdraw_move(metadata: Metadata, item: KeyValue) -> None:
     """A move as it was read is nobody's any more."""
     unchanged = Compare.mod_revision(item.key, item.mod_revision)
     await metadata.transact(Transaction((unchanged,), (Delete(item.key),)))
@@ -174,7 +183,7 @@ class PullReplication:
     def __init__(
         self,
         metadata: Metadata,
-        pool: Connections,
+        pool: BookieConnections,
         copier: Copier,
         bookie_id: str,
         failures: WorkFailures | None = None,
@@ -184,8 +193,8 @@ class PullReplication:
         self._pool = pool
         self._copier = copier
         self._bookie_id = bookie_id
-        self._held_up = BlockedWorkLog(log, "ledgers that this bookie is to take wait")
-        self.taken = 0
+        self._blocked_work = BlockedWorkLog(log, "ledgers that this bookie is to take wait")
+        self.pulled_ledgers = 0
         """Ledgers since the start."""
 
     async def run(self) -> None:
@@ -194,126 +203,128 @@ class PullReplication:
         await reconcile_on_change(
             self._metadata,
             (prefix,),
-            self.work,
+            self.run_pass,
             every_s=EVERY_S,
             failures=self._failures,
             unit="the work on ledgers that this bookie is to take",
         )
 
-    async def work(self) -> None:
+    async def run_pass(self) -> None:
         """Try each once, the most urgent first."""
-        asked: list[tuple[int, int, bytes, ReplicaMove, KeyValue]] = []
+        requested_moves: list[tuple[int, int, bytes, ReplicaMove, KeyValue]] = []
         async for item in Scan(self._metadata, keys.moves_to_prefix(self._bookie_id)):
             try:
                 move = ReplicaMove.decode(item.value)
-                asked.append((move.kind, move.size_bytes, item.key, move, item))
+                requested_moves.append((move.kind, move.size_bytes, item.key, move, item))
             except (CorruptData, UnsupportedFormat) as error:
-                self._held_up.note(type(error).__name__, f"{item.key!r}: {error}")
-        asked.sort(key=lambda each: each[:3], reverse=True)
+                self._blocked_work.record(type(error).__name__, f"{item.key!r}: {error}")
+        requested_moves.sort(key=lambda entry: entry[:3], reverse=True)
 
         async def pull() -> None:
-            while asked:
-                *_, move, item = asked.pop()
+            while requested_moves:
+                *_, move, item = requested_moves.pop()
                 unit = f"the work on {item.key!r}"
-                if self._failures.rests(unit):
+                if self._failures.is_waiting(unit):
                     continue
                 try:
-                    with self._failures.contained(unit):
-                        await self.pull(item, move)
+                    with self._failures.attempt(unit):
+                        await self.pull_ledger(item, move)
                 except DistributedLogError as error:
                     cause = f"in the place of {move.leaving}: {type(error).__name__}"
-                    self._held_up.note(cause, f"{item.key!r}: {error}")
+                    self._blocked_work.record(cause, f"{item.key!r}: {error}")
 
         async with trio.open_nursery() as nursery:
             for _ in range(LEDGERS_AT_ONCE):
                 nursery.start_soon(pull)
-        self._held_up.end_pass()
+        self._blocked_work.end_pass()
 
-    async def pull(self, item: KeyValue, move: ReplicaMove) -> bool:
+    async def pull_ledger(self, item: KeyValue, move: ReplicaMove) -> bool:
         """Do one move. False: it was taken back, or is not to be done any more. Raises what a copy raises."""
-        failed: list[Exception] = []
-        held = _Held(item.key, item.mod_revision)
-        taken = False
+        errors: list[Exception] = []
+        move_key = _MoveKey(item.key, item.mod_revision)
+        is_pulled = False
 
         async def take() -> None:
-            nonlocal taken
+            nonlocal is_pulled
             try:
-                taken = await self._take(held, move)
+                is_pulled = await self._copy_and_swap(move_key, move)
             except Exception as error:  # the nursery would wrap it
-                failed.append(error)
+                errors.append(error)
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(take)
-            await self._beat(held, move)
+            await self._send_heartbeats(move_key, move)
             nursery.cancel_scope.cancel()  # taken back: what was copied so far is one too many
-        if failed:
-            raise failed[0]
-        return taken
+        if errors:
+            raise errors[0]
+        return is_pulled
 
-    async def _beat(self, held: "_Held", move: ReplicaMove) -> None:
+    async def _send_heartbeats(self, move_key: "_MoveKey", move: ReplicaMove) -> None:
         """Say that it is worked on, until cancelled, or until it is not ours any more."""
-        beat = move.beat
+        heartbeat = move.beat
         while True:
-            await trio.sleep(BEAT_S)
-            beat += 1
-            said = ReplicaMove(move.leaving, move.kind, move.size_bytes, beat)
-            async with held.lock:
+            await trio.sleep(HEARTBEAT_S)
+            heartbeat += 1
+            refreshed = ReplicaMove(move.leaving, move.kind, move.size_bytes, heartbeat)
+            async with move_key.lock:
                 try:
                     reply = await self._metadata.transact(
-                        Transaction((held.ours,), (Put(held.key, said.encode()),))
+                        Transaction((move_key.unchanged,), (Put(move_key.key, refreshed.encode()),))
                     )
                 except DistributedLogError as error:  # it may be said: then the swap fails, once
-                    log.info("%r: not said that it is worked on: %s", held.key, error)
+                    log.info("%r: not said that it is worked on: %s", move_key.key, error)
                     continue
                 if not reply.succeeded:
                     return
-                held.revision = reply.revision
+                move_key.revision = reply.revision
 
-    async def _take(self, held: "_Held", move: ReplicaMove) -> bool:
+    async def _copy_and_swap(self, move_key: "_MoveKey", move: ReplicaMove) -> bool:
         # Each start counts its cookie up: a bookie that was started again holds what it holds.
         cookie = await self._metadata.get(keys.cookie_key(self._bookie_id))
-        own = self._pool.get(self._bookie_id)
-        if cookie is None or own is None:
+        own_connection = self._pool.get(self._bookie_id)
+        if cookie is None or own_connection is None:
             raise ConnectionLost("this bookie has no connection to itself")
-        ledger_id = keys.ledger_id_of(held.key)
-        found = await self._metadata.get(keys.ledger_key(ledger_id))
-        if found is None:
-            return await self._give_up(held)
-        ledger = LedgerMetadata.decode(found.key, found.value)
-        places = [
+        ledger_id = keys.ledger_id_of(move_key.key)
+        item = await self._metadata.get(keys.ledger_key(ledger_id))
+        if item is None:
+            return await self._abandon(move_key)
+        ledger = LedgerMetadata.decode(item.key, item.value)
+        fragments = [
             (index, fragment)
             for index, fragment in enumerate(ledger.ensembles)
             if move.leaving in fragment.bookies
         ]
-        if not ledger.closed or not places:
-            return await self._give_up(held)
+        if not ledger.closed or not fragments:
+            return await self._abandon(move_key)
         changed = ledger
-        for index, fragment in places:
+        for index, fragment in fragments:
             if self._bookie_id in fragment.bookies:
-                return await self._give_up(held)
+                return await self._abandon(move_key)
             slot = fragment.bookies.index(move.leaving)
-            wanted = held_by_slot(ledger, index, slot)
-            await self._copier.copy(ledger, wanted, self._bookie_id, own)
+            ranges = ranges_of_slot(ledger, index, slot)
+            await self._copier.copy(ledger, ranges, self._bookie_id, own_connection)
             changed = changed.with_bookie_replaced(index, slot, self._bookie_id)
-        swap = transactions.change_ops(ledger, changed, found.version)
+        swap = transactions.change_ops(ledger, changed, item.version)
         same_start = Compare.mod_revision(cookie.key, cookie.mod_revision)
-        async with held.lock:
-            done = swap + Transaction((same_start, held.ours), (Delete(held.key),))
-            if not (await self._metadata.transact(done)).succeeded:
+        async with move_key.lock:
+            finish = swap + Transaction((same_start, move_key.unchanged), (Delete(move_key.key),))
+            if not (await self._metadata.transact(finish)).succeeded:
                 return False
-        self.taken += 1
+        self.pulled_ledgers += 1
         log.info("ledger %d: taken in the place of bookie %s", ledger_id, move.leaving)
         return True
 
-    async def _give_up(self, held: "_Held") -> bool:
+    async def _abandon(self, move_key: "_MoveKey") -> bool:
         """It is not to be done."""
-        async with held.lock:
-            await self._metadata.transact(Transaction((held.ours,), (Delete(held.key),)))
+        async with move_key.lock:
+            await self._metadata.transact(
+                Transaction((move_key.unchanged,), (Delete(move_key.key),))
+            )
         return False
 
 
-class _Held:
+class _MoveKey:
     """A key that is ours as long as nobody else has touched it."""
 
     def __init__(self, key: bytes, revision: int) -> None:
@@ -323,6 +334,6 @@ class _Held:
         """Around what changes the key, so that our own beat is no stranger to our swap."""
 
     @property
-    def ours(self) -> Compare:
+    def unchanged(self) -> Compare:
         """Holds while it is."""
         return Compare.mod_revision(self.key, self.revision)

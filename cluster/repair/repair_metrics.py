@@ -126,31 +126,31 @@ class RepairParts:
 
     election: AuditorElection
     copier: Copier
-    notes: ReplicationWorker
-    lost: LostBookieRepair
-    open_ledgers: OpenLedgerCloser
+    replication_worker: ReplicationWorker
+    lost_bookie_repair: LostBookieRepair
+    open_ledger_closer: OpenLedgerCloser
     audit: LedgerAudit
-    limbo: LimboRepair
-    surplus: OverReplication
+    limbo_repair: LimboRepair
+    over_replication: OverReplication
 
     def info(self) -> dict[str, object]:
         """For `Op.INFO`; from memory alone."""
-        shown: dict[str, object] = {
+        values: dict[str, object] = {
             "repairer": self.election.was_elected,
             "repaired_entries": self.copier.copied_entries,
             "repaired_bytes": self.copier.copied_bytes,
-            "ledgers_moved": self.lost.moved,
-            "limbo_healed": self.limbo.healed,
-            "logs_closed": self.open_ledgers.closed_logs,
-            "audit_noted": self.audit.noted_ledgers,
-            "surplus_dropped": self.surplus.dropped,
+            "ledgers_moved": self.lost_bookie_repair.moved_ledgers,
+            "limbo_healed": self.limbo_repair.repaired_ledgers,
+            "logs_closed": self.open_ledger_closer.closed_logs,
+            "audit_noted": self.audit.recorded_ledgers,
+            "surplus_dropped": self.over_replication.dropped_copies,
         }
         if self.election.was_elected:
-            shown |= {
-                "underreplicated_ledgers": self.notes.left,
-                "blocked_notes": self.notes.blocked,
-                "lost_bookies": len(self.lost.absences.lost),
-                "ledgers_to_move": self.lost.left,
-                "blocked_moves": self.lost.blocked,
+            values |= {
+                "underreplicated_ledgers": self.replication_worker.remaining,
+                "blocked_notes": self.replication_worker.blocked_records,
+                "lost_bookies": len(self.lost_bookie_repair.liveness.lost_bookies),
+                "ledgers_to_move": self.lost_bookie_repair.remaining,
+                "blocked_moves": self.lost_bookie_repair.blocked_ledgers,
             }
-        return shown
+        return values

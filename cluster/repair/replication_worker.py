@@ -28,7 +28,7 @@ from ..coordination.blocked_work import BlockedWorkLog
 from ..coordination.reconcile_loop import reconcile_on_change
 from ..declarations.events import COPIED
 from .auditor_election import AuditorElection
-from .copier import Connections, Copier, wanted
+from .copier import BookieConnections, Copier, ranges_to_hold
 
 EVERY_S = 5.0
 REST_S_MAX = 60.0
@@ -38,16 +38,16 @@ log = get_logger("distributedlog.cluster.repair.replication_worker")
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
+class _PostponedRepair:
     """A note that could not be worked off: until something it hangs on changes, or for some time."""
 
     mod_revision: int
-    away: frozenset[str]
+    away_bookies: frozenset[str]
     """Its bookies that are not connected."""
     backoff: Backoff
-    until: float
-    why: list[tuple[str, str]]
-    """Cause and example, as `BlockedWorkLog.note` takes them."""
+    retry_at: float
+    causes: list[tuple[str, str]]
+    """Cause and example, as `BlockedWorkLog.record` takes them."""
 
 
 class ReplicationWorker:
@@ -56,7 +56,7 @@ class ReplicationWorker:
     def __init__(
         self,
         metadata: Metadata,
-        pool: Connections,
+        pool: BookieConnections,
         election: AuditorElection,
         copier: Copier,
         failures: WorkFailures | None = None,
@@ -66,127 +66,142 @@ class ReplicationWorker:
         self._pool = pool
         self._election = election
         self._copier = copier
-        self._rests: dict[bytes, _Rest] = {}
+        self._postponed: dict[bytes, _PostponedRepair] = {}
         """By the key of the note."""
-        self._held_up = BlockedWorkLog(log, "holes wait for their copies")
-        self.left = 0
+        self._blocked_work = BlockedWorkLog(log, "holes wait for their copies")
+        self.remaining = 0
         """Notes that are there, as far as is known."""
-        self.blocked = 0
+        self.blocked_records = 0
         """Of those, how many had to wait in the last pass."""
 
     async def run(self) -> None:
         """Look at the notes again and again, and work when elected; until cancelled."""
-        prefixes = (keys.UNDER_PREFIX, keys.BOOKIE_PREFIX)
+        prefixes = (keys.MISSING_RANGES_PREFIX, keys.BOOKIE_PREFIX)
         await reconcile_on_change(
             self._metadata,
             prefixes,
-            self._work_if_elected,
+            self._run_pass_if_elected,
             every_s=EVERY_S,
             failures=self._failures,
             unit="repair of missing entries",
         )
 
-    async def _work_if_elected(self) -> None:
-        if await self._election.elected():
-            await self.work()
+    async def _run_pass_if_elected(self) -> None:
+        if await self._election.is_elected():
+            await self.run_pass()
         else:
-            self._rests.clear()
-            self.left = self.blocked = 0
+            self._postponed.clear()
+            self.remaining = self.blocked_records = 0
 
-    async def work(self) -> None:
+    async def run_pass(self) -> None:
         """Try every note once; one that nothing can have changed for only after a rest."""
-        rests, self._rests = self._rests, {}
+        postponed_before, self._postponed = self._postponed, {}
         # Counted first: a pass over many may last for hours.
-        self.left = 0
-        async for _ in Scan(self._metadata, keys.UNDER_PREFIX, limit=PAGE):
-            self.left += 1
-        async for note in Scan(self._metadata, keys.UNDER_PREFIX, limit=PAGE):
-            rest = await self._try(note, rests.get(note.key))
-            if rest is None:
-                self.left = max(0, self.left - 1)
+        self.remaining = 0
+        async for _ in Scan(self._metadata, keys.MISSING_RANGES_PREFIX, limit=PAGE):
+            self.remaining += 1
+        async for record in Scan(self._metadata, keys.MISSING_RANGES_PREFIX, limit=PAGE):
+            postponed = await self._try_repair(record, postponed_before.get(record.key))
+            if postponed is None:
+                self.remaining = max(0, self.remaining - 1)
             else:
-                self._rests[note.key] = rest
-                for cause, example in rest.why:
-                    self._held_up.note(cause, example)
-        self.left = self.blocked = len(self._rests)
-        self._held_up.end_pass()
+                self._postponed[record.key] = postponed
+                for cause, example in postponed.causes:
+                    self._blocked_work.record(cause, example)
+        self.remaining = self.blocked_records = len(self._postponed)
+        self._blocked_work.end_pass()
 
-    async def _try(self, note: KeyValue, rest: _Rest | None) -> _Rest | None:
+    async def _try_repair(
+        self, record: KeyValue, postponed: _PostponedRepair | None
+    ) -> _PostponedRepair | None:
         """Fill a note, if it is not at rest; return its next rest, None where nothing waits any more."""
-        away: frozenset[str] = frozenset()
-        why = [("an unexpected exception", f"{note.key!r}")]
+        away_bookies: frozenset[str] = frozenset()
+        causes = [("an unexpected exception", f"{record.key!r}")]
         bookies: set[str] | None = None
         try:
-            with self._failures.contained(f"the missing entries of {note.key!r}"):
-                bookies = {hole.bookie for hole in notes.decode(note.value)}
-            away = frozenset(bookie for bookie in bookies or () if self._pool.get(bookie) is None)
-            if rest is not None and (rest.mod_revision, rest.away) != (note.mod_revision, away):
-                rest = None
-            if rest is not None and trio.current_time() < rest.until:
-                return rest
+            with self._failures.attempt(f"the missing entries of {record.key!r}"):
+                bookies = {missing.bookie for missing in notes.decode_missing_ranges(record.value)}
+            away_bookies = frozenset(
+                bookie for bookie in bookies or () if self._pool.get(bookie) is None
+            )
+            if postponed is not None and (postponed.mod_revision, postponed.away_bookies) != (
+                record.mod_revision,
+                away_bookies,
+            ):
+                postponed = None
+            if postponed is not None and trio.current_time() < postponed.retry_at:
+                return postponed
             if bookies is not None:
-                with self._failures.contained(f"the repair of {note.key!r}"):
-                    why = await self._fill(note)
+                with self._failures.attempt(f"the repair of {record.key!r}"):
+                    causes = await self._repair(record)
         except DistributedLogError as error:
-            why = [(type(error).__name__, f"{note.key!r}: {error}")]
-        if not why:
+            causes = [(type(error).__name__, f"{record.key!r}: {error}")]
+        if not causes:
             return None
-        backoff = Backoff(EVERY_S, REST_S_MAX) if rest is None else rest.backoff
-        until = trio.current_time() + backoff.next_s()
-        return _Rest(note.mod_revision, away, backoff, until, why)
+        backoff = Backoff(EVERY_S, REST_S_MAX) if postponed is None else postponed.backoff
+        retry_at = trio.current_time() + backoff.next_s()
+        return _PostponedRepair(record.mod_revision, away_bookies, backoff, retry_at, causes)
 
-    async def fill(self, note: KeyValue) -> bool:
+    async def repair(self, record: KeyValue) -> bool:
         """Copy what one note names; True when the note is gone. False: something must wait."""
-        return not await self._fill(note)
+        return not await self._repair(record)
 
-    async def _fill(self, note: KeyValue) -> list[tuple[str, str]]:
+    async def _repair(self, record: KeyValue) -> list[tuple[str, str]]:
         """Copy what one note names; return what must wait, and why."""
-        ledger_id = keys.ledger_id_of(note.key)
-        found = await self._metadata.get(keys.ledger_key(ledger_id))
-        if found is None:
-            return await self._shorten(note, ())
-        metadata = LedgerMetadata.decode(found.key, found.value)
-        if metadata.state is LedgerState.DELETING:
-            return await self._shorten(note, ())
-        if metadata.state is not LedgerState.CLOSED:
+        ledger_id = keys.ledger_id_of(record.key)
+        item = await self._metadata.get(keys.ledger_key(ledger_id))
+        if item is None:
+            return await self._update_record(record, ())
+        ledger = LedgerMetadata.decode(item.key, item.value)
+        if ledger.state is LedgerState.DELETING:
+            return await self._update_record(record, ())
+        if ledger.state is not LedgerState.CLOSED:
             # Its writer, or whoever recovers it, closes it first.
             return [("the ledger is open", f"ledger {ledger_id}")]
-        left: list[MissingRange] = []
-        why: list[tuple[str, str]] = []
-        for hole in notes.merged(notes.decode(note.value)):
+        remaining: list[MissingRange] = []
+        causes: list[tuple[str, str]] = []
+        for missing in notes.merge_ranges(notes.decode_missing_ranges(record.value)):
             try:
-                await self._fill_hole(metadata, hole)
+                await self._copy_missing(ledger, missing)
             except DistributedLogError as error:
-                cause = f"for bookie {hole.bookie}: {type(error).__name__}"
-                why.append((cause, f"ledger {ledger_id}: {error}"))
-                left.append(hole)
-        return why + await self._shorten(note, left)
+                cause = f"for bookie {missing.bookie}: {type(error).__name__}"
+                causes.append((cause, f"ledger {ledger_id}: {error}"))
+                remaining.append(missing)
+        return causes + await self._update_record(record, remaining)
 
-    async def _fill_hole(self, metadata: LedgerMetadata, hole: MissingRange) -> None:
-        stretches = wanted(metadata, hole)
-        if not stretches:
+    async def _copy_missing(self, ledger: LedgerMetadata, missing: MissingRange) -> None:
+        ranges = ranges_to_hold(ledger, missing)
+        if not ranges:
             return  # also where another bookie has taken its place
-        target = self._pool.get(hole.bookie)
+        target = self._pool.get(missing.bookie)
         if target is None:
-            raise ConnectionLost(f"bookie {hole.bookie} is not connected")
-        copied = await self._copier.copy(metadata, stretches, hole.bookie, target)
-        if copied:
-            COPIED.say(
+            raise ConnectionLost(f"bookie {missing.bookie} is not connected")
+        copied_entries = await self._copier.copy(ledger, ranges, missing.bookie, target)
+        if copied_entries:
+            COPIED.emit(
                 log,
                 "ledger %d: copied %d entries to bookie %s",
-                metadata.ledger_id,
-                copied,
-                hole.bookie,
-                bookie=hole.bookie,
-                ledger=metadata.ledger_id,
-                entries=copied,
+                ledger.ledger_id,
+                copied_entries,
+                missing.bookie,
+                bookie=missing.bookie,
+                ledger=ledger.ledger_id,
+                entries=copied_entries,
             )
 
-    async def _shorten(self, note: KeyValue, left: Sequence[MissingRange]) -> list[tuple[str, str]]:
+    async def _update_record(
+        self, record: KeyValue, remaining: Sequence[MissingRange]
+    ) -> list[tuple[str, str]]:
         """Write what is left of a note, if nobody has written it since; else it is looked at again."""
-        if left and tuple(left) == notes.merged(notes.decode(note.value)):
+        if remaining and tuple(remaining) == notes.merge_ranges(
+            notes.decode_missing_ranges(record.value)
+        ):
             return []
-        change = Put(note.key, notes.encode(left)) if left else Delete(note.key)
-        unchanged = Compare.mod_revision(note.key, note.mod_revision)
+        change = (
+            Put(record.key, notes.encode_missing_ranges(remaining))
+            if remaining
+            else Delete(record.key)
+        )
+        unchanged = Compare.mod_revision(record.key, record.mod_revision)
         reply = await self._metadata.transact(Transaction((unchanged,), (change,)))
-        return [] if reply.succeeded else [("the note has changed", f"{note.key!r}")]
+        return [] if reply.succeeded else [("the note has changed", f"{record.key!r}")]

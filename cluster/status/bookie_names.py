@@ -35,7 +35,7 @@ class BookieNames:
 
     def in_words(self, text: str) -> str:
         """A sentence, with the names instead of the ids."""
-        return with_names(text, self.name)
+        return replace_bookie_ids(text, self.name)
 
     @contextmanager
     def in_errors(self) -> Iterator[None]:
@@ -57,19 +57,19 @@ async def bookie_names(metadata: Metadata) -> BookieNames:
     return BookieNames(labels)
 
 
-def with_names(text: str, name: Callable[[str], str]) -> str:
+def replace_bookie_ids(text: str, name_of: Callable[[str], str]) -> str:
     """A sentence with each id as ``name`` says it; "bookie b1 (<id of b1>)" says it once."""
 
-    def said(found: re.Match[str]) -> str:
-        opened, bookie, closed = found.groups()
-        shown = name(bookie)
-        if opened and closed:
-            before = text[: found.start()]
-            label = shown.partition(" (")[0]
-            for once in (shown, label):
-                if before.endswith(once):
-                    return shown[len(once) :]
-        return f"{opened or ''}{shown}{closed or ''}"
+    def said(match: re.Match[str]) -> str:
+        opening, bookie, closing = match.groups()
+        bookie_name = name_of(bookie)
+        if opening and closing:
+            before = text[: match.start()]
+            label = bookie_name.partition(" (")[0]
+            for repeated in (bookie_name, label):
+                if before.endswith(repeated):
+                    return bookie_name[len(repeated) :]
+        return f"{opening or ''}{bookie_name}{closing or ''}"
 
     return _ID.sub(said, text)
 
@@ -77,4 +77,4 @@ def with_names(text: str, name: Callable[[str], str]) -> str:
 def name_order(label: str) -> list[int | str]:
     """To sort by: b2 is before b10."""
     parts = re.split(r"([0-9]+)", label)
-    return [int(part) if at % 2 else part for at, part in enumerate(parts)]
+    return [int(part) if index % 2 else part for index, part in enumerate(parts)]

@@ -16,7 +16,7 @@ from ...ledger.placement.ensemble_placement import (
     Candidate,
     can_place,
     ensemble_candidates,
-    failures_left,
+    failures_tolerated,
 )
 from ...metadata.client.metadata_client import MetadataClient
 from ...metadata.model.interface import MemberRole, MemberStatus, Metadata, Scan
@@ -41,31 +41,31 @@ from ...runtime.interfaces.errors import (
     UnsupportedFormat,
 )
 from ...runtime.interfaces.host import Address, Host
-from ...runtime.net.address_check import name_of, who_answers
+from ...runtime.net.address_check import describe_node, identify_node
 from ..coordination.cookie import decode_cookie
-from ..coordination.gc_hold import why_held
+from ..coordination.gc_hold import hold_reason
 from ..declarations.config import format_address
-from ..repair.decommission import how_far, most_are_away
+from ..repair.decommission import decommission_status, is_majority_away
 from .bookie_names import name_order
 from .damaged_records import damaged_records
-from .placement_status import PlacementStatus, copies_together, placement_status
+from .placement_status import PlacementStatus, placement_conditions, placement_status
 
 NAME_PREFIX = b"name/"
 LEADERLESS_S = 1.5
 """An election is long over then: without a leader a status does not wait any longer."""
-DRAINS_MAX = 5
+DESCRIBED_DRAINS_MAX = 5
 """Bookies that are to leave of which a status says what they wait for."""
 DRAIN_LEDGERS_MAX = 50
 """Of each it looks at so many ledgers."""
-THIN_MAX = 500
+CHECKED_LEDGERS_MAX = 500
 """Ledgers whose records a status reads, to know how many copies are left."""
 DIAL_S = 2.0
 """A node that does not greet within this many seconds does not answer; less if the status has less time."""
 DIALS_S = 5.0
 """For all of them, within the time limit of the status. Nodes without a result by then are not reported."""
 DIALED_AT_ONCE = 32
-SELDOM_S = 10.0
-SELDOM_REST = 50
+CACHE_S = 10.0
+CACHE_TIME_FACTOR = 50
 """Who looks each second has damaged records and logs looked for after so long, and so many times as long as
 that took: with 10,000 logs it was four fifths of a look."""
 _DEFAULTS = LedgerOptions()
@@ -78,8 +78,8 @@ async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]
 
     Addresses are those for a client that came in on ``listener``.
     """
-    found = await _read_bookies(metadata, listener)
-    return [row for row, _ in found]
+    rows_read = await _read_bookies(metadata, listener)
+    return [row for row, _ in rows_read]
 
 
 async def new_ledger_candidates(metadata: Metadata) -> list[Candidate]:
@@ -87,87 +87,96 @@ async def new_ledger_candidates(metadata: Metadata) -> list[Candidate]:
     return _candidates(await _read_bookies(metadata, ""))
 
 
-_Read = tuple[dict[str, Any], BookieRegistration | None]
+_BookieRow = tuple[dict[str, Any], BookieRegistration | None]
 """A row, and the registration of a bookie that runs."""
 
 
-async def _read_bookies(metadata: Metadata, listener: str) -> list[_Read]:
-    live: dict[str, BookieRegistration] = {}
+async def _read_bookies(metadata: Metadata, listener: str) -> list[_BookieRow]:
+    registrations: dict[str, BookieRegistration] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
-            live[keys.bookie_id_of(item.key)] = BookieRegistration.decode(item.key, item.value)
+            registrations[keys.bookie_id_of(item.key)] = BookieRegistration.decode(
+                item.key, item.value
+            )
     leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
-    found: list[_Read] = []
+    rows: list[_BookieRow] = []
     async for item in Scan(metadata, keys.COOKIE_PREFIX):
         try:
             bookie_id = keys.bookie_id_of(item.key)
             label = decode_cookie(item.key, item.value)["label"]
         except (CorruptData, UnsupportedFormat):
             continue
-        one, leaves = live.get(bookie_id), keys.leaving_key(bookie_id) in leaving
-        named = 0
-        if one is None or leaves:  # the ledgers whose records name it
-            named = await _count(metadata, keys.on_prefix(bookie_id))
-        ledgers = None if one is None else one.ledgers
+        registration, is_leaving = (
+            registrations.get(bookie_id),
+            keys.leaving_key(bookie_id) in leaving,
+        )
+        ledgers_naming_it = 0
+        if registration is None or is_leaving:  # the ledgers whose records name it
+            ledgers_naming_it = await _count(metadata, keys.bookie_ledgers_prefix(bookie_id))
+        ledgers = None if registration is None else registration.ledgers
         row = {
             "id": bookie_id,
             "label": label,
-            "address": None if one is None else _address(one, listener),
-            "state": _state(one, leaves),
-            "running": one is not None,
-            "ledgers_missing": named if one is None else 0,
-            "ledgers": named if leaves else ledgers,
-            "used_bytes": None if one is None else one.used_bytes,
-            "free_bytes": None if one is None else one.free_bytes,
-            "rack": None if one is None else one.rack,
-            "conditions": [] if one is None else as_json(one.conditions),
-            "rot": None if one is None else _rot(one),
-            "repairs": None if one is None else one.pulls,
-            "to_leave": leaves,
+            "address": None if registration is None else _address(registration, listener),
+            "state": _state(registration, is_leaving),
+            "running": registration is not None,
+            "ledgers_missing": ledgers_naming_it if registration is None else 0,
+            "ledgers": ledgers_naming_it if is_leaving else ledgers,
+            "used_bytes": None if registration is None else registration.used_bytes,
+            "free_bytes": None if registration is None else registration.free_bytes,
+            "rack": None if registration is None else registration.rack,
+            "conditions": [] if registration is None else as_json(registration.conditions),
+            "rot": None if registration is None else _corruption(registration),
+            "repairs": None if registration is None else registration.pulls,
+            "to_leave": is_leaving,
             "drain": None,
         }
-        found.append((row, one))
-    return sorted(found, key=lambda each: (name_order(each[0]["label"]), each[0]["id"]))
+        rows.append((row, registration))
+    return sorted(rows, key=lambda row_read: (name_order(row_read[0]["label"]), row_read[0]["id"]))
 
 
-def _state(one: BookieRegistration | None, leaving: bool) -> str:
-    if leaving:
+def _state(registration: BookieRegistration | None, is_leaving: bool) -> str:
+    if is_leaving:
         return "leaving"
-    return "down" if one is None else "read-only" if one.read_only else "up"
+    return "down" if registration is None else "read-only" if registration.read_only else "up"
 
 
-def _candidates(read: Sequence[_Read]) -> list[Candidate]:
+def _candidates(bookie_rows: Sequence[_BookieRow]) -> list[Candidate]:
     """Return the candidates of a client that reaches all registered bookies."""
     return ensemble_candidates(
-        [one for _, one in read if one is not None],
-        [row["id"] for row, _ in read],
-        [row["id"] for row, _ in read if row["to_leave"]],
+        [registration for _, registration in bookie_rows if registration is not None],
+        [row["id"] for row, _ in bookie_rows],
+        [row["id"] for row, _ in bookie_rows if row["to_leave"]],
         lambda bookie: {},
     )
 
 
-def _rot(one: BookieRegistration) -> dict[str, int]:
-    ledgers, stuck, healed = one.rot
-    return {"rotten_ledgers": ledgers, "without_a_good_copy": stuck, "healed_entries": healed}
+def _corruption(registration: BookieRegistration) -> dict[str, int]:
+    ledgers, without_good_copy, healed_entries = registration.rot
+    return {
+        "rotten_ledgers": ledgers,
+        "without_a_good_copy": without_good_copy,
+        "healed_entries": healed_entries,
+    }
 
 
-async def _see_drains(metadata: Metadata, found: list[dict[str, Any]]) -> None:
+async def _add_drains(metadata: Metadata, rows: list[dict[str, Any]]) -> None:
     """Of those that are to leave: how many ledgers are left, and what one waits for; stuck ones first."""
-    for bookie in [one for one in found if one["to_leave"]][:DRAINS_MAX]:
-        left = await how_far(metadata, bookie["id"], named=DRAIN_LEDGERS_MAX)
-        waits = max(left.waiting, key=lambda one: (one.stuck, one.bytes is None), default=None)
+    for bookie in [row for row in rows if row["to_leave"]][:DESCRIBED_DRAINS_MAX]:
+        progress = await decommission_status(metadata, bookie["id"], waiting_max=DRAIN_LEDGERS_MAX)
+        worst = max(progress.waiting, key=lambda row: (row.stuck, row.bytes is None), default=None)
         bookie["drain"] = {
-            "ledgers": left.ledgers,
-            "stuck": sum(one.stuck for one in left.waiting),
-            "ledger": None if waits is None else waits.ledger,
-            "why": "" if waits is None else waits.why,
+            "ledgers": progress.ledgers,
+            "stuck": sum(row.stuck for row in progress.waiting),
+            "ledger": None if worst is None else worst.ledger,
+            "why": "" if worst is None else worst.why,
         }
 
 
-async def rot_of(metadata: Metadata, bookie_id: str) -> dict[str, int] | None:
+async def corruption_of(metadata: Metadata, bookie_id: str) -> dict[str, int] | None:
     """What rotted on a bookie, by its own last words; None while it is down."""
-    found = await metadata.get(keys.bookie_key(bookie_id))
-    return None if found is None else _rot(BookieRegistration.decode(found.key, found.value))
+    item = await metadata.get(keys.bookie_key(bookie_id))
+    return None if item is None else _corruption(BookieRegistration.decode(item.key, item.value))
 
 
 async def _count(metadata: Metadata, prefix: bytes) -> int:
@@ -177,79 +186,83 @@ async def _count(metadata: Metadata, prefix: bytes) -> int:
     return count
 
 
-class Seldom:
-    """What a status reads and who looks each second need not read each time; see `SELDOM_S`."""
+class StatusCache:
+    """What a status reads and who looks each second need not read each time; see `CACHE_S`."""
 
     def __init__(self) -> None:
-        self._damaged: list[dict[str, str]] = []
-        self._logs = 0
-        self._again_at = -float("inf")
+        self._damaged_records: list[dict[str, str]] = []
+        self._log_count = 0
+        self._refresh_at = -float("inf")
 
     async def read(self, metadata: Metadata) -> tuple[list[dict[str, str]], int]:
         """The damaged records, and how many logs there are."""
-        begun = trio.current_time()
-        if begun >= self._again_at:
-            self._damaged = [
-                {"key": one.key, "why": one.why} for one in await damaged_records(metadata)
+        started_at = trio.current_time()
+        if started_at >= self._refresh_at:
+            self._damaged_records = [
+                {"key": record.key, "why": record.why} for record in await damaged_records(metadata)
             ]
-            self._logs = await _count(metadata, NAME_PREFIX)
-            took_s = trio.current_time() - begun
-            self._again_at = begun + max(SELDOM_S, SELDOM_REST * took_s)
-        return self._damaged, self._logs
+            self._log_count = await _count(metadata, NAME_PREFIX)
+            took_s = trio.current_time() - started_at
+            self._refresh_at = started_at + max(CACHE_S, CACHE_TIME_FACTOR * took_s)
+        return self._damaged_records, self._log_count
 
 
-async def _unanswered(
+async def _check_addresses(
     host: Host,
-    read: Sequence[_Read],
+    bookie_rows: Sequence[_BookieRow],
     proxies: Sequence[ProxyRegistration],
     listener: str,
     deadline: float,
 ) -> list[HealthCondition]:
     """Return a condition for each registered node whose address does not lead to it from here."""
-    found: list[HealthCondition] = []
-    places = trio.CapacityLimiter(DIALED_AT_ONCE)
+    conditions: list[HealthCondition] = []
+    limiter = trio.CapacityLimiter(DIALED_AT_ONCE)
 
-    async def look(one: BookieRegistration | ProxyRegistration, address: Address) -> None:
-        async with places:
+    async def look(node: BookieRegistration | ProxyRegistration, address: Address) -> None:
+        async with limiter:
             try:
-                hello = await who_answers(host, address, dial_s)
+                hello = await identify_node(host, address, dial_s)
             except (NotAllowed, NotAuthenticated, TooBusy):
                 return  # it answers
             except DistributedLogError as error:
-                why = str(error)
+                problem = str(error)
             else:
-                if hello.node_id == one.id:
+                if hello.node_id == node.id:
                     return
-                why = f"{name_of(hello)} answers there"
-        place = format_address(address)
-        if isinstance(one, BookieRegistration):
-            of_bookie = condition(Code.BOOKIE_UNANSWERED, address=place, error=why)
-            found.append(of_bookie.about(bookie=one.id))
+                problem = f"{describe_node(hello)} answers there"
+        shown_address = format_address(address)
+        if isinstance(node, BookieRegistration):
+            bookie_condition = condition(
+                Code.BOOKIE_UNANSWERED, address=shown_address, error=problem
+            )
+            conditions.append(bookie_condition.about(bookie=node.id))
         else:
-            name = f"{one.kind} proxy {one.label or one.id}"
-            found.append(condition(Code.PROXY_UNANSWERED, proxy=name, address=place, error=why))
+            name = f"{node.kind} proxy {node.label or node.id}"
+            conditions.append(
+                condition(Code.PROXY_UNANSWERED, proxy=name, address=shown_address, error=problem)
+            )
 
     nodes: list[BookieRegistration | ProxyRegistration] = [
-        *(one for _, one in read if one is not None),
+        *(one for _, one in bookie_rows if one is not None),
         *proxies,
     ]
-    left_s = min(DIALS_S, max(0.0, deadline - trio.current_time()))
-    dial_s = min(DIAL_S, left_s / 2)  # a silent node is known before the time is over
-    with trio.move_on_after(left_s):
+    remaining_s = min(DIALS_S, max(0.0, deadline - trio.current_time()))
+    dial_s = min(DIAL_S, remaining_s / 2)  # a silent node is known before the time is over
+    with trio.move_on_after(remaining_s):
         async with trio.open_nursery() as nursery:
             for one in nodes:
                 address = one.address(listener)
                 if address is not None:
                     nursery.start_soon(look, one, address)
-    return sorted(found, key=lambda one: (one.code, one.bookie, one.text("proxy")))
+    return sorted(conditions, key=lambda one: (one.code, one.bookie, one.text("proxy")))
 
 
 async def _proxies(metadata: Metadata) -> list[ProxyRegistration]:
-    found = []
+    registrations = []
     async for item in Scan(metadata, PROXY_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
-            found.append(ProxyRegistration.decode(item.key, item.value))
-    return found
+            registrations.append(ProxyRegistration.decode(item.key, item.value))
+    return registrations
 
 
 def _no_quorum(members: Sequence[MemberStatus]) -> HealthCondition:
@@ -259,17 +272,17 @@ def _no_quorum(members: Sequence[MemberStatus]) -> HealthCondition:
 
 async def _under_replicated(metadata: Metadata) -> list[dict[str, Any]]:
     """Return the notes of ledgers that lack copies."""
-    found = []
-    async for item in Scan(metadata, keys.UNDER_PREFIX):
+    records = []
+    async for item in Scan(metadata, keys.MISSING_RANGES_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
-            found.append(_note(item))
-    return found
+            records.append(_missing_record_row(item))
+    return records
 
 
 async def status(
     metadata: MetadataClient,
     timeout_s: float,
-    seldom: Seldom | None = None,
+    cache: StatusCache | None = None,
     host: Host | None = None,
 ) -> dict[str, Any]:
     """Return the keys of `dlog status`, also with nodes down, and also without a quorum.
@@ -279,41 +292,45 @@ async def status(
     """
     deadline = trio.current_time() + timeout_s
     members = await metadata.status()
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "healthy": False,
         "health": "",
         "conditions": [],
         "reasons": [],
-        "metadata": [_member(member) for member in members],
+        "metadata": [_member_row(member) for member in members],
         "bookies": [],
         "logs": None,
         "under_replicated": [],
         "damaged_records": [],
     }
     conditions = conditions_of_members(members)
-    of_cluster: list[HealthCondition] = []
+    cluster_conditions: list[HealthCondition] = []
     error: DistributedLogError | None = None
-    led = any(member.alive and member.role == MemberRole.LEADER for member in members)
+    has_leader = any(member.alive and member.role == MemberRole.LEADER for member in members)
     # Half of the time: a status without a quorum is an answer too.
-    with trio.move_on_after(timeout_s / 2 if led else min(timeout_s / 2, LEADERLESS_S)) as scope:
+    with trio.move_on_after(
+        timeout_s / 2 if has_leader else min(timeout_s / 2, LEADERLESS_S)
+    ) as scope:
         try:
-            read = await _read_bookies(metadata, metadata.listener)
-            found["bookies"] = [row for row, _ in read]
-            await _see_drains(metadata, found["bookies"])
-            found["under_replicated"] = await _under_replicated(metadata)
-            found["damaged_records"], logs = await (seldom or Seldom()).read(metadata)
-            if held := await why_held(metadata):
-                of_cluster.append(condition(Code.DELETIONS_HELD, cause=held))
-            thin = await _thin_ledgers(metadata, found)
-            if thin:
-                of_cluster.append(condition(Code.ONE_COPY_LEFT, ledgers=len(thin), ledger=thin[0]))
-            where: PlacementStatus | None = None
+            bookie_rows = await _read_bookies(metadata, metadata.listener)
+            result["bookies"] = [row for row, _ in bookie_rows]
+            await _add_drains(metadata, result["bookies"])
+            result["under_replicated"] = await _under_replicated(metadata)
+            result["damaged_records"], logs = await (cache or StatusCache()).read(metadata)
+            if reason := await hold_reason(metadata):
+                cluster_conditions.append(condition(Code.DELETIONS_HELD, cause=reason))
+            thin_ledgers = await _thin_ledgers(metadata, result)
+            if thin_ledgers:
+                cluster_conditions.append(
+                    condition(Code.ONE_COPY_LEFT, ledgers=len(thin_ledgers), ledger=thin_ledgers[0])
+                )
+            placement: PlacementStatus | None = None
             with suppress(CorruptData, UnsupportedFormat):  # of the policy: a damaged record
-                where = await placement_status(metadata)
-                of_cluster += await copies_together(metadata, where)
-            of_cluster += conditions_of_bookies(read, where, found)
+                placement = await placement_status(metadata)
+                cluster_conditions += await placement_conditions(metadata, placement)
+            cluster_conditions += conditions_of_bookies(bookie_rows, placement, result)
             proxies = [] if host is None else await _proxies(metadata)
-            found["logs"] = logs
+            result["logs"] = logs
         except (NotAllowed, NotAuthenticated):
             raise  # that one may not see it says nothing of how the cluster is
         except DistributedLogError as caught:
@@ -321,32 +338,36 @@ async def status(
     if error is not None or scope.cancelled_caught:
         conditions.append(_no_quorum(members))
     else:
-        conditions += of_cluster
+        conditions += cluster_conditions
         if host is not None:  # not in the scope above: a silent node is no lost quorum
-            conditions += await _unanswered(host, read, proxies, metadata.listener, deadline)
-    labels = {row["id"]: row["label"] for row in found["bookies"]}
-    return {**found, **_verdict(conditions, labels)}
+            conditions += await _check_addresses(
+                host, bookie_rows, proxies, metadata.listener, deadline
+            )
+    labels = {row["id"]: row["label"] for row in result["bookies"]}
+    return {**result, **_health_rows(conditions, labels)}
 
 
 def unknown(error: str) -> dict[str, Any]:
     """Return what `status` gives if no metadata node answers. ``error``: why, for people."""
     empty = ("metadata", "bookies", "under_replicated", "damaged_records")
     return {
-        **_verdict([condition(Code.NO_METADATA_ANSWER, error=error)], {}),
+        **_health_rows([condition(Code.NO_METADATA_ANSWER, error=error)], {}),
         "logs": None,
         **{key: list[Any]() for key in empty},
     }
 
 
-def _verdict(conditions: Sequence[HealthCondition], labels: Mapping[str, str]) -> dict[str, Any]:
-    ordered, worst = worst_first(conditions), worst_of(conditions)
+def _health_rows(
+    conditions: Sequence[HealthCondition], labels: Mapping[str, str]
+) -> dict[str, Any]:
+    ordered, worst_severity = worst_first(conditions), worst_of(conditions)
 
     def named(bookie: str) -> str:
         return f"{labels[bookie]} ({bookie})" if bookie in labels else bookie
 
     return {
-        "healthy": worst is Severity.INFO,
-        "health": worst.health,
+        "healthy": worst_severity is Severity.INFO,
+        "health": worst_severity.health,
         "conditions": as_json(ordered, named),
         "reasons": texts_of(ordered, named),
     }
@@ -354,39 +375,41 @@ def _verdict(conditions: Sequence[HealthCondition], labels: Mapping[str, str]) -
 
 def conditions_of_members(members: Sequence[MemberStatus]) -> list[HealthCondition]:
     """Return the conditions of the metadata nodes, found here or reported by them."""
-    found: list[HealthCondition] = []
-    lost = majority_lost(members)
-    if lost is not None:
-        found.append(lost)
-    replaceable = int(lost is None)
-    forming = bool(members) and all(
-        one.role == MemberRole.EMPTY or not one.alive for one in members
+    conditions: list[HealthCondition] = []
+    lost_majority = majority_lost(members)
+    if lost_majority is not None:
+        conditions.append(lost_majority)
+    replaceable = int(lost_majority is None)
+    is_forming = bool(members) and all(
+        voter.role == MemberRole.EMPTY or not voter.alive for voter in members
     )
-    if forming and any(one.role == MemberRole.EMPTY for one in members):
-        found.append(condition(Code.NO_CLUSTER_FORMED))
+    if is_forming and any(voter.role == MemberRole.EMPTY for voter in members):
+        conditions.append(condition(Code.NO_CLUSTER_FORMED))
     for member in members:
-        of_member: HealthCondition | None = None
+        own_condition: HealthCondition | None = None
         if not member.alive:
-            of_member = condition(
+            own_condition = condition(
                 Code.METADATA_NODE_DOWN, address=member.address, error=member.role_detail
             )
-        elif member.role == MemberRole.EMPTY and not forming:
-            of_member = condition(
+        elif member.role == MemberRole.EMPTY and not is_forming:
+            own_condition = condition(
                 Code.METADATA_NODE_EMPTY, address=member.address, replaceable=replaceable
             )
         elif member.role == MemberRole.DAMAGED:
-            of_member = condition(
+            own_condition = condition(
                 Code.METADATA_NODE_DAMAGED, error=member.role_detail, replaceable=replaceable
             )
         elif member.role == MemberRole.LEARNER:
-            of_member = condition(Code.METADATA_NODE_LEARNER)
-        reported = (() if of_member is None else (of_member,)) + member.conditions
-        found += [one.about(node=member.name) for one in reported]
-    return found
+            own_condition = condition(Code.METADATA_NODE_LEARNER)
+        reported = (() if own_condition is None else (own_condition,)) + member.conditions
+        conditions += [voter.about(node=member.name) for voter in reported]
+    return conditions
 
 
 def conditions_of_bookies(
-    read: Sequence[_Read], where: PlacementStatus | None, found: dict[str, Any]
+    bookie_rows: Sequence[_BookieRow],
+    placement: PlacementStatus | None,
+    status_values: dict[str, Any],
 ) -> list[HealthCondition]:
     """Return the conditions of bookies and their ledgers.
 
@@ -395,36 +418,41 @@ def conditions_of_bookies(
         where: The placement policy, None if its record cannot be read.
         found: The status, with ``bookies``, ``under_replicated`` and ``damaged_records``.
     """
-    candidates = _candidates(read)
-    writable = sum(not one.down for one in candidates)
-    conditions = _conditions_of_placement(candidates, where)
-    running = [row for row, _ in read if row["running"]]
-    repairs = any(row["repairs"] for row in running)
-    if running and not repairs:
+    candidates = _candidates(bookie_rows)
+    writable = sum(not candidate.is_unavailable for candidate in candidates)
+    conditions = _conditions_of_placement(candidates, placement)
+    running = [row for row, _ in bookie_rows if row["running"]]
+    is_repair_running = any(row["repairs"] for row in running)
+    if running and not is_repair_running:
         conditions.append(condition(Code.NO_REPAIR))
-    away = len(read) - len(running)
-    why_not = _why_not_repaired(away, len(read), writable, repairs=repairs)
-    spare = failures_left(DEFAULT_QUORUMS, candidates)
-    for row, one in read:
-        of_bookie = _condition_of(row, why_not, spare, enough=writable >= _enough())
-        if of_bookie is not None:
-            conditions.append(of_bookie.about(bookie=row["id"]))
-        if one is not None:
+    away_count = len(bookie_rows) - len(running)
+    no_repair_reason = _no_repair_reason(
+        away_count, len(bookie_rows), writable, is_repair_running=is_repair_running
+    )
+    spare_bookies = failures_tolerated(DEFAULT_QUORUMS, candidates)
+    for row, candidate in bookie_rows:
+        own_condition = _bookie_condition(
+            row, no_repair_reason, spare_bookies, has_enough_writable=writable >= _writable_needed()
+        )
+        if own_condition is not None:
+            conditions.append(own_condition.about(bookie=row["id"]))
+        if candidate is not None:
             conditions += [
-                reported.about(bookie=row["id"]) for reported in _reported(row, one.conditions)
+                reported.about(bookie=row["id"])
+                for reported in _reported_conditions(row, candidate.conditions)
             ]
-    if noted := found["under_replicated"]:
-        ids = {row["id"] for row in running}
-        named = {hole["bookie"] for note in noted for hole in note["holes"]}
-        heals = repairs and (named <= ids or not why_not)
+    if under_replicated := status_values["under_replicated"]:
+        running_ids = {row["id"] for row in running}
+        lacking_bookies = {hole["bookie"] for note in under_replicated for hole in note["holes"]}
+        is_healing = is_repair_running and (lacking_bookies <= running_ids or not no_repair_reason)
         conditions.append(
             condition(
                 Code.UNDER_REPLICATED,
-                Severity.HEALING if heals else Severity.DEGRADED,
-                ledgers=len(noted),
+                Severity.HEALING if is_healing else Severity.DEGRADED,
+                ledgers=len(under_replicated),
             )
         )
-    if damaged := found["damaged_records"]:
+    if damaged := status_values["damaged_records"]:
         conditions.append(
             condition(Code.DAMAGED_RECORDS, records=len(damaged), key=damaged[0]["key"])
         )
@@ -432,17 +460,17 @@ def conditions_of_bookies(
 
 
 def _conditions_of_placement(
-    candidates: Sequence[Candidate], where: PlacementStatus | None
+    candidates: Sequence[Candidate], placement: PlacementStatus | None
 ) -> list[HealthCondition]:
     """Return a condition if no log can be created, or none after the loss of one more domain."""
-    at_limit = None if where is None else where.condition()
-    policy = None if where is None else where.policy
+    at_limit = None if placement is None else placement.condition()
+    policy = None if placement is None else placement.policy
     if can_place(DEFAULT_QUORUMS, candidates, policy):
         return [] if at_limit is None else [at_limit]
-    preferred = None if policy is None else policy.preferred()
+    preferred = None if policy is None else policy.as_preference()
     if at_limit is not None and can_place(DEFAULT_QUORUMS, candidates, preferred):
         return [at_limit.with_severity(Severity.DOWN)]
-    writable = sum(not one.down for one in candidates)
+    writable = sum(not candidate.is_unavailable for candidate in candidates)
     return [
         condition(
             Code.NO_NEW_LEDGERS, writable=writable, bookies=len(candidates), **_default_quorums()
@@ -458,49 +486,58 @@ def _default_quorums() -> dict[str, int]:
     }
 
 
-def _enough() -> int:
+def _writable_needed() -> int:
     return DEFAULT_QUORUMS.ensemble_size
 
 
-def _why_not_repaired(away: int, known: int, writable: int, *, repairs: bool) -> str:
+def _no_repair_reason(
+    away_count: int, bookie_count: int, writable_count: int, *, is_repair_running: bool
+) -> str:
     """Return why the copies of a dead bookie are not made elsewhere, for people, or ""."""
-    if not repairs:
+    if not is_repair_running:
         return "no bookie runs repair"
-    if most_are_away(away, known):
+    if is_majority_away(away_count, bookie_count):
         return "more than half of the bookies are down"
-    if writable < _enough():
+    if writable_count < _writable_needed():
         return "no other bookie can take its place"
     return ""
 
 
-def _condition_of(
-    row: dict[str, Any], why_not: str, spare: int, *, enough: bool
+def _bookie_condition(
+    row: dict[str, Any], no_repair_reason: str, spare: int, *, has_enough_writable: bool
 ) -> HealthCondition | None:
     """Return the condition of a bookie as a whole."""
     if row["to_leave"]:
-        return _drain(row)
+        return _drain_condition(row)
     if row["state"] == "read-only":
         return condition(Code.BOOKIE_READ_ONLY)
     if row["running"]:
         return None
-    missing = row["ledgers_missing"]
-    if not missing and enough:
+    missing_ledgers = row["ledgers_missing"]
+    if not missing_ledgers and has_enough_writable:
         return condition(Code.BOOKIE_DOWN_UNUSED)
-    if not why_not:
-        return condition(Code.BOOKIE_DOWN, ledgers=missing)
-    return condition(Code.BOOKIE_DOWN_NO_REPLACEMENT, ledgers=missing, spare=spare, cause=why_not)
+    if not no_repair_reason:
+        return condition(Code.BOOKIE_DOWN, ledgers=missing_ledgers)
+    return condition(
+        Code.BOOKIE_DOWN_NO_REPLACEMENT,
+        ledgers=missing_ledgers,
+        spare=spare,
+        cause=no_repair_reason,
+    )
 
 
-def _reported(row: dict[str, Any], conditions: Sequence[HealthCondition]) -> list[HealthCondition]:
+def _reported_conditions(
+    row: dict[str, Any], conditions: Sequence[HealthCondition]
+) -> list[HealthCondition]:
     """Return a bookie's own conditions. Those of a drained bookie are harmless."""
     if not row["to_leave"]:
         return list(conditions)
-    rest = [one for one in conditions if one.code != Code.READ_ONLY_REQUESTED]
-    drained = row["drain"] is not None and not row["drain"]["ledgers"]
-    return [one.with_severity(Severity.INFO) for one in rest] if drained else rest
+    remaining = [one for one in conditions if one.code != Code.READ_ONLY_REQUESTED]
+    is_drained = row["drain"] is not None and not row["drain"]["ledgers"]
+    return [one.with_severity(Severity.INFO) for one in remaining] if is_drained else remaining
 
 
-def _drain(row: dict[str, Any]) -> HealthCondition:
+def _drain_condition(row: dict[str, Any]) -> HealthCondition:
     """Return the progress of a bookie that is being decommissioned."""
     drain, running = row["drain"], int(row["running"])
     if drain is None:
@@ -519,30 +556,32 @@ def _drain(row: dict[str, Any]) -> HealthCondition:
     )
 
 
-async def _thin_ledgers(metadata: Metadata, found: dict[str, Any]) -> list[int]:
+async def _thin_ledgers(metadata: Metadata, status_values: dict[str, Any]) -> list[int]:
     """Ledgers of which some entry has at most one copy that can be reached, by records and notes.
 
-    Looked at where two bookies of a ledger are down or miss entries; the first `THIN_MAX` of them.
+    Looked at where two bookies of a ledger are down or miss entries; the first `CHECKED_LEDGERS_MAX` of them.
     """
-    bad: dict[int, set[str]] = {}
-    for note in found["under_replicated"]:
-        for hole in note["holes"]:
-            bad.setdefault(note["ledger"], set()).add(hole["bookie"])
-    for bookie in found["bookies"]:
+    bad_bookies: dict[int, set[str]] = {}
+    for recorded in status_values["under_replicated"]:
+        for missing_range in recorded["holes"]:
+            bad_bookies.setdefault(recorded["ledger"], set()).add(missing_range["bookie"])
+    for bookie in status_values["bookies"]:
         if bookie["ledgers_missing"]:
-            async for item in Scan(metadata, keys.on_prefix(bookie["id"])):
+            async for item in Scan(metadata, keys.bookie_ledgers_prefix(bookie["id"])):
                 with suppress(CorruptData):
-                    bad.setdefault(keys.ledger_id_of(item.key), set()).add(bookie["id"])
-    suspects = [ledger for ledger, missing in sorted(bad.items()) if len(missing) > 1]
+                    bad_bookies.setdefault(keys.ledger_id_of(item.key), set()).add(bookie["id"])
+    suspect_ledgers = [
+        ledger for ledger, missing in sorted(bad_bookies.items()) if len(missing) > 1
+    ]
     thin: list[int] = []
-    for ledger_id in suspects[:THIN_MAX]:
+    for ledger_id in suspect_ledgers[:CHECKED_LEDGERS_MAX]:
         record = await metadata.get(keys.ledger_key(ledger_id))
         if record is None:
             continue
         with suppress(CorruptData, UnsupportedFormat):
             ledger = LedgerMetadata.decode(record.key, record.value)
             copies = min(
-                ledger.striping.write_quorum - len(bad[ledger_id] & set(fragment.bookies))
+                ledger.striping.write_quorum - len(bad_bookies[ledger_id] & set(fragment.bookies))
                 for fragment in ledger.ensembles
             )
             if copies <= 1 and ledger.last_entry != NO_ENTRY:
@@ -556,21 +595,24 @@ def majority_lost(members: Sequence[MemberStatus]) -> HealthCondition | None:
     Adding a node is a change of the quorum, which a majority of its voters must store.
     """
     voters = [member for member in members if member.is_voter]
-    lost = [member.name for member in voters if member.lost_data]
-    formed = any(member.role != MemberRole.EMPTY for member in voters)
-    if len(voters) - len(lost) > len(voters) // 2 or not formed:
+    lost_names = [member.name for member in voters if member.lost_data]
+    is_formed = any(member.role != MemberRole.EMPTY for member in voters)
+    if len(voters) - len(lost_names) > len(voters) // 2 or not is_formed:
         return None
     return condition(
-        Code.METADATA_MAJORITY_LOST, lost=len(lost), voters=len(voters), names=", ".join(lost)
+        Code.METADATA_MAJORITY_LOST,
+        lost=len(lost_names),
+        voters=len(voters),
+        names=", ".join(lost_names),
     )
 
 
-def _address(one: BookieRegistration, listener: str) -> str | None:
-    place = one.address(listener)
-    return None if place is None else format_address(place)
+def _address(registration: BookieRegistration, listener: str) -> str | None:
+    bookie_address = registration.address(listener)
+    return None if bookie_address is None else format_address(bookie_address)
 
 
-def _member(member: MemberStatus) -> dict[str, Any]:
+def _member_row(member: MemberStatus) -> dict[str, Any]:
     return {
         "name": member.name,
         "address": member.address,
@@ -582,9 +624,12 @@ def _member(member: MemberStatus) -> dict[str, Any]:
     }
 
 
-def _note(item: KeyValue) -> dict[str, Any]:
-    found = holes.decode(item.value)
+def _missing_record_row(item: KeyValue) -> dict[str, Any]:
+    missing_ranges = holes.decode_missing_ranges(item.value)
     return {
         "ledger": keys.ledger_id_of(item.key),
-        "holes": [{"bookie": hole.bookie, "first": hole.first, "to": hole.to} for hole in found],
+        "holes": [
+            {"bookie": missing.bookie, "first": missing.first, "to": missing.end}
+            for missing in missing_ranges
+        ],
     }

@@ -1,8 +1,8 @@
 """Which records of the metadata store cannot be read: found by reading them, for `dlog status`.
 
 A record that cannot be read is passed over by whoever lists its kind, so that one key stops nobody; here is
-where it is seen again. `RECORDS` is also what the fuzz of the decoders goes by: each takes key and value, and
-raises `CorruptData` or `UnsupportedFormat`, nothing else.
+where it is seen again. `ALL_RECORDS` is also what the fuzz of the decoders goes by: each takes key and value,
+and raises `CorruptData` or `UnsupportedFormat`, nothing else.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,12 +19,12 @@ from ...log.model import deleted_log as tombstone
 from ...log.model.lock_record import LockRecord
 from ...log.model.log_keys import (
     PURGE_PREFIX,
-    RETIRED_PREFIX,
-    UNLINKED_PREFIX,
+    REPLACED_PREFIX,
+    STAGED_PREFIX,
     decode_log_id,
-    ids_of_retired,
-    ids_of_unlinked,
-    log_id_of,
+    parse_purge_key,
+    parse_replaced_key,
+    parse_staged_key,
 )
 from ...log.model.log_state import LogState
 from ...log.model.segment_expiry import CLOCK_KEY, Stamps, decode_clock
@@ -42,7 +42,7 @@ from ..coordination.gc_hold import HOLD, RESTORES, decode_hold, decode_restores
 from ..coordination.journal_sync_point import JournalSyncPoint
 from ..repair.pull_replication import ReplicaMove
 
-SEEN_PREFIX = keys.seen_key("")
+SEEN_PREFIX = keys.sync_point_key("")
 DAMAGED_MAX = 100
 """Named at most; the rest would say the same."""
 
@@ -57,32 +57,32 @@ class DamagedRecord:
     why: str
 
 
-def _name(key: bytes, value: bytes) -> object:
+def _decode_name(key: bytes, value: bytes) -> object:
     try:
         key.decode()
     except UnicodeDecodeError:
-        raise CorruptData(f"{keys.shown(key)} is no key of a log's name") from None
+        raise CorruptData(f"{keys.printable_key(key)} is no key of a log's name") from None
     return decode_log_id(value)
 
 
-def _settings(value: bytes) -> object:
+def _decode_settings(value: bytes) -> object:
     """Settings, in which no number is replaced: an operator has to see that."""
-    found = StoredSettings.decode(value)
-    if found.out_of_range:
-        raise CorruptData("; ".join(found.out_of_range))
-    return found
+    settings = StoredSettings.decode(value)
+    if settings.out_of_range:
+        raise CorruptData("; ".join(settings.out_of_range))
+    return settings
 
 
-def _log(key: bytes, value: bytes) -> object:
+def _decode_log_record(key: bytes, value: bytes) -> object:
     """A record below ``log/``."""
     parts = key.split(b"/")
-    form = _OF_A_LOG.get(parts[2]) if len(parts) > 2 else None
-    if form is None:
-        raise CorruptData(f"{keys.shown(key)} is no key of a log")
-    return form(value)
+    decode_record = _LOG_RECORD_DECODERS.get(parts[2]) if len(parts) > 2 else None
+    if decode_record is None:
+        raise CorruptData(f"{keys.printable_key(key)} is no key of a log")
+    return decode_record(value)
 
 
-_OF_A_LOG: Mapping[bytes, Callable[[bytes], object]] = {
+_LOG_RECORD_DECODERS: Mapping[bytes, Callable[[bytes], object]] = {
     b"state": LogState.decode,
     b"segment": SegmentRecord.decode,
     b"lock": LockRecord.decode,
@@ -94,12 +94,15 @@ _OF_A_LOG: Mapping[bytes, Callable[[bytes], object]] = {
     b"stamps": Stamps.decode,
 }
 
-FEW: Mapping[bytes, Decode] = {
+FEW_RECORDS: Mapping[bytes, Decode] = {
     keys.BOOKIE_PREFIX: BookieRegistration.decode,
     keys.COOKIE_PREFIX: decode_cookie,
     keys.LEAVING_PREFIX: lambda key, _: keys.bookie_id_of(key),
     keys.SCRUB_PREFIX: lambda key, _: keys.bookie_id_of(key),
-    keys.UNDER_PREFIX: lambda key, value: (keys.ledger_id_of(key), holes.decode(value)),
+    keys.MISSING_RANGES_PREFIX: lambda key, value: (
+        keys.ledger_id_of(key),
+        holes.decode_missing_ranges(value),
+    ),
     keys.DELETE_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
     keys.MOVE_PREFIX: lambda key, value: (
         keys.ledger_id_of(key),
@@ -108,11 +111,11 @@ FEW: Mapping[bytes, Decode] = {
     ),
     SEEN_PREFIX: JournalSyncPoint.decode,
     keys.PLACEMENT: lambda _, value: PlacementPolicy.decode(value),
-    keys.NEXT_LEDGER: lambda _, value: ids.next_of(value),
-    UNLINKED_PREFIX: lambda key, value: (ids_of_unlinked(key), StagedLedger.decode(value)),
-    RETIRED_PREFIX: lambda key, _: ids_of_retired(key),
-    PURGE_PREFIX: lambda key, _: log_id_of(key),
-    BIND_PREFIX: lambda _, value: _settings(value),
+    keys.NEXT_LEDGER: lambda _, value: ids.decode_next_ledger(value),
+    STAGED_PREFIX: lambda key, value: (parse_staged_key(key), StagedLedger.decode(value)),
+    REPLACED_PREFIX: lambda key, _: parse_replaced_key(key),
+    PURGE_PREFIX: lambda key, _: parse_purge_key(key),
+    BIND_PREFIX: lambda _, value: _decode_settings(value),
     CLOCK_KEY: lambda _, value: decode_clock(value),
     RESTORES: lambda _, value: decode_restores(value),
     HOLD: lambda _, value: decode_hold(value),
@@ -120,31 +123,31 @@ FEW: Mapping[bytes, Decode] = {
 }
 """What there is little of: read at each status."""
 
-MANY: Mapping[bytes, Decode] = {
+MANY_RECORDS: Mapping[bytes, Decode] = {
     keys.LEDGER_PREFIX: LedgerMetadata.decode,
     keys.ON_PREFIX: lambda key, _: (keys.ledger_id_of(key), keys.bookie_id_of(key)),
-    b"name/": _name,
+    b"name/": _decode_name,
     CONF_PREFIX: lambda key, value: (
         decode_log_id(key.removeprefix(CONF_PREFIX)),
-        _settings(value),
+        _decode_settings(value),
     ),
-    b"log/": _log,
-    tombstone.GONE_PREFIX: lambda _, value: tombstone.decode(value),
+    b"log/": _decode_log_record,
+    tombstone.DELETED_PREFIX: lambda _, value: tombstone.decode_deleted_logs(value),
 }
 """What grows with the logs."""
 
-RECORDS: Mapping[bytes, Decode] = {**FEW, **MANY}
+ALL_RECORDS: Mapping[bytes, Decode] = {**FEW_RECORDS, **MANY_RECORDS}
 
 
-async def damaged_records(metadata: Metadata, *, thorough: bool = False) -> list[DamagedRecord]:
+async def damaged_records(metadata: Metadata, *, include_many: bool = False) -> list[DamagedRecord]:
     """The records that cannot be read, `DAMAGED_MAX` at most; those of ledgers and logs if ``thorough``."""
-    found: list[DamagedRecord] = []
-    for prefix, decode in (RECORDS if thorough else FEW).items():
+    damaged: list[DamagedRecord] = []
+    for prefix, decode in (ALL_RECORDS if include_many else FEW_RECORDS).items():
         async for item in Scan(metadata, prefix):
             try:
                 decode(item.key, item.value)
             except DistributedLogError as error:
-                found.append(DamagedRecord(keys.shown(item.key), str(error)))
-                if len(found) == DAMAGED_MAX:
-                    return found
-    return found
+                damaged.append(DamagedRecord(keys.printable_key(item.key), str(error)))
+                if len(damaged) == DAMAGED_MAX:
+                    return damaged
+    return damaged

@@ -9,99 +9,119 @@ from ...ledger.declarations.options import LedgerOptions
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model.ledger_metadata import LedgerMetadata
 from ...log.declarations.options import LogOptions
-from ...log.log import SEGMENTS_SHOWN, LogDescription
+from ...log.log import DESCRIBED_SEGMENTS_MAX, LogDescription
 from ...log.model.segment_record import SegmentRecord
 from ...log.model.stored_settings import (
-    KNOWN,
     QUORUMS,
+    STORED_OPTIONS,
     MergingOptions,
     RetentionOptions,
     StoredSettings,
 )
 from ...proxy.client.proxied_namespace import ProxiedLog, ProxiedNamespace
-from ...runtime.declarations.options import names
+from ...runtime.declarations.options import option_names
 
 
-async def describe(logs: Any, name: str, *, segments_max: int = SEGMENTS_SHOWN) -> dict[str, Any]:
+async def describe(
+    logs: Any, name: str, *, segments_max: int = DESCRIBED_SEGMENTS_MAX
+) -> dict[str, Any]:
     """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`.
 
     Of its segments the newest ``segments_max``.
     """
     log = logs.open_log(name)
-    found: LogDescription = await log.describe(segments_max=segments_max)
-    records, end = await _readable(log, found)
+    description: LogDescription = await log.describe(segments_max=segments_max)
+    records, end = await _count_records(log, description)
     # What comes after the closed ones is in the first one in progress: the next is made ready ahead, empty,
     # and nobody reads it before this one is closed.
-    open_records = end - found.state.next_sequence_id
-    segments = [await _segment(logs, segment, found) for segment in found.segments]
+    open_records = end - description.state.next_sequence_id
+    segments = [await _segment_row(logs, segment, description) for segment in description.segments]
     for segment in segments:
         if segment["state"] == "in progress" and open_records > 0:
             segment["records"] = open_records
-            segment["last_dlsn"] = str(found.last_dlsn)
+            segment["last_dlsn"] = str(description.last_dlsn)
             break
-    truncated = found.state.truncated_sequence_id
-    truncated_bytes = await _truncated_bytes(log, found)
+    truncated = description.state.truncated_sequence_id
+    truncated_bytes = await _truncated_bytes(log, description)
     return {
         "name": name,
-        "first_dlsn": None if found.first_dlsn is None else str(found.first_dlsn),
-        "last_dlsn": None if found.last_dlsn is None else str(found.last_dlsn),
+        "first_dlsn": None if description.first_dlsn is None else str(description.first_dlsn),
+        "last_dlsn": None if description.last_dlsn is None else str(description.last_dlsn),
         "records": records,
-        "bytes": found.size_bytes - truncated_bytes,
+        "bytes": description.size_bytes - truncated_bytes,
         "truncated_bytes": truncated_bytes,
-        "clock_behind_s": max(0, found.state.time_ms - logs.wall_ms()) // 1000,
-        "truncated_to": str(found.state.truncated_to) if truncated else None,
-        "txid_policy": found.txid_policy,
-        "sealed": found.state.sealed,
-        "owner": found.owner or None,
-        "segments_left_out": max(0, found.segments[0].segment - found.state.first_segment)
-        if found.segments
+        "clock_behind_s": max(0, description.state.time_ms - logs.wall_ms()) // 1000,
+        "truncated_to": str(description.state.truncated_to) if truncated else None,
+        "txid_policy": description.txid_policy,
+        "sealed": description.state.sealed,
+        "owner": description.owner or None,
+        "segments_left_out": max(
+            0, description.segments[0].segment - description.state.first_segment
+        )
+        if description.segments
         else 0,
         "segments": segments,
     }
 
 
-async def _readable(log: Any, found: LogDescription) -> tuple[int, int]:
+async def _count_records(log: Any, description: LogDescription) -> tuple[int, int]:
     """How many records can be read, and how many the log ever had."""
     if isinstance(log, ProxiedLog):
-        records = 0 if found.last_dlsn is None else await log.count()
-        return records, found.state.truncated_sequence_id + records
-    readable = await log.snapshot(limit=1)
-    return readable.records, readable.end_sequence_id
+        records = 0 if description.last_dlsn is None else await log.count()
+        return records, description.state.truncated_sequence_id + records
+    snapshot = await log.snapshot(limit=1)
+    return snapshot.records, snapshot.end_sequence_id
 
 
-async def _truncated_bytes(log: Any, found: LogDescription) -> int:
+async def _truncated_bytes(log: Any, description: LogDescription) -> int:
     """Of whole segments before the truncation point that are not removed yet."""
-    point = found.state.truncated_to.segment
-    if point <= found.state.first_segment:
+    truncated_to_segment = description.state.truncated_to.segment
+    if truncated_to_segment <= description.state.first_segment:
         return 0
     if isinstance(log, ProxiedLog):
-        return sum(one.size_bytes for one in found.segments if one.segment < point)
-    oldest, left = await log.segments(limit=1), await log.segments(first=point, limit=1)
-    if not left:
-        return found.size_bytes
-    if oldest and min(oldest[0].bytes_before, left[0].bytes_before) >= 0:
-        return int(left[0].bytes_before - oldest[0].bytes_before)
-    return sum(one.size_bytes for one in found.segments if one.segment < point)
+        return sum(
+            segment.size_bytes
+            for segment in description.segments
+            if segment.segment < truncated_to_segment
+        )
+    oldest, first_kept = (
+        await log.segments(limit=1),
+        await log.segments(first=truncated_to_segment, limit=1),
+    )
+    if not first_kept:
+        return description.size_bytes
+    if oldest and min(oldest[0].bytes_before, first_kept[0].bytes_before) >= 0:
+        return int(first_kept[0].bytes_before - oldest[0].bytes_before)
+    return sum(
+        segment.size_bytes
+        for segment in description.segments
+        if segment.segment < truncated_to_segment
+    )
 
 
-async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> dict[str, Any]:
+async def _segment_row(
+    logs: Any, segment: SegmentRecord, description: LogDescription
+) -> dict[str, Any]:
     ensembles: list[Any] = []
     state: str | None = "missing"
-    stored = None
+    item = None
     if isinstance(logs, ProxiedNamespace):
         state = None  # only who reaches the metadata knows ledgers
     else:
-        stored = await logs.metadata.get(keys.ledger_key(segment.ledger_id))
-    if stored is not None:
-        ledger = LedgerMetadata.decode(stored.key, stored.value)
+        item = await logs.metadata.get(keys.ledger_key(segment.ledger_id))
+    if item is not None:
+        ledger = LedgerMetadata.decode(item.key, item.value)
         state = ledger.state.value
         ensembles = [
             {"first_entry": fragment.first_entry, "bookies": list(fragment.bookies)}
             for fragment in ledger.ensembles
         ]
-    truncated = log.state.truncated_to.segment
-    status = "truncated" if segment.segment < truncated else "readable"
-    if segment.segment == truncated and log.state.truncated_sequence_id > segment.start_sequence_id:
+    truncated_to_segment = description.state.truncated_to.segment
+    status = "truncated" if segment.segment < truncated_to_segment else "readable"
+    if (
+        segment.segment == truncated_to_segment
+        and description.state.truncated_sequence_id > segment.start_sequence_id
+    ):
         status = "partly truncated"
     return {
         "segment": segment.segment,
@@ -120,8 +140,10 @@ async def _segment(logs: Any, segment: SegmentRecord, log: LogDescription) -> di
     }
 
 
-def in_effect(
-    own: StoredSettings, shared: StoredSettings, quorums: tuple[int, int, int] | None
+def effective_options(
+    log_settings: StoredSettings,
+    namespace_settings: StoredSettings,
+    quorums: tuple[int, int, int] | None,
 ) -> dict[str, tuple[Any, str]]:
     """Each option that may be stored: its value for whoever opens the log, and whose it is.
 
@@ -129,13 +151,15 @@ def in_effect(
     ``namespace``, or ``default``, which a program may have otherwise (``config`` of `open_namespace`).
     """
     parts = (LogOptions(), RetentionOptions(), MergingOptions(), LedgerOptions())
-    found = {
+    values = {
         name: (getattr(part, name), "default")
         for part in parts
-        for name in names(type(part))
-        if name in KNOWN
+        for name in option_names(type(part))
+        if name in STORED_OPTIONS
     }
-    told = {} if quorums is None else dict(zip(QUORUMS, quorums, strict=True))
-    found |= {name: (value, "namespace") for name, value in shared.settings.items()}
-    found |= {name: (value, "log") for name, value in {**told, **own.settings}.items()}
-    return found
+    quorum_settings = {} if quorums is None else dict(zip(QUORUMS, quorums, strict=True))
+    values |= {name: (value, "namespace") for name, value in namespace_settings.settings.items()}
+    values |= {
+        name: (value, "log") for name, value in {**quorum_settings, **log_settings.settings}.items()
+    }
+    return values

@@ -16,13 +16,13 @@ from ...runtime.declarations.condition_texts import as_json, texts_of
 from ...runtime.declarations.health_conditions import Code, HealthCondition, condition, either_form
 from ...runtime.interfaces.errors import DistributedLogError, ProtocolError
 from ...runtime.interfaces.host import Address, Host
-from ...runtime.net.address_check import ask_node
+from ...runtime.net.address_check import query_node
 from ...runtime.net.client_link import ClientLink
 from ...runtime.protocol.frames import Op, pack, unpack
 from ...runtime.protocol.handshake import Hello
 from ...runtime.protocol.schema import SchemaError
 
-ASK_S = 2.0
+QUERY_S = 2.0
 """A node that does not answer within this many seconds is not well."""
 
 Answer = TypeVar("Answer")
@@ -51,45 +51,47 @@ class NodeHealth:
         }
 
 
-async def ask_health(host: Host, address: Address, *, timeout_s: float = ASK_S) -> NodeHealth:
+async def query_health(host: Host, address: Address, *, timeout_s: float = QUERY_S) -> NodeHealth:
     """Dial the node, greet it, ask it. Raises nothing that a node can cause.
 
     A full bookie (``read-only``) is well, and so is one that lost data: it serves reads, and reports
     conditions. A metadata node with a damaged log is not.
     """
-    begun = trio.current_time()
+    started_at = trio.current_time()
     try:
-        state, conditions = await ask_node(host, address, _state, timeout_s)
+        state, conditions = await query_node(host, address, _query_state, timeout_s)
     except DistributedLogError as error:
         return NodeHealth(False, f"{type(error).__name__}: {error}")
-    took_ms = (trio.current_time() - begun) * 1e3
-    return NodeHealth(state != MemberRole.DAMAGED, state, took_ms, conditions)
+    answer_ms = (trio.current_time() - started_at) * 1e3
+    return NodeHealth(state != MemberRole.DAMAGED, state, answer_ms, conditions)
 
 
-async def ask_info(
-    host: Host, address: Address, *, timeout_s: float = ASK_S
+async def query_info(
+    host: Host, address: Address, *, timeout_s: float = QUERY_S
 ) -> tuple[Hello, dict[str, Any]]:
     """Who a node says it is, and its counters and gauges by name. Raises `DistributedLogError`."""
 
     async def info(link: ClientLink, timeout_s: float) -> tuple[Hello, dict[str, Any]]:
-        return link.peer, await info_over(link, timeout_s)
+        return link.peer, await query_info_over(link, timeout_s)
 
-    return await ask_node(host, address, info, timeout_s)
+    return await query_node(host, address, info, timeout_s)
 
 
-async def health_of(host: Host, place: list[Address]) -> NodeHealth:
+async def health_at(host: Host, serving_at: list[Address]) -> NodeHealth:
     """What the node at ``place`` (empty: it has not started yet) says of itself over its own protocol."""
-    if not place:
+    if not serving_at:
         return NodeHealth(False, "starting")
-    return await ask_health(host, dialled(place[0]))
+    return await query_health(host, address_to_dial(serving_at[0]))
 
 
-def dialled(listening: Address) -> Address:
+def address_to_dial(listening: Address) -> Address:
     """Where a node that listens there is dialled from its own machine."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening[0], listening[0]), listening[1]
 
 
-async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[HealthCondition, ...]]:
+async def _query_state(
+    link: ClientLink, timeout_s: float
+) -> tuple[str, tuple[HealthCondition, ...]]:
     """Return the state and the conditions. Raises `DistributedLogError`."""
     if link.peer.kind == "metadata":
         reply = await link.request(Op.META_STATUS, pack(["self"]), timeout_s=timeout_s)
@@ -101,7 +103,7 @@ async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[HealthC
             return status.role, status.conditions
         damaged = condition(Code.METADATA_NODE_DAMAGED, error=status.role_detail, replaceable=0)
         return status.role, (damaged.about(node=status.name), *status.conditions)
-    value = await info_over(link, timeout_s)
+    value = await query_info_over(link, timeout_s)
     try:
         conditions = either_form(value.get("conditions"), value.get("reasons"))
     except SchemaError as error:
@@ -109,7 +111,7 @@ async def _state(link: ClientLink, timeout_s: float) -> tuple[str, tuple[HealthC
     return "read-only" if value.get("read_only") else "up", conditions
 
 
-async def info_over(link: ClientLink, timeout_s: float) -> dict[str, Any]:
+async def query_info_over(link: ClientLink, timeout_s: float) -> dict[str, Any]:
     """A node's counters and gauges by name, over a link that is there. Raises `DistributedLogError`.
 
     Numbers that are not finite are left out: no counter and no text of JSON has them.
@@ -118,4 +120,8 @@ async def info_over(link: ClientLink, timeout_s: float) -> dict[str, Any]:
     value = unpack(reply.body, "INFO")
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ProtocolError("INFO: not a map of names")
-    return {name: one for name, one in value.items() if not isinstance(one, float) or isfinite(one)}
+    return {
+        name: number
+        for name, number in value.items()
+        if not isinstance(number, float) or isfinite(number)
+    }

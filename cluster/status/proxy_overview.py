@@ -4,14 +4,14 @@ from typing import Any
 
 import trio
 
-from ...log.model.lock_record import holder_of
+from ...log.model.lock_record import lock_holder
 from ...log.model.log_keys import decode_log_id, name_key
 from ...metadata.client.metadata_client import MetadataClient
 from ...metadata.model.interface import Scan
 from ...proxy.membership.proxy_registration import PREFIX, WRITE, ProxyRegistration
-from ...proxy.membership.rendezvous_hash import balance as plan_moves
+from ...proxy.membership.rendezvous_hash import plan_moves as plan_moves
 from ...proxy.protocol.proxy_messages import (
-    OWNED_PAGE,
+    OWNED_LOGS_PER_PAGE,
     ProxyCall,
     decode_answer,
     decode_owned,
@@ -32,85 +32,87 @@ from ...runtime.protocol.frames import Op
 from ...runtime.protocol.handshake import Hello
 from ...runtime.protocol.schema import flag
 from ..declarations.config import format_address
-from .node_health import ask_info
+from .node_health import query_info
 
-ASK_S = 3.0
+QUERY_S = 3.0
 ORDER_S = 60.0
 """A drain takes 30 s at most."""
 
 
-async def registered(metadata: MetadataClient) -> list[ProxyRegistration]:
+async def registered_proxies(metadata: MetadataClient) -> list[ProxyRegistration]:
     """The proxies, by kind and id; those whose record cannot be read are left out."""
-    found = []
+    registrations = []
     async for item in Scan(metadata, PREFIX):
         try:
-            found.append(ProxyRegistration.decode(item.key, item.value))
+            registrations.append(ProxyRegistration.decode(item.key, item.value))
         except DistributedLogError:
             continue  # `dlog status` names it
-    return found
+    return registrations
 
 
-async def proxies(metadata: MetadataClient) -> list[dict[str, Any]]:
+async def proxy_rows(metadata: MetadataClient) -> list[dict[str, Any]]:
     """A row each: as it is registered, and what it says of itself now."""
     host, rows = client_host("dlog"), []
-    for one in await registered(metadata):
-        address = one.address(metadata.listener)
+    for registration in await registered_proxies(metadata):
+        address = registration.address(metadata.listener)
         row: dict[str, Any] = {
-            "name": one.label,
-            "id": one.id,
-            "kind": f"{one.kind}-proxy",
-            "state": "up" if one.accepting else "draining",
+            "name": registration.label,
+            "id": registration.id,
+            "kind": f"{registration.kind}-proxy",
+            "state": "up" if registration.accepting else "draining",
             "address": None if address is None else format_address(address),
-            "rack": one.rack or None,
+            "rack": registration.rack or None,
         }
         if address is not None:
             try:
-                _, info = await ask_info(host, address, timeout_s=ASK_S)
-                said = {k: v for k, v in info.items() if type(v) in (int, float)}
-                row = {**said, **row}
+                _, info = await query_info(host, address, timeout_s=QUERY_S)
+                numbers = {k: v for k, v in info.items() if type(v) in (int, float)}
+                row = {**numbers, **row}
             except DistributedLogError as error:
                 row["state"] = f"{type(error).__name__}"
         rows.append(row)
     return rows
 
 
-async def owned(metadata: MetadataClient, wanted: str = "") -> list[dict[str, Any]]:
+async def hosted_logs(metadata: MetadataClient, name_or_id: str = "") -> list[dict[str, Any]]:
     """The logs that write proxies have, of one of them or of all.
 
     Raises `InvalidRequest` where none is called so, and what keeps one from answering.
     """
     host, rows = client_host("dlog"), []
-    there = [one for one in await registered(metadata) if one.kind == WRITE]
-    for one in [_named(there, wanted)] if wanted else there:
+    write_proxies = [proxy for proxy in await registered_proxies(metadata) if proxy.kind == WRITE]
+    for proxy in [_find_proxy(write_proxies, name_or_id)] if name_or_id else write_proxies:
         rows += [
             {
-                "proxy": one.label,
+                "proxy": proxy.label,
                 "namespace": path,
                 "log": name,
                 "producers": producers,
                 "segment": segment,
             }
-            for path, name, producers, segment in await _owned(host, metadata, one)
+            for path, name, producers, segment in await _hosted_logs(host, metadata, proxy)
         ]
     return rows
 
 
-async def _owned(
-    host: Host, metadata: MetadataClient, one: ProxyRegistration
+async def _hosted_logs(
+    host: Host, metadata: MetadataClient, proxy: ProxyRegistration
 ) -> list[tuple[str, str, int, int]]:
     """Namespace, name, producers and segment of each log that a proxy has."""
-    found: list[tuple[str, str, int, int]] = []
-    after = ""
+    logs: list[tuple[str, str, int, int]] = []
+    last_key = ""
     while True:
-        body = await _order(host, metadata, one, ProxyCall("owned", [after, OWNED_PAGE]))
+        body = await _send_call(
+            host, metadata, proxy, ProxyCall("owned", [last_key, OWNED_LOGS_PER_PAGE])
+        )
         page = decode_owned(body)
-        found += page
-        if len(page) < OWNED_PAGE:
-            return found
-        after = "\0".join(page[-1][:2])
+        logs += page
+        if len(page) < OWNED_LOGS_PER_PAGE:
+            return logs
+        last_key = "\0".join(page[-1][:2])
 
 
-async def move(
+async def move_log(
     metadata: MetadataClient, path: str, log: str, target: str, *, host: Host | None = None
 ) -> str:
     """Have a log given to a proxy ("": whoever is first for it); the name of who had it.
@@ -118,134 +120,153 @@ async def move(
     ``host``: the machine to speak from (default: this one).
     Raises `LogNotFound`, `InvalidRequest` where no proxy has it or is called so, or that one drains.
     """
-    there = [one for one in await registered(metadata) if one.kind == WRITE]
-    to = _named(there, target) if target else None
-    if to is not None and not to.accepting:
-        raise InvalidRequest(f"{to.label} drains: it takes no log until it is started anew")
-    found = await metadata.get(name_key(path, log))
-    if found is None:
+    write_proxies = [one for one in await registered_proxies(metadata) if one.kind == WRITE]
+    destination = _find_proxy(write_proxies, target) if target else None
+    if destination is not None and not destination.accepting:
+        raise InvalidRequest(
+            f"{destination.label} drains: it takes no log until it is started anew"
+        )
+    item = await metadata.get(name_key(path, log))
+    if item is None:
         raise LogNotFound(f'log "{log}" does not exist in namespace {path}', log)
-    holder = await holder_of(metadata, decode_log_id(found.value))
-    owner = next((one for one in there if holder is not None and one.id == holder.proxy), None)
+    holder = await lock_holder(metadata, decode_log_id(item.value))
+    owner = next(
+        (one for one in write_proxies if holder is not None and one.id == holder.proxy), None
+    )
     if owner is None:
-        by = "nobody" if holder is None else holder.owner
-        raise InvalidRequest(f'log "{log}" is written by {by}, and not by a proxy')
-    if to is not None and to.id == owner.id:
+        holder_name = "nobody" if holder is None else holder.owner
+        raise InvalidRequest(f'log "{log}" is written by {holder_name}, and not by a proxy')
+    if destination is not None and destination.id == owner.id:
         raise InvalidRequest(f'log "{log}" is written by {owner.label} already')
-    call = ProxyCall("move", [path, log, "" if to is None else to.id])
-    await _order(host or client_host("dlog"), metadata, owner, call)
+    call = ProxyCall("move", [path, log, "" if destination is None else destination.id])
+    await _send_call(host or client_host("dlog"), metadata, owner, call)
     return owner.label
 
 
-async def balance(metadata: MetadataClient, *, dry_run: bool = False) -> list[dict[str, Any]]:
+async def balance_logs(metadata: MetadataClient, *, dry_run: bool = False) -> list[dict[str, Any]]:
     """Move logs so that no write proxy has two more than another one; a row each, with its outcome.
 
     Who drains takes none; who does not answer neither takes nor gives. A log that has left its proxy by then
     stays where it is.
     """
     host = client_host("dlog")
-    there = {
-        one.id: one for one in await registered(metadata) if one.kind == WRITE and one.accepting
+    accepting_proxies = {
+        proxy.id: proxy
+        for proxy in await registered_proxies(metadata)
+        if proxy.kind == WRITE and proxy.accepting
     }
     logs: dict[str, list[tuple[str, str, int]]] = {}
-    for one in there.values():
+    for proxy in accepting_proxies.values():
         try:
-            rows = await _owned(host, metadata, one)
+            rows = await _hosted_logs(host, metadata, proxy)
         except DistributedLogError:
             continue  # `dlog proxy list` says why
-        logs[one.id] = [(path, name, producers) for path, name, producers, _ in rows]
-    found = []
+        logs[proxy.id] = [(path, name, producers) for path, name, producers, _ in rows]
+    outcomes = []
     for move in plan_moves(logs):
         outcome = "planned"
         if not dry_run:
             call = ProxyCall("move", [move.path, move.log, move.target])
             try:
-                moved = decode_answer(
-                    await _order(host, metadata, there[move.owner], call), flag, "move"
+                is_moved = decode_answer(
+                    await _send_call(host, metadata, accepting_proxies[move.owner], call),
+                    flag,
+                    "move",
                 )
-                outcome = "moved" if moved else "has gone elsewhere"
+                outcome = "moved" if is_moved else "has gone elsewhere"
             except DistributedLogError as error:
                 outcome = f"{type(error).__name__}: {error}"
-        found.append(
+        outcomes.append(
             {
                 "log": move.log,
                 "namespace": move.path,
-                "from": there[move.owner].label,
-                "to": there[move.target].label,
+                "from": accepting_proxies[move.owner].label,
+                "to": accepting_proxies[move.target].label,
                 "outcome": outcome,
             }
         )
-    return found
+    return outcomes
 
 
-async def would_refuse(
+async def reported_denials(
     metadata: MetadataClient, *, host: Host | None = None
 ) -> tuple[list[tuple[str, str, str, int]], list[str]]:
     """What the proxies counted in mode ``report``: proxy, principal, what it lacked, how often.
 
-    And which of them did not say it, and why. ``host`` as of `move`.
+    And which of them did not say it, and why. ``host`` as of `move_log`.
     """
-    machine = host or client_host("dlog")
-    found: list[tuple[str, str, str, int]] = []
-    silent: list[str] = []
-    for one in await registered(metadata):
+    client_machine = host or client_host("dlog")
+    denials: list[tuple[str, str, str, int]] = []
+    unanswered: list[str] = []
+    for proxy in await registered_proxies(metadata):
         try:
-            body = await _order(
-                machine, metadata, one, ProxyCall("would_refuse", []), within_s=ASK_S
+            body = await _send_call(
+                client_machine, metadata, proxy, ProxyCall("would_refuse", []), timeout_s=QUERY_S
             )
-            found += [(one.label, *row) for row in decode_would_refuse(body)]
+            denials += [(proxy.label, *row) for row in decode_would_refuse(body)]
         except DistributedLogError as error:
-            silent.append(f"{one.label}: {type(error).__name__}: {error}")
-    return found, silent
+            unanswered.append(f"{proxy.label}: {type(error).__name__}: {error}")
+    return denials, unanswered
 
 
-async def drain(metadata: MetadataClient, wanted: str, *, host: Host | None = None) -> str:
-    """Have a write proxy give all its logs up, and take none; its name. ``host`` as of `move`."""
-    one = _named([one for one in await registered(metadata) if one.kind == WRITE], wanted)
-    await _order(host or client_host("dlog"), metadata, one, ProxyCall("drain", []))
-    return one.label
+async def drain_proxy(
+    metadata: MetadataClient, name_or_id: str, *, host: Host | None = None
+) -> str:
+    """Have a write proxy give all its logs up, and take none; its name. ``host`` as of `move_log`."""
+    proxy = _find_proxy(
+        [proxy for proxy in await registered_proxies(metadata) if proxy.kind == WRITE], name_or_id
+    )
+    await _send_call(host or client_host("dlog"), metadata, proxy, ProxyCall("drain", []))
+    return proxy.label
 
 
-def _named(there: list[ProxyRegistration], wanted: str) -> ProxyRegistration:
+def _find_proxy(write_proxies: list[ProxyRegistration], name_or_id: str) -> ProxyRegistration:
     """By id, the beginning of one, or name. Raises `InvalidRequest` where none fits, or several."""
-    found = [
-        one
-        for one in there
-        if wanted in (one.id, one.label) or (len(wanted) >= 4 and one.id.startswith(wanted))
+    matches = [
+        proxy
+        for proxy in write_proxies
+        if name_or_id in (proxy.id, proxy.label)
+        or (len(name_or_id) >= 4 and proxy.id.startswith(name_or_id))
     ]
-    if len(found) != 1:
-        known = ", ".join(f"{one.label} ({one.id})" for one in found or there) or "none"
-        if found:
-            raise InvalidRequest(f"several write proxies are called {wanted}: {known}; give an id")
-        raise InvalidRequest(f"no write proxy is called {wanted}; there are: {known}")
-    return found[0]
+    if len(matches) != 1:
+        shown = (
+            ", ".join(f"{proxy.label} ({proxy.id})" for proxy in matches or write_proxies) or "none"
+        )
+        if matches:
+            raise InvalidRequest(
+                f"several write proxies are called {name_or_id}: {shown}; give an id"
+            )
+        raise InvalidRequest(f"no write proxy is called {name_or_id}; there are: {shown}")
+    return matches[0]
 
 
-async def _order(
+async def _send_call(
     host: Host,
     metadata: MetadataClient,
-    one: ProxyRegistration,
+    proxy: ProxyRegistration,
     call: ProxyCall,
     *,
-    within_s: float = ORDER_S,
+    timeout_s: float = ORDER_S,
 ) -> memoryview:
     """Have one proxy do something; its answer. Raises what it raises."""
-    address = one.address(metadata.listener)
+    address = proxy.address(metadata.listener)
     if address is None:
-        raise ConnectionLost(f"{one.label} gives no address")
+        raise ConnectionLost(f"{proxy.label} gives no address")
     endpoint = Endpoint(host, lambda: Hello(metadata.cluster_id, label="dlog"))
-    failed: DistributedLogError = RequestTimeout(f"{one.label} did not answer in {within_s:g} s")
-    answer: memoryview | None = None
+    failure: DistributedLogError = RequestTimeout(
+        f"{proxy.label} did not answer in {timeout_s:g} s"
+    )
+    response: memoryview | None = None
     async with trio.open_nursery() as nursery:
         try:
             link = await endpoint.dial(
-                address, nursery=nursery, expected_node_id=one.id, kind=PROXY
+                address, nursery=nursery, expected_node_id=proxy.id, kind=PROXY
             )
-            reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=within_s)
-            answer = reply.body
+            reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=timeout_s)
+            response = reply.body
         except DistributedLogError as error:
-            failed = error  # the nursery would wrap it
+            failure = error  # the nursery would wrap it
         nursery.cancel_scope.cancel()
-    if answer is None:
-        raise failed
-    return answer
+    if response is None:
+        raise failure
+    return response

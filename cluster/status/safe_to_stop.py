@@ -28,11 +28,11 @@ from ...runtime.interfaces.errors import (
     VersionConflict,
 )
 from ..coordination.cookie import decode_cookie
-from ..repair.decommission import ask_to_leave, find_bookie, sound_copies
+from ..repair.decommission import fewest_sound_copies, find_bookie, request_decommission
 from .cluster_overview import DEFAULT_QUORUMS, new_ledger_candidates
 from .placement_status import placement_status
 
-EACH_MAX = 10
+LEDGERS_PER_CODE_MAX = 10
 """Ledgers that are named per code; the others are counted."""
 ATTEMPTS = 5
 """Attempts of a decommission if other bookies change. Each attempt reads all registrations."""
@@ -42,7 +42,7 @@ may report the same. It is not read, and counts as if it did."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stopping:
+class StopCheck:
     """What was found."""
 
     nodes: tuple[str, ...]
@@ -58,55 +58,57 @@ class Stopping:
         return not self.conditions
 
 
-async def may_stop(
+async def check_stop(
     metadata: Metadata, members: Sequence[MemberStatus], names: Sequence[str]
-) -> Stopping:
+) -> StopCheck:
     """Look at all that would be without these nodes, each a metadata node's name, or a bookie's name or id.
 
     Reads every ledger's record once. Raises `InvalidRequest` for a name that is nobody's, or two nodes'.
     """
     nodes, bookies = set[str](), set[str]()
     for name in names:
-        found = await _bookie(metadata, name, [member.name for member in members])
-        (bookies if found else nodes).add(found or name)
-    conditions = _voters(members, nodes)
-    looked = 0
+        bookie_id = await _resolve_bookie(metadata, name, [member.name for member in members])
+        (bookies if bookie_id else nodes).add(bookie_id or name)
+    conditions = _voter_conditions(members, nodes)
+    checked_ledgers = 0
     if bookies:
         candidates = await new_ledger_candidates(metadata)
-        registered = await _registered(metadata)
-        live = set(registered)
-        uncertain = {
+        registered = await _load_registrations(metadata)
+        live_bookies = set(registered)
+        uncertain_bookies = {
             bookie
             for bookie, one in registered.items()
             if any(each.code in _UNCERTAIN for each in one.conditions)
         }
-        writable = {one.id for one in candidates if not one.down} - bookies
-        conditions += await _writers(metadata, candidates, bookies)
+        writable_left = {one.id for one in candidates if not one.is_unavailable} - bookies
+        conditions += await _placement_conditions(metadata, candidates, bookies)
         # A bookie that runs and is sound has its copies; one that is to stop has none.
-        there = live - uncertain - bookies
-        of_ledgers, looked = await _ledgers(metadata, bookies, there, live, writable)
-        conditions += of_ledgers
-        if of_ledgers:
+        sound_left = live_bookies - uncertain_bookies - bookies
+        ledger_conditions, checked_ledgers = await _check_ledgers(
+            metadata, bookies, sound_left, live_bookies, writable_left
+        )
+        conditions += ledger_conditions
+        if ledger_conditions:
             conditions += [
                 condition(Code.STOP_COPIES_UNCERTAIN).about(bookie=one)
-                for one in sorted(uncertain - bookies)
+                for one in sorted(uncertain_bookies - bookies)
             ]
-    return Stopping(tuple(sorted(nodes | bookies)), tuple(conditions), looked)
+    return StopCheck(tuple(sorted(nodes | bookies)), tuple(conditions), checked_ledgers)
 
 
 async def decommission(
-    metadata: Metadata, bookie: str, *, by: str = "", force: bool = False
+    metadata: Metadata, bookie: str, *, successor: str = "", force: bool = False
 ) -> None:
     """Ask that a bookie leaves the cluster. Raises `InvalidRequest`.
 
     Raises `ConfirmationRequired`, unless ``force``, if a log without settings could be created now, and not
-    without this bookie: the same answer that `may_stop` and the health of the cluster give. The metadata
+    without this bookie: the same answer that `check_stop` and the health of the cluster give. The metadata
     nodes check that its premises still hold: of two such requests at the same moment, one is refused.
     Raises `VersionConflict` if other bookies join or leave during each of `ATTEMPTS` attempts.
     """
     for _ in range(ATTEMPTS):
         premises = [] if force else await _premises(metadata, bookie)
-        if await ask_to_leave(metadata, bookie, by=by, premises=premises):
+        if await request_decommission(metadata, bookie, successor=successor, premises=premises):
             return
     raise VersionConflict(f"bookie {bookie}: other bookies join or leave all the time. Retry later")
 
@@ -114,18 +116,22 @@ async def decommission(
 async def _premises(metadata: Metadata, bookie: str) -> list[Compare]:
     """That the other bookies which take entries still do. Raises `ConfirmationRequired`."""
     candidates = await new_ledger_candidates(metadata)
-    others = [one.id for one in candidates if not one.down and one.id != bookie]
-    if await _writers(metadata, candidates, ()):
+    other_ids = [
+        candidate.id
+        for candidate in candidates
+        if not candidate.is_unavailable and candidate.id != bookie
+    ]
+    if await _placement_conditions(metadata, candidates, ()):
         return []  # no log can be created now: that may be why a bookie is to leave
-    if why := await _writers(metadata, candidates, {bookie}):
+    if why := await _placement_conditions(metadata, candidates, {bookie}):
         raise ConfirmationRequired("; ".join(texts_of(why)))
     return [
-        *(Compare.exists(keys.bookie_key(one)) for one in others),
-        *(Compare.version(keys.leaving_key(one), 0) for one in others),
+        *(Compare.exists(keys.bookie_key(candidate)) for candidate in other_ids),
+        *(Compare.version(keys.leaving_key(candidate), 0) for candidate in other_ids),
     ]
 
 
-async def _bookie(metadata: Metadata, name: str, members: Collection[str]) -> str:
+async def _resolve_bookie(metadata: Metadata, name: str, members: Collection[str]) -> str:
     """The id of the bookie that is called so; "": it is a metadata node. Raises `InvalidRequest`."""
     if name not in members:
         return await find_bookie(metadata, name)
@@ -138,41 +144,47 @@ async def _bookie(metadata: Metadata, name: str, members: Collection[str]) -> st
     return ""
 
 
-def _voters(members: Sequence[MemberStatus], stopped: Collection[str]) -> list[HealthCondition]:
+def _voter_conditions(
+    members: Sequence[MemberStatus], stopped: Collection[str]
+) -> list[HealthCondition]:
     if not stopped:
         return []
-    voters = [one for one in members if one.is_voter]
-    left = [
-        one.name for one in voters if one.alive and not one.lost_data and one.name not in stopped
+    voters = [member for member in members if member.is_voter]
+    remaining = [
+        member.name
+        for member in voters
+        if member.alive and not member.lost_data and member.name not in stopped
     ]
     needed = len(voters) // 2 + 1
-    if len(left) >= needed:
+    if len(remaining) >= needed:
         return []
     return [
         condition(
             Code.STOP_NO_MAJORITY,
-            answering=len(left),
+            answering=len(remaining),
             voters=len(voters),
-            names=", ".join(left),
+            names=", ".join(remaining),
             needed=needed,
         )
     ]
 
 
-async def _writers(
+async def _placement_conditions(
     metadata: Metadata, candidates: Sequence[Candidate], stopped: Collection[str]
 ) -> list[HealthCondition]:
     """Could a log be created and rolled on the bookies that are left?"""
-    left = [replace(one, down=one.down or one.id in stopped) for one in candidates]
+    remaining = [
+        replace(one, is_unavailable=one.is_unavailable or one.id in stopped) for one in candidates
+    ]
     policy = PlacementPolicy()
     with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
         policy = (await placement_status(metadata)).policy
-    if can_place(DEFAULT_QUORUMS, left, policy):
+    if can_place(DEFAULT_QUORUMS, remaining, policy):
         return []
     return [
         condition(
             Code.STOP_NO_NEW_LEDGERS,
-            writable=sum(not one.down for one in left),
+            writable=sum(not one.is_unavailable for one in remaining),
             ensemble=DEFAULT_QUORUMS.ensemble_size,
             write_quorum=DEFAULT_QUORUMS.write_quorum,
             ack_quorum=DEFAULT_QUORUMS.ack_quorum,
@@ -180,30 +192,32 @@ async def _writers(
     ]
 
 
-async def _registered(metadata: Metadata) -> dict[str, BookieRegistration]:
+async def _load_registrations(metadata: Metadata) -> dict[str, BookieRegistration]:
     """The registrations of the bookies that run, by ID."""
-    found: dict[str, BookieRegistration] = {}
+    by_id: dict[str, BookieRegistration] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
-            one = BookieRegistration.decode(item.key, item.value)
-            found[one.id] = one
-    return found
+            registration = BookieRegistration.decode(item.key, item.value)
+            by_id[registration.id] = registration
+    return by_id
 
 
-async def _ledgers(
+async def _check_ledgers(
     metadata: Metadata,
     stopped: set[str],
-    there: Collection[str],
+    sound: Collection[str],
     live: Collection[str],
     writable: Collection[str],
 ) -> tuple[list[HealthCondition], int]:
     """What would be wrong with ledgers of the bookies that stop, and how many those are."""
-    noted: dict[int, list[MissingRange]] = {}
-    async for item in Scan(metadata, keys.UNDER_PREFIX):
+    missing_by_ledger: dict[int, list[MissingRange]] = {}
+    async for item in Scan(metadata, keys.MISSING_RANGES_PREFIX):
         with suppress(CorruptData):
-            noted[keys.ledger_id_of(item.key)] = list(holes.decode(item.value))
+            missing_by_ledger[keys.ledger_id_of(item.key)] = list(
+                holes.decode_missing_ranges(item.value)
+            )
     by_code: dict[str, list[HealthCondition]] = {}
-    looked = 0
+    checked = 0
     async for item in Scan(metadata, keys.LEDGER_PREFIX):
         try:
             ledger = LedgerMetadata.decode(item.key, item.value)
@@ -214,54 +228,69 @@ async def _ledgers(
             continue
         if ledger.state is LedgerState.DELETING or not stopped & set(ledger.bookies()):
             continue
-        looked += 1
-        found = _why_not(ledger, noted.get(ledger.ledger_id, []), there, live, writable)
-        if found is not None:
-            by_code.setdefault(found.code, []).append(found)
+        checked += 1
+        problem = _ledger_condition(
+            ledger, missing_by_ledger.get(ledger.ledger_id, []), sound, live, writable
+        )
+        if problem is not None:
+            by_code.setdefault(problem.code, []).append(problem)
     conditions: list[HealthCondition] = []
-    for of_code in by_code.values():
-        conditions += of_code[:EACH_MAX]
-        if len(of_code) > EACH_MAX:
-            conditions.append(condition(Code.STOP_MORE, count=len(of_code) - EACH_MAX))
-    return conditions, looked
+    for same_code in by_code.values():
+        conditions += same_code[:LEDGERS_PER_CODE_MAX]
+        if len(same_code) > LEDGERS_PER_CODE_MAX:
+            conditions.append(
+                condition(Code.STOP_MORE, count=len(same_code) - LEDGERS_PER_CODE_MAX)
+            )
+    return conditions, checked
 
 
-def _why_not(
+def _ledger_condition(
     ledger: LedgerMetadata,
-    noted: Sequence[MissingRange],
-    there: Collection[str],
+    missing_ranges: Sequence[MissingRange],
+    sound: Collection[str],
     live: Collection[str],
     writable: Collection[str],
 ) -> HealthCondition | None:
     """Why the bookies of one ledger may not be stopped, None if they may."""
     ledger_id = ledger.ledger_id
-    away = {one for one in ledger.bookies() if one not in there}
+    away_bookies = {bookie for bookie in ledger.bookies() if bookie not in sound}
     if ledger.closed:
-        left = sound_copies(ledger, away, noted)
-        now = sound_copies(ledger, {one for one in ledger.bookies() if one not in live}, noted)
-        if left == 0:
+        copies_left = fewest_sound_copies(ledger, away_bookies, missing_ranges)
+        copies_now = fewest_sound_copies(
+            ledger, {bookie for bookie in ledger.bookies() if bookie not in live}, missing_ranges
+        )
+        if copies_left == 0:
             return condition(Code.STOP_NO_COPY, ledger=ledger_id, open=0, log="", segment=-1)
-        if left == 1 and (ledger.write_quorum > 2 or now < ledger.write_quorum):
+        if copies_left == 1 and (ledger.write_quorum > 2 or copies_now < ledger.write_quorum):
             return condition(
-                Code.STOP_ONE_COPY, ledger=ledger_id, copies=now, write_quorum=ledger.write_quorum
+                Code.STOP_ONE_COPY,
+                ledger=ledger_id,
+                copies=copies_now,
+                write_quorum=ledger.write_quorum,
             )
         return None
     striping = ledger.striping
     log, segment = _segment_of(ledger)
     for fragment in ledger.ensembles[:-1]:
-        for window in striping.windows():
-            if not any(fragment.bookies[slot] in there for slot in window):
+        for window in striping.all_write_sets():
+            if not any(fragment.bookies[slot] in sound for slot in window):
                 return condition(
                     Code.STOP_NO_COPY, ledger=ledger_id, open=1, log=log, segment=segment
                 )
-    last = ledger.last_fragment.bookies
-    lacking = {hole.bookie for hole in noted if hole.to is None}
-    known = {slot for slot, one in enumerate(last) if one in there and one not in lacking}
-    if not striping.covered(known):
+    last_ensemble = ledger.last_fragment.bookies
+    lacking_bookies = {missing.bookie for missing in missing_ranges if missing.end is None}
+    sound_slots = {
+        slot
+        for slot, bookie in enumerate(last_ensemble)
+        if bookie in sound and bookie not in lacking_bookies
+    }
+    if not striping.covered(sound_slots):
         return condition(Code.STOP_NO_RECOVERY, ledger=ledger_id, log=log, segment=segment)
-    spare = len(set(writable) - set(last))
-    fewest = min(sum(slot in known for slot in window) for window in striping.windows())
-    if fewest + spare < ledger.ack_quorum:
+    spare_bookies = len(set(writable) - set(last_ensemble))
+    fewest = min(
+        sum(slot in sound_slots for slot in window) for window in striping.all_write_sets()
+    )
+    if fewest + spare_bookies < ledger.ack_quorum:
         return condition(
             Code.STOP_NO_ACKS,
             ledger=ledger_id,

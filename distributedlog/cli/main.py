@@ -9,7 +9,7 @@ from contextlib import suppress
 import click
 
 from .framework.errors import report
-from .framework.options import Group, Settings, common_options, lay
+from .framework.options import Group, Settings, common_options, merge_settings
 from .framework.standard_streams import open_standard_streams
 
 
@@ -106,25 +106,25 @@ def command(context: click.Context, /, **_: object) -> None:
     stderr. Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found or exists already, 4 unreachable or
     deadline passed, 5 refused, 6 the answer is no, 7 outcome unknown, 130 interrupted.
     """
-    lay(context.ensure_object(Settings), context)
+    merge_settings(context.ensure_object(Settings), context)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run `dlog` and end the process with its exit code."""
     open_standard_streams()
     _show_all_characters()
-    sys.unraisablehook = _not_lost
+    sys.unraisablehook = _handle_unraisable
     code = run(arguments)
     with suppress(ValueError):  # a thread that is not the main one has no say
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is done: its exit code stands
     sys.exit(code)
 
 
-AGAIN_S = 0.001
+INTERRUPT_RETRY_S = 0.001
 """After an interruption that was swallowed it comes again."""
 
 
-def _not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
+def _handle_unraisable(unraisable: "sys.UnraisableHookArgs") -> None:
     """What Python swallows, where nobody can catch it: printed, but for Ctrl-C, which comes again.
 
     It may fall into a finalizer, such as an import's when it lets go of its lock: one in five hundred that
@@ -135,7 +135,7 @@ def _not_lost(unraisable: "sys.UnraisableHookArgs") -> None:
         return
     with suppress(AttributeError, ValueError):  # no such timers on Windows; not the main thread
         signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
-        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        signal.setitimer(signal.ITIMER_REAL, INTERRUPT_RETRY_S)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -151,7 +151,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except BaseException as error:
         if isinstance(error, BrokenPipeError | SystemExit):  # click makes the one into the other
-            _forget_stdout()
+            _discard_stdout()
             error = BrokenPipeError()
         code = report(error, verbose=settings.verbose, context=settings.context)
         try:
@@ -159,21 +159,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
         except (
             OSError
         ):  # it was the error: the interpreter's own flush would end with another exit code
-            _forget_stdout()
+            _discard_stdout()
         return code
     return result if isinstance(result, int) else 0
 
 
-def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
-    if not wanted:
+def _version(context: click.Context, _: click.Parameter, is_requested: bool) -> None:
+    if not is_requested:
         return
     from importlib import metadata
 
     try:
-        found = metadata.version("distributedlog-py")
+        version_text = metadata.version("distributedlog-py")
     except metadata.PackageNotFoundError:
-        found = "of a checkout that is not installed"
-    click.echo(f"dlog {found}")
+        version_text = "of a checkout that is not installed"
+    click.echo(f"dlog {version_text}")
     context.exit()
 
 
@@ -186,7 +186,7 @@ def _show_all_characters() -> None:
         stdout.reconfigure(errors="backslashreplace")
 
 
-def _forget_stdout() -> None:
+def _discard_stdout() -> None:
     """Stop the interpreter from flushing into the closed pipe once more at its end."""
     import os
 

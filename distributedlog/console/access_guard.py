@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from .http import JSON, ConsolePage, Request, as_page
 
-NOT_IT = "that is not the token: open the link that was printed last"
+WRONG_TOKEN = "that is not the token: open the link that was printed last"
 SESSIONS_MAX = 64
 """The oldest one gives way."""
 HEADERS = {
@@ -31,7 +31,7 @@ HEADERS = {
 }
 """On everything that is answered."""
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-OTHERS = ("cross-site", "same-site")
+FOREIGN_SITES = ("cross-site", "same-site")
 """What a browser says in Sec-Fetch-Site of a request by a page that is not ours. To it another port of an
 address is the same site: it sends our cookie along, and what was asked would be done, though not shown."""
 
@@ -40,7 +40,7 @@ class AccessGuard:
     """Sessions of one console. ``draw`` gives a text that nobody can guess."""
 
     def __init__(
-        self, token: str, port: int, hosts: Collection[str], draw: Callable[[], str]
+        self, token: str, port: int, hosts: Collection[str], random_text: Callable[[], str]
     ) -> None:
         named = [*LOCAL, *hosts]
         # A browser leaves the port of its scheme out: behind a proxy, or on port 80.
@@ -50,13 +50,13 @@ class AccessGuard:
         if port == 80:
             self._hosts |= set(LOCAL)
         self._token = token
-        self._draw = draw
+        self._random_text = random_text
         self._sessions: dict[str, bytes] = {}
         """By cookie: what was shown for it, where that is somebody's own."""
-        self.cookie = f"dlog-console-{port}"
+        self.cookie_name = f"dlog-console-{port}"
         """By port: consoles of two clusters on one machine do not put each other out."""
 
-    def refusal(self, request: Request, open_paths: Collection[str]) -> ConsolePage | None:
+    def check(self, request: Request, open_paths: Collection[str]) -> ConsolePage | None:
         """Why a request is not answered; None: it may be. ``open_paths`` show nothing of the cluster."""
         host = request.headers.get("host", "").lower()
         if host not in self._hosts:
@@ -67,7 +67,7 @@ class AccessGuard:
             if scheme not in ("http", "https") or name not in self._hosts:
                 return as_page(403, {"error": "only pages of the console may ask that"})
         elif request.path not in open_paths:
-            if request.headers.get("sec-fetch-site", "").lower() in OTHERS:
+            if request.headers.get("sec-fetch-site", "").lower() in FOREIGN_SITES:
                 return as_page(403, {"error": "only pages of the console may ask that"})
             if self.session(request) is None:
                 return as_page(401, {"error": "open the link that dlog console printed"})
@@ -77,44 +77,44 @@ class AccessGuard:
         """Whose request it is, by its cookie; None: nobody's."""
         for part in request.headers.get("cookie", "").split(";"):
             name, _, value = part.strip().partition("=")
-            if name == self.cookie and value in self._sessions:
+            if name == self.cookie_name and value in self._sessions:
                 return value
         return None
 
-    def shown(self, request: Request) -> bytes | None:
+    def presented_token(self, request: Request) -> bytes | None:
         """What was shown for the cookie of a request; None: nothing was."""
         session = self.session(request)
         return None if session is None else self._sessions[session]
 
-    def open(self, request: Request) -> ConsolePage:
+    def open_session(self, request: Request) -> ConsolePage:
         """Answer the POST that carries the token."""
-        given = self.given(request)
-        if isinstance(given, ConsolePage):
-            return given
-        if not hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode()):
-            return as_page(403, {"error": NOT_IT})
+        token = self.token_of(request)
+        if isinstance(token, ConsolePage):
+            return token
+        if not hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token.encode()):
+            return as_page(403, {"error": WRONG_TOKEN})
         return self.admit()
 
-    def given(self, request: Request) -> str | ConsolePage:
+    def token_of(self, request: Request) -> str | ConsolePage:
         """The token that a POST carries; a page that says that it carries none."""
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
             return as_page(415, {"error": f"a token comes as {JSON}"})
         try:
-            given = json.loads(request.body)["token"]
+            value = json.loads(request.body)["token"]
         except (ValueError, KeyError, TypeError, RecursionError):
-            given = None
-        return given if isinstance(given, str) else as_page(403, {"error": NOT_IT})
+            value = None
+        return value if isinstance(value, str) else as_page(403, {"error": WRONG_TOKEN})
 
-    def admit(self, shown: bytes = b"") -> ConsolePage:
+    def admit(self, presented_token: bytes = b"") -> ConsolePage:
         """A cookie for who has shown that."""
-        session = self._draw()
-        self._sessions[session] = shown
+        session = self._random_text()
+        self._sessions[session] = presented_token
         while len(self._sessions) > SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
-        cookie = f"{self.cookie}={session}; Path=/; HttpOnly; SameSite=Strict"
+        cookie = f"{self.cookie_name}={session}; Path=/; HttpOnly; SameSite=Strict"
         return ConsolePage(200, b"{}", headers={"set-cookie": cookie})
 
 
-def may_listen(host: str, allowed: Sequence[str]) -> bool:
+def is_listen_allowed(host: str, allowed_hosts: Sequence[str]) -> bool:
     """Beyond the machine's own address a console has a name that it is reached by."""
-    return host in ("127.0.0.1", "::1", "localhost") or bool(allowed)
+    return host in ("127.0.0.1", "::1", "localhost") or bool(allowed_hosts)

@@ -53,7 +53,7 @@ class ConsolePage:
 
     status: int
     body: bytes
-    kind: str = JSON
+    content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -66,10 +66,10 @@ class EventStreamResponse:
     """An answer that goes on: ``run`` sends until it returns, or is cancelled when the peer hangs up."""
 
     run: Callable[[Send], Awaitable[None]]
-    kind: str = EVENTS
+    content_type: str = EVENTS
 
 
-Answers = Callable[[Request], Awaitable[ConsolePage | EventStreamResponse]]
+HandleRequest = Callable[[Request], Awaitable[ConsolePage | EventStreamResponse]]
 
 
 def as_page(status: int, value: object) -> ConsolePage:
@@ -77,77 +77,85 @@ def as_page(status: int, value: object) -> ConsolePage:
     return ConsolePage(status, json.dumps(value).encode())
 
 
-async def serve_http(listener: Listener, answers: Answers, always: Mapping[str, str]) -> None:
+async def serve_http(
+    listener: Listener, handle: HandleRequest, common_headers: Mapping[str, str]
+) -> None:
     """Answer on ``listener`` until cancelled, with the headers ``always`` on everything; closes it."""
-    busy = 0
+    open_connections = 0
 
     async def one(connection: Connection) -> None:
-        nonlocal busy
-        busy += 1
+        nonlocal open_connections
+        open_connections += 1
         try:
-            await _serve(connection, _full if busy > CONNECTIONS_MAX else answers, always)
+            await _serve(
+                connection,
+                _answer_overload if open_connections > CONNECTIONS_MAX else handle,
+                common_headers,
+            )
         except (ConnectionLost, h11.ProtocolError):
             pass  # a peer that hung up or speaks something else: its loss
         except Exception:
             log.exception("a request of %s", connection.peer)  # and no other's
         finally:
-            busy -= 1
+            open_connections -= 1
             connection.close()
 
     async def accept_all(nursery: trio.Nursery) -> None:
         while True:
             connection = await listener.accept()
-            if busy >= 2 * CONNECTIONS_MAX:  # an answer of 503 needs a connection, too
+            if open_connections >= 2 * CONNECTIONS_MAX:  # an answer of 503 needs a connection, too
                 connection.close()
             else:
                 nursery.start_soon(one, connection)
 
     try:
         async with trio.open_nursery() as nursery:
-            await WorkFailures().keep("the console's listener", accept_all, nursery)
+            await WorkFailures().keep_running("the console's listener", accept_all, nursery)
     finally:
         listener.close()
 
 
-async def _full(_: Request) -> ConsolePage:
+async def _answer_overload(_: Request) -> ConsolePage:
     return as_page(503, {"error": f"{CONNECTIONS_MAX} connections are open: close some tabs"})
 
 
-async def _serve(connection: Connection, answers: Answers, always: Mapping[str, str]) -> None:
+async def _serve(
+    connection: Connection, handle: HandleRequest, common_headers: Mapping[str, str]
+) -> None:
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
     request: Request | ConsolePage | None = None
     with trio.move_on_after(REQUEST_S):
         try:
-            request = await _request(connection, http)
+            request = await _read_request(connection, http)
         except h11.RemoteProtocolError as error:
             request = as_page(error.error_status_hint, {"error": str(error)})
     if request is None:
         return
-    answer = await answers(request) if isinstance(request, Request) else request
-    head = isinstance(request, Request) and request.method == "HEAD"
-    headers = {**always, "content-type": answer.kind, "connection": "close"}
+    response = await handle(request) if isinstance(request, Request) else request
+    is_head = isinstance(request, Request) and request.method == "HEAD"
+    headers = {**common_headers, "content-type": response.content_type, "connection": "close"}
 
     async def send(*events: h11.Event) -> None:
         await _send_all(connection, b"".join(http.send(event) or b"" for event in events))
 
-    if isinstance(answer, ConsolePage):
-        headers |= {**answer.headers, "content-length": str(len(answer.body))}
+    if isinstance(response, ConsolePage):
+        headers |= {**response.headers, "content-length": str(len(response.body))}
         await send(
-            h11.Response(status_code=answer.status, headers=list(headers.items())),
-            h11.Data(data=b"" if head else answer.body),
+            h11.Response(status_code=response.status, headers=list(headers.items())),
+            h11.Data(data=b"" if is_head else response.body),
             h11.EndOfMessage(),
         )
         return
     await send(h11.Response(status_code=200, headers=list(headers.items())))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(_until_hung_up, connection, nursery.cancel_scope)
+        nursery.start_soon(_cancel_on_hangup, connection, nursery.cancel_scope)
         with suppress(ConnectionLost):
-            await answer.run(lambda data: send(h11.Data(data=data)))
+            await response.run(lambda data: send(h11.Data(data=data)))
             await send(h11.EndOfMessage())
         nursery.cancel_scope.cancel()
 
 
-async def _until_hung_up(connection: Connection, scope: trio.CancelScope) -> None:
+async def _cancel_on_hangup(connection: Connection, scope: trio.CancelScope) -> None:
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     with suppress(ConnectionLost):
         while await connection.receive_into(buffer):
@@ -155,15 +163,15 @@ async def _until_hung_up(connection: Connection, scope: trio.CancelScope) -> Non
     scope.cancel()
 
 
-async def _request(connection: Connection, http: h11.Connection) -> Request | None:
+async def _read_request(connection: Connection, http: h11.Connection) -> Request | None:
     """One request, or None when the peer hangs up before its end. Raises `h11.RemoteProtocolError`."""
     buffer = memoryview(bytearray(RECEIVE_BYTES))
-    head: h11.Request | None = None
+    request_head: h11.Request | None = None
     body = b""
     while True:
         event = http.next_event()
         if isinstance(event, h11.Request):
-            head = event
+            request_head = event
         elif isinstance(event, h11.Data):
             body += bytes(event.data)
             if len(body) > BODY_BYTES_MAX:
@@ -171,8 +179,8 @@ async def _request(connection: Connection, http: h11.Connection) -> Request | No
                     f"a body has {BODY_BYTES_MAX} bytes at most", error_status_hint=413
                 )
         elif isinstance(event, h11.EndOfMessage):
-            assert head is not None, "an end comes after a beginning"
-            return _read(head, body, connection.peer)
+            assert request_head is not None, "an end comes after a beginning"
+            return _parse_request(request_head, body, connection.peer)
         elif event is h11.NEED_DATA:
             count = await connection.receive_into(buffer)
             http.receive_data(bytes(buffer[:count]))
@@ -180,7 +188,7 @@ async def _request(connection: Connection, http: h11.Connection) -> Request | No
             return None
 
 
-def _read(head: h11.Request, body: bytes, peer: str) -> Request:
+def _parse_request(head: h11.Request, body: bytes, peer: str) -> Request:
     """Raises `h11.RemoteProtocolError`."""
     path, _, query = head.target.decode("ascii", "replace").partition("?")
     try:
@@ -199,11 +207,11 @@ def _read(head: h11.Request, body: bytes, peer: str) -> Request:
 
 async def _send_all(connection: Connection, data: bytes) -> None:
     """Raises `ConnectionLost`, also of a peer that takes nothing."""
-    rest = memoryview(data)
+    unsent = memoryview(data)
     with trio.move_on_after(WRITE_S) as scope:
-        while rest:
-            rest = rest[connection.try_send([rest]) :]
-            if rest:
+        while unsent:
+            unsent = unsent[connection.try_send([unsent]) :]
+            if unsent:
                 await connection.wait_writable()
     if scope.cancelled_caught:
         raise ConnectionLost(f"{connection.peer} has taken nothing for {WRITE_S:g} s")

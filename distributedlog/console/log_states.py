@@ -18,7 +18,7 @@ from .rate_history import RateHistory
 
 LOGS_SHOWN = 50
 """Of one page; the search says which."""
-AT_ONCE = 8
+LOGS_AT_ONCE = 8
 LOG_S = 4.0
 """For all of a page; who is not known by then has no numbers."""
 SEGMENTS_SHOWN = 200
@@ -26,29 +26,29 @@ SEGMENTS_SHOWN = 200
 FRAGMENTS_SHOWN = 8
 """Of a segment: how often its bookies changed."""
 POSITIONS_SHOWN = 100
-NOTES_MAX = 10_000
+RECORDS_MAX = 10_000
 """Notes of missing copies that are looked through."""
 
 
 class LogList:
     """The logs of a namespace below one prefix, a page of them. For one task at a time."""
 
-    def __init__(self, namespace: Namespace, prefix: str, after: str) -> None:
+    def __init__(self, namespace: Namespace, prefix: str, after_name: str) -> None:
         self._namespace = namespace
         self._prefix = prefix
-        self._after = after
+        self._after = after_name
         self._rates = RateHistory()
 
-    async def look(self) -> dict[str, Any]:
+    async def poll(self) -> dict[str, Any]:
         """The state. Raises `QuorumUnreachable`; what one log meets stands in its row."""
         page = await self._namespace.log_page(self._prefix, self._after, LOGS_SHOWN)
         rows = {name: dict[str, Any](name=name) for name in page.names}
-        places = trio.CapacityLimiter(AT_ONCE)
+        limiter = trio.CapacityLimiter(LOGS_AT_ONCE)
 
         async def read(name: str) -> None:
-            async with places:
+            async with limiter:
                 try:
-                    rows[name] |= await self._log(name)
+                    rows[name] |= await self._log_row(name)
                 except DistributedLogError as error:
                     rows[name]["error"] = cut(f"{type(error).__name__}: {error}")
 
@@ -64,31 +64,31 @@ class LogList:
             "logs": list(rows.values()),
         }
 
-    async def _log(self, name: str) -> dict[str, Any]:
+    async def _log_row(self, name: str) -> dict[str, Any]:
         log = self._namespace.open_log(name)
-        found = await log.describe(segments_max=1)
-        state = found.state
-        readable = await log.snapshot(first=state.open_from, limit=1)
-        in_progress = sum(one.size_bytes for one in readable.segments if not one.closed)
-        size = found.size_bytes + in_progress
+        description = await log.describe(segments_max=1)
+        state = description.state
+        snapshot = await log.snapshot(first=state.first_open_segment, limit=1)
+        in_progress = sum(segment.size_bytes for segment in snapshot.segments if not segment.closed)
+        size = description.size_bytes + in_progress
         # What was written is what ends grow by: truncation is no negative rate.
-        written = {"records": float(readable.end_sequence_id)}
+        counters = {"records": float(snapshot.end_sequence_id)}
         if state.bytes_total >= 0:
-            written["bytes"] = float(state.bytes_total + in_progress)
-        rates = self._rates.look(name, trio.current_time(), written)
+            counters["bytes"] = float(state.bytes_total + in_progress)
+        rates = self._rates.rates(name, trio.current_time(), counters)
         return {
-            "records": readable.records,
+            "records": snapshot.records,
             "bytes": size,
             "segments": state.last_segment - state.first_segment + 1,
-            "owner": cut(found.owner, 100) or None,
+            "owner": cut(description.owner, 100) or None,
             "sealed": state.sealed,
-            "end": None if found.last_dlsn is None else str(found.last_dlsn),
+            "end": None if description.last_dlsn is None else str(description.last_dlsn),
             "records_s": rates.get("records"),
             "bytes_s": rates.get("bytes"),
         }
 
 
-class OneLog:
+class LogDetail:
     """One log. For one task at a time."""
 
     def __init__(self, namespace: Namespace, name: str, labels: Mapping[str, str]) -> None:
@@ -97,21 +97,21 @@ class OneLog:
         self._labels = labels
         self._rates = RateHistory()
 
-    async def look(self) -> dict[str, Any]:
+    async def poll(self) -> dict[str, Any]:
         """The state. Raises `LogNotFound`, `QuorumUnreachable`, `LedgerStateUnknown`."""
         namespace = self._namespace
-        found = await describe(namespace, self._name, segments_max=SEGMENTS_SHOWN)
+        log_row = await describe(namespace, self._name, segments_max=SEGMENTS_SHOWN)
         log = namespace.open_log(self._name)
         positions = await log.positions.list()
-        segments = found.pop("segments")
+        segments = log_row.pop("segments")
         for segment in segments:
             if segment["state"] == "in progress":  # its record counts nothing before it is closed
                 tail = await log.snapshot(first=segment["segment"], limit=1)
-                segment["bytes"] = sum(one.size_bytes for one in tail.segments)
-                found["bytes"] += segment["bytes"]
+                segment["bytes"] = sum(tail_segment.size_bytes for tail_segment in tail.segments)
+                log_row["bytes"] += segment["bytes"]
                 break
         ledgers = {segment["ledger"] for segment in segments}
-        missing = await self._missing(ledgers) if ledgers else {}
+        missing = await self._bookies_with_missing(ledgers) if ledgers else {}
         bookies = dict[str, str]()
         for segment in segments:
             fragments = segment["ensembles"]
@@ -121,9 +121,11 @@ class OneLog:
                 for bookie in fragment["bookies"]:
                     bookies[bookie] = self._labels.get(bookie, bookie[:8])
             segment["missing"] = missing.get(segment["ledger"], [])
-        rates = self._rates.look("log", trio.current_time(), {"records": float(found["records"])})
-        return found | {
-            "owner": cut(found["owner"], 100) if found["owner"] else None,
+        rates = self._rates.rates(
+            "log", trio.current_time(), {"records": float(log_row["records"])}
+        )
+        return log_row | {
+            "owner": cut(log_row["owner"], 100) if log_row["owner"] else None,
             "now_ms": namespace.wall_ms(),
             "records_s": rates["records"],
             "segments": segments,
@@ -135,19 +137,19 @@ class OneLog:
             "positions_left_out": max(0, len(positions) - POSITIONS_SHOWN),
         }
 
-    async def _missing(self, ledgers: set[int]) -> dict[int, list[str]]:
+    async def _bookies_with_missing(self, ledgers: set[int]) -> dict[int, list[str]]:
         """Bookies that are noted to miss entries of these ledgers."""
-        found: dict[int, list[str]] = {}
-        looked = 0
-        async for item in Scan(self._namespace.metadata, keys.UNDER_PREFIX):
-            looked += 1
-            if looked > NOTES_MAX:
+        by_ledger: dict[int, list[str]] = {}
+        checked = 0
+        async for item in Scan(self._namespace.metadata, keys.MISSING_RANGES_PREFIX):
+            checked += 1
+            if checked > RECORDS_MAX:
                 break
             with suppress(CorruptData, UnsupportedFormat):
                 ledger = keys.ledger_id_of(item.key)
                 if ledger in ledgers:
-                    found[ledger] = [
-                        self._labels.get(hole.bookie, hole.bookie[:8])
-                        for hole in holes.decode(item.value)[:16]
+                    by_ledger[ledger] = [
+                        self._labels.get(missing_range.bookie, missing_range.bookie[:8])
+                        for missing_range in holes.decode_missing_ranges(item.value)[:16]
                     ]
-        return found
+        return by_ledger

@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from ..cluster.declarations.config import parse_address
-from ..cluster.status.node_health import info_over
+from ..cluster.status.node_health import query_info_over
 from ..runtime.interfaces.errors import ConnectionLost, RequestTimeout
 from ..runtime.interfaces.host import Host
 from ..runtime.net.client_link import ClientLink
@@ -32,38 +32,42 @@ class NodeLinks:
         self._endpoint = Endpoint(host, lambda: Hello(kind=HEALTH), receive_bytes=RECEIVE_BYTES)
         self._nursery = nursery
         self._links: dict[str, ClientLink] = {}
-        self._asked_at: dict[str, float] = {}
+        self._requested_at: dict[str, float] = {}
 
     async def info(self, address: str, *, timeout_s: float) -> dict[str, Any]:
         """A node's counters and gauges by name. One question an address at a time.
 
         Raises `DistributedLogError`, after ``timeout_s`` at the latest.
         """
-        self._asked_at[address] = trio.current_time()
+        self._requested_at[address] = trio.current_time()
         with trio.move_on_after(timeout_s):
             link = self._links.get(address)
             if link is not None and link.closed is None:
                 try:
-                    return await info_over(link, timeout_s)
+                    return await query_info_over(link, timeout_s)
                 except ConnectionLost:
                     pass  # it was started again, or gave our place away: once more, anew
             link = await self._endpoint.dial(
                 parse_address(address, "an address"), nursery=self._nursery
             )
             self._links[address] = link
-            return await info_over(link, timeout_s)
+            return await query_info_over(link, timeout_s)
         raise RequestTimeout(f"{address} did not answer within {timeout_s:g} s")
 
     async def run(self) -> None:
         """Close what is idle, until cancelled."""
-        await self._endpoint.failures.keep("the end of idle links", self._close_idle)
+        await self._endpoint.failures.keep_running("the end of idle links", self._close_idle)
 
     async def _close_idle(self) -> None:
         while True:
             await trio.sleep(IDLE_S / 2)
             now = trio.current_time()
-            for address in [one for one, at in self._asked_at.items() if now - at >= IDLE_S]:
-                del self._asked_at[address]
+            for address in [
+                idle_address
+                for idle_address, requested_at in self._requested_at.items()
+                if now - requested_at >= IDLE_S
+            ]:
+                del self._requested_at[address]
                 link = self._links.pop(address, None)
                 if link is not None:
                     link.close(ConnectionLost("nothing is asked any more"))

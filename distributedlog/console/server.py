@@ -21,64 +21,64 @@ from ..runtime.interfaces.errors import DistributedLogError, InvalidRequest, Quo
 from .access_guard import AccessGuard
 from .cluster_state import ClusterState, cut
 from .http import ConsolePage, EventStreamResponse, Request, Send, as_page
-from .log_states import LogList, OneLog
+from .log_states import LogDetail, LogList
 from .record_browser import RecordBrowser
 from .work_state_poller import WorkStatePoller
 
 EVERY_S = 1.0
 """Between two looks, for all who look together."""
-REST = 4
+REST_FACTOR = 4
 """Times as long as a look took nothing is looked at: the watcher must not be the load (H261)."""
 QUIET_S = 15.0
 """A comment at least so often: who is gone is noticed."""
 STREAMS_MAX = 16
-STREAMS_OF_A_BROWSER = 4
+STREAMS_PER_BROWSER = 4
 """A browser gives an origin six connections: the oldest stream makes room for the tab that comes (H260)."""
 STATES_MAX = 32
 STATE_BYTES_MAX = 256 * 1024
-BACK_MS = 3000
+RECONNECT_MS = 3000
 """After this a browser comes back to a stream that ended."""
-KINDS = {
+CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "svg": "image/svg+xml",
 }
 
-Look = Callable[[], Awaitable[dict[str, Any]]]
+PollState = Callable[[], Awaitable[dict[str, Any]]]
 
 
-class Shared:
+class SharedState:
     """One state for all who want it: looked at by the first that finds it old, while somebody does."""
 
-    def __init__(self, look: Look, waited_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, poll: PollState, waited_s: Callable[[], float] = lambda: 0.0) -> None:
         """``waited_s``: how much of the last look was no load to anybody: no rest is due for that."""
-        self._look = look
+        self._poll = poll
         self._waited_s = waited_s
-        self._turn = trio.Lock()
+        self._lock = trio.Lock()
         self._data = b""
-        self._again_at = -float("inf")
+        self._poll_at = -float("inf")
 
     async def data(self) -> bytes:
         """The newest, as an event. An error is a state, too."""
-        async with self._turn:
-            begun = trio.current_time()
-            if begun >= self._again_at:
+        async with self._lock:
+            started_at = trio.current_time()
+            if started_at >= self._poll_at:
                 try:
-                    found = await self._look()
+                    state = await self._poll()
                 except DistributedLogError as error:
-                    found = {"error": cut(f"{type(error).__name__}: {error}")}
-                self._data = event(found)
+                    state = {"error": cut(f"{type(error).__name__}: {error}")}
+                self._data = event(state)
                 if len(self._data) > STATE_BYTES_MAX:
                     self._data = event({"error": f"the state has {len(self._data)} bytes"})
                 waited_s = self._waited_s()
-                load_s = trio.current_time() - begun - waited_s
-                self._again_at = begun + max(EVERY_S + waited_s, REST * load_s)
+                load_s = trio.current_time() - started_at - waited_s
+                self._poll_at = started_at + max(EVERY_S + waited_s, REST_FACTOR * load_s)
             return self._data
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenStream:
     """A stream that somebody has open."""
 
     session: str
@@ -102,72 +102,74 @@ class Console:
         self._guard = guard
         self._payloads = payloads
         self._static = static_pages()
-        self._open: list[_Open] = []
-        self._looks: dict[tuple[str, ...], Shared] = {
-            ("cluster",): Shared(cluster.look, lambda: cluster.waited_s),
-            ("work",): Shared(work.look),
+        self._open_streams: list[_OpenStream] = []
+        self._states: dict[tuple[str, ...], SharedState] = {
+            ("cluster",): SharedState(cluster.poll, lambda: cluster.waited_s),
+            ("work",): SharedState(work.poll),
         }
-        self._kept = len(self._looks)
+        self._permanent_states = len(self._states)
         """The first ones stay; those of logs give way."""
 
-    async def answer(self, request: Request) -> ConsolePage | EventStreamResponse:
+    async def handle(self, request: Request) -> ConsolePage | EventStreamResponse:
         """Any request. Raises nothing that a request can cause."""
-        refused = self._guard.refusal(request, self._static)
-        if refused is not None:
-            return refused
+        rejection = self._guard.check(request, self._static)
+        if rejection is not None:
+            return rejection
         if request.method == "POST" and request.path == "/session":
-            return self._guard.open(request)
+            return self._guard.open_session(request)
         if request.method not in ("GET", "HEAD"):
             return as_page(405, {"error": "nothing is changed here"})
         if request.path in self._static:
             return self._static[request.path]
         try:
-            return await self._of_the_cluster(request)
+            return await self._handle_data(request)
         except DistributedLogError as error:
             status = 400 if isinstance(error, InvalidRequest) else 503
             return as_page(status, {"error": cut(f"{type(error).__name__}: {error}")})
 
-    async def _of_the_cluster(self, request: Request) -> ConsolePage | EventStreamResponse:
+    async def _handle_data(self, request: Request) -> ConsolePage | EventStreamResponse:
         query = request.query
         match request.path:
             case "/events":
                 shared = self._state(query)
-                return self._stream(request, lambda send: _states(shared, send))
+                return self._stream(request, lambda send: _send_states(shared, send))
             case "/tail":
                 records, name = self._records(), query.get("log", "")
-                return self._stream(request, lambda send: _tail(records, name, send))
+                return self._stream(request, lambda send: _send_tail(records, name, send))
             case "/points":
                 return as_page(200, {"points": self._cluster.points()})
             case "/records":
                 return as_page(200, await self._records().page(query.get("log", ""), query))
             case "/payload":
-                found = await self._records().payload(query.get("log", ""), query.get("dlsn", ""))
+                payload = await self._records().payload(query.get("log", ""), query.get("dlsn", ""))
                 return ConsolePage(
                     200,
-                    found,
+                    payload,
                     "application/octet-stream",
                     {"content-disposition": "attachment; filename=payload"},
                 )
         return as_page(404, {"error": "there is nothing"})
 
-    def _state(self, query: Mapping[str, str]) -> Shared:
+    def _state(self, query: Mapping[str, str]) -> SharedState:
         """Of the page that is asked for. Raises `InvalidRequest`, `InvalidLogName`, `QuorumUnreachable`."""
         page = query.get("page", "")
         if page in ("logs", "log"):
             key = (page, *(query.get(name, "") for name in ("name", "prefix", "after")))
-            if key in self._looks:
-                found = self._looks.pop(key)
+            if key in self._states:
+                shared_state = self._states.pop(key)
             elif page == "logs":
-                found = Shared(LogList(self._logs(), key[2], key[3]).look)
+                shared_state = SharedState(LogList(self._logs(), key[2], key[3]).poll)
             else:
-                found = Shared(OneLog(self._logs(), key[1], self._cluster.labels).look)
-            self._looks[key] = found  # the last one to give way
-            while len(self._looks) > self._kept + STATES_MAX:
-                del self._looks[list(self._looks)[self._kept]]
-            return found
-        if (page,) not in self._looks:
+                shared_state = SharedState(
+                    LogDetail(self._logs(), key[1], self._cluster.labels).poll
+                )
+            self._states[key] = shared_state  # the last one to give way
+            while len(self._states) > self._permanent_states + STATES_MAX:
+                del self._states[list(self._states)[self._permanent_states]]
+            return shared_state
+        if (page,) not in self._states:
             raise InvalidRequest(f"there is no page {page[:40]!r}")
-        return self._looks[(page,)]
+        return self._states[(page,)]
 
     def _logs(self) -> Namespace:
         namespace = self._namespace()
@@ -190,29 +192,29 @@ class Console:
         async def bounded(send: Send) -> None:
             if self._is_full(session):  # many came at once
                 return
-            own = [one for one in self._open if one.session == session]
-            if len(own) >= STREAMS_OF_A_BROWSER:
-                own[0].scope.cancel()
-                self._open.remove(own[0])
-            opened = _Open(session)
-            self._open.append(opened)
+            own_streams = [stream for stream in self._open_streams if stream.session == session]
+            if len(own_streams) >= STREAMS_PER_BROWSER:
+                own_streams[0].scope.cancel()
+                self._open_streams.remove(own_streams[0])
+            new_stream = _OpenStream(session)
+            self._open_streams.append(new_stream)
             try:
-                with opened.scope:
-                    await send(b"retry: %d\n\n" % BACK_MS)
+                with new_stream.scope:
+                    await send(b"retry: %d\n\n" % RECONNECT_MS)
                     await run(send)
             finally:
-                if opened in self._open:
-                    self._open.remove(opened)
+                if new_stream in self._open_streams:
+                    self._open_streams.remove(new_stream)
 
         return EventStreamResponse(bounded)
 
     def _is_full(self, session: str) -> bool:
         """Is there no place for one more stream of this browser? One with four gives up its oldest."""
-        own = sum(one.session == session for one in self._open)
-        return len(self._open) >= STREAMS_MAX and own < STREAMS_OF_A_BROWSER
+        own_streams = sum(stream.session == session for stream in self._open_streams)
+        return len(self._open_streams) >= STREAMS_MAX and own_streams < STREAMS_PER_BROWSER
 
 
-async def _states(shared: Shared, send: Send) -> None:
+async def _send_states(shared: SharedState, send: Send) -> None:
     sent, sent_at = b"", trio.current_time()
     while True:
         data = await shared.data()
@@ -225,7 +227,7 @@ async def _states(shared: Shared, send: Send) -> None:
         await trio.sleep(EVERY_S)
 
 
-async def _tail(records: RecordBrowser, name: str, send: Send) -> None:
+async def _send_tail(records: RecordBrowser, name: str, send: Send) -> None:
     try:
         await records.tail(name, send, event)
     except DistributedLogError as error:
@@ -239,10 +241,10 @@ def event(value: Mapping[str, Any] | None) -> bytes:
 
 def static_pages() -> dict[str, ConsolePage]:
     """The page's files, by path."""
-    found = {}
+    pages = {}
     for file in files(__package__).joinpath("static").iterdir():
-        kind = KINDS.get(file.name.rpartition(".")[2])
-        if kind is not None:
+        content_type = CONTENT_TYPES.get(file.name.rpartition(".")[2])
+        if content_type is not None:
             path = "/" if file.name == "index.html" else f"/static/{file.name}"
-            found[path] = ConsolePage(200, file.read_bytes(), kind)
-    return found
+            pages[path] = ConsolePage(200, file.read_bytes(), content_type)
+    return pages

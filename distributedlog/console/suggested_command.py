@@ -19,7 +19,7 @@ _COMMANDS = {
     Code.NO_METADATA_QUORUM: "dlog metadata show",
     Code.METADATA_MAJORITY_LOST: "dlog metadata show",
 }
-_OF_A_BOOKIE = {
+_BOOKIE_VERBS = {
     Code.LIMBO_ENDED: "scrub",
     Code.ENTRIES_REPAIRED: "scrub",
     Code.BOOKIE_LEAVING: "decommission",
@@ -39,14 +39,14 @@ def command_for(condition: HealthCondition) -> str:
     """Return what to type next, or "" if no command is known."""
     code = condition.code
     if condition.bookie:
-        verb = _OF_A_BOOKIE.get(code)  # type: ignore[call-overload]
+        verb = _BOOKIE_VERBS.get(code)  # type: ignore[call-overload]
         return command_about(verb, condition.bookie) if verb else "dlog bookies"
     if condition.node:
-        plain = _NODE.fullmatch(condition.node)
-        if code == Code.METADATA_NODE_EMPTY and plain:
+        is_plain_name = _NODE.fullmatch(condition.node)
+        if code == Code.METADATA_NODE_EMPTY and is_plain_name:
             return f"dlog metadata replace {condition.node}"
         return "dlog metadata show"
     if code == Code.ONE_COPY_LEFT and (ledger := condition.integer("ledger", -1)) >= 0:
         return f"dlog ledger show {ledger}"
-    found: str = _COMMANDS.get(code, "")  # type: ignore[call-overload]
-    return found
+    command: str = _COMMANDS.get(code, "")  # type: ignore[call-overload]
+    return command

@@ -23,7 +23,7 @@ WAITING_MAX = 32
 """Requests that wait for what the cluster says of their token."""
 IDLE_S = 60.0
 """A token's session that nobody looks through ends after."""
-ASKS = {"error": "give a token of dlog user token", "asks": "token"}
+TOKEN_REQUEST = {"error": "give a token of dlog user token", "asks": "token"}
 
 
 class UserConsoles:
@@ -45,50 +45,52 @@ class UserConsoles:
         """Until cancelled."""
         await self._sessions.run(task_status=task_status)
 
-    async def answer(self, request: Request) -> ConsolePage | EventStreamResponse:
+    async def handle(self, request: Request) -> ConsolePage | EventStreamResponse:
         """Any request. Raises nothing that a request can cause."""
-        refused = self._guard.refusal(request, self._static)
-        if refused is not None:
-            return as_page(401, ASKS) if refused.status == 401 else refused
+        rejection = self._guard.check(request, self._static)
+        if rejection is not None:
+            return as_page(401, TOKEN_REQUEST) if rejection.status == 401 else rejection
         if request.path in self._static and request.method in ("GET", "HEAD"):
             return self._static[request.path]
         try:
             if request.method == "POST" and request.path == "/session":
-                return await self._let_in(request)
-            token = self._guard.shown(request)
+                return await self._open_session(request)
+            token = self._guard.presented_token(request)
             if token is None:
-                return as_page(401, ASKS)
-            return await self._answer(request, token)
+                return as_page(401, TOKEN_REQUEST)
+            return await self._handle_as_user(request, token)
         except NotAuthenticated as error:
-            return as_page(401, {**ASKS, "error": cut(str(error))})
+            return as_page(401, {**TOKEN_REQUEST, "error": cut(str(error))})
         except DistributedLogError as error:
             return as_page(503, {"error": cut(f"{type(error).__name__}: {error}")})
 
-    async def _let_in(self, request: Request) -> ConsolePage:
-        given = self._guard.given(request)
-        if isinstance(given, ConsolePage):
-            return given
-        token = given.strip().encode("utf-8", "replace")
-        (await self._sessions.enter(token, host_of(request.peer))).leave()
+    async def _open_session(self, request: Request) -> ConsolePage:
+        text = self._guard.token_of(request)
+        if isinstance(text, ConsolePage):
+            return text
+        token = text.strip().encode("utf-8", "replace")
+        (await self._sessions.acquire(token, host_of(request.peer))).release()
         return self._guard.admit(token)
 
-    async def _answer(self, request: Request, token: bytes) -> ConsolePage | EventStreamResponse:
-        session = await self._sessions.enter(token, host_of(request.peer))
+    async def _handle_as_user(
+        self, request: Request, token: bytes
+    ) -> ConsolePage | EventStreamResponse:
+        session = await self._sessions.acquire(token, host_of(request.peer))
         try:
-            found = await session.opened.answer(request)
+            response = await session.resource.handle(request)
         finally:
-            session.leave()
-        if isinstance(found, ConsolePage):
-            return found
-        stream = found
+            session.release()
+        if isinstance(response, ConsolePage):
+            return response
+        stream = response
 
         async def run(send: Send) -> None:
             # Who has hung up before it begins has entered nothing.
-            again = await self._sessions.enter(token, host_of(request.peer))
+            stream_session = await self._sessions.acquire(token, host_of(request.peer))
             try:
-                if again is session:  # else the browser comes back
+                if stream_session is session:  # else the browser comes back
                     await stream.run(send)
             finally:
-                again.leave()
+                stream_session.release()
 
-        return EventStreamResponse(run, stream.kind)
+        return EventStreamResponse(run, stream.content_type)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..cluster.repair.auditor_election import ELECTION_KEY
-from ..cluster.repair.decommission import how_far
+from ..cluster.repair.decommission import decommission_status
 from ..cluster.status.cluster_overview import bookies
 from ..ledger.model import ledger_keys as keys
 from ..ledger.model import missing_range as holes
@@ -12,12 +12,12 @@ from ..metadata.client.metadata_client import MetadataClient
 from ..metadata.model.interface import Scan
 from ..runtime.declarations.health_conditions import Severity
 from ..runtime.interfaces.errors import CorruptData, UnsupportedFormat
-from .cluster_state import by_label, cut
+from .cluster_state import cut, with_labels
 from .suggested_command import command_about
 
 INFO = Severity.INFO.word
-NOTES_SHOWN = 100
-NOTES_MAX = 10_000
+SHOWN_RECORDS = 100
+RECORDS_MAX = 10_000
 """Notes of missing copies that are counted."""
 LEAVING_SHOWN = 20
 WAITING_SHOWN = 10
@@ -31,79 +31,92 @@ class WorkStatePoller:
         self._metadata = metadata
         self._wall_ms = wall_ms
 
-    async def look(self) -> dict[str, Any]:
+    async def poll(self) -> dict[str, Any]:
         """The state. Raises `QuorumUnreachable`."""
         metadata = self._metadata
-        known = await bookies(metadata, metadata.listener)
-        labels = {one["id"]: cut(one["label"], 64) for one in known}
-        elected = await metadata.get(ELECTION_KEY)
-        repairer = None if elected is None else elected.value.decode("ascii", "replace")
-        notes, left_out = await self._notes(labels)
-        leaving = [one for one in known if one["to_leave"]]
+        bookie_rows = await bookies(metadata, metadata.listener)
+        labels = {row["id"]: cut(row["label"], 64) for row in bookie_rows}
+        election_item = await metadata.get(ELECTION_KEY)
+        repairer = None if election_item is None else election_item.value.decode("ascii", "replace")
+        notes, left_out = await self._under_replicated(labels)
+        leaving = [row for row in bookie_rows if row["to_leave"]]
         return {
             "now_ms": self._wall_ms(),
             "repairer": None if repairer is None else labels.get(repairer, cut(repairer, 64)),
-            "leaving": [await self._leaving(one, labels) for one in leaving[:LEAVING_SHOWN]],
+            "leaving": [await self._leaving_row(row, labels) for row in leaving[:LEAVING_SHOWN]],
             "leaving_left_out": max(0, len(leaving) - LEAVING_SHOWN),
             "down": [
                 {
-                    "label": labels[one["id"]],
-                    "ledgers": one["ledgers_missing"],
-                    "command": command_about("ledger list --bookie", one["id"]),
+                    "label": labels[row["id"]],
+                    "ledgers": row["ledgers_missing"],
+                    "command": command_about("ledger list --bookie", row["id"]),
                 }
-                for one in known
-                if not one["running"]
+                for row in bookie_rows
+                if not row["running"]
             ][:LEAVING_SHOWN],
             "mending": [
                 {
-                    "label": labels[one["id"]],
-                    "conditions": [by_label(each["text"], labels) for each in wrong[:10]],
+                    "label": labels[row["id"]],
+                    "conditions": [
+                        with_labels(reported["text"], labels) for reported in bad_conditions[:10]
+                    ],
                 }
-                for one in known
-                if (wrong := [each for each in one["conditions"] if each["severity"] != INFO])
+                for row in bookie_rows
+                if (
+                    bad_conditions := [
+                        reported for reported in row["conditions"] if reported["severity"] != INFO
+                    ]
+                )
             ][:LEAVING_SHOWN],
             "notes": notes,
             "notes_left_out": left_out,
         }
 
-    async def _notes(self, labels: dict[str, str]) -> tuple[list[dict[str, Any]], int]:
+    async def _under_replicated(self, labels: dict[str, str]) -> tuple[list[dict[str, Any]], int]:
         """Ledgers that are noted to miss copies, and how many more there are."""
-        shown: list[dict[str, Any]] = []
+        shown_records: list[dict[str, Any]] = []
         count = 0
-        async for item in Scan(self._metadata, keys.UNDER_PREFIX):
+        async for item in Scan(self._metadata, keys.MISSING_RANGES_PREFIX):
             count += 1
-            if count > NOTES_MAX:
+            if count > RECORDS_MAX:
                 break
-            if len(shown) == NOTES_SHOWN:
+            if len(shown_records) == SHOWN_RECORDS:
                 continue
             try:
-                ledger, noted = keys.ledger_id_of(item.key), holes.decode(item.value)
+                ledger, missing_ranges = (
+                    keys.ledger_id_of(item.key),
+                    holes.decode_missing_ranges(item.value),
+                )
             except (CorruptData, UnsupportedFormat):
                 continue  # the verdict counts it among the damaged records
-            shown.append(
+            shown_records.append(
                 {
                     "ledger": ledger,
                     "holes": [
                         {
-                            "bookie": labels.get(hole.bookie, hole.bookie[:8]),
-                            "first": hole.first,
-                            "to": hole.to,
+                            "bookie": labels.get(missing_range.bookie, missing_range.bookie[:8]),
+                            "first": missing_range.first,
+                            "to": missing_range.end,
                         }
-                        for hole in noted[:8]
+                        for missing_range in missing_ranges[:8]
                     ],
                 }
             )
-        return shown, count - len(shown)
+        return shown_records, count - len(shown_records)
 
-    async def _leaving(self, one: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
-        found = await how_far(self._metadata, one["id"], named=WAITING_SHOWN)
+    async def _leaving_row(self, row: dict[str, Any], labels: dict[str, str]) -> dict[str, Any]:
+        progress = await decommission_status(self._metadata, row["id"], waiting_max=WAITING_SHOWN)
         return {
-            "label": cut(one["label"], 64),
-            "command": command_about("decommission", one["id"]),
-            "running": found.running,
-            "ledgers": found.ledgers,
+            "label": cut(row["label"], 64),
+            "command": command_about("decommission", row["id"]),
+            "running": progress.running,
+            "ledgers": progress.ledgers,
             "waiting": [
-                {"ledger": each.ledger, "bytes": each.bytes, "why": by_label(each.why, labels)}
-                for each in found.waiting
+                {
+                    "ledger": waiting_ledger.ledger,
+                    "bytes": waiting_ledger.bytes,
+                    "why": with_labels(waiting_ledger.why, labels),
+                }
+                for waiting_ledger in progress.waiting
             ],
         }

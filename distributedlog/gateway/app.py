@@ -22,7 +22,7 @@ from ..log.format.record import LogRecord
 from ..log.interfaces.log_names import check_log_name
 from ..log.model.log_keys import incarnation_text
 from ..log.read.log_reader import LogReader
-from ..runtime.declarations.metrics_text import KIND, text_of
+from ..runtime.declarations.metrics_text import TEXT_CONTENT_TYPE, metrics_text
 from ..runtime.interfaces.errors import (
     DistributedLogError,
     EndOfStream,
@@ -35,38 +35,44 @@ from ..runtime.interfaces.errors import (
     TooBusy,
 )
 from ..runtime.interfaces.log_lines import get_logger
-from .error_responses import BROKEN, TurnedAway, fault, headers_of, turned_away
-from .event_stream import Tail, until_gone
+from .error_responses import (
+    DEFECT_ADVICE,
+    RejectedRequest,
+    error_response,
+    headers_of,
+    rejection_body,
+)
+from .event_stream import Tail, cancel_on_disconnect
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .request_format import (
     BYTES,
     JSON,
     SEQUENCE_MAX,
-    Given,
     ProducerRef,
-    again,
-    as_bytes,
-    begin,
-    event_place,
-    following,
+    SubmittedRecords,
+    dlsn_texts,
     is_json_lines,
-    places,
+    next_start,
+    parse_event_id,
+    parse_seconds,
+    parse_start,
+    parse_whole,
+    record_to_json,
     records_of,
-    seconds,
-    shown,
-    whole,
+    records_to_bytes,
+    start_after,
 )
 from .request_guard import App, Receive, Scope, Send
-from .request_sessions import AsItself, AsUsers, Served
+from .request_sessions import GatewaySessions, RequestSession, UserSessions
 
 SEND_BYTES = 64 * 1024
 """Of an answer that are handed over at a time: each has `write_s`."""
-LOGS_A_PAGE = 1000
-RECORDS_A_PAGE = 1000
+LOGS_PER_PAGE = 1000
+RECORDS_PER_PAGE = 1000
 WAIT_MAX_S = 30.0
 SEGMENTS_SHOWN = 100
-HELD_A_BYTE = 3
+HELD_PER_PAYLOAD_BYTE = 3
 """What a byte of a payload takes, with its JSON."""
 
 log = get_logger("distributedlog.gateway")
@@ -76,27 +82,31 @@ class CompleteResponse:
     """An answer that ends, handed over piece by piece: each piece has the deadline of a write."""
 
     def __init__(
-        self, status: int, body: bytes, kind: str = JSON, headers: Mapping[str, str] | None = None
+        self,
+        status: int,
+        body: bytes,
+        content_type: str = JSON,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.status = status
         self._body = body
-        named = {"content-type": kind} if kind else {}
+        own_headers = {"content-type": content_type} if content_type else {}
         if status != 204:
-            named["content-length"] = str(len(body))
-        self._headers = {**named, **(headers or {})}
+            own_headers["content-length"] = str(len(body))
+        self._headers = {**own_headers, **(headers or {})}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it."""
         headers = [(name.encode(), value.encode()) for name, value in self._headers.items()]
         await send({"type": "http.response.start", "status": self.status, "headers": headers})
-        for at in range(0, len(self._body), SEND_BYTES):
-            part = self._body[at : at + SEND_BYTES]
+        for offset in range(0, len(self._body), SEND_BYTES):
+            part = self._body[offset : offset + SEND_BYTES]
             await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-Answer = CompleteResponse | Tail
-Call = Callable[[Request], Awaitable[Answer]]
+GatewayResponse = CompleteResponse | Tail
+RequestHandler = Callable[[Request], Awaitable[GatewayResponse]]
 
 
 class Gateway:
@@ -104,7 +114,7 @@ class Gateway:
 
     def __init__(
         self,
-        sessions: AsItself | AsUsers,
+        sessions: GatewaySessions | UserSessions,
         options: GatewayOptions,
         name: str,
         meters: GatewayMeters,
@@ -117,18 +127,18 @@ class Gateway:
 
     def app(self) -> App:
         """What answers, for a `Door`."""
-        one, records = "/v1/logs/{log}", "/v1/logs/{log}/records"
-        calls: list[tuple[str, str, Call, bool]] = [
+        log_path, records_path = "/v1/logs/{log}", "/v1/logs/{log}/records"
+        log_routes: list[tuple[str, str, RequestHandler, bool]] = [
             ("GET", "/v1/logs", self.logs, False),
-            ("GET", one, self.describe, False),
-            ("PUT", one, self.create, True),
-            ("DELETE", one, self.delete, True),
-            ("POST", f"{one}/producers", self.open_producer, True),
-            ("POST", records, self.append, True),
-            ("GET", records, self.read, False),
-            ("GET", f"{one}/tail", self.tail, False),
+            ("GET", log_path, self.describe, False),
+            ("PUT", log_path, self.create, True),
+            ("DELETE", log_path, self.delete, True),
+            ("POST", f"{log_path}/producers", self.open_producer, True),
+            ("POST", records_path, self.append, True),
+            ("GET", records_path, self.read, False),
+            ("GET", f"{log_path}/tail", self.tail, False),
         ]
-        own: list[tuple[str, Call]] = [
+        own_routes: list[tuple[str, RequestHandler]] = [
             ("/openapi.json", self.description),
             ("/health", self.health),
             ("/metrics", self.metrics),
@@ -136,27 +146,27 @@ class Gateway:
         app = Starlette(
             routes=[
                 *(
-                    Route(path, self._answering(call, writing), methods=[method])
-                    for method, path, call, writing in calls
+                    Route(path, self._wrap_handler(call, is_write), methods=[method])
+                    for method, path, call, is_write in log_routes
                 ),
-                *(Route(path, call, methods=["GET"]) for path, call in own),
+                *(Route(path, call, methods=["GET"]) for path, call in own_routes),
             ],
-            exception_handlers={HTTPException: _not_there},
+            exception_handlers={HTTPException: _not_found},
         )
         # A slash at the end was answered with 307 and no word: what curl posted there was stored nowhere, and
         # curl says nothing of it.
         app.router.redirect_slashes = False
-        answers: App = app
-        return answers
+        asgi_app: App = app
+        return asgi_app
 
     # --- logs -------------------------------------------------------------------------------------
 
     async def logs(self, request: Request) -> CompleteResponse:
         """A page of names."""
         query = _query(request, "prefix", "after", "limit")
-        limit = whole("limit", query.get("limit", str(LOGS_A_PAGE)), 1, LOGS_A_PAGE)
+        limit = parse_whole("limit", query.get("limit", str(LOGS_PER_PAGE)), 1, LOGS_PER_PAGE)
         with trio.fail_after(self._options.read_s):
-            page = await _served(request).namespace.log_page(
+            page = await _session_of(request).namespace.log_page(
                 query.get("prefix", ""), query.get("after", ""), limit
             )
         return _json(200, {"logs": list(page.names), "next": page.next})
@@ -164,193 +174,211 @@ class Gateway:
     async def describe(self, request: Request) -> CompleteResponse:
         """What a log is, and where it ends."""
         with trio.fail_after(self._options.read_s):
-            found = await self._log(request).describe(segments_max=SEGMENTS_SHOWN)
-        state = found.state
-        first, last = found.first_dlsn, found.last_dlsn
+            description = await self._log(request).describe(segments_max=SEGMENTS_SHOWN)
+        state = description.state
+        first, last = description.first_dlsn, description.last_dlsn
         return _json(
             200,
             {
-                "log": found.name,
+                "log": description.name,
                 "incarnation": incarnation_text(state.log_id),
-                "txids": found.txid_policy,
+                "txids": description.txid_policy,
                 "sealed": state.sealed,
-                "owner": found.owner,
+                "owner": description.owner,
                 "first": None if first is None else str(first),
                 "last": None if last is None else str(last),
-                "closed_records": found.records,
-                "closed_bytes": found.size_bytes,
+                "closed_records": description.records,
+                "closed_bytes": description.size_bytes,
             },
         )
 
     async def create(self, request: Request) -> CompleteResponse:
         """Make a log."""
-        given = await self._object(request, "txids", "durability", "config")
-        name, config = _name(request), given.get("config")
+        fields = await self._json_object(request, "txids", "durability", "config")
+        name, config = _name(request), fields.get("config")
         if config is not None and not isinstance(config, dict):
             raise InvalidRequest("config is an object of options")
         with trio.fail_after(self._options.read_s):
-            await _served(request).namespace.create_log(
+            await _session_of(request).namespace.create_log(
                 name,
-                durability=given.get("durability", "standard"),
+                durability=fields.get("durability", "standard"),
                 config=config,
-                txids=given.get("txids", "auto"),
+                txids=fields.get("txids", "auto"),
             )
         return _json(201, {"log": name})
 
     async def delete(self, request: Request) -> CompleteResponse:
         """Delete a log."""
         query = _query(request, "wait_s")
-        wait_s = seconds("wait_s", query.get("wait_s", "0"), WAIT_MAX_S)
-        served, name = _served(request), _name(request)
+        wait_s = parse_seconds("wait_s", query.get("wait_s", "0"), WAIT_MAX_S)
+        session, name = _session_of(request), _name(request)
         with trio.fail_after(self._options.read_s + wait_s):
-            await served.appending.let_go(name)
-            await served.namespace.delete_log(name, wait_s=wait_s)
+            await session.append_handler.close_unused(name)
+            await session.namespace.delete_log(name, wait_s=wait_s)
         return CompleteResponse(204, b"", "")
 
     # --- writing ----------------------------------------------------------------------------------
 
     async def open_producer(self, request: Request) -> CompleteResponse:
         """Give a producer a number."""
-        name = (await self._object(request, "name")).get("name", "")
+        name = (await self._json_object(request, "name")).get("name", "")
         if not isinstance(name, str):
             raise InvalidRequest("name is a text")
-        found = await _served(request).appending.open_producer(_name(request), name)
+        opened = await _session_of(request).append_handler.open_producer(_name(request), name)
         return _json(
             201,
             {
-                "producer": str(ProducerRef(found.number, found.name)),
-                "number": found.number,
-                "name": found.name,
-                "next_sequence": found.next_sequence,
-                "known": found.known,
+                "producer": str(ProducerRef(opened.number, opened.name)),
+                "number": opened.number,
+                "name": opened.name,
+                "next_sequence": opened.next_sequence,
+                "known": opened.known,
             },
         )
 
     async def append(self, request: Request) -> CompleteResponse:
         """Write one record, or many."""
         headers = request.headers
-        lines = is_json_lines(headers.get("content-type", BYTES))
-        given = records_of(
-            lines,
+        is_lines = is_json_lines(headers.get("content-type", BYTES))
+        records = records_of(
+            is_lines,
             await self._body(request),
             headers.get("dlog-txid"),
             self._options.records_max,
         )
         match = headers.get("if-match")
-        expect = None if match is None else _expected(match)
+        expected = None if match is None else _expected(match)
         producer, sequence = headers.get("dlog-producer"), headers.get("dlog-sequence")
         if (producer is None) != (sequence is None):
             raise InvalidRequest("Dlog-Producer and Dlog-Sequence come together")
         name = _name(request)
         if producer is None or sequence is None:
-            found = await _served(request).appending.append(name, given, expect)
-            return _json(200, {"dlsns": places(found)})
-        at = whole("Dlog-Sequence", sequence, 0, SEQUENCE_MAX)
-        stored = await _served(request).appending.append_once(
-            name, ProducerRef.parse(producer), at, given, expect
+            dlsns = await _session_of(request).append_handler.append(name, records, expected)
+            return _json(200, {"dlsns": dlsn_texts(dlsns)})
+        first_sequence = parse_whole("Dlog-Sequence", sequence, 0, SEQUENCE_MAX)
+        stored = await _session_of(request).append_handler.append_once(
+            name, ProducerRef.parse(producer), first_sequence, records, expected
         )
-        return _json(200, _of_producer(stored.first, given, at, stored.repeated))
+        return _json(
+            200, _producer_response(stored.first_dlsn, records, first_sequence, stored.is_duplicate)
+        )
 
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(self, request: Request) -> CompleteResponse:
         """Records from a place on."""
         query = _query(request, "from", "txid", "since_ms", "to", "limit", "wait_s")
-        most = self._options.records_max
-        limit = whole("limit", query.get("limit", str(min(RECORDS_A_PAGE, most))), 1, most)
-        wait_s = seconds("wait_s", query.get("wait_s", "0"), min(WAIT_MAX_S, self._options.read_s))
-        to = DLSN.parse(query["to"]) if "to" in query else None
-        begins = begin(query, "earliest")
-        if begins.get("at") == "latest":  # as a place: who asks again with it misses nothing
+        records_max = self._options.records_max
+        limit = parse_whole(
+            "limit", query.get("limit", str(min(RECORDS_PER_PAGE, records_max))), 1, records_max
+        )
+        wait_s = parse_seconds(
+            "wait_s", query.get("wait_s", "0"), min(WAIT_MAX_S, self._options.read_s)
+        )
+        last_wanted = DLSN.parse(query["to"]) if "to" in query else None
+        start = parse_start(query, "earliest")
+        if start.get("at") == "latest":  # as a place: who asks again with it misses nothing
             with trio.fail_after(self._options.read_s):
-                begins = following(await self._last(request))
-        hold(request, HELD_A_BYTE * self._options.read_bytes_max)
-        found, ended = await self._found(request, begins, to, limit, wait_s)
-        self.meters.records_read += len(found)
-        self.meters.bytes_read += sum(len(one.payload) for one in found)
-        after = str(found[-1].dlsn.next()) if found else again(begins)
+                start = start_after(await self._last_dlsn(request))
+        reserve_bytes(request, HELD_PER_PAYLOAD_BYTE * self._options.read_bytes_max)
+        records, is_end = await self._read_records(request, start, last_wanted, limit, wait_s)
+        self.meters.records_read += len(records)
+        self.meters.bytes_read += sum(len(record.payload) for record in records)
+        next_position = str(records[-1].dlsn.next()) if records else next_start(start)
         if BYTES in request.headers.get("accept", ""):
-            named = {"dlog-end": str(ended).lower(), "dlog-next": after}
-            return CompleteResponse(200, as_bytes(found), BYTES, named)
-        return _json(200, {"records": [shown(one) for one in found], "next": after, "end": ended})
+            position_headers = {"dlog-end": str(is_end).lower(), "dlog-next": next_position}
+            return CompleteResponse(200, records_to_bytes(records), BYTES, position_headers)
+        return _json(
+            200,
+            {
+                "records": [record_to_json(record) for record in records],
+                "next": next_position,
+                "end": is_end,
+            },
+        )
 
-    async def _last(self, request: Request) -> DLSN:
+    async def _last_dlsn(self, request: Request) -> DLSN:
         """The place of the last record; `DLSN.NONE` where there is none."""
         try:
             return cast("DLSN", await self._log(request).last_dlsn())
         except LogEmpty:
             return DLSN.NONE
 
-    async def _found(
-        self, request: Request, begins: dict[str, Any], to: DLSN | None, limit: int, wait_s: float
-    ) -> tuple[list[LogRecord], bool]:
-        """Records, and whether nothing comes after them as far as is known now. Ends when the peer goes."""
-        found: list[LogRecord] = []
-        ended, failed = False, None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(until_gone, request.receive, nursery.cancel_scope)
-            try:
-                with trio.move_on_after(self._options.read_s) as scope:
-                    until = None if wait_s else "end"
-                    async with self._log(request).open_reader(**begins, to=until) as reader:
-                        ended = await self._take(reader, found, limit, wait_s, to)
-            except DistributedLogError as error:
-                failed = error
-            nursery.cancel_scope.cancel()
-        if failed is not None and not found:
-            raise failed
-        if scope.cancelled_caught and not found:
-            raise RequestTimeout(f"no record came for {self._options.read_s:g} s")
-        return found, ended
-
-    async def _take(
+    async def _read_records(
         self,
-        reader: LogReader,
-        found: list[LogRecord],
+        request: Request,
+        start: dict[str, Any],
+        last_wanted: DLSN | None,
         limit: int,
         wait_s: float,
-        to: DLSN | None,
+    ) -> tuple[list[LogRecord], bool]:
+        """Records, and whether nothing comes after them as far as is known now. Ends when the peer goes."""
+        records: list[LogRecord] = []
+        is_end, failure = False, None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cancel_on_disconnect, request.receive, nursery.cancel_scope)
+            try:
+                with trio.move_on_after(self._options.read_s) as scope:
+                    reader_end = None if wait_s else "end"
+                    async with self._log(request).open_reader(**start, to=reader_end) as reader:
+                        is_end = await self._read_into(reader, records, limit, wait_s, last_wanted)
+            except DistributedLogError as error:
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None and not records:
+            raise failure
+        if scope.cancelled_caught and not records:
+            raise RequestTimeout(f"no record came for {self._options.read_s:g} s")
+        return records, is_end
+
+    async def _read_into(
+        self,
+        reader: LogReader,
+        records: list[LogRecord],
+        limit: int,
+        wait_s: float,
+        last_wanted: DLSN | None,
     ) -> bool:
         """Put records there. True: nothing comes after them, as far as is known now."""
-        left = self._options.read_bytes_max
-        while len(found) < limit and left > 0:
+        remaining_bytes = self._options.read_bytes_max
+        while len(records) < limit and remaining_bytes > 0:
             try:
                 if not wait_s:
                     record = await reader.read_next()
                 else:
-                    record = await reader.read_next(wait_s=0 if found else wait_s)
+                    record = await reader.read_next(wait_s=0 if records else wait_s)
             except EndOfStream:
                 return True
             if record is None:
                 return not wait_s
-            if to is not None and record.dlsn > to:
+            if last_wanted is not None and record.dlsn > last_wanted:
                 return False
-            found.append(record)
-            left -= len(record.payload)
+            records.append(record)
+            remaining_bytes -= len(record.payload)
         return False
 
-    async def tail(self, request: Request) -> Answer:
+    async def tail(self, request: Request) -> GatewayResponse:
         """Records as they come."""
         query = _query(request, "from", "txid", "since_ms")
-        seen = request.headers.get("last-event-id")
-        begins = begin(query, "latest", seen)
+        last_event_id = request.headers.get("last-event-id")
+        start = parse_start(query, "latest", last_event_id)
         if self.meters.tails >= self._options.tails_max:
             raise TooBusy(f"{self.meters.tails} tails are open")
         if request.method != "GET":
             raise InvalidRequest("a tail is answered to GET alone")
-        if seen is not None and await self._is_end(request, event_place(seen)):
+        if last_event_id is not None and await self._is_end(request, parse_event_id(last_event_id)):
             return CompleteResponse(204, b"", "")  # a browser comes back after any other answer
-        share = _served(request).share
+        share = _session_of(request).share
         if share is not None:
             share.begin_tail()
         self.meters.tails += 1
         last: DLSN | None = None
         try:
             with trio.fail_after(self._options.read_s):
-                if begins.get("at") == "latest":
-                    last = await self._last(request)
-                    begins = following(last)
-                reader = await self._log(request).open_reader(**begins)
+                if start.get("at") == "latest":
+                    last = await self._last_dlsn(request)
+                    start = start_after(last)
+                reader = await self._log(request).open_reader(**start)
         except BaseException:
             self.meters.tails -= 1
             if share is not None:
@@ -360,18 +388,18 @@ class Gateway:
             reader,
             self.meters,
             quiet_s=self._options.quiet_s,
-            where=_where(request),
+            where=_method_and_path(request),
             share=share,
             by_users=self._sessions.by_users,
             last=last,
-            end=partial(self._last, request),
+            end=partial(self._last_dlsn, request),
         )
 
-    async def _is_end(self, request: Request, place: DLSN) -> bool:
+    async def _is_end(self, request: Request, dlsn: DLSN) -> bool:
         """Whether the log is sealed and has no record after that place."""
         with trio.fail_after(self._options.read_s):
-            found = await self._log(request).describe(segments_max=1)
-        return found.state.sealed and (found.last_dlsn or DLSN.NONE) <= place
+            description = await self._log(request).describe(segments_max=1)
+        return description.state.sealed and (description.last_dlsn or DLSN.NONE) <= dlsn
 
     # --- about the gateway ------------------------------------------------------------------------
 
@@ -385,113 +413,114 @@ class Gateway:
 
     async def metrics(self, _: Request) -> CompleteResponse:
         """Its numbers, for Prometheus."""
-        self._sessions.measure()
+        self._sessions.update_meters()
         node = {"name": self._name, "kind": "gateway"}
-        return CompleteResponse(200, text_of(self.meters.samples(), node), KIND)
+        return CompleteResponse(200, metrics_text(self.meters.samples(), node), TEXT_CONTENT_TYPE)
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _answering(self, call: Call, writing: bool) -> Call:
+    def _wrap_handler(self, handler: RequestHandler, is_write: bool) -> RequestHandler:
         """A call, done as whoever it is done as; its errors are answers."""
 
-        async def answer(request: Request) -> Answer:
+        async def answer(request: Request) -> GatewayResponse:
             try:
                 try:
-                    request.scope["dlog.served"] = await self._sessions.enter(request.scope)
-                    return await call(request)
+                    request.scope["dlog.served"] = await self._sessions.acquire(request.scope)
+                    return await handler(request)
                 except trio.TooSlowError:
                     raise RequestTimeout("the cluster did not answer in time") from None
                 except ClientDisconnect:
                     raise InvalidRequest("the peer has gone") from None
-            except TurnedAway as error:
+            except RejectedRequest as error:
                 return CompleteResponse(error.status, error.body, JSON, error.headers)
             except DistributedLogError as error:
                 if isinstance(error, NotAuthenticated):
-                    self._sessions.refused(request.scope)
-                return self._fault(error, request, writing)
+                    self._sessions.reject(request.scope)
+                return self._error_response(error, request, is_write)
             except Exception as error:
-                log.exception("a request: %s", _where(request))
-                what = f"a defect of the gateway: {type(error).__name__}"
+                log.exception("a request: %s", _method_and_path(request))
+                description = f"a defect of the gateway: {type(error).__name__}"
                 if not request.scope.get("dlog.begun", False):
                     # Nothing was asked of the cluster: "it may have happened, send it again" is for ever.
-                    return CompleteResponse(500, turned_away(500, what, BROKEN))
-                said = InternalError(what)
-                return self._fault(said, request, writing)
+                    return CompleteResponse(500, rejection_body(500, description, DEFECT_ADVICE))
+                internal_error = InternalError(description)
+                return self._error_response(internal_error, request, is_write)
 
         return answer
 
-    def _fault(
-        self, error: DistributedLogError, request: Request, writing: bool
+    def _error_response(
+        self, error: DistributedLogError, request: Request, is_write: bool
     ) -> CompleteResponse:
-        status, said = fault(
-            error, _where(request), writing=writing, by_users=self._sessions.by_users
+        status, body = error_response(
+            error, _method_and_path(request), is_write=is_write, by_users=self._sessions.by_users
         )
-        return _json(status, said, headers_of(status))
+        return _json(status, body, headers_of(status))
 
     def _log(self, request: Request) -> Any:
-        return _served(request).namespace.open_log(_name(request))
+        return _session_of(request).namespace.open_log(_name(request))
 
     async def _body(self, request: Request) -> bytes:
-        """Return all of it. Raises `RecordTooLarge`, `TurnedAway`, `InvalidRequest` if it takes too long."""
+        """Return all of it. Raises `RecordTooLarge`, `RejectedRequest`, `InvalidRequest` if it takes too
+        long."""
         coding = request.headers.get("content-encoding", "").strip()
         if coding.lower() not in ("", "identity"):
-            raise TurnedAway(
+            raise RejectedRequest(
                 415,
                 f"a body in the encoding {coding[:60]!r}",
                 "send it uncompressed, without Content-Encoding",
                 {"accept-encoding": "identity"},
             )
-        most = self._options.body_bytes_max
-        said = request.headers.get("content-length", "0")
-        if said.isdigit() and int(said) > most:
-            raise RecordTooLarge(f"a body of {said[:20]} bytes; the most are {most}")
+        size_max = self._options.body_bytes_max
+        declared_size = request.headers.get("content-length", "0")
+        if declared_size.isdigit() and int(declared_size) > size_max:
+            raise RecordTooLarge(f"a body of {declared_size[:20]} bytes; the most are {size_max}")
         parts, size = [], 0
         with trio.move_on_after(self._options.body_s):
             async for part in request.stream():
                 size += len(part)
-                hold(request, HELD_A_BYTE * len(part))
-                if size > most:
-                    raise RecordTooLarge(f"a body of more than {most} bytes")
+                reserve_bytes(request, HELD_PER_PAYLOAD_BYTE * len(part))
+                if size > size_max:
+                    raise RecordTooLarge(f"a body of more than {size_max} bytes")
                 parts.append(part)
             return b"".join(parts)
         raise InvalidRequest(f"the body did not come within {self._options.body_s:g} s")
 
-    async def _object(self, request: Request, *known: str) -> dict[str, Any]:
+    async def _json_object(self, request: Request, *known_fields: str) -> dict[str, Any]:
         """The body, an object of JSON or nothing. Raises `InvalidRequest`."""
         body = await self._body(request)
         try:
-            found = json.loads(body) if body.strip() else {}
+            value = json.loads(body) if body.strip() else {}
         except (ValueError, RecursionError):
             raise InvalidRequest("the body is not JSON") from None
-        if not isinstance(found, dict) or not found.keys() <= set(known):
-            raise InvalidRequest(f"the body is an object of {', '.join(known)}")
-        return found
+        if not isinstance(value, dict) or not value.keys() <= set(known_fields):
+            raise InvalidRequest(f"the body is an object of {', '.join(known_fields)}")
+        return value
 
 
-async def _not_there(request: Request, error: Exception) -> CompleteResponse:
+async def _not_found(request: Request, error: Exception) -> CompleteResponse:
     """No such path, or no such method of it."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    what = f"{_where(request)} is not known here"
-    return CompleteResponse(status, turned_away(status, what, "GET /openapi.json says what is"))
+    what = f"{_method_and_path(request)} is not known here"
+    return CompleteResponse(status, rejection_body(status, what, "GET /openapi.json says what is"))
 
 
 def _json(status: int, value: Any, headers: Mapping[str, str] | None = None) -> CompleteResponse:
     return CompleteResponse(status, json.dumps(value).encode() + b"\n", JSON, headers)
 
 
-def hold(request: Request, size: int) -> None:
+def reserve_bytes(request: Request, size: int) -> None:
     """So many bytes more are held until the request is answered. Raises `TooBusy`."""
     request.scope["dlog.place"].hold(size)
 
 
-def _served(request: Request) -> Served:
+def _session_of(request: Request) -> RequestSession:
     """Return the user's namespace and writers, from a request that may change the cluster afterwards."""
     request.scope["dlog.begun"] = True
-    found: Served = request.scope["dlog.served"]
-    return found
+    session: RequestSession = request.scope["dlog.served"]
+    return session
 
 
-def _where(request: Request) -> str:
+def _method_and_path(request: Request) -> str:
     return f"{request.method} {request.scope['path']}"
 
 
@@ -503,16 +532,18 @@ def _name(request: Request) -> str:
         raise InvalidRequest("a log's name in a path is UTF-8, percent-encoded") from None
 
 
-def _query(request: Request, *known: str) -> dict[str, str]:
+def _query(request: Request, *known_fields: str) -> dict[str, str]:
     """Each field once. Raises `InvalidRequest`, also for one that is not known."""
-    found: dict[str, str] = {}
+    fields: dict[str, str] = {}
     for name, value in request.query_params.multi_items():
-        if name not in known:
-            raise InvalidRequest(f"there is no {name[:60]!r} here; known are {', '.join(known)}")
-        if name in found:
+        if name not in known_fields:
+            raise InvalidRequest(
+                f"there is no {name[:60]!r} here; known are {', '.join(known_fields)}"
+            )
+        if name in fields:
             raise InvalidRequest(f"{name} is given twice")
-        found[name] = value
-    return found
+        fields[name] = value
+    return fields
 
 
 def _expected(match: str) -> DLSN:
@@ -521,12 +552,14 @@ def _expected(match: str) -> DLSN:
     return DLSN.NONE if text == str(DLSN.NONE) else DLSN.parse(text)
 
 
-def _of_producer(first: DLSN | None, given: Given, sequence: int, repeated: bool) -> dict[str, Any]:
+def _producer_response(
+    first: DLSN | None, records: SubmittedRecords, sequence: int, is_duplicate: bool
+) -> dict[str, Any]:
     """What is said of a producer's records; without their places where the log has let these go."""
-    count = len(given.payloads)
-    found = [] if first is None else [first._replace(slot=first.slot + k) for k in range(count)]
+    count = len(records.payloads)
+    dlsns = [] if first is None else [first._replace(slot=first.slot + k) for k in range(count)]
     return {
-        "dlsns": places(found),
-        "repeated": repeated,
+        "dlsns": dlsn_texts(dlsns),
+        "repeated": is_duplicate,
         "next_sequence": sequence + count,
     }

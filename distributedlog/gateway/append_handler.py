@@ -21,9 +21,9 @@ from ..log.format.dlsn import DLSN
 from ..log.format.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES
 from ..log.namespace import Namespace
 from ..log.write.log_writer import LogWriter
-from ..log.write.producer_state_manager import OpenedProducer, check_name
+from ..log.write.producer_state_manager import OpenedProducer, check_producer_name
 from ..log.write.sequenced_batch import SequencedBatch
-from ..proxy.client.batch_sender import BatchSender, StoredFrame
+from ..proxy.client.batch_sender import BatchSender, StoredBatchPosition
 from ..proxy.client.proxied_namespace import ProxiedNamespace
 from ..runtime.interfaces.errors import (
     DistributedLogError,
@@ -38,32 +38,32 @@ from ..runtime.interfaces.log_lines import get_logger
 from ..runtime.schedule.work_failures import WorkFailures
 from .metrics import GatewayMeters
 from .options import GatewayOptions
-from .request_format import Given, ProducerRef
+from .request_format import ProducerRef, SubmittedRecords
 from .user_share import IdleEviction, UserShare
 
 log = get_logger("distributedlog.gateway")
 
-SWEEP_S = 1.0
+IDLE_CHECK_S = 1.0
 
 Key = TypeVar("Key")
 
 
 @dataclass(slots=True, eq=False)
-class _Writing:
+class _OpenWriter:
     """A log's writer, open or being opened, and who uses it."""
 
     writer: LogWriter | None = None
-    turn: trio.Lock = field(default_factory=trio.Lock)
-    users: int = 0
+    open_lock: trio.Lock = field(default_factory=trio.Lock)
+    user_count: int = 0
     used_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
-class _Sending:
+class _ProducerStream:
     """A producer's stream, and who uses it."""
 
     sender: BatchSender
-    users: int = 0
+    user_count: int = 0
     used_at: float = 0.0
 
 
@@ -76,7 +76,7 @@ class AppendHandler:
         options: GatewayOptions,
         meters: GatewayMeters,
         *,
-        own: str = "",
+        producer_prefix: str = "",
         share: UserShare | None = None,
     ) -> None:
         """``own``: what the log has before these producers' names, so that no other one is meant by them.
@@ -85,74 +85,76 @@ class AppendHandler:
         """
         self._share = share
         self._idle = IdleEviction(
-            partial(self._close_writers, 1, -inf), partial(self._close_senders, 1, -inf)
+            partial(self._close_writers, 1, -inf), partial(self._close_streams, 1, -inf)
         )
         self._nursery: trio.Nursery | None = None
         self._namespace = namespace
-        self._own = own
-        self._told = (0, 0)
+        self._producer_prefix = producer_prefix
+        self._counted = (0, 0)
         """Writers and producers, as they are counted."""
-        self._over = False
+        self._is_over = False
         """From then on what requests still do counts for nobody."""
         self._options = options
         self._meters = meters
-        self._writing: dict[str, _Writing] = {}
-        self._sending: dict[tuple[str, ProducerRef], _Sending] = {}
+        self._writers: dict[str, _OpenWriter] = {}
+        self._streams: dict[tuple[str, ProducerRef], _ProducerStream] = {}
         self._random = namespace.context.random
 
     async def run(self) -> None:
         """Close what nobody uses, until cancelled; then all."""
         share = self._share
         if share is not None:
-            share.held_by.append(self._idle)
+            share.evictions.append(self._idle)
         try:
             async with trio.open_nursery() as self._nursery:
-                await WorkFailures().keep("the sweep of writers", self._sweep_again)
+                await WorkFailures().keep_running(
+                    "the sweep of writers", self._close_idle_periodically
+                )
         finally:
             self._nursery = None
             if share is not None:
-                share.held_by.remove(self._idle)
-            for sending in self._sending.values():
-                sending.sender.close()
+                share.evictions.remove(self._idle)
+            for stream in self._streams.values():
+                stream.sender.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + self._options.stop_s):
                 async with trio.open_nursery() as nursery:
-                    for writing in self._writing.values():
-                        nursery.start_soon(_close, writing)
-            self._tell(0, 0)
-            self._over = True
+                    for open_writer in self._writers.values():
+                        nursery.start_soon(_close_writer, open_writer)
+            self._update_counts(0, 0)
+            self._is_over = True
 
-    async def _sweep_again(self) -> None:
+    async def _close_idle_periodically(self) -> None:
         while True:
-            await trio.sleep(SWEEP_S)
-            self._sweep()
+            await trio.sleep(IDLE_CHECK_S)
+            self._close_idle()
 
-    def _sweep(self) -> None:
+    def _close_idle(self) -> None:
         options, meters = self._options, self._meters
-        since = trio.current_time() - options.writer_idle_s
-        self._close_writers(meters.writers - options.writers_max, since)
-        self._close_senders(meters.producers - options.producers_max, since)
+        idle_since = trio.current_time() - options.writer_idle_s
+        self._close_writers(meters.writers - options.writers_max, idle_since)
+        self._close_streams(meters.producers - options.producers_max, idle_since)
 
-    def _close_writers(self, above: int, since: float) -> None:
+    def _close_writers(self, excess: int, idle_since: float) -> None:
         nursery = self._nursery
         if nursery is None:
             return  # it ends, and all with it
-        for log in _unused(self._writing, above, since):
-            nursery.start_soon(_close, self._writing.pop(log))
+        for log in _unused(self._writers, excess, idle_since):
+            nursery.start_soon(_close_writer, self._writers.pop(log))
         self._count_open()
 
-    def _close_senders(self, above: int, since: float) -> None:
-        for key in _unused(self._sending, above, since):
-            self._sending.pop(key).sender.close()
+    def _close_streams(self, excess: int, idle_since: float) -> None:
+        for key in _unused(self._streams, excess, idle_since):
+            self._streams.pop(key).sender.close()
         self._count_open()
 
     def _count_open(self) -> None:
-        if not self._over:
-            self._tell(len(self._writing), len(self._sending))
+        if not self._is_over:
+            self._update_counts(len(self._writers), len(self._streams))
 
-    def _tell(self, writers: int, producers: int) -> None:
+    def _update_counts(self, writers: int, producers: int) -> None:
         """How many there are here: others of the gateway, and of the user, have their own."""
-        more_writers, more_producers = writers - self._told[0], producers - self._told[1]
-        self._told = writers, producers
+        more_writers, more_producers = writers - self._counted[0], producers - self._counted[1]
+        self._counted = writers, producers
         self._meters.writers += more_writers
         self._meters.producers += more_producers
         if self._share is not None:
@@ -161,50 +163,54 @@ class AppendHandler:
 
     # --- what requests do -------------------------------------------------------------------------
 
-    async def let_go(self, log: str) -> None:
+    async def close_unused(self, log: str) -> None:
         """Close the writer and the streams of a log that is to be deleted, but for those in use.
 
         Kept for the next request they would hold its lock, and who wrote a log here could not delete it here.
         """
-        for key, sending in list(self._sending.items()):
-            if key[0] == log and not sending.users:
-                self._sending.pop(key).sender.close()
-        writing = self._writing.get(log)
-        if writing is not None and not writing.users:
-            await _close(self._writing.pop(log))
+        for key, stream in list(self._streams.items()):
+            if key[0] == log and not stream.user_count:
+                self._streams.pop(key).sender.close()
+        open_writer = self._writers.get(log)
+        if open_writer is not None and not open_writer.user_count:
+            await _close_writer(self._writers.pop(log))
         self._count_open()
 
-    async def append(self, log: str, given: Given, expect: DLSN | None) -> list[DLSN]:
+    async def append(
+        self, log: str, records: SubmittedRecords, expected: DLSN | None
+    ) -> list[DLSN]:
         """Store records; their places when all are durable. They may be mixed with those of others.
 
         ``expect``: of one record, where the log's last one must be. Raises what a writer raises; where that
         is not known to have stored nothing, the first of several may be stored.
         """
-        check_sizes(given.payloads, one_entry=expect is not None)
-        begun = False
+        check_sizes(records.payloads, is_one_entry=expected is not None)
+        is_writer_open = False
         with trio.move_on_after(self._options.append_s):
             async with self._writer(log) as writer:
-                begun = True
-                if expect is None:
-                    found = await (await writer.submit_columns(given.txids, given.payloads))
+                is_writer_open = True
+                if expected is None:
+                    dlsns = await (await writer.submit_columns(records.txids, records.payloads))
                 else:
-                    found = [await self._after(log, writer, given, expect)]
-            self._count(given)
-            return found
-        raise self._late(log, begun)
+                    dlsns = [await self._append_if_last(log, writer, records, expected)]
+            self._count_written(records)
+            return dlsns
+        raise self._timeout_error(log, is_writer_open)
 
     async def open_producer(self, log: str, name: str) -> OpenedProducer:
         """Open a producer by its name; who had it is fenced. Raises what a writer's opening raises.
 
         ``name``: "" for one that is drawn.
         """
-        shown = name or f"{self._random.getrandbits(128):032x}"
-        name = check_name(self._own + shown)
+        user_name = name or f"{self._random.getrandbits(128):032x}"
+        name = check_producer_name(self._producer_prefix + user_name)
         deadline = trio.current_time() + self._options.append_s
         with trio.move_on_at(deadline):
             if not isinstance(self._namespace, ProxiedNamespace):
                 async with self._writer(log) as writer:
-                    return replace(await writer.sequenced.open_producer(name), name=shown)
+                    return replace(
+                        await writer.sequenced_writer.open_producer(name), name=user_name
+                    )
             if self._share is not None:
                 self._share.make_room_for_producer(self._idle)
             sender = BatchSender(self._namespace.client, self._namespace.path, log, name)
@@ -214,36 +220,45 @@ class AppendHandler:
                 sender.close()
                 raise
             key = log, ProducerRef(opened.number, name)
-            self._sending[key] = _Sending(sender, used_at=trio.current_time())
+            self._streams[key] = _ProducerStream(sender, used_at=trio.current_time())
             self._count_open()
-            return replace(opened, name=shown)
+            return replace(opened, name=user_name)
         raise OutcomeUnknown(
             f'log "{log}": producer {name} was not opened in time; who had it may be fenced: open it again'
         )
 
     async def append_once(
-        self, log: str, producer: ProducerRef, sequence: int, given: Given, expect: DLSN | None
-    ) -> StoredFrame:
+        self,
+        log: str,
+        producer: ProducerRef,
+        sequence: int,
+        records: SubmittedRecords,
+        expected: DLSN | None,
+    ) -> StoredBatchPosition:
         """Store a producer's records, the first of which is its ``sequence``-th, in one entry.
 
         Raises `OutcomeUnknown` where nobody answered: the same again tells. What is definite stored nothing.
         """
-        check_sizes(given.payloads, one_entry=True)
-        producer = ProducerRef(producer.number, check_name(self._own + producer.name))
+        check_sizes(records.payloads, is_one_entry=True)
+        producer = ProducerRef(
+            producer.number, check_producer_name(self._producer_prefix + producer.name)
+        )
         if isinstance(self._namespace, ProxiedNamespace):
-            stored = await self._send(self._namespace, log, producer, sequence, given, expect)
+            stored = await self._append_by_proxy(
+                self._namespace, log, producer, sequence, records, expected
+            )
         else:
-            stored = await self._take(log, producer, sequence, given, expect)
-        if not stored.repeated:
-            self._count(given)
+            stored = await self._append_here(log, producer, sequence, records, expected)
+        if not stored.is_duplicate:
+            self._count_written(records)
         return stored
 
-    def _count(self, given: Given) -> None:
-        self._meters.records_written += len(given.payloads)
-        self._meters.bytes_written += sum(map(len, given.payloads))
+    def _count_written(self, records: SubmittedRecords) -> None:
+        self._meters.records_written += len(records.payloads)
+        self._meters.bytes_written += sum(map(len, records.payloads))
 
-    def _late(self, log: str, begun: bool) -> DistributedLogError:
-        if not begun:
+    def _timeout_error(self, log: str, was_started: bool) -> DistributedLogError:
+        if not was_started:
             return TooBusy(f'log "{log}" was not opened for writing in time; nothing was written')
         return OutcomeUnknown(
             f'log "{log}": not everything was stored within {self._options.append_s:g} s; it may be yet'
@@ -251,143 +266,159 @@ class AppendHandler:
 
     # --- through proxies --------------------------------------------------------------------------
 
-    async def _send(
+    async def _append_by_proxy(
         self,
         namespace: ProxiedNamespace,
         log: str,
         producer: ProducerRef,
         sequence: int,
-        given: Given,
-        expect: DLSN | None,
-    ) -> StoredFrame:
+        records: SubmittedRecords,
+        expected: DLSN | None,
+    ) -> StoredBatchPosition:
         key = log, producer
-        found = self._sending.get(key)
-        if found is None:
+        stream = self._streams.get(key)
+        if stream is None:
             if self._share is not None:
                 self._share.make_room_for_producer(self._idle)
             sender = BatchSender(
                 namespace.client, namespace.path, log, producer.name, producer.number
             )
-            found = self._sending[key] = _Sending(sender)
+            stream = self._streams[key] = _ProducerStream(sender)
             self._count_open()
-        found.users += 1
+        stream.user_count += 1
         try:
-            return await found.sender.send(
+            return await stream.sender.send(
                 sequence,
-                given.payloads,
-                txids=given.txids,
-                expect=expect,
+                records.payloads,
+                txids=records.txids,
+                expect=expected,
                 deadline=trio.current_time() + self._options.append_s,
             )
         except (ProducerFenced, ProducerForgotten):
-            if self._sending.get(key) is found:
-                del self._sending[key]
-                found.sender.close()
+            if self._streams.get(key) is stream:
+                del self._streams[key]
+                stream.sender.close()
                 self._count_open()
             raise
         finally:
-            found.users -= 1
-            found.used_at = trio.current_time()
+            stream.user_count -= 1
+            stream.used_at = trio.current_time()
 
     # --- where the log is written here ------------------------------------------------------------
 
-    async def _take(
+    async def _append_here(
         self,
         log: str,
         producer: ProducerRef,
         sequence: int,
-        given: Given,
-        expect: DLSN | None,
-    ) -> StoredFrame:
-        begun = False
+        records: SubmittedRecords,
+        expected: DLSN | None,
+    ) -> StoredBatchPosition:
+        is_producer_open = False
         with trio.move_on_after(self._options.append_s):
             async with self._writer(log) as writer:
                 try:
-                    writer.sequenced.resume_producer(producer.name, producer.number)
+                    writer.sequenced_writer.resume_producer(producer.name, producer.number)
                 except (ProducerFenced, ProducerForgotten):
                     await (
-                        writer.sequenced.check_owner()
+                        writer.sequenced_writer.check_owner()
                     )  # a no is worth something while the log is ours
                     raise
-                begun = True
-                frame = await _framed(writer, producer.number, sequence, given, expect)
-            if frame.error is not None:
-                raise frame.error.again()
-            return StoredFrame(sequence, frame.records, frame.first, frame.repeated)
-        raise self._late(log, begun)
+                is_producer_open = True
+                batch = await _append_batch(writer, producer.number, sequence, records, expected)
+            if batch.error is not None:
+                raise batch.error.again()
+            return StoredBatchPosition(
+                sequence, batch.records, batch.first_dlsn, batch.is_duplicate
+            )
+        raise self._timeout_error(log, is_producer_open)
 
-    async def _after(self, log: str, writer: LogWriter, given: Given, expect: DLSN) -> DLSN:
+    async def _append_if_last(
+        self, log: str, writer: LogWriter, records: SubmittedRecords, expected: DLSN
+    ) -> DLSN:
         """One record, where the last one is the expected one. Raises `PositionConflict`."""
-        if len(given.payloads) > 1:
+        if len(records.payloads) > 1:
             raise InvalidRequest("If-Match is for one record, or for those of a producer")
         if isinstance(self._namespace, ProxiedNamespace):
             raise InvalidRequest(
                 f'log "{log}": through proxies If-Match wants a producer: POST …/producers opens one'
             )
-        frame = await _framed(writer, 0, 0, given, expect)
-        if frame.error is not None:
-            raise frame.error.again()
-        assert frame.first is not None, "it was stored now"
-        return frame.first
+        batch = await _append_batch(writer, 0, 0, records, expected)
+        if batch.error is not None:
+            raise batch.error.again()
+        assert batch.first_dlsn is not None, "it was stored now"
+        return batch.first_dlsn
 
     # --- writers ----------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _writer(self, log: str) -> AsyncIterator[LogWriter]:
         """The log's writer here, opened where it is not; it stays while it is used."""
-        found = self._writing.get(log)
-        if found is None:
+        open_writer = self._writers.get(log)
+        if open_writer is None:
             if self._share is not None:
                 self._share.make_room_for_writer(self._idle)
-            found = self._writing[log] = _Writing()
+            open_writer = self._writers[log] = _OpenWriter()
             self._count_open()
-        found.users += 1
+        open_writer.user_count += 1
         try:
-            async with found.turn:
-                if found.writer is not None and found.writer.over is not None:
-                    found.writer = None
-                if found.writer is None:
-                    found.writer = await self._namespace.open_log(log).open_writer()
-                writer = found.writer
+            async with open_writer.open_lock:
+                if open_writer.writer is not None and open_writer.writer.over is not None:
+                    open_writer.writer = None
+                if open_writer.writer is None:
+                    open_writer.writer = await self._namespace.open_log(log).open_writer()
+                writer = open_writer.writer
             yield writer
         finally:
-            found.users -= 1
-            found.used_at = trio.current_time()
-            if found.writer is None and not found.users and self._writing.get(log) is found:
-                del self._writing[log]
+            open_writer.user_count -= 1
+            open_writer.used_at = trio.current_time()
+            if (
+                open_writer.writer is None
+                and not open_writer.user_count
+                and self._writers.get(log) is open_writer
+            ):
+                del self._writers[log]
                 self._count_open()
 
 
-async def _framed(
-    writer: LogWriter, number: int, sequence: int, given: Given, expect: DLSN | None
+async def _append_batch(
+    writer: LogWriter,
+    producer_number: int,
+    sequence: int,
+    records: SubmittedRecords,
+    expected: DLSN | None,
 ) -> SequencedBatch:
     """A frame of a producer (0: of nobody), done. Raises what does not take it."""
-    if expect is not None:
-        return await writer.sequenced.frame_after(
-            expect, given.payloads, txids=given.txids, producer=number, sequence=sequence
+    if expected is not None:
+        return await writer.sequenced_writer.append_if_last(
+            expected,
+            records.payloads,
+            txids=records.txids,
+            producer=producer_number,
+            sequence=sequence,
         )
     done = trio.Event()
     while True:
         try:
-            frame = writer.sequenced.take_frame(
-                given.payloads,
+            batch = writer.sequenced_writer.append_batch(
+                records.payloads,
                 lambda _: done.set(),
-                txids=given.txids,
-                producer=number,
+                txids=records.txids,
+                producer=producer_number,
                 sequence=sequence,
             )
         except (InvalidRequest, ProducerFenced, ProducerForgotten):
-            await writer.sequenced.check_owner()
+            await writer.sequenced_writer.check_owner()
             raise
-        if frame is not None:
+        if batch is not None:
             await done.wait()
-            return frame
-        await writer.sequenced.frame_room(
-            len(given.payloads), sum(map(len, given.payloads)), number
+            return batch
+        await writer.sequenced_writer.wait_capacity(
+            len(records.payloads), sum(map(len, records.payloads)), producer_number
         )
 
 
-def check_sizes(payloads: Sequence[bytes], *, one_entry: bool) -> None:
+def check_sizes(payloads: Sequence[bytes], *, is_one_entry: bool) -> None:
     """Raise `RecordTooLarge` before anything is taken. ``one_entry``: they are stored in one."""
     for number, payload in enumerate(payloads, 1):
         if len(payload) > RECORD_BYTES_MAX:
@@ -395,24 +426,32 @@ def check_sizes(payloads: Sequence[bytes], *, one_entry: bool) -> None:
                 f"record {number} has {len(payload)} bytes; the most are {RECORD_BYTES_MAX}"
             )
     size = sum(map(len, payloads)) + RECORD_COLUMN_BYTES * (len(payloads) - 1)
-    if one_entry and size > RECORD_BYTES_MAX:
+    if is_one_entry and size > RECORD_BYTES_MAX:
         raise RecordTooLarge(
             f"{len(payloads)} records of {size} bytes are stored together; the most are {RECORD_BYTES_MAX}, "
             f"with {RECORD_COLUMN_BYTES} for each after the first"
         )
 
 
-def _unused(found: "Mapping[Key, _Writing | _Sending]", above: int, since: float) -> list[Key]:
+def _unused(
+    in_use: "Mapping[Key, _OpenWriter | _ProducerStream]", excess: int, idle_since: float
+) -> list[Key]:
     """Those that nobody uses: for long, or as many as are above the bound."""
-    idle = sorted((one.used_at, at) for at, one in enumerate(found.values()) if not one.users)
-    keys = list(found)
-    return [keys[at] for rank, (used_at, at) in enumerate(idle) if rank < above or used_at <= since]
+    idle = sorted(
+        (user.used_at, index) for index, user in enumerate(in_use.values()) if not user.user_count
+    )
+    keys = list(in_use)
+    return [
+        keys[index]
+        for rank, (used_at, index) in enumerate(idle)
+        if rank < excess or used_at <= idle_since
+    ]
 
 
-async def _close(writing: _Writing) -> None:
-    if writing.writer is not None:
+async def _close_writer(open_writer: _OpenWriter) -> None:
+    if open_writer.writer is not None:
         try:
-            await writing.writer.aclose()
+            await open_writer.writer.aclose()
         except DistributedLogError:
             pass  # it is left for recovery then
         except Exception:

@@ -29,9 +29,9 @@ from ..runtime.interfaces.errors import (
     UnsupportedFormat,
 )
 
-SAID_CHARS_MAX = 1000
+TEXT_CHARS_MAX = 1000
 RETRY_AFTER_S = 1
-STATUSES: tuple[tuple[type[DistributedLogError], int, str], ...] = (
+STATUS_OF_ERROR: tuple[tuple[type[DistributedLogError], int, str], ...] = (
     (LogDeleted, 410, "the log is gone for good: begin with the one that has its name now, if any"),
     (LogNotFound, 404, "PUT /v1/logs/{log} makes it"),
     (LogEmpty, 404, "write a record first"),
@@ -70,46 +70,46 @@ STATUSES: tuple[tuple[type[DistributedLogError], int, str], ...] = (
     (CorruptData, 500, "the stored bytes are damaged: tell whoever runs the cluster"),
 )
 """The first that fits counts: a class stands before those that it derives from."""
-UNKNOWN = (
+UNKNOWN_OUTCOME_ADVICE = (
     "it may have happened: of a producer, send the same number and sequence again, which stores "
     "nothing twice; else read the log before you send it again"
 )
-AGAIN = "nothing was changed: try again after the seconds of Retry-After"
-OTHER_TOKEN = "send another token: dlog user token makes one"
-BROKEN = "tell whoever runs the gateway: its log has the reason"
+RETRY_ADVICE = "nothing was changed: try again after the seconds of Retry-After"
+TOKEN_ADVICE = "send another token: dlog user token makes one"
+DEFECT_ADVICE = "tell whoever runs the gateway: its log has the reason"
 
 
 def status_of(
-    error: DistributedLogError, *, writing: bool, by_users: bool = False
+    error: DistributedLogError, *, is_write: bool, by_users: bool = False
 ) -> tuple[int, str]:
     """A status, and what to do about it. ``writing``: the request would have changed something.
 
     ``by_users``: it was done as a user; else it is the gateway that the cluster did not take.
     """
     if by_users and isinstance(error, NotAuthenticated):
-        return 401, OTHER_TOKEN
-    for kind, status, advice in STATUSES:
+        return 401, TOKEN_ADVICE
+    for kind, status, advice in STATUS_OF_ERROR:
         if isinstance(error, kind):
             return status, advice
-    if writing and not error.definite:
-        return 504, UNKNOWN
+    if is_write and not error.definite:
+        return 504, UNKNOWN_OUTCOME_ADVICE
     if error.retryable or not error.definite:
-        return 503, AGAIN
-    return 500, BROKEN
+        return 503, RETRY_ADVICE
+    return 500, DEFECT_ADVICE
 
 
-def fault(
-    error: DistributedLogError, where: str, *, writing: bool, by_users: bool = False
+def error_response(
+    error: DistributedLogError, method_and_path: str, *, is_write: bool, by_users: bool = False
 ) -> tuple[int, dict[str, Any]]:
     """The status, and the body's object. ``where``: what was asked, such as ``POST /v1/logs/a/records``."""
-    status, advice = status_of(error, writing=writing, by_users=by_users)
+    status, advice = status_of(error, is_write=is_write, by_users=by_users)
     return status, {
         "error": {
             "code": error.code,
             "name": type(error).__name__,
-            "what": str(error)[:SAID_CHARS_MAX],
-            "where": where[:SAID_CHARS_MAX],
-            "detail": error.detail[:SAID_CHARS_MAX],
+            "what": str(error)[:TEXT_CHARS_MAX],
+            "where": method_and_path[:TEXT_CHARS_MAX],
+            "detail": error.detail[:TEXT_CHARS_MAX],
             "retryable": error.retryable,
             "definite": error.definite,
             "do": advice,
@@ -124,20 +124,20 @@ def headers_of(status: int) -> dict[str, str]:
     return {"retry-after": str(RETRY_AFTER_S)} if status in (429, 503) else {}
 
 
-class TurnedAway(Exception):
-    """A request that reaches no log: the body's arguments of `turned_away`, and headers of the answer."""
+class RejectedRequest(Exception):
+    """A request that reaches no log: the body's arguments of `rejection_body`, and headers of the answer."""
 
     def __init__(
         self, status: int, what: str, do: str, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(what)
         self.status = status
-        self.body = turned_away(status, what, do)
+        self.body = rejection_body(status, what, do)
         self.headers = headers or {}
 
 
-def turned_away(status: int, what: str, do: str) -> bytes:
-    """A body like those of `fault`, for a request that reached no log."""
+def rejection_body(status: int, what: str, do: str) -> bytes:
+    """A body like those of `error_response`, for a request that reached no log."""
     error = {
         "code": status,
         "name": "TurnedAway",

@@ -12,17 +12,17 @@ import trio
 from ..log.format.dlsn import DLSN
 from ..log.read.log_reader import LogReader
 from ..runtime.interfaces.errors import DistributedLogError, EndOfStream
-from .error_responses import fault
+from .error_responses import error_response
 from .metrics import GatewayMeters
-from .request_format import EVENTS, event, named_event
+from .request_format import EVENTS, named_event, record_event
 from .request_guard import Receive, Scope, Send
 from .user_share import UserShare
 
-BACK_MS = 2000
+RECONNECT_MS = 2000
 """After this a browser comes back to a stream that ended."""
 SEND_BYTES = 64 * 1024
 """About so much is handed over at a time."""
-TAKEN_MAX = 500
+BATCH_RECORDS_MAX = 500
 """Records that are looked at together."""
 
 
@@ -43,12 +43,12 @@ class Tail:
     ) -> None:
         """Takes over ``reader``, and one of those that are counted as tails, of a user too.
 
-        ``where``: what was asked. ``by_users``: see `fault`. ``last``: the record that it begins after, where
-        the log's end was meant: who is hung up on before the first event comes back with that. ``end``: asks
-        for the log's last record.
+        ``where``: what was asked. ``by_users``: see `error_response`. ``last``: the record that it begins
+        after, where the log's end was meant: who is hung up on before the first event comes back with that.
+        ``end``: asks for the log's last record.
         """
-        self._last = last
-        self._end = end
+        self._starts_after = last
+        self._get_last_dlsn = end
         self._share = share
         self._by_users = by_users
         self._reader = reader
@@ -61,60 +61,64 @@ class Tail:
         scope["dlog.place"].leave()  # it goes on without end, and is counted as a tail
         try:
             async with self._reader, trio.open_nursery() as nursery:
-                nursery.start_soon(until_gone, receive, nursery.cancel_scope)
-                await self._answer(send)
+                nursery.start_soon(cancel_on_disconnect, receive, nursery.cancel_scope)
+                await self._send_events(send)
                 nursery.cancel_scope.cancel()
         finally:
             self._meters.tails -= 1
             if self._share is not None:
                 self._share.end_tail()
 
-    async def _answer(self, send: Send) -> None:
+    async def _send_events(self, send: Send) -> None:
         headers = [(b"content-type", EVENTS.encode()), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        begun = b"" if self._last is None else b"id: %s\n" % str(self._last).encode()
-        await _part(send, b"retry: %d\n%s\n" % (BACK_MS, begun))
+        start_id = (
+            b"" if self._starts_after is None else b"id: %s\n" % str(self._starts_after).encode()
+        )
+        await _send_part(send, b"retry: %d\n%s\n" % (RECONNECT_MS, start_id))
         try:
-            await self._records(send)
+            await self._send_records(send)
         except EndOfStream:
             # A browser that returns with this id receives 204, and does not return again.
-            at = None
+            end_dlsn = None
             with suppress(DistributedLogError):
-                at = await self._end()
-            await _part(send, named_event("end", {"sealed": True}, at))
+                end_dlsn = await self._get_last_dlsn()
+            await _send_part(send, named_event("end", {"sealed": True}, end_dlsn))
         except DistributedLogError as error:
-            _, said = fault(error, self._where, writing=False, by_users=self._by_users)
-            await _part(send, named_event("error", said))
+            _, error_body = error_response(
+                error, self._where, is_write=False, by_users=self._by_users
+            )
+            await _send_part(send, named_event("error", error_body))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _records(self, send: Send) -> None:
+    async def _send_records(self, send: Send) -> None:
         """Raises what the reader raises, after all that it had."""
         reader, meters = self._reader, self._meters
         while True:
             first = await reader.read_next(wait_s=self._quiet_s)
             if first is None:
-                await _part(send, b":\n\n")
+                await _send_part(send, b":\n\n")
                 continue
-            found = [first]
+            records = [first]
             with suppress(DistributedLogError):  # it sticks, and is met after these
-                found += await reader.read_bulk(TAKEN_MAX, wait_s=0)
+                records += await reader.read_bulk(BATCH_RECORDS_MAX, wait_s=0)
             part = b""
-            for record in found:
-                part += event(record)
+            for record in records:
+                part += record_event(record)
                 meters.records_read += 1
                 meters.bytes_read += len(record.payload)
                 if len(part) >= SEND_BYTES:
-                    await _part(send, part)
+                    await _send_part(send, part)
                     part = b""
-            await _part(send, part)
+            await _send_part(send, part)
 
 
-async def _part(send: Send, data: bytes) -> None:
+async def _send_part(send: Send, data: bytes) -> None:
     if data:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def until_gone(receive: Receive, scope: trio.CancelScope) -> None:
+async def cancel_on_disconnect(receive: Receive, scope: trio.CancelScope) -> None:
     """Cancel when the peer has hung up."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -11,14 +11,14 @@ from .. import open_namespace
 from ..log.namespace import Namespace
 from ..runtime.declarations.options import KIB, MIB
 from ..runtime.interfaces.host import Address, Host
-from ..runtime.machine import authority_host, showing
+from ..runtime.machine import authority_host, with_token
 from ..uri import format_address
 from .app import Gateway
 from .https_certificates import Certificates
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .request_guard import RequestGuard
-from .request_sessions import AsItself, AsUsers
+from .request_sessions import GatewaySessions, UserSessions
 from .server import listen, serve
 
 READER_BYTES = 256 * KIB
@@ -48,15 +48,15 @@ async def run_gateway(
     """
     meters = GatewayMeters()
     certificates = None if tls is None else Certificates(tls)
-    known = authority_host(name) if users else None
+    cluster_host = authority_host(name) if users else None
     listeners = await listen(address, options, meters)
-    told = trio.Event()
+    stop_requested = trio.Event()
 
     async def all_of_it(task_status: trio.TaskStatus[None]) -> None:
         with trio.CancelScope() as scope:
-            async with _sessions(uri, timeout_s, known, options, meters) as sessions:
+            async with _sessions(uri, timeout_s, cluster_host, options, meters) as sessions:
                 gateway = Gateway(sessions, options, name, meters)
-                door = RequestGuard(
+                guard = RequestGuard(
                     gateway.app(),
                     meters,
                     options,
@@ -64,35 +64,39 @@ async def run_gateway(
                     hosts=hosts,
                     token=token,
                     by_users=users,
-                    left=sessions.leave,
+                    on_request_end=sessions.release,
                 )
                 scope.shield = True  # from now on it ends when it is told, and in order
                 async with trio.open_nursery() as nursery:
                     await nursery.start(sessions.run)
                     task_status.started()
-                    await serve(door, listeners, options, told, certificates)
+                    await serve(guard, listeners, options, stop_requested, certificates)
                     nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         await nursery.start(all_of_it)
-        place = format_address(listeners[0].address)
+        shown_address = format_address(listeners[0].address)
         task_status.started(
-            {"name": name, "kind": "gateway", "url": f"{'https' if tls else 'http'}://{place}"}
+            {
+                "name": name,
+                "kind": "gateway",
+                "url": f"{'https' if tls else 'http'}://{shown_address}",
+            }
         )
         try:
             await trio.sleep_forever()
         finally:
-            told.set()
+            stop_requested.set()
 
 
 @asynccontextmanager
 async def _sessions(
     uri: str,
     timeout_s: float,
-    known: Host | None,
+    cluster_host: Host | None,
     options: GatewayOptions,
     meters: GatewayMeters,
-) -> AsyncIterator[AsItself | AsUsers]:
+) -> AsyncIterator[GatewaySessions | UserSessions]:
     """``known``: a host that knows the cluster and shows nobody; None: all is done as the gateway itself."""
     config = {
         "metadata_timeout_s": timeout_s,
@@ -100,17 +104,17 @@ async def _sessions(
         "read_ahead_bytes": READER_BYTES,
         "read_bytes": READER_BYTES,
     }
-    if known is None:
+    if cluster_host is None:
         async with open_namespace(uri, config=config) as namespace:
-            yield AsItself(namespace, options, meters)
+            yield GatewaySessions(namespace, options, meters)
         return
-    own = {
+    user_config = {
         **config,
         "metadata_timeout_s": min(timeout_s, options.read_s),
         "process_bytes_max": max(USER_BYTES_MIN, options.held_bytes_max // 2),
     }
 
     def opened(token: bytes) -> AbstractAsyncContextManager[Namespace]:
-        return open_namespace(uri, config=own, host=showing(known, token))
+        return open_namespace(uri, config=user_config, host=with_token(cluster_host, token))
 
-    yield AsUsers(opened, options, meters)
+    yield UserSessions(opened, options, meters)

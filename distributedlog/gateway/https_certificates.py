@@ -12,7 +12,7 @@ import trio
 
 from ..runtime.disk.reloaded_files import SettledFiles
 from ..runtime.interfaces.errors import InvalidRequest
-from ..runtime.net.tls import CERTIFICATE_FILE, KEY_FILE, unlocked
+from ..runtime.net.tls import CERTIFICATE_FILE, KEY_FILE, refuse_passphrase
 
 PROTOCOLS = ["h2", "http/1.1"]
 
@@ -28,12 +28,12 @@ class Certificates:
         self._directory = directory
         self._files = SettledFiles(directory, (CERTIFICATE_FILE, KEY_FILE), self._load)
 
-    def speak(self, stream: trio.abc.Stream) -> "trio.SSLStream[trio.abc.Stream]":
+    def wrap_tls(self, stream: trio.abc.Stream) -> "trio.SSLStream[trio.abc.Stream]":
         """TLS over a connection that was accepted."""
-        context = self._files.look()
+        context = self._files.reload_if_changed()
         return trio.SSLStream(stream, context, server_side=True, https_compatible=True)
 
-    def _load(self, before: ssl.SSLContext | None) -> ssl.SSLContext:
+    def _load(self, current_context: ssl.SSLContext | None) -> ssl.SSLContext:
         certificate, key = (self._directory / name for name in (CERTIFICATE_FILE, KEY_FILE))
         try:
             mode = stat.S_IMODE(key.stat().st_mode)
@@ -45,7 +45,7 @@ class Certificates:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(PROTOCOLS)
         try:
-            context.load_cert_chain(certificate, key, unlocked(key))
+            context.load_cert_chain(certificate, key, refuse_passphrase(key))
         except (OSError, ssl.SSLError) as error:
             raise InvalidRequest(f"{certificate} and {key} are no pair: {error}") from None
         return context

@@ -114,5 +114,5 @@ class GatewayMeters:
 
     def samples(self) -> list[Sample]:
         """With what each of them means."""
-        said: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
-        return samples(METRICS, said)
+        values: dict[str, Any] = {name: getattr(self, name) for name in self.__slots__}
+        return samples(METRICS, values)

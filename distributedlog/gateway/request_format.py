@@ -19,11 +19,13 @@ from urllib.parse import quote, unquote
 
 from ..log.format.dlsn import DLSN
 from ..log.format.record import TXID_MAX, LogRecord
-from ..log.write.producer_state_manager import check_name
+from ..log.write.producer_state_manager import check_producer_name
 from ..runtime.interfaces.errors import InvalidRequest, RecordTooLarge
-from .error_responses import TurnedAway
+from .error_responses import RejectedRequest
 
-LINES = frozenset(("ndjson", "jsonl", "jsonlines", "json-lines", "json-stream", "stream+json"))
+JSON_LINES_NAMES = frozenset(
+    ("ndjson", "jsonl", "jsonlines", "json-lines", "json-stream", "stream+json")
+)
 """Names of JSON lines, after ``application/`` or ``text/``, each with or without ``x-``."""
 UTF_8 = frozenset(("", "utf-8", "utf8", "us-ascii", "ascii"))
 JSON = "application/json"
@@ -32,13 +34,13 @@ EVENTS = "text/event-stream"
 SEQUENCE_MAX = (1 << 62) - 1
 NUMBER_MAX = (1 << 64) - 1
 TIME_MAX = 1 << 62
-SHOWN = 60
+SHOWN_CHARS = 60
 
 _HEAD = struct.Struct("<IIQQqQ")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SubmittedRecords:
     """The records of a request."""
 
     payloads: list[bytes]
@@ -62,37 +64,42 @@ class ProducerRef:
         number, colon, name = text.strip().partition(":")
         if not colon:
             raise InvalidRequest(
-                f"not a producer: {text[:SHOWN]!r}; Dlog-Producer is NUMBER:NAME, as its opening gave it"
+                f"not a producer: {text[:SHOWN_CHARS]!r}; Dlog-Producer is NUMBER:NAME, as its opening "
+                "gave it"
             )
-        found = whole("the number in Dlog-Producer", number, 1, NUMBER_MAX)
+        parsed_number = parse_whole("the number in Dlog-Producer", number, 1, NUMBER_MAX)
         try:
-            return cls(found, check_name(unquote(name, errors="strict")))
+            return cls(parsed_number, check_producer_name(unquote(name, errors="strict")))
         except UnicodeDecodeError:
             raise InvalidRequest("Dlog-Producer's name is UTF-8, percent-encoded") from None
 
 
-def is_json_lines(kind: str) -> bool:
+def is_json_lines(content_type: str) -> bool:
     """Whether a body of this content type is JSON lines; otherwise it is one record.
 
-    Raises `TurnedAway` for a multipart form, whose parts would be stored with their envelope, and for JSON
-    lines in another encoding than UTF-8.
+    Raises `RejectedRequest` for a multipart form, whose parts would be stored with their envelope, and for
+    JSON lines in another encoding than UTF-8.
     """
-    name, *parameters = (one.strip().lower() for one in kind.split(";"))
-    family, _, form = name.partition("/")
+    name, *parameters = (part.strip().lower() for part in content_type.split(";"))
+    family, _, subtype = name.partition("/")
     if family == "multipart":
-        raise TurnedAway(
-            415, f"a body of {name[:SHOWN]!r} is no record", "send the file itself, not a form"
+        raise RejectedRequest(
+            415,
+            f"a body of {name[:SHOWN_CHARS]!r} is no record",
+            "send the file itself, not a form",
         )
-    if family not in ("application", "text") or form.removeprefix("x-") not in LINES:
+    if family not in ("application", "text") or subtype.removeprefix("x-") not in JSON_LINES_NAMES:
         return False
     for parameter in parameters:
         key, _, charset = parameter.partition("=")
         if key == "charset" and charset.strip('"') not in UTF_8:
-            raise TurnedAway(415, f"JSON lines in {charset[:SHOWN]!r}", "send them in UTF-8")
+            raise RejectedRequest(
+                415, f"JSON lines in {charset[:SHOWN_CHARS]!r}", "send them in UTF-8"
+            )
     return True
 
 
-def records_of(lines: bool, body: bytes, txid: str | None, records_max: int) -> Given:
+def records_of(is_lines: bool, body: bytes, txid: str | None, records_max: int) -> SubmittedRecords:
     """Return the records of a request's body.
 
     Args:
@@ -103,47 +110,49 @@ def records_of(lines: bool, body: bytes, txid: str | None, records_max: int) -> 
 
     Raises: InvalidRequest, RecordTooLarge.
     """
-    if not lines:
-        given = None if txid is None else [whole("Dlog-Txid", txid, 0, TXID_MAX)]
-        return Given([body], given)
+    if not is_lines:
+        given_txids = None if txid is None else [parse_whole("Dlog-Txid", txid, 0, TXID_MAX)]
+        return SubmittedRecords([body], given_txids)
     if txid is not None:
         raise InvalidRequest("Dlog-Txid is for one record: in JSON lines each has its own txid")
-    found = [line for line in body.split(b"\n") if line.strip()]
-    if not found:
+    json_lines = [line for line in body.split(b"\n") if line.strip()]
+    if not json_lines:
         raise InvalidRequest("the body holds no record")
-    if len(found) > records_max:
-        raise RecordTooLarge(f"{len(found)} records; one request has {records_max} at most")
+    if len(json_lines) > records_max:
+        raise RecordTooLarge(f"{len(json_lines)} records; one request has {records_max} at most")
     payloads, txids = [], []
-    for number, line in enumerate(found, 1):
-        payload, own = _record(number, line)
+    for number, line in enumerate(json_lines, 1):
+        payload, record_txid = _parse_line(number, line)
         payloads.append(payload)
-        txids.append(own)
-    given = [own for own in txids if own is not None]
-    if given and len(given) < len(txids):
+        txids.append(record_txid)
+    given_txids = [record_txid for record_txid in txids if record_txid is not None]
+    if given_txids and len(given_txids) < len(txids):
         raise InvalidRequest("all records of a request have a txid, or none has")
-    return Given(payloads, given or None)
+    return SubmittedRecords(payloads, given_txids or None)
 
 
-def _record(number: int, line: bytes) -> tuple[bytes, int | None]:
+def _parse_line(number: int, line: bytes) -> tuple[bytes, int | None]:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):
-        raise InvalidRequest(f"line {number} is not JSON: {line[:SHOWN]!r}") from None
-    if isinstance(found, str):
-        found = {"payload": found}
-    if not isinstance(found, dict) or not found.keys() <= {"payload", "payload_base64", "txid"}:
+        raise InvalidRequest(f"line {number} is not JSON: {line[:SHOWN_CHARS]!r}") from None
+    if isinstance(value, str):
+        value = {"payload": value}
+    if not isinstance(value, dict) or not value.keys() <= {"payload", "payload_base64", "txid"}:
         raise InvalidRequest(
             f"line {number} is neither a text nor an object of payload or payload_base64, and txid"
         )
-    text, coded, txid = (found.get(key) for key in ("payload", "payload_base64", "txid"))
-    if (text is None) == (coded is None) or not isinstance(coded if text is None else text, str):
+    text, base64_text, txid = (value.get(key) for key in ("payload", "payload_base64", "txid"))
+    if (text is None) == (base64_text is None) or not isinstance(
+        base64_text if text is None else text, str
+    ):
         raise InvalidRequest(
             f"line {number} has a text as payload or as payload_base64, one of them"
         )
     if txid is not None and (type(txid) is not int or not 0 <= txid <= TXID_MAX):
         raise InvalidRequest(f"line {number}: a txid is a whole number from 0 to {TXID_MAX}")
     try:
-        payload = text.encode() if text is not None else b64decode(str(coded), validate=True)
+        payload = text.encode() if text is not None else b64decode(str(base64_text), validate=True)
     except (UnicodeEncodeError, Base64Error, ValueError):
         raise InvalidRequest(
             f"line {number}: its payload is no text of Unicode, or no base64"
@@ -151,107 +160,120 @@ def _record(number: int, line: bytes) -> tuple[bytes, int | None]:
     return payload, txid
 
 
-def shown(record: LogRecord) -> dict[str, Any]:
+def record_to_json(record: LogRecord) -> dict[str, Any]:
     """A record for an answer."""
     payload = bytes(record.payload)
-    found: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "dlsn": str(record.dlsn),
         "sequence_id": record.sequence_id,
         "txid": record.txid,
         "time_ms": record.time_ms,
     }
     if record.more:
-        found["more"] = True
+        fields["more"] = True
     try:
-        found["payload"] = payload.decode()
+        fields["payload"] = payload.decode()
     except UnicodeDecodeError:
-        found["payload_base64"] = b64encode(payload).decode()
-    return found
+        fields["payload_base64"] = b64encode(payload).decode()
+    return fields
 
 
-def as_bytes(records: Iterable[LogRecord]) -> bytes:
+def records_to_bytes(records: Iterable[LogRecord]) -> bytes:
     """Records as bytes; see the module."""
     parts: list[bytes] = []
-    for one in records:
-        at, payload = one.dlsn, bytes(one.payload)
-        parts.append(_HEAD.pack(len(payload), at.slot, at.segment, at.entry, one.txid, one.time_ms))
+    for record in records:
+        dlsn, payload = record.dlsn, bytes(record.payload)
+        parts.append(
+            _HEAD.pack(
+                len(payload), dlsn.slot, dlsn.segment, dlsn.entry, record.txid, record.time_ms
+            )
+        )
         parts.append(payload)
     return b"".join(parts)
 
 
-def event(record: LogRecord) -> bytes:
+def record_event(record: LogRecord) -> bytes:
     """A record as a server-sent event; its id is its place. JSON in ASCII has no newlines of its own."""
-    return b"id: %s\ndata: %s\n\n" % (str(record.dlsn).encode(), json.dumps(shown(record)).encode())
+    return b"id: %s\ndata: %s\n\n" % (
+        str(record.dlsn).encode(),
+        json.dumps(record_to_json(record)).encode(),
+    )
 
 
-def named_event(name: str, value: Mapping[str, Any], at: DLSN | None = None) -> bytes:
+def named_event(name: str, value: Mapping[str, Any], dlsn: DLSN | None = None) -> bytes:
     """Return another event than a record. ``at``: its id."""
-    identity = b"" if at is None else b"id: %s\n" % str(at).encode()
+    identity = b"" if dlsn is None else b"id: %s\n" % str(dlsn).encode()
     return b"%sevent: %s\ndata: %s\n\n" % (identity, name.encode(), json.dumps(value).encode())
 
 
-def begin(query: Mapping[str, str], default: str, after: str | None = None) -> dict[str, Any]:
+def parse_start(
+    query: Mapping[str, str], default: str, last_event_id: str | None = None
+) -> dict[str, Any]:
     """Where to read from, as `Log.open_reader` takes it: ``from``, ``txid`` or ``since_ms`` of a query.
 
-    ``from`` may be a search too, as `again` returns it: ``txid:7``.
+    ``from`` may be a search too, as `next_start` returns it: ``txid:7``.
     ``after``: the place of the last record that was had, before all of these. Raises `InvalidRequest`.
     """
-    if after is not None:
-        return following(event_place(after))
-    given = [name for name in ("from", "txid", "since_ms") if name in query]
-    if len(given) > 1:
-        raise InvalidRequest(f"give one of {' and '.join(given)}, not both")
-    at = query.get("from", default)
-    name, _, wanted = at.partition(":")
-    if given in (["txid"], ["since_ms"]):
-        name, wanted = given[0], query[given[0]]
+    if last_event_id is not None:
+        return start_after(parse_event_id(last_event_id))
+    given_names = [name for name in ("from", "txid", "since_ms") if name in query]
+    if len(given_names) > 1:
+        raise InvalidRequest(f"give one of {' and '.join(given_names)}, not both")
+    start = query.get("from", default)
+    name, _, value = start.partition(":")
+    if given_names in (["txid"], ["since_ms"]):
+        name, value = given_names[0], query[given_names[0]]
     if name == "txid":
-        return {"txid": whole("txid", wanted, 0, TXID_MAX)}
+        return {"txid": parse_whole("txid", value, 0, TXID_MAX)}
     if name == "since_ms":
-        return {"since": whole("since_ms", wanted, 0, TIME_MAX)}
-    return {"at": at} if at in ("earliest", "latest") else {"dlsn": DLSN.parse(at)}
+        return {"since": parse_whole("since_ms", value, 0, TIME_MAX)}
+    return {"at": start} if start in ("earliest", "latest") else {"dlsn": DLSN.parse(start)}
 
 
-def again(begins: Mapping[str, Any]) -> str:
+def next_start(start: Mapping[str, Any]) -> str:
     """Return the ``from`` of the next request, after one that began there and found no record.
 
     A search is repeated: after the last record there may be more that it does not mean.
     """
-    [(name, value)] = begins.items()
+    [(name, value)] = start.items()
     if name in ("txid", "since"):
         return f"{'txid' if name == 'txid' else 'since_ms'}:{value}"
     return str(value)
 
 
-def event_place(text: str) -> DLSN:
+def parse_event_id(text: str) -> DLSN:
     """Read the id of an event. Raises `InvalidRequest`."""
     text = text.strip()
     return DLSN.NONE if text == str(DLSN.NONE) else DLSN.parse(text)
 
 
-def following(last: DLSN) -> dict[str, Any]:
-    """After this record, as `begin`; after `DLSN.NONE` all is that the log has."""
+def start_after(last: DLSN) -> dict[str, Any]:
+    """After this record, as `parse_start`; after `DLSN.NONE` all is that the log has."""
     return {"at": "earliest"} if last == DLSN.NONE else {"dlsn": last.next()}
 
 
-def whole(what: str, text: str, least: int, most: int) -> int:
+def parse_whole(field: str, text: str, minimum: int, maximum: int) -> int:
     """A whole number in decimal. Raises `InvalidRequest`."""
-    if text.isascii() and text.isdigit() and len(text) <= 20 and least <= int(text) <= most:
+    if text.isascii() and text.isdigit() and len(text) <= 20 and minimum <= int(text) <= maximum:
         return int(text)
-    raise InvalidRequest(f"{what} is a whole number from {least} to {most}, not {text[:SHOWN]!r}")
+    raise InvalidRequest(
+        f"{field} is a whole number from {minimum} to {maximum}, not {text[:SHOWN_CHARS]!r}"
+    )
 
 
-def seconds(what: str, text: str, most: float) -> float:
+def parse_seconds(field: str, text: str, maximum: float) -> float:
     """Seconds, with fractions. Raises `InvalidRequest`."""
     try:
-        found = float(text)
+        value = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found <= most:
-        raise InvalidRequest(f"{what} is seconds from 0 to {most:g}, not {text[:SHOWN]!r}")
-    return found
+        value = -1.0
+    if not 0 <= value <= maximum:
+        raise InvalidRequest(
+            f"{field} is seconds from 0 to {maximum:g}, not {text[:SHOWN_CHARS]!r}"
+        )
+    return value
 
 
-def places(found: Sequence[DLSN]) -> list[str]:
+def dlsn_texts(dlsns: Sequence[DLSN]) -> list[str]:
     """Of records that were written."""
-    return [str(one) for one in found]
+    return [str(dlsn) for dlsn in dlsns]

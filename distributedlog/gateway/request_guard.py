@@ -18,7 +18,7 @@ import trio
 from ..runtime.declarations.options import MIB
 from ..runtime.interfaces.errors import NotAuthenticated, TooBusy
 from ..runtime.protocol.tokens import is_token, read_token
-from .error_responses import headers_of, turned_away
+from .error_responses import headers_of, rejection_body
 from .metrics import GatewayMeters
 from .options import GatewayOptions
 from .request_format import JSON
@@ -31,20 +31,20 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
-SENDS = 2
+SEND_TIMEOUTS = 2
 """Times `write_s` that a part of an answer may take."""
-OPEN = ("/health", "/openapi.json")
+OPEN_PATHS = ("/health", "/openapi.json")
 """Say nothing of a log: they need no token."""
-OF_THE_GATEWAY = "/metrics"
+GATEWAY_TOKEN_PATH = "/metrics"
 """Is nobody's of the users: it needs the gateway's own token."""
 HEAD_BYTES_MAX = 16 * 1024
 """Of a request's line and headers."""
 SEPARATOR_BYTES = len(b": \r\n")
 DROPPED_BYTES_MAX = 64 * MIB
 """The limit for the rest of a body after its answer."""
-ABSOLUTE = re.compile(rb"https?://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
+ABSOLUTE_TARGET = re.compile(rb"https?://([^/]*)(.*)", re.IGNORECASE | re.DOTALL)
 """A request's target with the name that it is asked by, as a client of an HTTP proxy sends it."""
-ONCE = frozenset(
+SINGLE_HEADERS = frozenset(
     b"host origin authorization content-type content-encoding if-match last-event-id"
     b" dlog-producer dlog-sequence dlog-txid".split()
 )
@@ -72,7 +72,7 @@ class RequestSlot:
 
     def join(self, share: UserShare) -> None:
         """It is of a user, who has a share. Raises `TooBusy`."""
-        share.begin()
+        share.begin_request()
         self._share = share
 
     def hold(self, size: int) -> None:
@@ -82,7 +82,7 @@ class RequestSlot:
         if meters.held_bytes + size > self._held_bytes_max:
             raise TooBusy(f"the gateway holds {meters.held_bytes} bytes for others")
         if self._share is not None:
-            self._share.hold(size)
+            self._share.reserve_bytes(size)
         meters.held_bytes += size
         self._held_bytes += size
 
@@ -94,25 +94,25 @@ class RequestSlot:
             meters.held_bytes -= self._held_bytes
         share, self._share = self._share, None
         if share is not None:
-            share.end(self._held_bytes)
+            share.end_request(self._held_bytes)
 
 
-class _Incoming:
+class _RequestBody:
     """The parts of a request's body, and whether the last one has come."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
-        self.over = False
+        self.is_complete = False
 
     async def __call__(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
-            self.over = True
+            self.is_complete = True
         return message
 
-    async def drop(self, bytes_max: float) -> None:
+    async def discard(self, bytes_max: float) -> None:
         """Read the rest, up to so many bytes, and drop it."""
-        while not self.over and bytes_max > 0:
+        while not self.is_complete and bytes_max > 0:
             bytes_max -= len((await self()).get("body", b""))
 
 
@@ -129,7 +129,7 @@ class RequestGuard:
         hosts: Collection[str] = (),
         token: str = "",
         by_users: bool = False,
-        left: Callable[[Scope], None] = lambda scope: None,
+        on_request_end: Callable[[Scope], None] = lambda scope: None,
     ) -> None:
         """``hosts``: names that it is reached by, beside this machine's own.
 
@@ -139,7 +139,7 @@ class RequestGuard:
         self._app = app
         self._meters = meters
         self._by_users = by_users
-        self._left = left
+        self._on_request_end = on_request_end
         # Whoever stands before it leaves the port of its scheme out, or has one of its own.
         self._hosts = {f"{name}:{port}".lower() for name in (*LOCAL, *hosts)}
         self._hosts |= {name.lower() for name in hosts}
@@ -156,13 +156,13 @@ class RequestGuard:
                 await send({"type": "websocket.close", "code": 1008})
             return
 
-        body = _Incoming(receive)
-        body_until = trio.current_time() + self._options.body_s
-        place: RequestSlot | None = None
+        body = _RequestBody(receive)
+        body_deadline = trio.current_time() + self._options.body_s
+        slot: RequestSlot | None = None
 
         async def counted(message: Message) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body", False):
-                await _send_last(message, body, bounded, body_until, place)
+                await _send_last(message, body, bounded, body_deadline, slot)
                 return
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -173,35 +173,35 @@ class RequestGuard:
 
         async def bounded(message: Message) -> None:
             # A connection has its own deadline; a stream of HTTP/2 that is given no window has this one.
-            with trio.fail_after(SENDS * self._options.write_s):
+            with trio.fail_after(SEND_TIMEOUTS * self._options.write_s):
                 await send(message)
 
-        if (absolute := ABSOLUTE.fullmatch(scope["raw_path"])) is not None:
+        if (absolute := ABSOLUTE_TARGET.fullmatch(scope["raw_path"])) is not None:
             scope["dlog.asked_by"], scope["raw_path"] = absolute[1], absolute[2] or b"/"
         # Starlette would take a name with %2F in it for two parts.
         scope["path"] = scope["raw_path"].decode("ascii", "replace")
-        refused = self.refusal(scope)
-        if refused is None and meters.under_way >= self._options.requests_max:
-            refused = 503, f"{meters.under_way} requests are under way", "try again later"
-        if refused is not None:
+        rejection = self.check(scope)
+        if rejection is None and meters.under_way >= self._options.requests_max:
+            rejection = 503, f"{meters.under_way} requests are under way", "try again later"
+        if rejection is not None:
             meters.turned_away += 1
             try:
-                await _turn_away(counted, *refused)
+                await _send_rejection(counted, *rejection)
             except* trio.TooSlowError:
                 meters.hung_up += 1
             return
         meters.requests += 1
         meters.under_way += 1
-        scope["dlog.place"] = place = RequestSlot(meters, self._options.held_bytes_max)
+        scope["dlog.place"] = slot = RequestSlot(meters, self._options.held_bytes_max)
         try:
             await self._app(scope, body, counted)
         except* trio.TooSlowError:
             meters.hung_up += 1
         finally:
-            place.leave()
-            self._left(scope)
+            slot.leave()
+            self._on_request_end(scope)
 
-    def refusal(self, scope: Scope) -> tuple[int, str, str] | None:
+    def check(self, scope: Scope) -> tuple[int, str, str] | None:
         """Why a request is not answered: status, what, what to do. None: it may be."""
         headers: dict[bytes, bytes] = {}
         head_bytes = sum(
@@ -210,7 +210,7 @@ class RequestGuard:
         if head_bytes > HEAD_BYTES_MAX:  # the parser bounds only a head that has not ended yet
             return 431, f"{head_bytes} bytes of headers", f"send {HEAD_BYTES_MAX} at most"
         for name, value in scope["headers"]:
-            if name in ONCE and name in headers:
+            if name in SINGLE_HEADERS and name in headers:
                 return 400, f"{name.decode()} comes twice", "send it once"
             headers[name] = value
         host = headers.get(b"host", b"")
@@ -227,68 +227,68 @@ class RequestGuard:
             scheme, _, name = origin.decode("latin-1").lower().partition("://")
             if scheme not in ("http", "https") or name not in self._hosts:
                 return 403, "only pages of the gateway's own names may ask", "ask from a program"
-        if scope["path"] in OPEN:
+        if scope["path"] in OPEN_PATHS:
             return None
-        kind, _, given = headers.get(b"authorization", b"").partition(b" ")
-        given = given.strip() if kind.lower() == b"bearer" else b""
-        if self._by_users and scope["path"] != OF_THE_GATEWAY:
-            return self._of_a_user(scope, given)
+        kind, _, token = headers.get(b"authorization", b"").partition(b" ")
+        token = token.strip() if kind.lower() == b"bearer" else b""
+        if self._by_users and scope["path"] != GATEWAY_TOKEN_PATH:
+            return self._check_user_token(scope, token)
         if self._token or self._by_users:
-            if not self._token or not hmac.compare_digest(given, self._token):
+            if not self._token or not hmac.compare_digest(token, self._token):
                 return 401, "no token, or another one", "send Authorization: Bearer TOKEN"
-        elif is_token(given):
+        elif is_token(token):
             return 401, "this gateway does what it does as itself, for all", AS_USERS
         return None
 
-    def _of_a_user(self, scope: Scope, given: bytes) -> tuple[int, str, str] | None:
-        if not given:
+    def _check_user_token(self, scope: Scope, token: bytes) -> tuple[int, str, str] | None:
+        if not token:
             return (
                 401,
                 "no user's token",
                 "send Authorization: Bearer TOKEN, one of dlog user token",
             )
         try:
-            read_token(given)  # what is none at all costs the cluster nothing
+            read_token(token)  # what is none at all costs the cluster nothing
         except NotAuthenticated as error:
             return 401, str(error), "send a token that dlog user token has made"
-        scope["dlog.token"] = given
+        scope["dlog.token"] = token
         return None
 
 
 async def _send_last(
-    message: Message, body: _Incoming, send: Send, body_until: float, place: RequestSlot | None
+    message: Message, body: _RequestBody, send: Send, body_deadline: float, slot: RequestSlot | None
 ) -> None:
     """Send the last part of an answer; before the connection ends, the rest of its request is dropped.
 
     Most clients send all of their request before they read. If its connection is closed before that, they
     report a broken pipe, and not the answer.
     """
-    if not body.over:
+    if not body.is_complete:
         await send({**message, "more_body": True})
         message = {"type": "http.response.body", "body": b""}
-        if place is not None:
-            place.leave()
-        with trio.move_on_at(body_until):
-            await body.drop(DROPPED_BYTES_MAX)
-    if body.over:
+        if slot is not None:
+            slot.leave()
+        with trio.move_on_at(body_deadline):
+            await body.discard(DROPPED_BYTES_MAX)
+    if body.is_complete:
         await send(message)
         return
     async with (
         trio.open_nursery() as nursery
     ):  # the connection ends: hypercorn's queue must not be full
-        nursery.start_soon(body.drop, inf)
+        nursery.start_soon(body.discard, inf)
         await send(message)
         nursery.cancel_scope.cancel()
 
 
-async def _turn_away(send: Send, status: int, what: str, do: str) -> None:
-    body = turned_away(status, what, do)
-    named = {"content-type": JSON, "content-length": str(len(body)), **headers_of(status)}
-    headers = [(name.encode(), value.encode()) for name, value in named.items()]
+async def _send_rejection(send: Send, status: int, problem: str, do: str) -> None:
+    body = rejection_body(status, problem, do)
+    named_headers = {"content-type": JSON, "content-length": str(len(body)), **headers_of(status)}
+    headers = [(name.encode(), value.encode()) for name, value in named_headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-def may_listen(host: str, allowed: Sequence[str]) -> bool:
+def is_listen_allowed(host: str, allowed_hosts: Sequence[str]) -> bool:
     """Beyond the machine's own address a gateway has a name that it is reached by."""
-    return host in ("127.0.0.1", "::1", "localhost") or bool(allowed)
+    return host in ("127.0.0.1", "::1", "localhost") or bool(allowed_hosts)

@@ -23,16 +23,16 @@ from .user_share import UserShare
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class RequestSession:
     """What requests are done with."""
 
     namespace: Namespace
-    appending: AppendHandler
+    append_handler: AppendHandler
     share: UserShare | None = None
     """Of the user; None: all is done as the gateway itself."""
 
 
-class AsItself:
+class GatewaySessions:
     """All requests are done with the gateway's own rights."""
 
     by_users = False
@@ -40,28 +40,28 @@ class AsItself:
     def __init__(
         self, namespace: Namespace, options: GatewayOptions, meters: GatewayMeters
     ) -> None:
-        self._served = Served(namespace, AppendHandler(namespace, options, meters))
+        self._session = RequestSession(namespace, AppendHandler(namespace, options, meters))
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
         task_status.started()
-        await self._served.appending.run()
+        await self._session.append_handler.run()
 
-    async def enter(self, scope: Scope) -> Served:
+    async def acquire(self, scope: Scope) -> RequestSession:
         """For a request that the door let in."""
-        return self._served
+        return self._session
 
-    def refused(self, scope: Scope) -> None:
+    def reject(self, scope: Scope) -> None:
         """Nobody else is asked who it is."""
 
-    def leave(self, scope: Scope) -> None:
+    def release(self, scope: Scope) -> None:
         """Nothing is kept of a request."""
 
-    def measure(self) -> None:
+    def update_meters(self) -> None:
         """Nothing is counted but what requests do."""
 
 
-class AsUsers:
+class UserSessions:
     """Each request is done as the user whose token it shows."""
 
     by_users = True
@@ -88,48 +88,48 @@ class AsUsers:
         """Until cancelled."""
         await self._sessions.run(task_status=task_status)
 
-    async def enter(self, scope: Scope) -> Served:
+    async def acquire(self, scope: Scope) -> RequestSession:
         """For a request that the door let in. Raises what the cluster says of its token, and `TooBusy`."""
         address = (scope.get("client") or ("",))[0]
         with trio.move_on_after(self._options.read_s):
-            session = await self._sessions.enter(scope["dlog.token"], address)
+            session = await self._sessions.acquire(scope["dlog.token"], address)
             scope["dlog.session"] = session
-            served = session.opened
-            if served.share is not None:
-                scope["dlog.place"].join(served.share)
-            return served
+            request_session = session.resource
+            if request_session.share is not None:
+                scope["dlog.place"].join(request_session.share)
+            return request_session
         raise TooBusy("the cluster did not say in time whose this token is; nothing was done")
 
-    def refused(self, scope: Scope) -> None:
+    def reject(self, scope: Scope) -> None:
         """The cluster takes the token of this request no more."""
-        session: TokenSession[Served] | None = scope.get("dlog.session")
+        session: TokenSession[RequestSession] | None = scope.get("dlog.session")
         if session is not None:
-            self._sessions.drop(session)
+            self._sessions.revoke(session)
 
-    def leave(self, scope: Scope) -> None:
+    def release(self, scope: Scope) -> None:
         """The request is over, a tail too."""
-        session: TokenSession[Served] | None = scope.pop("dlog.session", None)
+        session: TokenSession[RequestSession] | None = scope.pop("dlog.session", None)
         if session is not None:
-            session.leave()
+            session.release()
 
-    def measure(self) -> None:
+    def update_meters(self) -> None:
         """Have it counted how many there are."""
         self._meters.sessions = len(self._sessions)
-        self._meters.tokens_refused = self._sessions.refused
+        self._meters.tokens_refused = self._sessions.rejected_count
 
     @asynccontextmanager
-    async def _open(self, token: bytes) -> AsyncIterator[Served]:
+    async def _open(self, token: bytes) -> AsyncIterator[RequestSession]:
         async with self._open_namespace(token) as namespace:
             user = read_token(token).user
             share = self._shares.setdefault(user, UserShare(user, self._options))
             share.sessions += 1
             try:
-                appending = AppendHandler(
-                    namespace, self._options, self._meters, own=f"~{user}/", share=share
+                append_handler = AppendHandler(
+                    namespace, self._options, self._meters, producer_prefix=f"~{user}/", share=share
                 )
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(appending.run)
-                    yield Served(namespace, appending, share)
+                    nursery.start_soon(append_handler.run)
+                    yield RequestSession(namespace, append_handler, share)
                     nursery.cancel_scope.cancel()
             finally:
                 share.sessions -= 1

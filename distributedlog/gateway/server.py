@@ -29,9 +29,9 @@ from ..cluster.auth.token_attempts import network_of
 from ..runtime.interfaces.errors import AddressInUse, AddressUnavailable
 from ..runtime.interfaces.host import Address
 from ..runtime.interfaces.log_lines import get_logger
-from ..runtime.net.rejection_log import CROWDED, RejectionLog
+from ..runtime.net.rejection_log import TOO_MANY_CONNECTIONS, RejectionLog
 from ..runtime.process.descriptor_limit import connections_max, first_kept
-from .error_responses import turned_away
+from .error_responses import rejection_body
 from .https_certificates import Certificates
 from .metrics import GatewayMeters
 from .options import GatewayOptions
@@ -40,14 +40,14 @@ from .request_guard import HEAD_BYTES_MAX, HEADERS, App
 
 SEND_BUFFER_BYTES = 128 * 1024
 """That the system holds of one connection; it would hold megabytes."""
-STREAMS_OF_A_CONNECTION = 32
+STREAMS_PER_CONNECTION = 32
 """Requests at a time on one connection of HTTP/2."""
 BACKLOG = 128
-HERE = frozenset(map(network_of, ("127.0.0.1", "::1")))
-STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-STARVED_WAIT_S = 0.075
+LOCAL_NETWORKS = frozenset(map(network_of, ("127.0.0.1", "::1")))
+NO_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+NO_DESCRIPTOR_WAIT_S = 0.075
 """How long none is accepted when the process or the system has no descriptor left."""
-STARVED_TOLD_S = 60.0
+NO_DESCRIPTOR_LOG_S = 60.0
 
 log = get_logger("distributedlog.gateway")
 
@@ -55,9 +55,11 @@ log = get_logger("distributedlog.gateway")
 class BoundedStream(trio.abc.HalfCloseableStream):
     """A connection whose peer takes what is sent to it in time, or is hung up on."""
 
-    def __init__(self, stream: trio.SocketStream, bounds: "OpenConnections", address: str) -> None:
+    def __init__(
+        self, stream: trio.SocketStream, open_connections: "OpenConnections", address: str
+    ) -> None:
         self._stream = stream
-        self._bounds = bounds
+        self._open_connections = open_connections
         self.address = address
         """Of the peer, as it is counted."""
         self.socket = stream.socket
@@ -65,12 +67,14 @@ class BoundedStream(trio.abc.HalfCloseableStream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Raises `trio.BrokenResourceError` also where the peer has not taken it in time."""
-        with trio.move_on_after(self._bounds.write_s):
+        with trio.move_on_after(self._open_connections.write_s):
             await self._stream.send_all(data)
             return
-        self._bounds.meters.hung_up += 1
+        self._open_connections.meters.hung_up += 1
         self.hang_up()
-        raise trio.BrokenResourceError(f"it has taken nothing for {self._bounds.write_s:g} s")
+        raise trio.BrokenResourceError(
+            f"it has taken nothing for {self._open_connections.write_s:g} s"
+        )
 
     async def wait_send_all_might_not_block(self) -> None:
         """As of any stream."""
@@ -91,7 +95,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
 
     def hang_up(self) -> None:
         """Close it, whoever writes to it. Idempotent."""
-        self._bounds.left(self)
+        self._open_connections.remove(self)
         self.socket.close()
 
 
@@ -101,52 +105,58 @@ class OpenConnections:
     def __init__(self, connections_max: int, write_s: float, meters: GatewayMeters) -> None:
         self.write_s = write_s
         self.meters = meters
-        self.room = trio.Semaphore(connections_max)
+        self.free_slots = trio.Semaphore(connections_max)
         self.open: set[BoundedStream] = set()
         self.empty = trio.Event()
         self.empty.set()
-        self._of: Counter[str] = Counter()
+        self._count_by_address: Counter[str] = Counter()
         """How many of them each address has."""
-        self._refusals = RejectionLog()
-        self._starved_at = -float("inf")
+        self._rejection_log = RejectionLog()
+        self._no_descriptor_logged_at = -float("inf")
 
     def has_share(self, address: str) -> bool:
         """May one more of that address be accepted, whose place was taken?"""
-        own = self._of[address]
-        return address in HERE or own < max(1, (self.room.value + 1 + own) * 3 // 4)
+        own_count = self._count_by_address[address]
+        return address in LOCAL_NETWORKS or own_count < max(
+            1, (self.free_slots.value + 1 + own_count) * 3 // 4
+        )
 
-    def refused(self, address: str) -> None:
+    def record_rejected(self, address: str) -> None:
         """One was hung up on, for its address has its share."""
         self.meters.turned_away += 1
-        self._refusals.note(address, CROWDED, f"{self._of[address]} connections are its share")
+        self._rejection_log.record(
+            address,
+            TOO_MANY_CONNECTIONS,
+            f"{self._count_by_address[address]} connections are its share",
+        )
 
-    def starved(self, why: str) -> None:
+    def record_no_descriptor(self, why: str) -> None:
         """None is accepted for now."""
         now = trio.current_time()
-        if now - self._starved_at >= STARVED_TOLD_S:
-            self._starved_at = now
+        if now - self._no_descriptor_logged_at >= NO_DESCRIPTOR_LOG_S:
+            self._no_descriptor_logged_at = now
             log.warning(
                 "no connection is accepted while there are no descriptors (%s): raise ulimit -n, or lower"
                 " connections_max and sessions_max",
                 why,
             )
 
-    def entered(self, stream: BoundedStream) -> None:
+    def add(self, stream: BoundedStream) -> None:
         """A connection was accepted."""
         if not self.open:
             self.empty = trio.Event()
         self.open.add(stream)
-        self._of[stream.address] += 1
+        self._count_by_address[stream.address] += 1
         self.meters.connections = len(self.open)
 
-    def left(self, stream: BoundedStream) -> None:
+    def remove(self, stream: BoundedStream) -> None:
         """It is closed. Idempotent."""
         if stream in self.open:
             self.open.discard(stream)
-            self._of[stream.address] -= 1
-            if not self._of[stream.address]:
-                del self._of[stream.address]
-            self.room.release()
+            self._count_by_address[stream.address] -= 1
+            if not self._count_by_address[stream.address]:
+                del self._count_by_address[stream.address]
+            self.free_slots.release()
             self.meters.connections = len(self.open)
             if not self.open:
                 self.empty.set()
@@ -155,10 +165,10 @@ class OpenConnections:
 class BoundedListener(trio.abc.Listener[BoundedStream]):
     """Accepts while there is room."""
 
-    def __init__(self, listener: trio.SocketListener, bounds: OpenConnections) -> None:
+    def __init__(self, listener: trio.SocketListener, open_connections: OpenConnections) -> None:
         self._listener = listener
-        self.bounds = bounds
-        self._first_kept = first_kept()
+        self.open_connections = open_connections
+        self._first_reserved = first_kept()
 
     @property
     def address(self) -> Address:
@@ -169,31 +179,31 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
     async def accept(self) -> BoundedStream:
         """The next connection, as soon as there may be one more."""
         while True:
-            await self.bounds.room.acquire()
+            await self.open_connections.free_slots.acquire()
             try:
-                stream, address = await self._next()
+                stream, address = await self._accept_next()
             except BaseException:
-                self.bounds.room.release()
+                self.open_connections.free_slots.release()
                 raise
-            if self.bounds.has_share(address):
-                found = BoundedStream(stream, self.bounds, address)
-                self.bounds.entered(found)
-                return found
-            self.bounds.room.release()
-            self.bounds.refused(address)
+            if self.open_connections.has_share(address):
+                bounded_stream = BoundedStream(stream, self.open_connections, address)
+                self.open_connections.add(bounded_stream)
+                return bounded_stream
+            self.open_connections.free_slots.release()
+            self.open_connections.record_rejected(address)
             stream.socket.close()
 
-    async def _next(self) -> tuple[trio.SocketStream, str]:
+    async def _accept_next(self) -> tuple[trio.SocketStream, str]:
         """One that is still there, when there are descriptors; and where it comes from."""
         while True:
             try:
                 stream = await self._listener.accept()
             except OSError as error:
-                if error.errno not in STARVED:
+                if error.errno not in NO_DESCRIPTOR_ERRORS:
                     raise
                 why = os.strerror(error.errno)
             else:
-                if stream.socket.fileno() < self._first_kept:
+                if stream.socket.fileno() < self._first_reserved:
                     try:
                         stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                         return stream, network_of(str(stream.socket.getpeername()[0]))
@@ -202,8 +212,8 @@ class BoundedListener(trio.abc.Listener[BoundedStream]):
                         continue
                 stream.socket.close()
                 why = "the last ones are for what is done here"
-            self.bounds.starved(why)
-            await trio.sleep(STARVED_WAIT_S)
+            self.open_connections.record_no_descriptor(why)
+            await trio.sleep(NO_DESCRIPTOR_WAIT_S)
 
     async def aclose(self) -> None:
         """Listen no more."""
@@ -221,7 +231,7 @@ class _Lines(HypercornLogger):  # type: ignore[misc]
         self.error_logger = log
 
 
-class NotTaken(Exception):
+class UnsupportedRequest(Exception):
     """A request that is not looked at any further: why, and what to do."""
 
     def __init__(self, why: str, do: str) -> None:
@@ -245,17 +255,17 @@ class GatewayServer(TCPServer):  # type: ignore[misc]
     async def _read_data(self) -> None:
         protocol = self.protocol.protocol
         if isinstance(protocol, H11Protocol):
-            protocol._check_protocol = _check
+            protocol._check_protocol = _check_request
         # If more bytes follow a request that ends its connection, it may be done and answered 400. No HTTP
         # client sends them.
         try:
             await super()._read_data()
             await self.idle_task.stop()  # who has hung up keeps no place until `idle_s` is over
-        except NotTaken as error:
+        except UnsupportedRequest as error:
             assert isinstance(protocol, H11Protocol), "there are none elsewhere"
             self._meters.turned_away += 1
             self._meters.refused += 1
-            body = turned_away(400, str(error), error.do)
+            body = rejection_body(400, str(error), error.do)
             headers = {
                 **HEADERS,
                 b"content-type": JSON.encode(),
@@ -270,14 +280,14 @@ class GatewayServer(TCPServer):  # type: ignore[misc]
                 await protocol._send_h11_event(event)
 
 
-async def _check(request: h11.Request) -> None:
-    """Raises `NotTaken`."""
+async def _check_request(request: h11.Request) -> None:
+    """Raises `UnsupportedRequest`."""
     if {b"transfer-encoding", b"content-length"} <= {name for name, _ in request.headers}:
-        raise NotTaken(
+        raise UnsupportedRequest(
             "Content-Length and Transfer-Encoding come together", "say once how long a request is"
         )
     if (b"upgrade", b"websocket") in ((name, value.lower()) for name, value in request.headers):
-        raise NotTaken("there are no WebSockets here", "ask by HTTP: docs/guides/http.md")
+        raise UnsupportedRequest("there are no WebSockets here", "ask by HTTP: docs/guides/http.md")
 
 
 async def listen(
@@ -285,22 +295,24 @@ async def listen(
 ) -> list[BoundedListener]:
     """Listen there; port 0: a free one. Raises `AddressInUse`, `AddressUnavailable`."""
     host, port = address
-    bounds = OpenConnections(connections_max(options.connections_max), options.write_s, meters)
+    open_connections = OpenConnections(
+        connections_max(options.connections_max), options.write_s, meters
+    )
     try:
-        found = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
+        tcp_listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG)
     except OSError as error:
         reason = f"cannot listen on {host}:{port} (--listen): {error.strerror or error}"
         if error.errno == errno.EADDRINUSE:
             raise AddressInUse(reason) from None
         raise AddressUnavailable(reason) from None
-    return [BoundedListener(one, bounds) for one in found]
+    return [BoundedListener(tcp_listener, open_connections) for tcp_listener in tcp_listeners]
 
 
 async def serve(
     app: App,
     listeners: Sequence[BoundedListener],
     options: GatewayOptions,
-    told: trio.Event,
+    stop_requested: trio.Event,
     certificates: Certificates | None = None,
 ) -> None:
     """Answer until told to end; then requests that are under way have `stop_s`."""
@@ -313,14 +325,16 @@ async def serve(
     config.ssl_handshake_timeout = options.idle_s
     config.h11_max_incomplete_size = HEAD_BYTES_MAX
     config.h2_max_header_list_size = HEAD_BYTES_MAX
-    config.h2_max_concurrent_streams = STREAMS_OF_A_CONNECTION
+    config.h2_max_concurrent_streams = STREAMS_PER_CONNECTION
     context = WorkerContext(None)
-    bounds = listeners[0].bounds
+    open_connections = listeners[0].open_connections
 
     async def one(stream: BoundedStream) -> None:
         try:
-            spoken: Any = stream if certificates is None else certificates.speak(stream)
-            await GatewayServer(bounds.meters, ASGIWrapper(app), config, context, {}, spoken)
+            server_stream: Any = stream if certificates is None else certificates.wrap_tls(stream)
+            await GatewayServer(
+                open_connections.meters, ASGIWrapper(app), config, context, {}, server_stream
+            )
         except Exception:
             log.exception("a connection")  # and no other one
         finally:
@@ -331,11 +345,11 @@ async def serve(
             accepting.start_soon(
                 partial(trio.serve_listeners, one, list(listeners), handler_nursery=connections)
             )
-            await told.wait()
+            await stop_requested.wait()
             accepting.cancel_scope.cancel()
         with trio.move_on_after(options.stop_s):
             await context.terminated.set()
-            await bounds.empty.wait()
-        for stream in list(bounds.open):
+            await open_connections.empty.wait()
+        for stream in list(open_connections.open):
             stream.hang_up()  # a write that waits for its peer is not cancelled, but ends
         connections.cancel_scope.cancel()

@@ -28,39 +28,39 @@ class UserShare:
         self.sessions = 0
         self.writers = self.producers = 0
         """Logs that are open for writing, producers that there is a stream for."""
-        self.held_by: list[IdleEviction] = []
+        self.evictions: list[IdleEviction] = []
         self._requests = self._tails = self._held_bytes = 0
 
-    def begin(self) -> None:
+    def begin_request(self) -> None:
         """One request more. Raises `TooBusy`."""
         if self._requests >= self._requests_max:
             raise TooBusy(f"{self._requests} requests of user {self._user} are under way")
         self._requests += 1
 
-    def end(self, held_bytes: int) -> None:
+    def end_request(self, held_bytes: int) -> None:
         """It is over, or goes on as a tail; with what was held for it."""
         self._requests -= 1
         self._held_bytes -= held_bytes
 
-    def hold(self, size: int) -> None:
+    def reserve_bytes(self, size: int) -> None:
         """So many bytes more are held for one of its requests. Raises `TooBusy`."""
         if self._held_bytes + size > self._held_bytes_max:
             raise TooBusy(f"the gateway holds {self._held_bytes} bytes for user {self._user}")
         self._held_bytes += size
 
-    def make_room_for_writer(self, who: IdleEviction) -> None:
+    def make_room_for_writer(self, own_eviction: IdleEviction) -> None:
         """For one more log that is written: idle ones are closed, first ``who``'s. Raises `TooBusy`."""
-        for one in sorted(self.held_by, key=lambda one: one is not who):
+        for eviction in sorted(self.evictions, key=lambda eviction: eviction is not own_eviction):
             if self.writers >= self._writers_max:
-                one.close_writer()
+                eviction.close_writer()
         if self.writers >= self._writers_max:
             raise TooBusy(f"user {self._user} has {self.writers} logs open for writing")
 
-    def make_room_for_producer(self, who: IdleEviction) -> None:
+    def make_room_for_producer(self, own_eviction: IdleEviction) -> None:
         """The same of a producer's stream."""
-        for one in sorted(self.held_by, key=lambda one: one is not who):
+        for eviction in sorted(self.evictions, key=lambda eviction: eviction is not own_eviction):
             if self.producers >= self._producers_max:
-                one.close_producer()
+                eviction.close_producer()
         if self.producers >= self._producers_max:
             raise TooBusy(f"{self.producers} producers of user {self._user} are open")
 

@@ -48,10 +48,10 @@ class ByteWriter:
 
     def __init__(self, writer: LogWriter) -> None:
         self._writer = writer
-        self.name = writer.pipeline.name
+        self.name = writer.send_queue.name
         """Of the log."""
-        self._durable = max(0, writer.last_txid)
-        self._taken: deque[tuple[int, PendingWrite]] = (
+        self._durable_offset = max(0, writer.last_txid)
+        self._unacked: deque[tuple[int, PendingWrite]] = (
             deque()
         )  # offsets after what is not known yet
 
@@ -65,18 +65,18 @@ class ByteWriter:
 
         Raises: TooBusy, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        left = memoryview(data).cast("B")
-        self._writer.pipeline.raise_if_over()
-        for at in range(0, len(left), RECORD_BYTES):
+        view = memoryview(data).cast("B")
+        self._writer.send_queue.raise_if_over()
+        for position in range(0, len(view), RECORD_BYTES):
             try:
-                pending = await self._writer.submit(bytes(left[at : at + RECORD_BYTES]))
+                pending = await self._writer.submit(bytes(view[position : position + RECORD_BYTES]))
             except TooBusy:
-                if at:
-                    return at
+                if position:
+                    return position
                 raise
-            self._taken.append((self._writer.last_txid, pending))
-            self._look()
-        return len(left)
+            self._unacked.append((self._writer.last_txid, pending))
+            self._advance_durable()
+        return len(view)
 
     async def flush(self) -> int:
         """Wait until all that was taken is durable and readable; the offset after it.
@@ -92,12 +92,12 @@ class ByteWriter:
         Raises: nothing.
         """
         await trio.lowlevel.checkpoint()
-        self._look()
-        return self._durable
+        self._advance_durable()
+        return self._durable_offset
 
-    def settled_by_owner(self) -> None:
+    def leave_settling_to_caller(self) -> None:
         """The caller waits for the records when the namespace ends."""
-        self._writer.pipeline.settled_by_owner()
+        self._writer.send_queue.leave_settling_to_caller()
 
     async def aclose(self) -> None:
         """As `flush`, then complete the segment and give the lock back. Idempotent.
@@ -127,14 +127,14 @@ class ByteWriter:
     @property
     def not_durable(self) -> int:
         """The number of accepted records that are not known to be durable. From any thread."""
-        return sum(not _is_durable(pending) for _, pending in list(self._taken))
+        return sum(not _is_durable(pending) for _, pending in list(self._unacked))
 
-    def _look(self) -> None:
-        taken = self._taken
-        while taken and taken[0][1].done():
-            if not _is_durable(taken[0][1]):
+    def _advance_durable(self) -> None:
+        unacked = self._unacked
+        while unacked and unacked[0][1].done():
+            if not _is_durable(unacked[0][1]):
                 return  # nor is anything after it durable, as far as is known
-            self._durable = taken.popleft()[0]
+            self._durable_offset = unacked.popleft()[0]
 
 
 def _is_durable(pending: PendingWrite) -> bool:
@@ -156,19 +156,19 @@ class ByteReader:
         offset: int,
         *,
         follow: bool,
-        open_at: Callable[[int, bool], Awaitable[LogReader]],
-        end: Callable[[], Awaitable[int]],
+        open_reader_at: Callable[[int, bool], Awaitable[LogReader]],
+        end_offset: Callable[[], Awaitable[int]],
     ) -> None:
         """``open_at`` opens a reader at a txid, and says whether it is to end at what is readable now;
         ``end`` is the offset of that."""
         self._name = name
         self._offset = check_offset(offset)
         self._follow = follow
-        self._open_at = open_at
-        self._end = end
-        self._in_order = trio.Lock()  # a call that was given up may be about to end
+        self._open_reader_at = open_reader_at
+        self._end_offset = end_offset
+        self._read_lock = trio.Lock()  # a call that was given up may be about to end
         self._reader: LogReader | None = None
-        self._here = memoryview(b"")
+        self._buffered = memoryview(b"")
         """From the offset on, of the entry at hand."""
         self._closed = False
 
@@ -185,30 +185,30 @@ class ByteReader:
         Raises: LogTruncated, LogNotFound, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
-        async with self._in_order:
+        async with self._read_lock:
             return await self._read(size)
 
     async def read_from(self, offset: int, size: int) -> bytes:
         """As `read`, from ``offset`` on. For a face, whose caller may not have had what the last one gave."""
-        async with self._in_order:
+        async with self._read_lock:
             if offset != self._offset:
-                await self._go_to(offset)
+                await self._move_to(offset)
             return await self._read(size)
 
     async def _read(self, size: int) -> bytes:
         check_whole("size", size, -1)
         if size >= 0 or self._follow:
-            return await self._read_some(size)
-        found, start = [], self._offset
+            return await self._read_available(size)
+        parts, start = [], self._offset
         try:
-            while some := await self._read_some(-1):
-                found.append(some)
+            while part := await self._read_available(-1):
+                parts.append(part)
         except BaseException:  # nobody is given what was found
             with trio.CancelScope(shield=True):
-                await self._give_up_reader()
+                await self._drop_reader()
             self._offset = start
             raise
-        return b"".join(found)
+        return b"".join(parts)
 
     async def tell(self) -> int:
         """The offset of the next byte that is read.
@@ -231,10 +231,10 @@ class ByteReader:
         check_whole("offset", offset, -TXID_MAX, TXID_MAX)
         if whence not in (0, 1, 2):
             raise InvalidRequest(f"whence is 0, 1 or 2, not {quoted(whence)}")
-        async with self._in_order:
-            base = (0, self._offset)[whence] if whence < 2 else await self._end()
+        async with self._read_lock:
+            base = (0, self._offset)[whence] if whence < 2 else await self._end_offset()
             target = check_offset(base + offset)
-            await self._go_to(target)
+            await self._move_to(target)
             return target
 
     @property
@@ -248,7 +248,7 @@ class ByteReader:
         Raises: nothing.
         """
         self._closed = True
-        await self._give_up_reader()
+        await self._drop_reader()
 
     async def __aenter__(self) -> "ByteReader":
         return self
@@ -261,69 +261,69 @@ class ByteReader:
     ) -> None:
         await self.aclose()
 
-    async def _read_some(self, size: int) -> bytes:
+    async def _read_available(self, size: int) -> bytes:
         self._check_open()
-        if not self._here and size != 0:
+        if not self._buffered and size != 0:
             await self._fill()
         else:
             await trio.lowlevel.checkpoint()
-        some = self._here if size < 0 else self._here[:size]
-        self._here = self._here[len(some) :]
-        self._offset += len(some)
-        return bytes(some)
+        result = self._buffered if size < 0 else self._buffered[:size]
+        self._buffered = self._buffered[len(result) :]
+        self._offset += len(result)
+        return bytes(result)
 
-    async def _go_to(self, target: int) -> None:
-        ahead = target - self._offset
-        if 0 <= ahead <= len(self._here):
-            self._here = self._here[ahead:]
+    async def _move_to(self, target: int) -> None:
+        distance = target - self._offset
+        if 0 <= distance <= len(self._buffered):
+            self._buffered = self._buffered[distance:]
         else:
-            await self._give_up_reader()
+            await self._drop_reader()
         self._offset = target
 
     async def _fill(self) -> None:
         """Have bytes of the offset at hand, or none where that is the end."""
-        begun, told = self._reader is not None, False
-        while not self._here:
+        has_started, saw_truncation = self._reader is not None, False
+        while not self._buffered:
             if self._reader is None:
-                self._reader = await self._open_at(self._offset + 1, not self._follow)
+                self._reader = await self._open_reader_at(self._offset + 1, not self._follow)
             try:
                 columns = await self._reader.read_columns()
             except EndOfStream:
                 columns = None
             except LogTruncated:  # of a position: which offset is left is seen where that is read
-                await self._give_up_reader()
-                if told:
+                await self._drop_reader()
+                if saw_truncation:
                     raise
-                begun, told = False, True
+                has_started, saw_truncation = False, True
                 continue
             if columns is None:
-                await self._give_up_reader()
-                if told and (end := await self._end()) > self._offset:
-                    raise self._truncated(end)
-                if not begun or self._follow:
+                await self._drop_reader()
+                if saw_truncation and (end := await self._end_offset()) > self._offset:
+                    raise self._truncated_error(end)
+                if not has_started or self._follow:
                     return
-                begun = False  # more may be there than when that one was opened
+                has_started = False  # more may be there than when that one was opened
                 continue
             end = columns.txids[columns.count - 1]
             start = end - columns.payload_bytes
-            if start > self._offset and not begun:
-                raise self._truncated(start)
+            if start > self._offset and not has_started:
+                raise self._truncated_error(start)
             if not start <= self._offset <= end:
                 raise CorruptData(
                     f'log "{self._name}": an entry of bytes {start} to {end} where {self._offset} is next'
                 )
-            begun = True
-            rows = columns.payload[columns.offsets[0] : columns.offsets[columns.count]]
-            self._here = rows[self._offset - start :]
+            has_started = True
+            entry_bytes = columns.payload[columns.offsets[0] : columns.offsets[columns.count]]
+            self._buffered = entry_bytes[self._offset - start :]
 
-    def _truncated(self, start: int) -> LogTruncated:
+    def _truncated_error(self, start: int) -> LogTruncated:
         return LogTruncated(
             f'log "{self._name}": its bytes before {start} are gone, {self._offset} was asked for',
             str(start),
         )
 
-    async def _give_up_reader(self) -> None:
-        reader, self._reader, self._here = self._reader, None, memoryview(b"")
+    async def _drop_reader(self) -> None:
+        reader, self._reader, self._buffered = self._reader, None, memoryview(b"")
         if reader is not None:
             await reader.aclose()
         else:

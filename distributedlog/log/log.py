@@ -28,13 +28,13 @@ from .consumers.work_queue import (
 from .consumers.work_state import WorkState
 from .format.compression import Compression
 from .format.dlsn import DLSN, check_dlsn
-from .format.log_clock import ms_of
+from .format.log_clock import to_epoch_ms
 from .format.packed_columns import PACKED_BYTES_MAX
 from .format.record import LogRecord, check_txid
 from .interfaces.open_call import Opening
 from .interfaces.segment_store import NewSegmentLedger
 from .model.deleted_log_lookup import explain_deleted, look_up
-from .model.lock_record import owner_of
+from .model.lock_record import lock_owner
 from .model.log_keys import incarnation_id, incarnation_text
 from .model.log_state import LogState
 from .model.position import Position, ReadStart, TxidStart, check_read_start
@@ -60,25 +60,25 @@ from .read.position_search import (
 from .read.range_reader import RangeReader, open_ranges
 from .read.segment_watch import SegmentWatch
 from .read.skipped_entries import Skipped
-from .read.state_watch import StateWatch, follow
-from .segments.app_versions import AppVersion, LinkContent, last_version
-from .segments.external_segment_writer import ENTRY_BYTES, SegmentWriter, create_unlinked
-from .segments.segment_link import Linking, LinkResult
-from .segments.segment_merge import compact
+from .read.state_watch import StateWatch, open_state_watch
+from .segments.app_versions import AppVersion, LinkContent, last_app_version
+from .segments.external_segment_writer import ENTRY_BYTES, SegmentWriter, open_external_segment
+from .segments.segment_link import LinkResult, SegmentLinking
+from .segments.segment_merge import merge_segments
 from .segments.staged_ledgers import collect_staged, delete_staged
 from .services.log_context import LogContext
 from .services.named_positions import Positions
-from .services.settings_update import change_of_log, read_stored
-from .takeover.log_lock import claim
-from .takeover.takeover import take_over
+from .services.settings_update import read_settings, update_log_settings
+from .takeover.log_lock import acquire_log_lock
+from .takeover.takeover import recover_and_open
 from .write.log_writer import LogWriter
-from .write.producer_state_manager import check_name
+from .write.producer_state_manager import check_producer_name
 from .write.segment_roller import SegmentRoller
 from .write.send_queue import MakeSink
 
-UNLINKED_S = 24 * 3600.0
+STAGED_MAX_AGE_S = 24 * 3600.0
 """Segments that nobody has linked for this long are given up."""
-SEGMENTS_SHOWN = 1000
+DESCRIBED_SEGMENTS_MAX = 1000
 """By `Log.describe`: what a terminal has use for; some 150 KB."""
 LINK_WAIT_S = 5.0
 """How long a link waits for another one's lock: links beside it take milliseconds, a writer stays."""
@@ -116,17 +116,17 @@ class Log:
         context: LogContext,
         name: str,
         *,
-        find: Callable[[str], Awaitable[int]],
+        resolve_name: Callable[[str], Awaitable[int]],
         create: Callable[[str], Awaitable[int]],
         incarnation: str | None,
-        given: Collection[str] = (),
+        explicit_options: Collection[str] = (),
     ) -> None:
         self._context = context
-        self._find_name = find
+        self._resolve_name = resolve_name
         self._create = create
         self.name = name
         self.options = context.options
-        self._given = given
+        self._explicit_options = explicit_options
         """The options that `open_log` was given."""
         self.incarnation = incarnation
         """Which log of this name is meant; None: whichever there is."""
@@ -167,7 +167,7 @@ class Log:
         if producer is True:
             producer = f"{self._context.random.getrandbits(128):032x}"
         if producer is not None:
-            check_name(producer)
+            check_producer_name(producer)
         check_wait(wait_s)
         if not lock and wait_s is not None:
             raise InvalidRequest("wait_s is for a lock: without one nothing is waited for")
@@ -242,7 +242,8 @@ class Log:
     def open_byte_reader(self, *, offset: int = 0, follow: bool = False) -> Opening[ByteReader]:
         """Read a log of ``txids="bytes"`` as a file, from ``offset`` on; ``async with`` or ``await`` it.
 
-        ``follow``: a read at the end of what is readable waits for more, where it gives ``b""`` otherwise.
+        ``open_state_watch``: a read at the end of what is readable waits for more, where it gives ``b""``
+        otherwise.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -254,10 +255,10 @@ class Log:
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
-        follower = await self._follower()
+        follower = await self._open_state_watch()
         last = await last_readable(self._context.metadata, follower, self._context.ledgers)
         if last is None:
-            raise self._empty()
+            raise self._log_empty_error()
         return last
 
     async def first_record(self) -> LogRecord:
@@ -267,13 +268,13 @@ class Log:
         AlreadyClosed.
         """
         context = self._context
-        state = (await self._follower()).state
-        found = await record_with_id(
+        state = (await self._open_state_watch()).state
+        record = await record_with_id(
             context.metadata, state, context.ledgers, state.truncated_sequence_id
         )
-        if found is None:
-            raise self._empty()
-        return found
+        if record is None:
+            raise self._log_empty_error()
+        return record
 
     async def last_record(self) -> LogRecord:
         """The last record that can be read.
@@ -282,10 +283,10 @@ class Log:
         AlreadyClosed.
         """
         context = self._context
-        follower = await self._follower()
+        follower = await self._open_state_watch()
         last = await last_readable(context.metadata, follower, context.ledgers)
         if last is None:
-            raise self._empty()
+            raise self._log_empty_error()
         record = await follower.segment(last.segment)
         return await record_at(context.ledgers, self.name, record, last)
 
@@ -303,20 +304,20 @@ class Log:
             if given is not None:
                 check_dlsn(given)
         context = self._context
-        follower = await self._follower()
+        follower = await self._open_state_watch()
         end = await count_before(context.metadata, follower, context.ledgers, to)
         if from_ is None:
             return max(0, end - follower.state.truncated_sequence_id)
         return max(0, end - await count_before(context.metadata, follower, context.ledgers, from_))
 
-    async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
+    async def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
         """
         check_whole("segments_max", segments_max, 1)
-        follower = await self._follower()
+        follower = await self._open_state_watch()
         metadata, state = self._context.metadata, follower.state
         newest = max(state.first_segment, state.last_segment + 1 - segments_max)
         segments = await segments_page(metadata, state, newest, segments_max)
@@ -325,16 +326,16 @@ class Log:
         if last is not None:
             first = await first_readable(metadata, state)
         oldest = await segments_page(metadata, state, state.first_segment, 1)
-        before = oldest[0].start_sequence_id if oldest else state.next_sequence_id
+        first_kept_sequence_id = oldest[0].start_sequence_id if oldest else state.next_sequence_id
         return LogDescription(
             self.name,
             state,
             tuple(segments),
-            await owner_of(metadata, state.log_id) or "",
+            await lock_owner(metadata, state.log_id) or "",
             first,
             last,
-            state.next_sequence_id - max(0, before),
-            _bytes_from(state, oldest, segments),
+            state.next_sequence_id - max(0, first_kept_sequence_id),
+            _retained_bytes(state, oldest, segments),
         )
 
     async def segments(self, *, first: int = 1, limit: int = 1000) -> list[SegmentRecord]:
@@ -345,7 +346,7 @@ class Log:
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         _check_page(first, limit)
-        state = (await self._follower()).state
+        state = (await self._open_state_watch()).state
         return await segments_page(self._context.metadata, state, first, limit)
 
     async def truncate(
@@ -372,11 +373,11 @@ class Log:
             check_dlsn(dlsn)
         if txid is not None:
             check_txid(txid)
-        before_ms = None if before is None else ms_of(before, "before")
+        before_ms = None if before is None else to_epoch_ms(before, "before")
         context = self._context
-        follower = await self._follower()
+        follower = await self._open_state_watch()
         if dlsn is None:
-            dlsn = await self._find_in(follower, txid, before_ms)
+            dlsn = await self._search(follower, txid, before_ms)
         return await truncate(context.metadata, context.ledgers, follower, dlsn)
 
     async def settings(self) -> StoredSettings:
@@ -384,7 +385,7 @@ class Log:
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
-        return await read_stored(self._context.metadata, conf_key(await self._find()))
+        return await read_settings(self._context.metadata, conf_key(await self._resolve_log_id()))
 
     async def set(
         self,
@@ -400,8 +401,8 @@ class Log:
         Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
         AlreadyClosed.
         """
-        return await change_of_log(
-            self._context.metadata, await self._find(), settings, metadata or {}
+        return await update_log_settings(
+            self._context.metadata, await self._resolve_log_id(), settings, metadata or {}
         )
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
@@ -414,7 +415,9 @@ class Log:
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         check_wait(wait_s)
-        return await seal(self._context, await self._find(), takeover=takeover, wait_s=wait_s)
+        return await seal(
+            self._context, await self._resolve_log_id(), takeover=takeover, wait_s=wait_s
+        )
 
     async def find(
         self,
@@ -438,8 +441,8 @@ class Log:
         if txid is not None:
             check_txid(txid)
         since = wall_ms if since is None else since
-        since_ms = None if since is None else ms_of(since, "since")
-        return await self._find_in(await self._follower(), txid, since_ms)
+        since_ms = None if since is None else to_epoch_ms(since, "since")
+        return await self._search(await self._open_state_watch(), txid, since_ms)
 
     async def compact(self) -> int:
         """Put small closed segments that lie side by side into common ledgers; how many were moved.
@@ -453,12 +456,12 @@ class Log:
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, NotEnoughBookies, WriteFailed, CorruptData,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        return await compact(self._context, await self._find())
+        return await merge_segments(self._context, await self._resolve_log_id())
 
     @property
     def positions(self) -> Positions:
         """Where subscribers of this log go on, by name."""
-        return Positions(self._context.metadata, self._find, self._context.wall_ms)
+        return Positions(self._context.metadata, self._resolve_log_id, self._context.clock_ms)
 
     def subscribe(
         self,
@@ -521,14 +524,14 @@ class Log:
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
-        return await list_work_queues(self._context.metadata, await self._find())
+        return await list_work_queues(self._context.metadata, await self._resolve_log_id())
 
     async def delete_work_queue(self, name: str) -> bool:
         """Forget a work queue, claims and all; was there one? Who works on it meets `LogNotFound`.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        return await delete_work_queue(self._context.metadata, await self._find(), name)
+        return await delete_work_queue(self._context.metadata, await self._resolve_log_id(), name)
 
     def watch_segments(self, *, first: int | None = None) -> Opening[SegmentWatch]:
         """Follow which segments are opened, closed and cut off; ``async with`` or ``await`` it.
@@ -555,7 +558,7 @@ class Log:
         """
         _check_page(first, limit)
         context = self._context
-        follower = await self._follower()
+        follower = await self._open_state_watch()
         return await take_snapshot(
             context.metadata, context.ledgers, follower, first=first, limit=limit
         )
@@ -626,9 +629,9 @@ class Log:
         """
         check_whole("version", version, 0, NUMBER_MAX)
         check_seconds("wait_s", wait_s)
-        linking = Linking(
+        linking = SegmentLinking(
             self._context,
-            await self._find(),
+            await self._resolve_log_id(),
             self.name,
             app=app,
             version=version,
@@ -643,7 +646,7 @@ class Log:
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
-        return await last_version(self._context.metadata, await self._find(), app)
+        return await last_app_version(self._context.metadata, await self._resolve_log_id(), app)
 
     async def discard_segments(self, segments: Sequence[SegmentToken]) -> list[SegmentToken]:
         """Delete what was written with `open_segment_writer`, unless it is linked; those that are.
@@ -652,15 +655,15 @@ class Log:
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        log_id = await self._find()
+        log_id = await self._resolve_log_id()
         context = self._context
         linked: list[SegmentToken] = []
-        for one in segments:
-            if not await delete_staged(context.metadata, context.ledgers, log_id, one.ledger_id):
-                linked.append(one)
+        for token in segments:
+            if not await delete_staged(context.metadata, context.ledgers, log_id, token.ledger_id):
+                linked.append(token)
         return linked
 
-    async def collect_unlinked(self, *, older_than_s: float = UNLINKED_S) -> int:
+    async def collect_unlinked(self, *, older_than_s: float = STAGED_MAX_AGE_S) -> int:
         """Delete segments that nobody will link: their version or a later one is in, or they are too old.
 
         How many. Links of them that come later are refused (`NoSuchLedger`), and nothing that is linked
@@ -670,14 +673,14 @@ class Log:
         """
         check_seconds("older_than_s", older_than_s)
         context = self._context
-        gone = await collect_staged(
+        deleted_ids = await collect_staged(
             context.metadata,
             context.ledgers,
-            await self._find(),
+            await self._resolve_log_id(),
             older_than_ms=int(older_than_s * 1000),
-            now_ms=context.wall_ms(),
+            now_ms=context.clock_ms(),
         )
-        return len(gone)
+        return len(deleted_ids)
 
     async def _open_writer(
         self,
@@ -685,35 +688,42 @@ class Log:
         wait_s: float | None,
         locked: bool,
         producer: str | None,
-        over: str = "",
+        dead_writer_id: str = "",
     ) -> LogWriter:
-        log_id = await self._find_or_create()
-        context = await self._settled(log_id)
+        log_id = await self._resolve_or_create()
+        context = await self._context_with_stored_options(log_id)
         Compression(self.name, context.options.codec)  # raises before anybody is fenced
-        claimed = await claim(
-            context, log_id, takeover=takeover, wait_s=wait_s, locked=locked, over=over
+        log_lock = await acquire_log_lock(
+            context,
+            log_id,
+            takeover=takeover,
+            wait_s=wait_s,
+            with_lock=locked,
+            dead_writer_id=dead_writer_id,
         )
         try:
-            first, table = await take_over(context, claimed.owned)
-            sink = _into_segments(context, claimed.owned, first)
-            writer = LogWriter(context, claimed, sink, table)
+            first_segment, table = await recover_and_open(context, log_lock.writer_state)
+            sink = _segment_sink_factory(context, log_lock.writer_state, first_segment)
+            writer = LogWriter(context, log_lock, sink, table)
         except BaseException:
-            await claimed.give_back()
+            await log_lock.release()
             raise
         try:
             self._context.start(writer.run)
             if producer is not None:
-                await writer.sequenced.open_own(producer)
+                await writer.sequenced_writer.open_default_producer(producer)
         except BaseException:
             await writer.abort()  # with the ledger that was opened for it
             raise
         return writer
 
-    async def _settled(self, log_id: int) -> LogContext:
+    async def _context_with_stored_options(self, log_id: int) -> LogContext:
         """The context with the options that hold for this log. Raises `InvalidRequest`."""
         context = self._context
-        followed = await context.settings.follow(log_id, context.options, self._given)
-        return replace(context, options=followed.options, followed=followed)
+        followed_log = await context.settings.follow_log(
+            log_id, context.options, self._explicit_options
+        )
+        return replace(context, options=followed_log.options, followed_log=followed_log)
 
     async def _open_reader(
         self,
@@ -725,19 +735,19 @@ class Log:
         idle_error_s: float | None,
     ) -> LogReader:
         try:
-            follower = await self._follower()
+            follower = await self._open_state_watch()
         except LogNotFound as error:
             if not isinstance(start, Position):
                 raise
-            context, held = self._context, HeldPosition.of(start)
+            context, held_position = self._context, HeldPosition.of(start)
             raise await explain_deleted(
-                context.metadata, context.namespace, self.name, held
+                context.metadata, context.namespace, self.name, held_position
             ) from error
         fetcher = await open_fetcher(
             self._context, follower, start, to, skip=skip, on_skipped=on_skipped
         )
         self._context.start(fetcher.run)
-        return LogReader(fetcher.out, idle_error_s)
+        return LogReader(fetcher.queue, idle_error_s)
 
     async def _subscribe(
         self,
@@ -747,7 +757,7 @@ class Log:
         takeover: bool,
         wait_s: float | None,
     ) -> Subscription:
-        log_id = await self._find()
+        log_id = await self._resolve_log_id()
         return await subscribe(
             self._context,
             log_id,
@@ -767,52 +777,54 @@ class Log:
         tries_max: int,
         claim_s: float,
     ) -> WorkQueue:
-        follower = await self._follower()
+        follower = await self._open_state_watch()
         return await open_work_queue(
             self._context, follower, name, at=at, hold=hold, tries_max=tries_max, claim_s=claim_s
         )
 
     async def _open_byte_writer(self, opening: Opening[LogWriter]) -> ByteWriter:
-        check_stream((await self._follower()).state)  # before a log is made of another kind
+        check_stream((await self._open_state_watch()).state)  # before a log is made of another kind
         writer = await opening
         return ByteWriter(writer)
 
     async def _open_byte_reader(self, offset: int, follows: bool) -> ByteReader:
-        context, log_id = self._context, await self._find()
+        context, log_id = self._context, await self._resolve_log_id()
 
         async def follower() -> StateWatch:
             """Of this very log, whatever it is called by now, and whose ever its name is."""
             try:
-                return await follow(context.metadata, log_id, self.name, context.namespace)
+                return await open_state_watch(
+                    context.metadata, log_id, self.name, context.namespace
+                )
             except LogDeleted as error:
-                held = HeldPosition(DLSN.INITIAL, incarnation_text(log_id), None)
+                held_position = HeldPosition(DLSN.INITIAL, incarnation_text(log_id), None)
                 raise await explain_deleted(
-                    context.metadata, context.namespace, self.name, held
+                    context.metadata, context.namespace, self.name, held_position
                 ) from error
 
         async def open_at(txid: int, to_end: bool) -> LogReader:
             to: Literal["end"] | None = "end" if to_end else None
             fetcher = await open_fetcher(context, await follower(), TxidStart(txid), to)
             context.start(fetcher.run)
-            return LogReader(fetcher.out)
+            return LogReader(fetcher.queue)
 
         async def end() -> int:
-            now = await follower()
-            last = await last_readable(context.metadata, now, context.ledgers)
+            state_watch = await follower()
+            last = await last_readable(context.metadata, state_watch, context.ledgers)
             if last is None:
-                return max(0, now.state.last_txid)
-            record = await now.segment(last.segment)
+                return max(0, state_watch.state.last_txid)
+            record = await state_watch.segment(last.segment)
             return (await record_at(context.ledgers, self.name, record, last)).txid
 
         check_stream((await follower()).state)
-        return ByteReader(self.name, offset, follow=follows, open_at=open_at, end=end)
+        return ByteReader(self.name, offset, follow=follows, open_reader_at=open_at, end_offset=end)
 
     async def _watch_segments(self, first: int | None) -> SegmentWatch:
-        watch = SegmentWatch(await self._follower(), first)
+        watch = SegmentWatch(await self._open_state_watch(), first)
         self._context.start(watch.run)
         return watch
 
-    async def _find_in(self, follower: StateWatch, txid: int | None, since_ms: int | None) -> DLSN:
+    async def _search(self, follower: StateWatch, txid: int | None, since_ms: int | None) -> DLSN:
         metadata, ledgers = self._context.metadata, self._context.ledgers
         if txid is not None:
             return await find_txid(metadata, follower, ledgers, txid)
@@ -821,13 +833,13 @@ class Log:
 
     async def _open_ranges(self, ranges: Sequence[SegmentRange]) -> RangeReader:
         try:
-            log_id = await self._find()
+            log_id = await self._resolve_log_id()
         except LogNotFound as error:
             if not ranges:
                 raise
-            context, held = self._context, ranges[0].held
+            context, held_position = self._context, ranges[0].held_position
             raise await explain_deleted(
-                context.metadata, context.namespace, self.name, held
+                context.metadata, context.namespace, self.name, held_position
             ) from error
         return await open_ranges(self._context, self.name, log_id, ranges)
 
@@ -839,71 +851,79 @@ class Log:
         entry_bytes: int,
         digest: bool,
     ) -> SegmentWriter:
-        follower = await self._follower()
+        follower = await self._open_state_watch()
         context, state = self._context, follower.state
-        return await create_unlinked(
+        return await open_external_segment(
             context,
             state,
             app=app,
             version=version,
             custom=custom or {},
             entry_bytes=entry_bytes,
-            codec=await context.settings.codec(state.log_id, context.options, self._given),
+            codec=await context.settings.codec(
+                state.log_id, context.options, self._explicit_options
+            ),
             digest=digest,
         )
 
-    def _empty(self) -> LogEmpty:
+    def _log_empty_error(self) -> LogEmpty:
         return LogEmpty(f'log "{self.name}" holds no record')
 
-    async def _find(self) -> int:
+    async def _resolve_log_id(self) -> int:
         """The log's id. Raises `LogNotFound`, `LogRecreated`."""
         try:
-            log_id = await self._find_name(self.name)
+            log_id = await self._resolve_name(self.name)
         except LogNotFound as error:
             if self._log_id is None:
                 raise
-            raise await self._gone(str(error)) from None
+            raise await self._lookup_error(str(error)) from None
         if self._log_id is not None and log_id != self._log_id:
-            raise await self._gone("")
+            raise await self._lookup_error("")
         return log_id
 
-    async def _gone(self, otherwise: str) -> DistributedLogError:
+    async def _lookup_error(self, default_message: str) -> DistributedLogError:
         """What has become of the log of this handle's incarnation."""
         assert self._log_id is not None, "one was meant"
         context = self._context
-        found = await look_up(context.metadata, context.namespace, self.name, self._log_id)
-        held = HeldPosition(DLSN.INITIAL, incarnation_text(self._log_id), None)
-        verdict = replace(resolve_position(held, found), lost=None)  # no position is held
-        if verdict.successor:
-            became = (
-                f'is called "{verdict.renamed}" now and another one made'
-                if verdict.renamed
+        lookup = await look_up(context.metadata, context.namespace, self.name, self._log_id)
+        held_position = HeldPosition(DLSN.INITIAL, incarnation_text(self._log_id), None)
+        resolution = replace(
+            resolve_position(held_position, lookup), lost=None
+        )  # no position is held
+        if resolution.successor:
+            cause = (
+                f'is called "{resolution.current_name}" now and another one made'
+                if resolution.current_name
                 else "was deleted and made again"
             )
-            return verdict.error_of(
-                f'log "{self.name}" {became}: {self.incarnation} was meant, it is '
-                f"{verdict.successor} now"
+            return resolution.error_with_message(
+                f'log "{self.name}" {cause}: {self.incarnation} was meant, it is '
+                f"{resolution.successor} now"
             )
-        if verdict.renamed:
-            return verdict.error_of(
-                f'log "{self.name}" ({self.incarnation}) is called "{verdict.renamed}" now'
+        if resolution.current_name:
+            return resolution.error_with_message(
+                f'log "{self.name}" ({self.incarnation}) is called "{resolution.current_name}" now'
             )
-        return verdict.error_of(otherwise or f'log "{self.name}" ({self.incarnation}) was deleted')
+        return resolution.error_with_message(
+            default_message or f'log "{self.name}" ({self.incarnation}) was deleted'
+        )
 
-    async def _find_or_create(self) -> int:
+    async def _resolve_or_create(self) -> int:
         try:
-            return await self._find()
+            return await self._resolve_log_id()
         except LogNotFound:
             if not self.options.create_if_missing or self._log_id is not None:
                 raise
         return await self._create(self.name)
 
-    async def _follower(self) -> StateWatch:
+    async def _open_state_watch(self) -> StateWatch:
         context = self._context
-        return await follow(context.metadata, await self._find(), self.name, context.namespace)
+        return await open_state_watch(
+            context.metadata, await self._resolve_log_id(), self.name, context.namespace
+        )
 
 
-async def take_from(log: Log, writer_id: str, wait_s: float) -> LogWriter:
+async def open_writer_after_dead_holder(log: Log, writer_id: str, wait_s: float) -> LogWriter:
     """As `Log.open_writer`, for who knows that a lock's holder is dead: his lock is not waited for.
 
     ``writer_id``: of the lock as it was looked at. Whoever took the log since then lives, and is waited for.
@@ -911,7 +931,9 @@ async def take_from(log: Log, writer_id: str, wait_s: float) -> LogWriter:
     return await log._open_writer(False, wait_s, True, None, writer_id)
 
 
-def _bytes_from(state: LogState, oldest: list[SegmentRecord], newest: list[SegmentRecord]) -> int:
+def _retained_bytes(
+    state: LogState, oldest: list[SegmentRecord], newest: list[SegmentRecord]
+) -> int:
     if state.bytes_total >= 0 and (not oldest or oldest[0].bytes_before >= 0):
         return state.bytes_total - (oldest[0].bytes_before if oldest else state.bytes_total)
     return sum(segment.size_bytes for segment in newest)
@@ -923,17 +945,19 @@ def _check_page(first: int, limit: int | None) -> None:
         check_whole("limit", limit, 1)
 
 
-def _into_segments(
-    context: LogContext, owned: WriterLogState, first: tuple[SegmentRecord, NewSegmentLedger]
+def _segment_sink_factory(
+    context: LogContext,
+    writer_state: WriterLogState,
+    first_segment: tuple[SegmentRecord, NewSegmentLedger],
 ) -> MakeSink:
     """The entries of a writer that has the log go to its segments, to this one first."""
-    return lambda pipeline: SegmentRoller(
+    return lambda send_queue: SegmentRoller(
         context,
-        owned,
-        first,
-        on_confirmed=pipeline.confirmed,
-        on_replaced=pipeline.take_back,
-        on_sendable=pipeline.wake,
-        on_quiet=pipeline.keep_alive,
-        on_failed=pipeline.fail,
+        writer_state,
+        first_segment,
+        on_confirmed=send_queue.handle_confirmed,
+        on_replaced=send_queue.return_to_queue,
+        on_sendable=send_queue.wake,
+        on_idle=send_queue.keep_alive,
+        on_failed=send_queue.fail,
     )

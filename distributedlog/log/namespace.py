@@ -10,7 +10,7 @@ import trio
 
 from ..metadata.model.interface import Metadata, prefix_end
 from ..metadata.model.transaction import Compare, Put, Transaction
-from ..runtime.declarations.options import check_seconds, check_whole, overlaid, quoted
+from ..runtime.declarations.options import check_seconds, check_whole, quoted, with_overrides
 from ..runtime.interfaces.errors import (
     AlreadyClosed,
     InvalidRequest,
@@ -45,26 +45,26 @@ from .model.stored_settings import (
     StoredSettings,
     bind_key,
     conf_key,
-    refuse_stored_only,
+    reject_stored_only,
 )
 from .model.txid_policy import stored_policy
 from .read.multi_reader import MultiReader, MultiReadOptions, check_multi_read, open_multi_reader
-from .segments.log_deletion import delete_claimed
+from .segments.log_deletion import delete_locked_log
 from .services.lease_session import LeaseSessions
 from .services.log_context import LogContext
 from .services.log_metrics import LogMeters, NamespaceMetrics
 from .services.log_watch import LogWatch, read_name, watch_logs
 from .services.position_commits import PositionCommits
-from .services.settings_update import change_stored, read_stored
+from .services.settings_update import read_settings, update_settings
 from .services.settings_watch import SettingsWatch
-from .takeover.log_lock import claim
-from .write.segment_roller import QUIET_CHECK_S, TICK_S
+from .takeover.log_lock import acquire_log_lock
+from .write.segment_roller import IDLE_CHECK_INTERVAL_S, ROLL_CHECK_INTERVAL_S
 
-DRAWS = 5
+LOG_ID_ATTEMPTS = 5
 MULTI_READ_BYTES = 64 * 1024 * 1024
 """Of all logs that are read as one: as much as sixteen readers hold by themselves."""
-NOTHING = StoredSettings()
-LOGS_A_PAGE_MAX = 10_000
+NO_SETTINGS = StoredSettings()
+LOGS_PER_PAGE_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +120,24 @@ class Namespace:
             owner,
             options,
             CallScheduler(ledgers.gather, ledgers.send_gathered),
-            PeriodicChecks(TICK_S),
+            PeriodicChecks(ROLL_CHECK_INTERVAL_S),
             PositionCommits(metadata, wall_ms, self.start),
-            PeriodicChecks(QUIET_CHECK_S),
+            PeriodicChecks(IDLE_CHECK_INTERVAL_S),
             RollSemaphore(options.rolls_at_once),
             MemoryBudget(process_bytes_max),
             LogMeters(),
             WeakSet(),
             proxy_id,
         )
-        self._metrics = NamespaceMetrics(path, self.context.meters, self.context.process_bytes)
-        keep = failures.keep
-        nursery.start_soon(keep, "the turns of log writers", self.context.turn.run)
-        nursery.start_soon(keep, "the looks at log writers", self.context.rounds.run)
-        nursery.start_soon(keep, "the looks at idle logs", self.context.quiet.run)
+        self._metrics = NamespaceMetrics(path, self.context.meters, self.context.memory_budget)
+        keep_running = failures.keep_running
+        nursery.start_soon(
+            keep_running, "the turns of log writers", self.context.call_scheduler.run
+        )
+        nursery.start_soon(
+            keep_running, "the looks at log writers", self.context.segment_checks.run
+        )
+        nursery.start_soon(keep_running, "the looks at idle logs", self.context.idle_checks.run)
         self._nursery = nursery
         self._random = random
         self._quorums = quorums
@@ -168,7 +172,7 @@ class Namespace:
         """
         if durability not in ("standard", "all"):
             raise InvalidRequest(f'durability is "standard" or "all", not {quoted(durability)}')
-        stored = StoredSettings().changed(config or {}, metadata or {})
+        stored = StoredSettings().with_changes(config or {}, metadata or {})
         if durability == "all" and stored.quorums is not None:
             raise InvalidRequest('durability="all" or quorums of its own: give one of them')
         await self._create(name, durability, stored, stored_policy(txids))
@@ -214,7 +218,7 @@ class Namespace:
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
-        check_whole("limit", limit, 1, LOGS_A_PAGE_MAX)
+        check_whole("limit", limit, 1, LOGS_PER_PAGE_MAX)
         first = name_key(self.path, prefix)
         start, end = (
             max(first, name_key(self.path, after) + b"\x00" if after else first),
@@ -222,14 +226,14 @@ class Namespace:
         )
         while start < end:
             page = await self.metadata.range(start, end, limit=limit)
-            found = [
+            names_and_ids = [
                 read for item in page.items if (read := read_name(self.path, item)) is not None
             ]
-            names = tuple(name for name, _ in found)
-            more = page.more and names
-            if more or not page.more:
-                ids = tuple(incarnation_text(log_id) for _, log_id in found)
-                return LogPage(names, ids, names[-1] if more else None)
+            names = tuple(name for name, _ in names_and_ids)
+            has_more = page.more and names
+            if has_more or not page.more:
+                ids = tuple(incarnation_text(log_id) for _, log_id in names_and_ids)
+                return LogPage(names, ids, names[-1] if has_more else None)
             start = page.items[-1].key + b"\x00"  # of these no key could be read
         return LogPage((), (), None)
 
@@ -289,7 +293,7 @@ class Namespace:
         options = MultiReadOptions(positions or {}, at, to == "end", order, time_wait_s, bytes_max)
         return Opening(
             lambda: open_multi_reader(
-                self.context, self.find, self._open_kept_watch, names, pattern, options
+                self.context, self.resolve_name, self._open_full_watch, names, pattern, options
             )
         )
 
@@ -304,18 +308,20 @@ class Namespace:
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         check_seconds("wait_s", wait_s)
-        log_id = await self.find(name)
+        log_id = await self.resolve_name(name)
 
         def raised(state: LogState, owner: str, writer_id: str) -> LogState:
             if state.name != name:  # after it was looked up: that one was not meant
                 raise LogNotFound(f'log "{name}" is called "{state.name}" now')
-            return state.claimed_for_deletion(owner, writer_id)
+            return state.with_deletion_begun(owner, writer_id)
 
-        claimed = await claim(self.context, log_id, takeover=False, wait_s=wait_s, raised=raised)
+        log_lock = await acquire_log_lock(
+            self.context, log_id, takeover=False, wait_s=wait_s, claim_state=raised
+        )
         try:
-            await delete_claimed(self.context, claimed.owned, self.path)
+            await delete_locked_log(self.context, log_lock.writer_state, self.path)
         finally:
-            await claimed.give_back()
+            await log_lock.release()
 
     async def settings(self) -> StoredSettings:
         """What is set for all logs of the namespace that have not set it themselves.
@@ -323,7 +329,7 @@ class Namespace:
         Raises: CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         self._check_open()
-        return await read_stored(self.metadata, bind_key(self.path))
+        return await read_settings(self.metadata, bind_key(self.path))
 
     async def set(
         self,
@@ -343,7 +349,7 @@ class Namespace:
                 raise InvalidRequest(
                     f"option {name} is set for each log, or by open_namespace(config=)"
                 )
-        return await change_stored(self.metadata, bind_key(self.path), settings, metadata or {})
+        return await update_settings(self.metadata, bind_key(self.path), settings, metadata or {})
 
     def open_log(
         self,
@@ -360,32 +366,32 @@ class Namespace:
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
         self._check_open()
-        refuse_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
+        reject_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
         return Log(
-            replace(self.context, options=overlaid(self.context.options, config)),
+            replace(self.context, options=with_overrides(self.context.options, config)),
             check_log_name(name),
-            find=self.find,
+            resolve_name=self.resolve_name,
             create=self.create_or_find,
             incarnation=incarnation,
-            given=tuple(config or ()),
+            explicit_options=tuple(config or ()),
         )
 
     # --- for the rest of the part -----------------------------------------------------------------
 
-    async def find(self, name: str) -> int:
+    async def resolve_name(self, name: str) -> int:
         """The id of the log of this name. Raises `LogNotFound`."""
         self._check_open()
-        found = await self.metadata.get(name_key(self.path, check_log_name(name)))
-        if found is None:
+        stored = await self.metadata.get(name_key(self.path, check_log_name(name)))
+        if stored is None:
             raise LogNotFound(f'log "{name}" does not exist in namespace {self.path}', name)
-        return decode_log_id(found.value)
+        return decode_log_id(stored.value)
 
     async def _open_watch(self, prefix: str, keep: bool) -> LogWatch:
-        watch = await watch_logs(self.metadata, self.path, prefix, keep=keep)
+        watch = await watch_logs(self.metadata, self.path, prefix, keep_names=keep)
         self.start(watch.run)
         return watch
 
-    async def _open_kept_watch(self, prefix: str) -> LogWatch:
+    async def _open_full_watch(self, prefix: str) -> LogWatch:
         return await self._open_watch(prefix, keep=True)
 
     async def create_or_find(self, name: str) -> int:
@@ -393,7 +399,7 @@ class Namespace:
         try:
             return await self._create(name, "standard", StoredSettings(), AUTO)
         except LogExists:
-            return await self.find(name)
+            return await self.resolve_name(name)
 
     def start(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run a task of a writer or reader."""
@@ -413,18 +419,22 @@ class Namespace:
         name = check_new_log_name(name)
         ensemble, write_quorum, _ = self._quorums
         quorums = (ensemble, write_quorum, write_quorum) if durability == "all" else stored.quorums
-        for _ in range(DRAWS):
+        for _ in range(LOG_ID_ATTEMPTS):
             log_id = self._random.getrandbits(LOG_ID_BITS)
             state = LogState(log_id, name, self.wall_ms())
             state = replace(state, quorums=quorums, txid_rule=policy, txid_policy=policy)
-            name_at, state_at = name_key(self.path, name), state_key(log_id)
+            log_name_key, log_state_key = name_key(self.path, name), state_key(log_id)
             reply = await self.metadata.transact(
                 Transaction(
-                    (Compare.version(name_at, 0), Compare.version(state_at, 0)),
+                    (Compare.version(log_name_key, 0), Compare.version(log_state_key, 0)),
                     (
-                        Put(name_at, encode_log_id(log_id)),
-                        Put(state_at, state.encode()),
-                        *([Put(conf_key(log_id), stored.encode())] if stored != NOTHING else []),
+                        Put(log_name_key, encode_log_id(log_id)),
+                        Put(log_state_key, state.encode()),
+                        *(
+                            [Put(conf_key(log_id), stored.encode())]
+                            if stored != NO_SETTINGS
+                            else []
+                        ),
                     ),
                 )
             )
@@ -432,4 +442,6 @@ class Namespace:
                 return log_id
             if reply.current[0] is not None:
                 raise LogExists(f'log "{name}" exists already in namespace {self.path}')
-        raise LogExists(f"{DRAWS} log ids in a row were taken: the source of chance is broken")
+        raise LogExists(
+            f"{LOG_ID_ATTEMPTS} log ids in a row were taken: the source of chance is broken"
+        )

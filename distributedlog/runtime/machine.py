@@ -18,7 +18,7 @@ from .net import local_secret, tcp
 from .process import descriptor_limit as descriptors
 from .protocol.tokens import TEXT_BYTES_MAX, is_token
 
-CREDENTIALS = "DLOG_CREDENTIALS"
+CREDENTIALS_VARIABLE = "DLOG_CREDENTIALS"
 """The variable that names a client's credentials where nothing else does."""
 
 
@@ -27,10 +27,10 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
     return Host(
         name=name,
         dial=local_secret.dial,
-        listen=partial(tcp.listen, bound=local_secret.forget),
+        listen=partial(tcp.listen, on_bound=local_secret.remove_secret_files),
         disks=dict(disks or {}),
         random=random.Random(os.urandom(32)),
-        wall_ms=_wall_ms,
+        wall_ms=_clock_ms,
         connections_max=descriptors.connections_max(),
         secret_bytes=os.urandom,
         credentials=local_secret.credentials_for,
@@ -38,41 +38,45 @@ def real_host(name: str, *, disks: Mapping[str, Disk] | None = None) -> Host:
 
 
 def client_host(name: str, credentials: str = "") -> Host:
-    """A host for a client: it proves by ``credentials``, else by what `CREDENTIALS` names, who it is.
+    """A host for a client: it proves by ``credentials``, else by what `CREDENTIALS_VARIABLE` names, who it
+    is.
 
     ``credentials``: ``file:DIR``, a directory that `dlog pki issue` made, or ``file:FILE``, a token with the
     cluster's ``ca.pem`` beside it. With them it speaks TLS alone (H228). Raises `InvalidRequest`.
     """
-    told = credentials or os.environ.get(CREDENTIALS, "")
-    if not told:
+    named_credentials = credentials or os.environ.get(CREDENTIALS_VARIABLE, "")
+    if not named_credentials:
         return real_host(name)
     from .net.tls import Tls, token_credentials, with_tls  # OpenSSL, where it is used
 
-    how, _, where = told.partition(":")
-    if how != "file" or not where:
+    scheme, _, named = named_credentials.partition(":")
+    if scheme != "file" or not named:
         raise InvalidRequest(
             "credentials are named, not given: file:DIR, a directory of dlog pki issue, or file:FILE, a token"
         )
-    place = named_path(where)
+    path = expand_path(named)
     host = real_host(name)
-    if place.is_dir() or not place.exists():
-        return _beside_local(host, with_tls(host, Tls(place)))
-    read_token_file(place)  # what is wrong with it is said at once
-    tls = Tls(place.parent, shows_certificate=False)
-    proof = token_credentials(partial(read_token_file, place))
-    return _beside_local(host, replace(with_tls(host, tls), credentials=lambda address: proof))
+    if path.is_dir() or not path.exists():
+        return _with_local_clusters(host, with_tls(host, Tls(path)))
+    read_token_file(path)  # what is wrong with it is said at once
+    tls = Tls(path.parent, shows_certificate=False)
+    token_proof = token_credentials(partial(read_token_file, path))
+    return _with_local_clusters(
+        host, replace(with_tls(host, tls), credentials=lambda address: token_proof)
+    )
 
 
-def authority_of(credentials: str) -> str:
-    """The ``ca.pem`` of credentials by name ("": of those that `CREDENTIALS` names); "": there is none.
+def authority_text(credentials: str) -> str:
+    """The ``ca.pem`` of credentials by name ("": of those that `CREDENTIALS_VARIABLE` names); "": there is
+    none.
 
     Raises `InvalidRequest`.
     """
-    told = credentials or os.environ.get(CREDENTIALS, "")
-    if not told:
+    named_credentials = credentials or os.environ.get(CREDENTIALS_VARIABLE, "")
+    if not named_credentials:
         return ""
-    place = named_path(told.partition(":")[2])
-    file = (place if place.is_dir() else place.parent) / "ca.pem"
+    path = expand_path(named_credentials.partition(":")[2])
+    file = (path if path.is_dir() else path.parent) / "ca.pem"
     try:
         return file.read_text(encoding="ascii")
     except (OSError, ValueError) as error:
@@ -82,45 +86,45 @@ def authority_of(credentials: str) -> str:
 def authority_host(name: str, credentials: str = "") -> Host:
     """For a client that knows the cluster by the ``ca.pem`` of these credentials, and shows nobody.
 
-    `showing` makes of it a host of whoever has a token. Never this machine's secret: what is done for a user
-    is not done as whoever runs this program. Raises `InvalidRequest`.
+    `with_token` makes of it a host of whoever has a token. Never this machine's secret: what is done for a
+    user is not done as whoever runs this program. Raises `InvalidRequest`.
     """
     from .net.tls import Tls, with_tls
 
-    told = credentials or os.environ.get(CREDENTIALS, "")
-    how, _, where = told.partition(":")
-    if how != "file" or not where:
+    named_credentials = credentials or os.environ.get(CREDENTIALS_VARIABLE, "")
+    scheme, _, named = named_credentials.partition(":")
+    if scheme != "file" or not named:
         raise InvalidRequest(
             "the cluster is known by its ca.pem: --credentials file:DIR names a directory with it"
         )
-    place = named_path(where)
-    directory = place if place.is_dir() else place.parent
+    path = expand_path(named)
+    directory = path if path.is_dir() else path.parent
     return with_tls(real_host(name), Tls(directory, shows_certificate=False))
 
 
-def showing(host: Host, token: bytes) -> Host:
+def with_token(host: Host, token: bytes) -> Host:
     """The host, who proves by this token who it is."""
     from .net.tls import token_credentials
 
-    proof = token_credentials(lambda: token)
-    return replace(host, credentials=lambda address: proof)
+    token_proof = token_credentials(lambda: token)
+    return replace(host, credentials=lambda address: token_proof)
 
 
-def token_host(name: str, read: Callable[[], bytes], authority: str) -> Host:
+def token_host(name: str, read_token: Callable[[], bytes], authority: str) -> Host:
     """For a client that has a token and the cluster's ``ca.pem`` in memory. Raises `InvalidRequest`."""
     from .net.tls import Tls, token_credentials, with_tls
 
-    host, proof = real_host(name), token_credentials(read)
-    secret = with_tls(host, Tls(None, authority=authority))
-    return replace(secret, credentials=lambda address: proof)
+    host, token_proof = real_host(name), token_credentials(read_token)
+    tls_host = with_tls(host, Tls(None, authority=authority))
+    return replace(tls_host, credentials=lambda address: token_proof)
 
 
 def read_token_file(file: Path) -> bytes:
     """The token in it. Raises `InvalidRequest`: there is none, or others may read it."""
     try:
-        with file.open("rb") as found:
-            mode = stat.S_IMODE(os.fstat(found.fileno()).st_mode)
-            content = found.read(TEXT_BYTES_MAX + 2).strip()
+        with file.open("rb") as opened_file:
+            mode = stat.S_IMODE(os.fstat(opened_file.fileno()).st_mode)
+            content = opened_file.read(TEXT_BYTES_MAX + 2).strip()
     except OSError as error:
         raise InvalidRequest(f"{file}: {error.strerror}") from None
     if os.name == "posix" and mode & 0o077:
@@ -130,34 +134,34 @@ def read_token_file(file: Path) -> bytes:
     return content
 
 
-def _beside_local(host: Host, secret: Host) -> Host:
+def _with_local_clusters(host: Host, tls_host: Host) -> Host:
     """``secret``, but to clusters of this user on this machine."""
 
     async def dial(address: Address) -> Connection:
         # A cluster of this user on this machine proves itself by a secret: it has no certificates.
-        return await (host if host.credentials(address) else secret).dial(address)
+        return await (host if host.credentials(address) else tls_host).dial(address)
 
     def prove(address: Address) -> Credentials | None:
-        return host.credentials(address) or secret.credentials(address)
+        return host.credentials(address) or tls_host.credentials(address)
 
-    return replace(secret, dial=dial, credentials=prove)
+    return replace(tls_host, dial=dial, credentials=prove)
 
 
-def named_path(named: str) -> Path:
+def expand_path(path_text: str) -> Path:
     """The path that a user named, with ``~`` expanded. Raises `InvalidRequest` if that has no meaning."""
     try:
-        return Path(named).expanduser()
+        return Path(path_text).expanduser()
     except RuntimeError:
         raise InvalidRequest(
-            f"{named}: the home directory is unknown: set HOME, or give the whole path"
+            f"{path_text}: the home directory is unknown: set HOME, or give the whole path"
         ) from None
 
 
-def needs_linux(what: str) -> None:
+def require_linux(purpose: str) -> None:
     """Raises `UnsupportedPlatform` elsewhere: a node syncs by O_DIRECT, fdatasync and eventfd."""
     if sys.platform != "linux":
         raise UnsupportedPlatform(
-            f"{what} needs Linux, this is {sys.platform}: run nodes there (docker/README.md, a virtual"
+            f"{purpose} needs Linux, this is {sys.platform}: run nodes there (docker/README.md, a virtual"
             " machine, WSL 2); clients work here, give --uri"
         )
 
@@ -170,11 +174,11 @@ def process_name() -> str:
 def machine_id() -> str:
     """Of the machine below, the same in all of its containers until it is started again; or ""."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as found:
-            return found.read(64).strip()
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot_id_file:
+            return boot_id_file.read(64).strip()
     except (OSError, ValueError):
         return ""
 
 
-def _wall_ms() -> int:
+def _clock_ms() -> int:
     return time.time_ns() // 1_000_000

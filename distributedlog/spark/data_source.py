@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from ..runtime.interfaces.errors import InvalidRequest
-from .client.spark_errors import told
-from .client.worker_heap import settle
+from .client.spark_errors import marks_errors
+from .client.worker_heap import freeze_worker_heap
 from .options.option_rules import Where
 from .options.options import SinkOptions, SourceOptions
-from .read.table_schema import ddl, of_spark
+from .read.table_schema import ddl, projection_of_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -25,35 +25,35 @@ class DistributedLogSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
-        settle()  # its maker looks at the heap after each read or write that it plans
+        freeze_worker_heap()  # its maker looks at the heap after each read or write that it plans
 
     @classmethod
     def name(cls) -> str:
         """The word for ``format``."""
         return "distributedlog"
 
-    @told
+    @marks_errors
     def schema(self) -> str:
         """The columns of a frame without a schema of the user's."""
         return ddl()
 
-    @told
+    @marks_errors
     def reader(self, schema: "StructType") -> "BatchReader":
         """For ``spark.read``."""
         from .read.batch_reader import BatchReader
 
-        options = SourceOptions.parse(self._given(), "batch")
-        return BatchReader(options, of_spark(schema, options.txid_unit))
+        options = SourceOptions.parse(self._options_dict(), "batch")
+        return BatchReader(options, projection_of_schema(schema, options.txid_unit))
 
-    @told
+    @marks_errors
     def streamReader(self, schema: "StructType") -> "StreamReader":
         """For ``spark.readStream``."""
         from .read.stream_reader import StreamReader
 
-        options = SourceOptions.parse(self._given(), "stream")
-        return StreamReader(options, of_spark(schema, options.txid_unit))
+        options = SourceOptions.parse(self._options_dict(), "stream")
+        return StreamReader(options, projection_of_schema(schema, options.txid_unit))
 
-    @told
+    @marks_errors
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
         """For ``df.write``."""
         from .sink.spark_sink import BatchWriter
@@ -63,11 +63,11 @@ class DistributedLogSource(DataSource):
             raise InvalidRequest(
                 'save mode "overwrite" truncates where it links: it needs the option "mode"="segments"'
             )
-        made = BatchWriter(options, overwrite=overwrite)
-        made.check()
-        return made
+        batch_writer = BatchWriter(options, overwrite=overwrite)
+        batch_writer.check()
+        return batch_writer
 
-    @told
+    @marks_errors
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":
         """For ``df.writeStream``; Spark asks once a micro-batch, and once a commit."""
         from .sink.spark_sink import StreamWriter
@@ -78,17 +78,17 @@ class DistributedLogSource(DataSource):
                 'is only appended to: use "append" (an aggregation needs withWatermark for that), or '
                 'foreachBatch with frame.write, whose save mode "overwrite" replaces the result before'
             )
-        made = StreamWriter(self._sink(schema, "stream"), overwrite=False)
-        made.check()
-        return made
+        stream_writer = StreamWriter(self._sink(schema, "stream"), overwrite=False)
+        stream_writer.check()
+        return stream_writer
 
     def _sink(self, schema: "StructType", where: Where) -> SinkOptions:
         from .sink.sink_columns import check_schema
 
-        options = SinkOptions.parse(self._given(), where)
+        options = SinkOptions.parse(self._options_dict(), where)
         fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_schema(fields, log_given=options.log is not None)
         return options
 
-    def _given(self) -> dict[str, Any]:
+    def _options_dict(self) -> dict[str, Any]:
         return dict(self.options.items())

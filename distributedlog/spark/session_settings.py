@@ -27,7 +27,7 @@ def recommended_conf(*, record_bytes: int = 1024, local: bool = False) -> Mappin
     Spark reads that from the environment alone, so it is set there.
     """
     records = min(65_536, max(100, 4 * 1024 * 1024 // max(1, record_bytes)))
-    found = {
+    settings = {
         # Two TCP stalls a task less; together with the frozen heap of a worker 31 ms become 4.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(records),
@@ -37,13 +37,13 @@ def recommended_conf(*, record_bytes: int = 1024, local: bool = False) -> Mappin
     }
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        found |= {
+        settings |= {
             "spark.ui.enabled": "false",
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": "2",
         }
-    return found
+    return settings
 
 
 def session(
@@ -64,11 +64,11 @@ def session(
         **recommended_conf(record_bytes=record_bytes, local=master.startswith("local")),
         **(conf or {}),
     }
-    made = SparkSession.builder.master(master).config(map=settings).getOrCreate()
-    made.dataSource.register(
+    spark = SparkSession.builder.master(master).config(map=settings).getOrCreate()
+    spark.dataSource.register(
         DistributedLogSource
     )  # an editable install hides it from Spark's search
-    return made
+    return spark
 
 
 def _temporary_directory() -> Path:
@@ -96,10 +96,10 @@ def package_zip(directory: str | Path | None = None) -> str:
         *package.glob("*.py"),
         *(file for part in PARTS for file in (package / part).rglob("*.py")),
     ]
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as made:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(files):
-            made.write(file, f"distributedlog/{file.relative_to(package)}")
-        made.writestr(
+            archive.write(file, f"distributedlog/{file.relative_to(package)}")
+        archive.writestr(
             "__init__.py",
             "from distributedlog.spark.data_source import DistributedLogSource as DefaultSource\n",
         )

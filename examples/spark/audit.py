@@ -126,8 +126,8 @@ def ordered(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
     """No txid goes back."""
     greatest, wrong = -1, []
     for number, row in sorted(held.items()):
-        if row.back:
-            wrong.append(f"segment {number}: {row.back} times")
+        if row.reply:
+            wrong.append(f"segment {number}: {row.reply} times")
         if row.first_txid < greatest:
             wrong.append(f"segment {number} begins at {row.first_txid}, behind {greatest}")
         greatest = max(greatest, row.last_txid)
@@ -159,7 +159,7 @@ def as_told(snapshot: LogSnapshot, held: Mapping[int, Any]) -> Finding:
 def in_detail(row: Any, one: SegmentInfo) -> list[str]:
     """What is wrong with a whole segment, beside the number of its records."""
     wrong = []
-    if not row.back and (row.first_txid, row.last_txid) != (one.first_txid, one.last_txid):
+    if not row.reply and (row.first_txid, row.last_txid) != (one.first_txid, one.last_txid):
         wrong.append(
             f"segment {row.segment} has txids {row.first_txid} to {row.last_txid}, "
             f"not {one.first_txid} to {one.last_txid}"

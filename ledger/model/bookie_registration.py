@@ -12,8 +12,8 @@ from ...runtime.declarations.health_conditions import HealthCondition, condition
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.interfaces.host import Address, Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, flag, mapping, number, row, text, versioned
-from .ledger_keys import bookie_id_of, shown
+from ...runtime.protocol.schema import decode_versioned, fields, flag, mapping, number, row, text
+from .ledger_keys import bookie_id_of, printable_key
 
 FORMAT = 1
 LISTENERS_MAX = 64
@@ -95,7 +95,7 @@ class BookieRegistration:
                 "format": FORMAT,
                 "id": self.id,
                 "incarnation": self.incarnation,
-                "addresses": {name: list(place) for name, place in self.addresses.items()},
+                "addresses": {name: list(address) for name, address in self.addresses.items()},
                 "rack": self.rack,
                 "labels": dict(self.labels),
                 "read_only": self.read_only,
@@ -114,12 +114,12 @@ class BookieRegistration:
     def decode(cls, key: bytes, value: Buffer) -> "BookieRegistration":
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
         bookie_id = bookie_id_of(key)
-        what = f"the registration {shown(key)}"
-        found = versioned(value, FORMAT, _REGISTRATION, what)
-        if found["id"] != bookie_id:
+        what = f"the registration {printable_key(key)}"
+        values = decode_versioned(value, FORMAT, _REGISTRATION, what)
+        if values["id"] != bookie_id:
             raise CorruptData(f"{what} is that of another bookie")
-        del found["format"]
-        legacy = found.pop("reasons")
-        if found["conditions"] is None:
-            found["conditions"] = legacy
-        return cls(**found)
+        del values["format"]
+        legacy = values.pop("reasons")
+        if values["conditions"] is None:
+            values["conditions"] = legacy
+        return cls(**values)

@@ -21,7 +21,7 @@ the same transaction as the ensembles that it mirrors.
 from ...runtime.interfaces.errors import CorruptData
 
 LEDGER_PREFIX = b"ledger/"
-UNDER_PREFIX = b"under/"
+MISSING_RANGES_PREFIX = b"under/"
 BOOKIE_PREFIX = b"bookie/"
 COOKIE_PREFIX = b"cookie/"
 LEAVING_PREFIX = b"leaving/"
@@ -42,17 +42,17 @@ def ledger_key(ledger_id: int) -> bytes:
     return b"ledger/%016x" % ledger_id
 
 
-def on_prefix(bookie_id: str) -> bytes:
+def bookie_ledgers_prefix(bookie_id: str) -> bytes:
     """All ledgers that name this bookie."""
     return b"on/%s/" % bookie_id.encode()
 
 
-def on_key(bookie_id: str, ledger_id: int) -> bytes:
+def bookie_ledger_key(bookie_id: str, ledger_id: int) -> bytes:
     """This bookie is in an ensemble of this ledger; the value is empty."""
     return b"on/%s/%016x" % (bookie_id.encode(), ledger_id)
 
 
-def under_key(ledger_id: int) -> bytes:
+def missing_ranges_key(ledger_id: int) -> bytes:
     """What silent slots of this ledger miss."""
     return b"under/%016x" % ledger_id
 
@@ -97,7 +97,7 @@ def scrub_key(bookie_id: str) -> bytes:
     return SCRUB_PREFIX + bookie_id.encode()
 
 
-def seen_key(bookie_id: str) -> bytes:
+def sync_point_key(bookie_id: str) -> bytes:
     """How far this bookie's journal was synced, when it last noted it."""
     return b"seen/" + bookie_id.encode()
 
@@ -114,7 +114,7 @@ def ledger_id_of(key: bytes) -> int:
         or len(digits) != ID_DIGITS
         or digits.strip(b"0123456789abcdef")  # `int` takes blanks and underscores too
     ):
-        raise CorruptData(f"{shown(key)} is no key of a ledger: it does not end with an id")
+        raise CorruptData(f"{printable_key(key)} is no key of a ledger: it does not end with an id")
     return int(digits, 16)
 
 
@@ -125,14 +125,14 @@ def bookie_id_of(key: bytes) -> str:
     """
     parts = key.split(b"/")
     try:
-        found = parts[1].decode() if len(parts) in (2, 3) else ""
+        bookie_id = parts[1].decode() if len(parts) in (2, 3) else ""
     except UnicodeDecodeError:
-        found = ""
-    if not found:
-        raise CorruptData(f"{shown(key)} is no key of a bookie: it holds no id")
-    return found
+        bookie_id = ""
+    if not bookie_id:
+        raise CorruptData(f"{printable_key(key)} is no key of a bookie: it holds no id")
+    return bookie_id
 
 
-def shown(key: bytes) -> str:
+def printable_key(key: bytes) -> str:
     """A key for messages, whoever wrote it: printable and short."""
     return repr(key[:KEY_SHOWN_BYTES])[1:] + ("…" if len(key) > KEY_SHOWN_BYTES else "")

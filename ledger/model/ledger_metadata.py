@@ -16,23 +16,23 @@ from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import (
     blob,
+    decode_versioned,
     fields,
     mapping,
     number,
+    one_of,
     optional,
-    reads_back,
     row,
     rows,
     text,
-    versioned,
-    word,
+    verify_round_trip,
 )
 from ..declarations.options import BOOKIES_MAX
-from .ledger_keys import ledger_id_of, ledger_key, shown
+from .ledger_keys import ledger_id_of, ledger_key, printable_key
 from .striping import Striping
 
 FORMAT = 1
-FORMAT_LOST = 2
+FORMAT_WITH_LOSSES = 2
 """Of a record that says which entries were given up: programs of before refuse it."""
 KEY_BYTES = 16
 DIGEST = "xxh3_64"
@@ -69,10 +69,10 @@ class DeclaredLoss:
 
     first: int
     last: int
-    by: str
-    at_ms: int
+    declared_by: str
+    declared_at_ms: int
     """Wall clock of who did it, in ms since 1970."""
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +129,15 @@ class LedgerMetadata:
             assert self.last_entry >= NO_ENTRY, "inv. 2: entry ids count from 0"
         if self.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY):
             assert self.last_entry is None, "inv. 2: only a closed ledger knows its end"
-        before = NO_ENTRY
+        previous_last = NO_ENTRY
         for loss in self.lost:
-            assert before < loss.first <= loss.last, "what was given up is in order, each once"
-            before = loss.last
-        assert not self.lost or (self.last_entry is not None and before <= self.last_entry), (
-            "only entries of a closed ledger are given up"
-        )
+            assert previous_last < loss.first <= loss.last, (
+                "what was given up is in order, each once"
+            )
+            previous_last = loss.last
+        assert not self.lost or (
+            self.last_entry is not None and previous_last <= self.last_entry
+        ), "only entries of a closed ledger are given up"
         assert len(self.key) == KEY_BYTES, "a ledger's key is 16 bytes"
 
     @property
@@ -184,7 +186,7 @@ class LedgerMetadata:
         """What was declared of an entry that was given up."""
         return next((loss for loss in self.lost if loss.first <= entry <= loss.last), None)
 
-    def without_lost(self, first: int, last: int) -> int:
+    def last_before_loss(self, first: int, last: int) -> int:
         """As far from ``first``, which is not lost, as nothing is; at most ``last``."""
         return min([last, *(loss.first - 1 for loss in self.lost if loss.first > first)])
 
@@ -193,7 +195,9 @@ class LedgerMetadata:
     def with_fragment(self, first_entry: int, bookies: Sequence[str]) -> "LedgerMetadata":
         """The writer's ensemble change: a new last fragment, or the last one replaced (inv. 6)."""
         assert self.state is LedgerState.OPEN, f"inv. 10: no ensemble change while {self.state}"
-        return replace(self, ensembles=change_last(self.ensembles, first_entry, bookies))
+        return replace(
+            self, ensembles=append_or_replace_fragment(self.ensembles, first_entry, bookies)
+        )
 
     def in_recovery(self) -> "LedgerMetadata":
         """From here on the writer can neither change ensembles nor close."""
@@ -212,11 +216,13 @@ class LedgerMetadata:
     ) -> "LedgerMetadata":
         """The one write at the end of a recovery, with the ensembles it chose (inv. 18, 19, 21)."""
         assert self.state is LedgerState.IN_RECOVERY, "inv. 19: recovery closes from IN_RECOVERY"
-        kept = len(self.ensembles) - 1
-        assert ensembles[:kept] == self.ensembles[:kept], "inv. 21: earlier fragments stay"
-        assert all(f.first_entry >= self.last_fragment.first_entry for f in ensembles[kept:]), (
-            "inv. 21: recovery starts no fragment below the last one"
+        kept_count = len(self.ensembles) - 1
+        assert ensembles[:kept_count] == self.ensembles[:kept_count], (
+            "inv. 21: earlier fragments stay"
         )
+        assert all(
+            f.first_entry >= self.last_fragment.first_entry for f in ensembles[kept_count:]
+        ), "inv. 21: recovery starts no fragment below the last one"
         return replace(
             self,
             state=LedgerState.CLOSED,
@@ -236,14 +242,14 @@ class LedgerMetadata:
             self, ensembles=(*self.ensembles[:index], changed, *self.ensembles[index + 1 :])
         )
 
-    def given_up(self, loss: DeclaredLoss) -> "LedgerMetadata":
+    def with_loss(self, loss: DeclaredLoss) -> "LedgerMetadata":
         """Entries of a closed ledger are lost, and somebody says so; what was said before stays."""
         assert self.closed, "the end is known before entries are given up"
         parts = [loss]
-        for one in self.lost:
-            parts = [left for part in parts for left in _outside(part, one)]
-        lost = sorted((*self.lost, *parts), key=lambda one: one.first)
-        return replace(self, lost=tuple(lost))
+        for previous in self.lost:
+            parts = [remainder for part in parts for remainder in _subtract_loss(part, previous)]
+        losses = sorted((*self.lost, *parts), key=lambda previous: previous.first)
+        return replace(self, lost=tuple(losses))
 
     def owned_by(self, owner: tuple[int, int] | None) -> "LedgerMetadata":
         """Referred to by a log's segment, or by none."""
@@ -260,13 +266,18 @@ class LedgerMetadata:
 
     # --- bytes ------------------------------------------------------------------------------------
 
-    @reads_back(lambda record, value: type(record).decode(ledger_key(record.ledger_id), value))
+    @verify_round_trip(
+        lambda record, value: type(record).decode(ledger_key(record.ledger_id), value)
+    )
     def encode(self) -> bytes:
         """As the value of the ledger's key."""
-        lost = [[one.first, one.last, one.by, one.at_ms, one.why] for one in self.lost]
+        losses = [
+            [loss.first, loss.last, loss.declared_by, loss.declared_at_ms, loss.reason]
+            for loss in self.lost
+        ]
         return pack(
             {
-                "format": FORMAT_LOST if lost else self.format,
+                "format": FORMAT_WITH_LOSSES if losses else self.format,
                 "ledger": self.ledger_id,
                 "state": self.state.value,
                 "quorums": [self.ensemble_size, self.write_quorum, self.ack_quorum],
@@ -280,7 +291,7 @@ class LedgerMetadata:
                 "incarnation": self.incarnation,
                 "created_ms": self.created_ms,
                 "custom": dict(self.custom),
-                **({"lost": lost} if lost else {}),
+                **({"lost": losses} if losses else {}),
             }
         )
 
@@ -288,11 +299,11 @@ class LedgerMetadata:
     def decode(cls, key: bytes, value: Buffer) -> "LedgerMetadata":
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
         ledger_id = ledger_id_of(key)
-        what = f"the record {shown(key)}"
-        found = versioned(value, FORMAT_LOST, _RECORD, what)
-        if found["ledger"] != ledger_id:
-            raise CorruptData(f"{what} is that of ledger {found['ledger']}")
-        ensemble_size, write_quorum, ack_quorum = found["quorums"]
+        what = f"the record {printable_key(key)}"
+        values = decode_versioned(value, FORMAT_WITH_LOSSES, _RECORD_FIELDS, what)
+        if values["ledger"] != ledger_id:
+            raise CorruptData(f"{what} is that of ledger {values['ledger']}")
+        ensemble_size, write_quorum, ack_quorum = values["quorums"]
         try:
             return cls(
                 ledger_id=ledger_id,
@@ -300,20 +311,20 @@ class LedgerMetadata:
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 ensembles=tuple(
-                    Fragment(first, bookies, epoch) for first, epoch, bookies in found["ensembles"]
+                    Fragment(first, bookies, epoch) for first, epoch, bookies in values["ensembles"]
                 ),
-                key=found["key"],
-                state=LedgerState(found["state"]),
-                last_entry=found["last_entry"],
-                length=found["length"],
-                digest=found["digest"],
-                creation_token=found["token"],
-                owner=found["owner"],
-                incarnation=found["incarnation"],
-                created_ms=found["created_ms"],
-                custom=found["custom"],
-                format=min(found["format"], FORMAT),
-                lost=tuple(DeclaredLoss(*one) for one in found["lost"]),
+                key=values["key"],
+                state=LedgerState(values["state"]),
+                last_entry=values["last_entry"],
+                length=values["length"],
+                digest=values["digest"],
+                creation_token=values["token"],
+                owner=values["owner"],
+                incarnation=values["incarnation"],
+                created_ms=values["created_ms"],
+                custom=values["custom"],
+                format=min(values["format"], FORMAT),
+                lost=tuple(DeclaredLoss(*loss_row) for loss_row in values["lost"]),
             )
         except AssertionError as error:  # fields that do not fit each other
             raise CorruptData(f"{what} cannot be: {error}") from None
@@ -323,7 +334,7 @@ _FRAGMENTS_MAX = 64 * 1024
 LOSSES_MAX = 1000
 LOSS_BY_CHARS_MAX = 200
 LOSS_WHY_CHARS_MAX = 1000
-_RECORD = fields(
+_RECORD_FIELDS = fields(
     {
         "lost": (
             rows(
@@ -337,7 +348,7 @@ _RECORD = fields(
     },
     format=number(),
     ledger=number(0, (1 << 64) - 1),
-    state=word(*LedgerState),
+    state=one_of(*LedgerState),
     quorums=row(number(1), number(1), number(1)),
     ensembles=rows(
         row(number(), number(), rows(text(chars_min=1), BOOKIES_MAX, 1)), _FRAGMENTS_MAX, 1
@@ -354,17 +365,17 @@ _RECORD = fields(
 )
 
 
-def _outside(loss: DeclaredLoss, taken: DeclaredLoss) -> list[DeclaredLoss]:
+def _subtract_loss(loss: DeclaredLoss, other: DeclaredLoss) -> list[DeclaredLoss]:
     """What of ``loss`` is not in ``taken``."""
-    left = []
-    if loss.first < taken.first:
-        left.append(replace(loss, last=min(loss.last, taken.first - 1)))
-    if loss.last > taken.last:
-        left.append(replace(loss, first=max(loss.first, taken.last + 1)))
-    return left
+    remainders = []
+    if loss.first < other.first:
+        remainders.append(replace(loss, last=min(loss.last, other.first - 1)))
+    if loss.last > other.last:
+        remainders.append(replace(loss, first=max(loss.first, other.last + 1)))
+    return remainders
 
 
-def change_last(
+def append_or_replace_fragment(
     ensembles: tuple[Fragment, ...], first_entry: int, bookies: Sequence[str]
 ) -> tuple[Fragment, ...]:
     """Append a fragment, or replace the last one if it starts at the same entry (inv. 6)."""
@@ -378,7 +389,7 @@ def change_last(
     return (*ensembles, new)
 
 
-def lacks(metadata: LedgerMetadata, bookie: str, ranges: Sequence[tuple[int, int]]) -> bool:
+def lacks_entries(metadata: LedgerMetadata, bookie: str, ranges: Sequence[tuple[int, int]]) -> bool:
     """Is there an entry that ``bookie`` should hold and does not list?
 
     ``ranges``: stretches (first, count) that it holds, ascending.
@@ -394,11 +405,11 @@ def lacks(metadata: LedgerMetadata, bookie: str, ranges: Sequence[tuple[int, int
         stop = metadata.last_entry + 1
         if fragment_end is not None:
             stop = min(stop, fragment_end)
-        wanted = metadata.striping.next_held(slot, fragment.first_entry)
+        next_expected = metadata.striping.next_held(slot, fragment.first_entry)
         for first, count in ranges:
-            if first > wanted:
+            if first > next_expected:
                 break  # it is in the gap before this stretch
-            wanted = metadata.striping.next_held(slot, max(wanted, first + count))
-        if wanted < stop:
+            next_expected = metadata.striping.next_held(slot, max(next_expected, first + count))
+        if next_expected < stop:
             return True
     return False

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from ...metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
 from . import ledger_keys as keys
 from .ledger_metadata import LedgerMetadata
-from .missing_range import MissingRange, ended
-from .missing_range import decode as decode_holes
-from .missing_range import encode as encode_holes
+from .missing_range import MissingRange, limit_ranges
+from .missing_range import decode_missing_ranges as decode_holes
+from .missing_range import encode_missing_ranges as encode_holes
 
 
-def creation_ops(metadata: LedgerMetadata, holes: Iterable[MissingRange]) -> Transaction:
+def creation_ops(metadata: LedgerMetadata, missing_ranges: Iterable[MissingRange]) -> Transaction:
     """Create the record, which must not exist; its version is then 1."""
     ledger_id = metadata.ledger_id
     key = keys.ledger_key(ledger_id)
@@ -22,61 +22,83 @@ def creation_ops(metadata: LedgerMetadata, holes: Iterable[MissingRange]) -> Tra
         (Compare.version(key, 0),),
         (
             Put(key, metadata.encode()),
-            *(Put(keys.on_key(bookie, ledger_id), b"") for bookie in metadata.bookies()),
-            *_note(ledger_id, holes),
+            *(Put(keys.bookie_ledger_key(bookie, ledger_id), b"") for bookie in metadata.bookies()),
+            *_missing_range_puts(ledger_id, missing_ranges),
         ),
     )
 
 
-def change_ops(before: LedgerMetadata, after: LedgerMetadata, version: int) -> Transaction:
+def change_ops(
+    old_metadata: LedgerMetadata, new_metadata: LedgerMetadata, version: int
+) -> Transaction:
     """Replace the record at ``version``, and mirror what changed in its ensembles."""
-    ledger_id = before.ledger_id
+    ledger_id = old_metadata.ledger_id
     key = keys.ledger_key(ledger_id)
-    old, new = before.bookies(), after.bookies()
+    old_bookies, new_bookies = old_metadata.bookies(), new_metadata.bookies()
     return Transaction(
         (Compare.version(key, version),),
         (
-            Put(key, after.encode()),
-            *(Put(keys.on_key(bookie, ledger_id), b"") for bookie in new if bookie not in old),
-            *(Delete(keys.on_key(bookie, ledger_id)) for bookie in old if bookie not in new),
+            Put(key, new_metadata.encode()),
+            *(
+                Put(keys.bookie_ledger_key(bookie, ledger_id), b"")
+                for bookie in new_bookies
+                if bookie not in old_bookies
+            ),
+            *(
+                Delete(keys.bookie_ledger_key(bookie, ledger_id))
+                for bookie in old_bookies
+                if bookie not in new_bookies
+            ),
         ),
     )
 
 
-def close_ops(closed: LedgerMetadata, version: int, holes: Iterable[MissingRange]) -> Transaction:
+def close_ops(
+    closed: LedgerMetadata, version: int, missing_ranges: Iterable[MissingRange]
+) -> Transaction:
     """The writer's close at ``version``; its ensembles are in the store already."""
-    share = change_ops(closed, closed, version)
-    return share + Transaction(operations=tuple(_note(closed.ledger_id, holes)))
+    operations = change_ops(closed, closed, version)
+    return operations + Transaction(
+        operations=tuple(_missing_range_puts(closed.ledger_id, missing_ranges))
+    )
 
 
 def recovery_ops(
-    before: LedgerMetadata,
+    old_metadata: LedgerMetadata,
     closed: LedgerMetadata,
     version: int,
-    holes: Iterable[MissingRange],
-    note: KeyValue | None,
+    missing_ranges: Iterable[MissingRange],
+    stored_ranges: KeyValue | None,
 ) -> Transaction:
     """A recovery's close at ``version``: its ensembles, and its holes beside those noted already.
 
     Conditional on the note as it was read. The first compare is the record's.
     """
-    share = change_ops(before, closed, version)
-    added = tuple(holes)
-    if not added:
-        return share
+    operations = change_ops(old_metadata, closed, version)
+    new_ranges = tuple(missing_ranges)
+    if not new_ranges:
+        return operations
     assert closed.last_entry is not None, "a recovery's close knows the end"
-    noted = () if note is None else decode_holes(note.value)
-    key = keys.under_key(closed.ledger_id)
-    return share + Transaction(
-        (Compare.version(key, 0 if note is None else note.version),),
-        (Put(key, encode_holes(ended((*noted, *added), closed.last_entry + 1))),),
+    previous_ranges = () if stored_ranges is None else decode_holes(stored_ranges.value)
+    key = keys.missing_ranges_key(closed.ledger_id)
+    return operations + Transaction(
+        (Compare.version(key, 0 if stored_ranges is None else stored_ranges.version),),
+        (
+            Put(
+                key,
+                encode_holes(limit_ranges((*previous_ranges, *new_ranges), closed.last_entry + 1)),
+            ),
+        ),
     )
 
 
-def missing_range_ops(ledger_id: int, version: int, holes: Iterable[MissingRange]) -> Transaction:
+def missing_range_ops(
+    ledger_id: int, version: int, missing_ranges: Iterable[MissingRange]
+) -> Transaction:
     """Note holes while the record is at ``version``: as long as the ledger is its writer's."""
     return Transaction(
-        (Compare.version(keys.ledger_key(ledger_id), version),), tuple(_note(ledger_id, holes))
+        (Compare.version(keys.ledger_key(ledger_id), version),),
+        tuple(_missing_range_puts(ledger_id, missing_ranges)),
     )
 
 
@@ -89,8 +111,8 @@ def deletion_ops(metadata: LedgerMetadata, version: int) -> Transaction:
         (Compare.version(key, version),),
         (
             Put(key, metadata.owned_by(None).deleting().encode()),
-            Delete(keys.under_key(ledger_id)),
-            *(Delete(keys.on_key(bookie, ledger_id)) for bookie in bookies),
+            Delete(keys.missing_ranges_key(ledger_id)),
+            *(Delete(keys.bookie_ledger_key(bookie, ledger_id)) for bookie in bookies),
             *(Put(keys.delete_key(bookie, ledger_id), b"") for bookie in bookies),
         ),
     )
@@ -106,6 +128,8 @@ def link_ops(metadata: LedgerMetadata, version: int, owner: tuple[int, int]) -> 
     )
 
 
-def _note(ledger_id: int, holes: Iterable[MissingRange]) -> list[Put | Delete]:
-    noted = tuple(holes)
-    return [Put(keys.under_key(ledger_id), encode_holes(noted))] if noted else []
+def _missing_range_puts(
+    ledger_id: int, missing_ranges: Iterable[MissingRange]
+) -> list[Put | Delete]:
+    ranges = tuple(missing_ranges)
+    return [Put(keys.missing_ranges_key(ledger_id), encode_holes(ranges))] if ranges else []

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, number, optional, row, rows, text, versioned
+from ...runtime.protocol.schema import decode_versioned, fields, number, optional, row, rows, text
 
 FORMAT = 1
-_NOTE = fields(holes=rows(row(text(chars_min=1), number(), optional(number())), 64 * 1024))
+_RECORD_FIELDS = fields(holes=rows(row(text(chars_min=1), number(), optional(number())), 64 * 1024))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -23,43 +23,51 @@ class MissingRange:
 
     bookie: str
     first: int
-    to: int | None
+    end: int | None
     """One past the last missing entry; None: to the end of the ledger."""
 
 
-def merged(holes: Iterable[MissingRange]) -> tuple[MissingRange, ...]:
+def merge_ranges(missing_ranges: Iterable[MissingRange]) -> tuple[MissingRange, ...]:
     """The same holes with overlapping and adjacent ones joined, empty ones dropped, in order."""
     result: list[MissingRange] = []
-    for hole in sorted(holes, key=lambda h: (h.bookie, h.first, h.to is None, h.to or 0)):
-        if hole.to is not None and hole.to <= hole.first:
+    for missing_range in sorted(
+        missing_ranges, key=lambda h: (h.bookie, h.first, h.end is None, h.end or 0)
+    ):
+        if missing_range.end is not None and missing_range.end <= missing_range.first:
             continue
-        last = result[-1] if result else None
+        previous = result[-1] if result else None
         if (
-            last is not None
-            and last.bookie == hole.bookie
-            and (last.to is None or last.to >= hole.first)
+            previous is not None
+            and previous.bookie == missing_range.bookie
+            and (previous.end is None or previous.end >= missing_range.first)
         ):
-            to = None if last.to is None or hole.to is None else max(last.to, hole.to)
-            result[-1] = MissingRange(last.bookie, last.first, to)
+            range_end = (
+                None
+                if previous.end is None or missing_range.end is None
+                else max(previous.end, missing_range.end)
+            )
+            result[-1] = MissingRange(previous.bookie, previous.first, range_end)
         else:
-            result.append(hole)
+            result.append(missing_range)
     return tuple(result)
 
 
-def ended(holes: Iterable[MissingRange], end: int) -> tuple[MissingRange, ...]:
+def limit_ranges(missing_ranges: Iterable[MissingRange], end: int) -> tuple[MissingRange, ...]:
     """The holes of a ledger that is now known to end before entry ``end``."""
-    return merged(
-        MissingRange(h.bookie, h.first, end if h.to is None else min(h.to, end)) for h in holes
+    return merge_ranges(
+        MissingRange(h.bookie, h.first, end if h.end is None else min(h.end, end))
+        for h in missing_ranges
     )
 
 
-def encode(holes: Iterable[MissingRange]) -> bytes:
+def encode_missing_ranges(missing_ranges: Iterable[MissingRange]) -> bytes:
     """As the value of ``under/<ledger>``."""
-    return pack({"format": FORMAT, "holes": [[h.bookie, h.first, h.to] for h in holes]})
+    return pack({"format": FORMAT, "holes": [[h.bookie, h.first, h.end] for h in missing_ranges]})
 
 
-def decode(value: Buffer) -> tuple[MissingRange, ...]:
+def decode_missing_ranges(value: Buffer) -> tuple[MissingRange, ...]:
     """Raises `CorruptData`, or `UnsupportedFormat` for a newer version's note."""
     return tuple(
-        MissingRange(*one) for one in versioned(value, FORMAT, _NOTE, "a note of holes")["holes"]
+        MissingRange(*range_row)
+        for range_row in decode_versioned(value, FORMAT, _RECORD_FIELDS, "a note of holes")["holes"]
     )

@@ -18,15 +18,15 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.log_lines import get_logger
 from . import ledger_transactions as transactions
-from .ledger_keys import shown
+from .ledger_keys import printable_key
 from .ledger_metadata import LedgerMetadata
 from .missing_range import MissingRange
 
 CUSTOM_BYTES_MAX = 4096
 """Keys and values of a ledger's custom metadata, in sum."""
-AGAIN_S = 600.0
+LOG_INTERVAL_S = 600.0
 """Between two log lines of one record that cannot be read, in seconds."""
-NAMED_MAX = 1000
+LOGGED_KEYS_MAX = 1000
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class NewLedger:
         """Never used before, never used again."""
         return self.metadata.ledger_id
 
-    def transaction(self) -> Transaction:
+    def create_ops(self) -> Transaction:
         """The share of a transaction that creates it; afterwards the record's version is 1."""
         bookies = self.metadata.last_fragment.bookies
         return transactions.creation_ops(
@@ -89,19 +89,19 @@ class StoredLedger:
     @property
     def quorums(self) -> tuple[int, int, int]:
         """Ensemble, write quorum, ack quorum."""
-        made = self.metadata
-        return made.ensemble_size, made.write_quorum, made.ack_quorum
+        metadata = self.metadata
+        return metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
 
     @property
     def custom(self) -> Mapping[str, bytes]:
         """What its creator, and who closed it, wrote beside it."""
         return self.metadata.custom
 
-    def link_share(self, owner: tuple[int, int]) -> Transaction:
+    def link_ops(self, owner: tuple[int, int]) -> Transaction:
         """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
         return transactions.link_ops(self.metadata, self.version, owner)
 
-    def deletion_share(self) -> Transaction:
+    def delete_ops(self) -> Transaction:
         """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
         if self.metadata.owner is not None:
             log_id, segment = self.metadata.owner
@@ -111,7 +111,7 @@ class StoredLedger:
         return transactions.deletion_ops(self.metadata, self.version)
 
 
-def check_custom(custom: Mapping[str, bytes]) -> None:
+def check_custom_metadata(custom: Mapping[str, bytes]) -> None:
     """Refuse custom metadata above the bound, or of the wrong types. Raises `InvalidRequest`."""
     size = 0
     for key, value in custom.items():
@@ -124,31 +124,31 @@ def check_custom(custom: Mapping[str, bytes]) -> None:
         )
 
 
-class Unreadable:
+class UnreadableRecords:
     """Records that one listing has skipped and logged: a bad record does not end the listing."""
 
     def __init__(self) -> None:
-        self._named: dict[bytes, float] = {}
+        self._logged_at: dict[bytes, float] = {}
 
-    def note(self, key: bytes, error: DistributedLogError) -> None:
+    def log_once(self, key: bytes, error: DistributedLogError) -> None:
         """The record of this key cannot be read; it is named once in ten minutes."""
         now = trio.current_time()
-        if now - self._named.get(key, -AGAIN_S) < AGAIN_S:
+        if now - self._logged_at.get(key, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
             return
-        self._named.pop(key, None)
-        self._named[key] = now
-        while len(self._named) > NAMED_MAX:
-            del self._named[next(iter(self._named))]
-        log.warning("the record %s is passed over: %s", shown(key), error)
+        self._logged_at.pop(key, None)
+        self._logged_at[key] = now
+        while len(self._logged_at) > LOGGED_KEYS_MAX:
+            del self._logged_at[next(iter(self._logged_at))]
+        log.warning("the record %s is passed over: %s", printable_key(key), error)
 
-    def readable(
+    def decode_readable(
         self, items: Iterable[KeyValue], decode: Callable[[KeyValue], T]
     ) -> Iterator[tuple[KeyValue, T]]:
         """Yield the items that can be read, with their decoded records."""
         for item in items:
             try:
-                found = decode(item)
+                record = decode(item)
             except (CorruptData, UnsupportedFormat) as error:
-                self.note(item.key, error)
+                self.log_once(item.key, error)
             else:
-                yield item, found
+                yield item, record

@@ -21,7 +21,7 @@ class Striping:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1, "inv. 1: E, Qw, Qa"
 
     @property
-    def everywhere(self) -> bool:
+    def is_unstriped(self) -> bool:
         """Does every slot hold every entry?"""
         return self.ensemble_size == self.write_quorum
 
@@ -41,8 +41,8 @@ class Striping:
 
     def next_held(self, slot: int, entry: int) -> int:
         """The smallest entry >= ``entry`` that ``slot`` holds."""
-        behind = (slot - entry) % self.ensemble_size
-        return entry + max(0, behind - self.write_quorum + 1)
+        distance = (slot - entry) % self.ensemble_size
+        return entry + max(0, distance - self.write_quorum + 1)
 
     def nth_held(self, slot: int, start: int, n: int) -> int:
         """The entry that is number ``n`` (from 0) among those >= ``start`` that ``slot`` holds."""
@@ -52,28 +52,32 @@ class Striping:
         first = self.next_held(slot, start)
         # A slot holds Qw ids in a row, then none for E - Qw: `phase` is the place in that row.
         phase = (first - slot + quorum - 1) % size
-        rows, rest = divmod(phase + n, quorum)
-        return first - phase + rows * size + rest
+        rows, remainder = divmod(phase + n, quorum)
+        return first - phase + rows * size + remainder
 
-    def windows(self) -> list[tuple[int, ...]]:
+    def all_write_sets(self) -> list[tuple[int, ...]]:
         """Every write set that occurs."""
-        return [self.write_set(e) for e in range(1 if self.everywhere else self.ensemble_size)]
+        return [self.write_set(e) for e in range(1 if self.is_unstriped else self.ensemble_size)]
 
-    def covers(self, entry: int) -> list[tuple[int, ...]]:
+    def covering_slot_sets(self, entry: int) -> list[tuple[int, ...]]:
         """Sets of few slots that together hold every entry; the one that begins with ``entry``'s first slot
         is the first."""
         size, steps = self.ensemble_size, range(0, self.ensemble_size, self.write_quorum)
         return [tuple((entry + turn + k) % size for k in steps) for turn in range(size)]
 
-    def covered(self, known: Collection[int]) -> bool:
+    def covered(self, slots: Collection[int]) -> bool:
         """Do the slots with a known answer reach into every possible ack quorum?
 
         Then no entry can still reach its ack quorum after them, and none that did is unseen (inv. 14).
         """
-        need = self.absent_quorum
-        return all(sum(slot in known for slot in window) >= need for window in self.windows())
+        slots_min = self.absent_quorum
+        return all(
+            sum(slot in slots for slot in window) >= slots_min for window in self.all_write_sets()
+        )
 
-    def ackable(self, attached: Collection[int]) -> bool:
+    def keeps_ack_quorums(self, slots: Collection[int]) -> bool:
         """Does every write set keep its ack quorum with these slots alone (H22)?"""
-        need = self.ack_quorum
-        return all(sum(slot in attached for slot in window) >= need for window in self.windows())
+        slots_min = self.ack_quorum
+        return all(
+            sum(slot in slots for slot in window) >= slots_min for window in self.all_write_sets()
+        )

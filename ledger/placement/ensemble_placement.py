@@ -18,16 +18,16 @@ from ..model.bookie_registration import BookieRegistration
 from ..model.striping import Striping
 from .placement_policy import PlacementPolicy
 
-Draw = Callable[[], float]
+RandomFraction = Callable[[], float]
 Labels = Mapping[str, str]
 
 WEIGHT_MEDIANS_MAX = 3
 """Nobody is drawn as if it had more free bytes than so many times the median's: a new bookie is not
 chosen by everybody (H101)."""
-SEARCHED_MAX = 2_000
+SEARCH_STEPS_MAX = 2_000
 """Places tried at most where the first choice leaves copies together that might be apart."""
 
-_Place = tuple[str, ...]
+_Location = tuple[str, ...]
 """Where a bookie stands: its host, then the labels from the narrowest to the policy's level."""
 
 
@@ -38,17 +38,17 @@ class Candidate:
     id: str
     labels: Labels = field(default_factory=dict)
     """Where it stands: `placement_policy.LEVELS`; one that is not there is not known."""
-    down: bool = False
+    is_unavailable: bool = False
     """Takes no entries now: it is not reachable, is read-only, or leaves the cluster. May hold a slot that
     starts detached (H22b)."""
-    leaving: bool = False
+    is_leaving: bool = False
     """It leaves the cluster. A detached slot names it only if no other bookie can be named."""
     free_bytes: int = 0
 
 
 def ensemble_candidates(
     reachable: Iterable[BookieRegistration],
-    known: Iterable[str],
+    known_ids: Iterable[str],
     leaving: Collection[str],
     labels: Callable[[str], Labels],
 ) -> list[Candidate]:
@@ -62,28 +62,30 @@ def ensemble_candidates(
         leaving: IDs of bookies that are being decommissioned.
         labels: Known labels of a bookie that is not reachable.
     """
-    found = {
-        one.id: Candidate(
-            one.id,
-            one.where(),
-            down=one.read_only or one.id in leaving,
-            leaving=one.id in leaving,
-            free_bytes=one.free_bytes,
+    by_id = {
+        registration.id: Candidate(
+            registration.id,
+            registration.where(),
+            is_unavailable=registration.read_only or registration.id in leaving,
+            is_leaving=registration.id in leaving,
+            free_bytes=registration.free_bytes,
         )
-        for one in reachable
+        for registration in reachable
     }
-    for bookie in known:
-        if bookie not in found:
-            found[bookie] = Candidate(bookie, labels(bookie), down=True, leaving=bookie in leaving)
-    return [found[bookie] for bookie in sorted(found)]
+    for bookie in known_ids:
+        if bookie not in by_id:
+            by_id[bookie] = Candidate(
+                bookie, labels(bookie), is_unavailable=True, is_leaving=bookie in leaving
+            )
+    return [by_id[bookie] for bookie in sorted(by_id)]
 
 
 def choose_replacements(
     striping: Striping,
-    kept: dict[int, str],
+    kept_bookies: dict[int, str],
     slots: Sequence[int],
     candidates: Sequence[Candidate],
-    draw: Draw,
+    random: RandomFraction,
     *,
     excluded: Collection[str] = (),
     labels: Mapping[str, Labels] | None = None,
@@ -95,47 +97,73 @@ def choose_replacements(
     is enforced, a slot stays empty rather than that it leaves a write set short of domains.
     """
     policy = policy or PlacementPolicy()
-    known: dict[str, Labels] = dict(labels or {})
-    known.update({one.id: one.labels for one in candidates})
-    free = [
-        one
-        for one in sorted(candidates, key=lambda c: c.id)
-        if not one.down and one.id not in kept.values() and one.id not in excluded
+    labels_by_id: dict[str, Labels] = dict(labels or {})
+    labels_by_id.update({candidate.id: candidate.labels for candidate in candidates})
+    available = [
+        candidate
+        for candidate in sorted(candidates, key=lambda c: c.id)
+        if not candidate.is_unavailable
+        and candidate.id not in kept_bookies.values()
+        and candidate.id not in excluded
     ]
-    places = {
-        one: policy.place(known.get(one, {})) for one in [*kept.values(), *(c.id for c in free)]
+    locations = {
+        candidate: policy.location(labels_by_id.get(candidate, {}))
+        for candidate in [*kept_bookies.values(), *(c.id for c in available)]
     }
-    choice = _Choice(striping, {n: places[one] for n, one in kept.items()}, policy)
-    weights = _weights(free)
+    placement = _PartialPlacement(
+        striping, {n: locations[candidate] for n, candidate in kept_bookies.items()}, policy
+    )
+    weights = _weights(available)
     chosen: dict[int, str] = {}
     for slot in slots:
-        left = [one for one in free if one.id not in chosen.values()]
-        costs = {one.id: choice.cost(slot, places[one.id]) for one in left}
-        allowed = [one for one in left if choice.allows(slot, places[one.id])]
+        remaining = [candidate for candidate in available if candidate.id not in chosen.values()]
+        costs = {
+            candidate.id: placement.sharing_cost(slot, locations[candidate.id])
+            for candidate in remaining
+        }
+        allowed = [
+            candidate
+            for candidate in remaining
+            if placement.is_allowed(slot, locations[candidate.id])
+        ]
         if not allowed:
             if policy.enforced:
                 continue  # another slot's neighbours may take one of them
             break
-        least = min(costs[one.id] for one in allowed)
-        pick = _drawn([one for one in allowed if costs[one.id] == least], weights, draw)
+        lowest_cost = min(costs[candidate.id] for candidate in allowed)
+        pick = _pick_weighted(
+            [candidate for candidate in allowed if costs[candidate.id] == lowest_cost],
+            weights,
+            random,
+        )
         chosen[slot] = pick.id
-        choice.take(slot, places[pick.id])
-    if striping.everywhere or choice.perfect(slots) or len({places[one.id] for one in free}) < 2:
+        placement.assign(slot, locations[pick.id])
+    if (
+        striping.is_unstriped
+        or placement.shares_nothing(slots)
+        or len({locations[candidate.id] for candidate in available}) < 2
+    ):
         return chosen
-    better = _Search(choice, slots, [places[one.id] for one in free]).better()
-    if better is None:
+    improved = _PlacementSearch(
+        placement, slots, [locations[candidate.id] for candidate in available]
+    ).find_improved()
+    if improved is None:
         return chosen
     chosen = {}
-    for slot, place in better.items():
-        left = [one for one in free if places[one.id] == place and one.id not in chosen.values()]
-        chosen[slot] = _drawn(left, weights, draw).id
+    for slot, location in improved.items():
+        remaining = [
+            candidate
+            for candidate in available
+            if locations[candidate.id] == location and candidate.id not in chosen.values()
+        ]
+        chosen[slot] = _pick_weighted(remaining, weights, random).id
     return chosen
 
 
 def choose_ensemble(
     striping: Striping,
     candidates: Sequence[Candidate],
-    draw: Draw,
+    random: RandomFraction,
     policy: PlacementPolicy | None = None,
 ) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
     """An ensemble for a new ledger: the bookies by slot, and the slots that start detached.
@@ -145,26 +173,36 @@ def choose_ensemble(
     domains.
     """
     size = striping.ensemble_size
-    live = sum(not one.down for one in candidates)
+    live_count = sum(not candidate.is_unavailable for candidate in candidates)
     # Slots without a live bookie are spread: with E > Qw neighbours would share their write sets.
-    empty = _spread(size, max(0, size - live), int(draw() * size))
-    if not striping.ackable([slot for slot in range(size) if slot not in empty]):
+    empty_slots = _spread_slots(size, max(0, size - live_count), int(random() * size))
+    if not striping.keeps_ack_quorums([slot for slot in range(size) if slot not in empty_slots]):
         return None
-    slots = [slot for slot in range(size) if slot not in empty]
-    chosen = choose_replacements(striping, {}, slots, candidates, draw, policy=policy)
-    down = sorted(one.id for one in candidates if one.down and not one.leaving)
-    leaving = sorted(one.id for one in candidates if one.down and one.leaving)
-    if len(chosen) < len(slots) or len(down) + len(leaving) < len(empty):
+    slots = [slot for slot in range(size) if slot not in empty_slots]
+    chosen = choose_replacements(striping, {}, slots, candidates, random, policy=policy)
+    down = sorted(
+        candidate.id
+        for candidate in candidates
+        if candidate.is_unavailable and not candidate.is_leaving
+    )
+    leaving = sorted(
+        candidate.id
+        for candidate in candidates
+        if candidate.is_unavailable and candidate.is_leaving
+    )
+    if len(chosen) < len(slots) or len(down) + len(leaving) < len(empty_slots):
         return None
     if policy is not None and policy.enforced:
-        of = {one.id: policy.place(one.labels) for one in candidates}
-        choice = _Choice(striping, {slot: of[one] for slot, one in chosen.items()}, policy)
-        if choice.short_sets():
+        locations = {candidate.id: policy.location(candidate.labels) for candidate in candidates}
+        placement = _PartialPlacement(
+            striping, {slot: locations[candidate] for slot, candidate in chosen.items()}, policy
+        )
+        if placement.count_short_write_sets():
             return None
-    for slot in empty:
-        left = down or leaving
-        chosen[slot] = left.pop(int(draw() * len(left)))
-    return tuple(chosen[slot] for slot in range(size)), tuple(sorted(empty))
+    for slot in empty_slots:
+        candidates_left = down or leaving
+        chosen[slot] = candidates_left.pop(int(random() * len(candidates_left)))
+    return tuple(chosen[slot] for slot in range(size)), tuple(sorted(empty_slots))
 
 
 def can_place(
@@ -174,21 +212,21 @@ def can_place(
     return choose_ensemble(striping, candidates, lambda: 0.0, policy) is not None
 
 
-def failures_left(striping: Striping, candidates: Sequence[Candidate]) -> int:
+def failures_tolerated(striping: Striping, candidates: Sequence[Candidate]) -> int:
     """Return how many more bookies can fail before no ledger can be created, -1 if none can be now.
 
     Domains are not counted: a policy that is enforced may stop writes earlier.
     """
-    up = [one for one in candidates if not one.down]
-    rest = [one for one in candidates if one.down]
+    up = [candidate for candidate in candidates if not candidate.is_unavailable]
+    others = [candidate for candidate in candidates if candidate.is_unavailable]
     for failed in range(len(up) + 1):
-        down = [replace(one, down=True) for one in up[:failed]]
-        if not can_place(striping, [*down, *up[failed:], *rest]):
+        down = [replace(candidate, is_unavailable=True) for candidate in up[:failed]]
+        if not can_place(striping, [*down, *up[failed:], *others]):
             return failed - 1
     return len(up)
 
 
-def together(
+def placement_violations(
     striping: Striping,
     bookies: Sequence[str],
     labels: Mapping[str, Labels],
@@ -198,17 +236,23 @@ def together(
 
     Whose labels are not known counts for nothing.
     """
-    choice = _Choice(
+    placement = _PartialPlacement(
         striping,
-        {n: policy.place(labels[one]) for n, one in enumerate(bookies) if labels.get(one)},
+        {
+            n: policy.location(labels[bookie])
+            for n, bookie in enumerate(bookies)
+            if labels.get(bookie)
+        },
         policy,
     )
-    pairs = sum(choice.cost(n, place)[0] for n, place in choice.taken.items())
-    unknown = len(choice.taken) < len(bookies) or policy.level == "host"
-    return 0 if unknown else choice.short_sets(), pairs // 2
+    pairs = sum(
+        placement.sharing_cost(n, location)[0] for n, location in placement.location_by_slot.items()
+    )
+    labels_incomplete = len(placement.location_by_slot) < len(bookies) or policy.level == "host"
+    return 0 if labels_incomplete else placement.count_short_write_sets(), pairs // 2
 
 
-def not_adhering(
+def describe_violations(
     striping: Striping,
     bookies: Sequence[str],
     labels: Mapping[str, Labels],
@@ -218,165 +262,190 @@ def not_adhering(
 
     Whose labels are not known is not counted, neither for nor against.
     """
-    found: dict[str, None] = {}
-    need = min(policy.at_least, striping.write_quorum)
-    for window in striping.windows():
-        here = [bookies[slot] for slot in window]
+    violations: dict[str, None] = {}
+    domains_min = min(policy.at_least, striping.write_quorum)
+    for window in striping.all_write_sets():
+        write_set = [bookies[slot] for slot in window]
         by_host: dict[str, list[str]] = {}
-        for one in here:
-            if host := labels.get(one, {}).get("host", ""):
-                by_host.setdefault(host, []).append(one)
-        for host, together in by_host.items():
-            if len(together) > 1:
-                found[f"{_listed(together)} stand on one host ({host})"] = None
-        domains = [labels.get(one, {}).get(policy.level, "") for one in here]
-        if policy.level != "host" and all(domains) and len(set(domains)) < need:
-            found[f"{_listed(here)} stand in {len(set(domains))} {policy.level}, not {need}"] = None
-    return list(found)
+        for bookie in write_set:
+            if host := labels.get(bookie, {}).get("host", ""):
+                by_host.setdefault(host, []).append(bookie)
+        for host, sharing in by_host.items():
+            if len(sharing) > 1:
+                violations[f"{_join_names(sharing)} stand on one host ({host})"] = None
+        domains = [labels.get(bookie, {}).get(policy.level, "") for bookie in write_set]
+        if policy.level != "host" and all(domains) and len(set(domains)) < domains_min:
+            violations[
+                f"{_join_names(write_set)} stand in {len(set(domains))} {policy.level}, not {domains_min}"
+            ] = None
+    return list(violations)
 
 
-def _listed(bookies: Sequence[str]) -> str:
+def _join_names(bookies: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(sorted(bookies)[:-1]), max(bookies)]))
 
 
-class _Choice:
+class _PartialPlacement:
     """Which places the slots have so far, and what one more costs."""
 
     def __init__(
-        self, striping: Striping, taken: dict[int, _Place], policy: PlacementPolicy
+        self, striping: Striping, location_by_slot: dict[int, _Location], policy: PlacementPolicy
     ) -> None:
         self.striping = striping
-        self.taken = taken
+        self.location_by_slot = location_by_slot
         self.policy = policy
-        self._need = min(policy.at_least, striping.write_quorum)
+        self._domains_min = min(policy.at_least, striping.write_quorum)
 
-    def cost(self, slot: int, place: _Place) -> tuple[int, ...]:
+    def sharing_cost(self, slot: int, location: _Location) -> tuple[int, ...]:
         """How many slots of the same write sets it would share each label with, the host first."""
-        near = [self.taken[n] for n in _neighbours(self.striping, slot) if n in self.taken]
+        neighbour_locations = [
+            self.location_by_slot[n]
+            for n in _neighbours(self.striping, slot)
+            if n in self.location_by_slot
+        ]
         return tuple(
-            sum(_shares(level, one, other[level]) for other in near)
-            for level, one in enumerate(place)
+            sum(_is_shared(level, label, neighbour[level]) for neighbour in neighbour_locations)
+            for level, label in enumerate(location)
         )
 
-    def allows(self, slot: int, place: _Place) -> bool:
+    def is_allowed(self, slot: int, location: _Location) -> bool:
         """Would each write set with this slot have its domains, or one more than without?"""
         if not self.policy.enforced:
             return True
-        domain = place[-1]
+        domain = location[-1]
         if not domain:
             return False
-        for window in self.striping.windows():
+        for window in self.striping.all_write_sets():
             if slot in window:
-                there = {self.taken[n][-1] for n in window if n in self.taken and n != slot} - {""}
-                if len(there) < self._need and domain in there:
+                domains = {
+                    self.location_by_slot[n][-1]
+                    for n in window
+                    if n in self.location_by_slot and n != slot
+                } - {""}
+                if len(domains) < self._domains_min and domain in domains:
                     return False
         return True
 
-    def short_sets(self) -> int:
+    def count_short_write_sets(self) -> int:
         """How many write sets have fewer domains than they need?"""
         return sum(
-            len({self.taken[n][-1] for n in window if n in self.taken} - {""}) < self._need
-            for window in self.striping.windows()
+            len({self.location_by_slot[n][-1] for n in window if n in self.location_by_slot} - {""})
+            < self._domains_min
+            for window in self.striping.all_write_sets()
         )
 
-    def take(self, slot: int, place: _Place) -> None:
+    def assign(self, slot: int, location: _Location) -> None:
         """It is the slot's from now on."""
-        self.taken[slot] = place
+        self.location_by_slot[slot] = location
 
-    def perfect(self, slots: Sequence[int]) -> bool:
+    def shares_nothing(self, slots: Sequence[int]) -> bool:
         """Has each slot a place that it shares with nobody near?"""
         return all(
-            slot in self.taken and not any(self.cost(slot, self.taken[slot])) for slot in slots
+            slot in self.location_by_slot
+            and not any(self.sharing_cost(slot, self.location_by_slot[slot]))
+            for slot in slots
         )
 
 
-class _Search:
+class _PlacementSearch:
     """Depth first, over places and not bookies: which place for which slot leaves the fewest together.
 
     For ensembles larger than a write set: there the first choice may leave the last slot between two of
     its own host, though another order would not. Where write sets are whole ensembles it never does.
     """
 
-    def __init__(self, choice: _Choice, slots: Sequence[int], places: Sequence[_Place]) -> None:
-        self._choice = choice
+    def __init__(
+        self, placement: _PartialPlacement, slots: Sequence[int], locations: Sequence[_Location]
+    ) -> None:
+        self._placement = placement
         self._slots = list(slots)
-        self._left: dict[_Place, int] = {}
-        for one in places:
-            self._left[one] = self._left.get(one, 0) + 1
-        self._tried = 0
-        first = {slot: choice.taken[slot] for slot in slots if slot in choice.taken}
+        self._remaining: dict[_Location, int] = {}
+        for location in locations:
+            self._remaining[location] = self._remaining.get(location, 0) + 1
+        self._steps = 0
+        first = {
+            slot: placement.location_by_slot[slot]
+            for slot in slots
+            if slot in placement.location_by_slot
+        }
         for slot in first:
-            del choice.taken[slot]
+            del placement.location_by_slot[slot]
         self._best_cost = self._cost_of(first)
-        self._best: dict[int, _Place] | None = None
+        self._best: dict[int, _Location] | None = None
 
-    def better(self) -> dict[int, _Place] | None:
+    def find_improved(self) -> dict[int, _Location] | None:
         """Places by slot that cost less than the first choice did; None where none was found."""
-        self._go({}, (0,) * len(self._best_cost))
+        self._search({}, (0,) * len(self._best_cost))
         return self._best
 
-    def _cost_of(self, placed: dict[int, _Place]) -> tuple[int, ...]:
+    def _cost_of(self, placed: dict[int, _Location]) -> tuple[int, ...]:
         """Slots without a place, then what is shared."""
-        total = [0, *(0 for _ in next(iter(self._left), ()))]
+        total = [0, *(0 for _ in next(iter(self._remaining), ()))]
         for slot in self._slots:
             if slot not in placed:
                 total[0] += 1
                 continue
-            for level, count in enumerate(self._choice.cost(slot, placed[slot])):
+            for level, count in enumerate(self._placement.sharing_cost(slot, placed[slot])):
                 total[level + 1] += count
-            self._choice.take(slot, placed[slot])
+            self._placement.assign(slot, placed[slot])
         for slot in placed:
-            del self._choice.taken[slot]
+            del self._placement.location_by_slot[slot]
         return tuple(total)
 
-    def _go(self, placed: dict[int, _Place], cost: tuple[int, ...]) -> None:
-        self._tried += 1
-        if self._tried > SEARCHED_MAX or cost >= self._best_cost:
+    def _search(self, placed: dict[int, _Location], cost: tuple[int, ...]) -> None:
+        self._steps += 1
+        if self._steps > SEARCH_STEPS_MAX or cost >= self._best_cost:
             return
         if len(placed) == len(self._slots):
             self._best, self._best_cost = dict(placed), cost
             return
         slot = self._slots[len(placed)]
-        for place, more in sorted(self._options(slot), key=lambda each: each[1]):
-            self._left[place] -= 1
-            self._choice.take(slot, place)
-            self._go({**placed, slot: place}, tuple(map(sum, zip(cost, more, strict=True))))
-            del self._choice.taken[slot]
-            self._left[place] += 1
+        for location, added_cost in sorted(self._options(slot), key=lambda each: each[1]):
+            self._remaining[location] -= 1
+            self._placement.assign(slot, location)
+            self._search(
+                {**placed, slot: location}, tuple(map(sum, zip(cost, added_cost, strict=True)))
+            )
+            del self._placement.location_by_slot[slot]
+            self._remaining[location] += 1
 
-    def _options(self, slot: int) -> Iterator[tuple[_Place, tuple[int, ...]]]:
-        for place, count in self._left.items():
-            if count and self._choice.allows(slot, place):
-                yield place, (0, *self._choice.cost(slot, place))
+    def _options(self, slot: int) -> Iterator[tuple[_Location, tuple[int, ...]]]:
+        for location, count in self._remaining.items():
+            if count and self._placement.is_allowed(slot, location):
+                yield location, (0, *self._placement.sharing_cost(slot, location))
 
 
-def _shares(level: int, one: str, other: str) -> bool:
+def _is_shared(level: int, label: str, other_label: str) -> bool:
     """A host that nobody named is one of its own; racks and above that nobody named are one together."""
-    return one == other and (level > 0 or one != "")
+    return label == other_label and (level > 0 or label != "")
 
 
 def _weights(free: Sequence[Candidate]) -> dict[str, int]:
-    most = int(WEIGHT_MEDIANS_MAX * median(one.free_bytes for one in free)) if free else 0
-    return {one.id: max(1, min(one.free_bytes, most)) for one in free}
+    weight_max = (
+        int(WEIGHT_MEDIANS_MAX * median(candidate.free_bytes for candidate in free)) if free else 0
+    )
+    return {candidate.id: max(1, min(candidate.free_bytes, weight_max)) for candidate in free}
 
 
-def _drawn(among: Sequence[Candidate], weights: Mapping[str, int], draw: Draw) -> Candidate:
+def _pick_weighted(
+    candidates: Sequence[Candidate], weights: Mapping[str, int], random: RandomFraction
+) -> Candidate:
     """One of them, by weight."""
-    at = draw() * sum(weights[one.id] for one in among)
-    for one in among:
-        at -= weights[one.id]
-        if at < 0:
-            return one
-    return among[-1]
+    threshold = random() * sum(weights[candidate.id] for candidate in candidates)
+    for candidate in candidates:
+        threshold -= weights[candidate.id]
+        if threshold < 0:
+            return candidate
+    return candidates[-1]
 
 
 def _neighbours(striping: Striping, slot: int) -> list[int]:
     """The other slots that share a write set with ``slot``."""
     size, reach = striping.ensemble_size, striping.write_quorum - 1
-    near = {(slot + k) % size for k in range(-reach, reach + 1)}
-    return sorted(near - {slot})
+    nearby_slots = {(slot + k) % size for k in range(-reach, reach + 1)}
+    return sorted(nearby_slots - {slot})
 
 
-def _spread(size: int, count: int, start: int) -> list[int]:
+def _spread_slots(size: int, count: int, start: int) -> list[int]:
     """``count`` of ``size`` slots, as far apart as can be."""
     return [(start + k * size // count) % size for k in range(count)] if count else []

@@ -9,16 +9,23 @@ from dataclasses import dataclass, replace
 from ...runtime.interfaces.errors import InvalidRequest
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, flag, number, reads_back, versioned, word
+from ...runtime.protocol.schema import (
+    decode_versioned,
+    fields,
+    flag,
+    number,
+    one_of,
+    verify_round_trip,
+)
 
 FORMAT = 1
 LEVELS = ("host", "rack", "zone", "region")
 """Labels that say where a bookie stands, the narrowest first: what shares a host shares the others too."""
-AT_LEAST_MAX = 100
+DOMAINS_MAX = 100
 LABEL_CHARS_MAX = 255
 
 _POLICY = fields(
-    format=number(), level=word(*LEVELS), at_least=number(1, AT_LEAST_MAX), enforced=flag
+    format=number(), level=one_of(*LEVELS), at_least=number(1, DOMAINS_MAX), enforced=flag
 )
 
 
@@ -31,11 +38,11 @@ class PlacementPolicy:
     enforced: bool = False
     """Rather no new ensemble than one that does not; else it is a preference."""
 
-    def place(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+    def location(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Where a bookie stands, as far as this policy looks: its host first, its ``level`` last."""
-        return tuple(labels.get(one, "") for one in LEVELS[: LEVELS.index(self.level) + 1])
+        return tuple(labels.get(level, "") for level in LEVELS[: LEVELS.index(self.level) + 1])
 
-    def preferred(self) -> "PlacementPolicy":
+    def as_preference(self) -> "PlacementPolicy":
         """The same as a preference: for copies that are better stored anywhere than not."""
         return replace(self, enforced=False)
 
@@ -45,14 +52,14 @@ class PlacementPolicy:
         ``domains`` are the values of the label, with how many bookies have each.
         """
         if self.enforced and len(domains) < self.at_least + 1:
-            said = ", ".join(f"{name}: {count}" for name, count in sorted(domains.items()))
+            domain_counts = ", ".join(f"{name}: {count}" for name, count in sorted(domains.items()))
             raise InvalidRequest(
                 f"{self.at_least} {self.level}s a write set, enforced, needs bookies in"
                 f" {self.at_least + 1} {self.level}s at least, or the loss of one stops all writes; there are"
-                f" {said or 'none with that label'}"
+                f" {domain_counts or 'none with that label'}"
             )
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As the value of its key."""
         return pack(
@@ -67,19 +74,19 @@ class PlacementPolicy:
     @classmethod
     def decode(cls, value: Buffer) -> "PlacementPolicy":
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
-        found = versioned(value, FORMAT, _POLICY, "the placement policy")
-        del found["format"]
-        return cls(**found)
+        values = decode_versioned(value, FORMAT, _POLICY, "the placement policy")
+        del values["format"]
+        return cls(**values)
 
 
-def labels_of(texts: Iterable[str], what: str) -> dict[str, str]:
+def parse_labels(texts: Iterable[str], what: str) -> dict[str, str]:
     """Repeated ``KEY=VALUE``, each key once. Raises `InvalidRequest`."""
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for text in texts:
-        key, equals, value = (one.strip() for one in text.partition("="))
-        if not (equals and key and value) or len(value) > LABEL_CHARS_MAX or key in found:
+        key, equals, value = (part.strip() for part in text.partition("="))
+        if not (equals and key and value) or len(value) > LABEL_CHARS_MAX or key in labels:
             raise InvalidRequest(
                 f"{what} {text!r}: wanted is KEY=VALUE, each key once, such as zone=z1"
             )
-        found[key] = value
-    return found
+        labels[key] = value
+    return labels

@@ -29,13 +29,15 @@ async def find_different_copy(
         end = metadata.fragment_end(index)
         stop = len(digests) if end is None else min(end, len(digests))
         for slot in range(len(fragment.bookies)):
-            said = await _different(metadata, fragment, slot, stop, pool, options, digests)
-            if said:
-                return f"{fragment.bookies[slot]}: {said}"
+            difference = await _find_difference(
+                metadata, fragment, slot, stop, pool, options, digests
+            )
+            if difference:
+                return f"{fragment.bookies[slot]}: {difference}"
     return ""
 
 
-async def _different(
+async def _find_difference(
     metadata: LedgerMetadata,
     fragment: Fragment,
     slot: int,
@@ -49,7 +51,7 @@ async def _different(
     entry = striping.next_held(slot, fragment.first_entry)
     while entry < stop:
         client = await pool.connected(fragment.bookies[slot], options.connect_timeout_s)
-        answer = await client.read(
+        response = await client.read(
             metadata.ledger_id,
             metadata.key,
             entry,
@@ -58,16 +60,16 @@ async def _different(
             past_lac=True,
             timeout_s=options.request_timeout_s,
         )
-        asked = entry
+        first_requested = entry
         try:
-            for one in records(answer.body):
-                if one.ledger != metadata.ledger_id or one.entry != entry:
+            for record in records(response.body):
+                if record.ledger != metadata.ledger_id or record.entry != entry:
                     break
-                if xxhash.xxh3_64_intdigest(one.payload) != digests[entry]:
+                if xxhash.xxh3_64_intdigest(record.payload) != digests[entry]:
                     return f"entry {entry} has other bytes"
                 entry = striping.next_held(slot, entry + 1)
         except (CorruptData, UnsupportedFormat) as error:
             return f"entry {entry}: {error}"
-        if entry == asked:
+        if entry == first_requested:
             return f"entry {entry} is not there"
     return ""

@@ -32,7 +32,7 @@ from .ledger_watch import LedgerWatch
 from .read_ahead import ReadAhead
 from .tail_polls import TailPolls
 
-Take = Callable[[Sequence[EntryRecord]], int]
+OnEntries = Callable[[Sequence[EntryRecord]], int]
 """Gets entries without a gap; says how many of them, from the first on, it has taken."""
 
 
@@ -43,35 +43,37 @@ class LedgerReader:
         self,
         metadata: LedgerMetadata,
         *,
-        records: LedgerWatch,
+        ledger_watch: LedgerWatch,
         pool: BookiePool,
         options: LedgerOptions,
         first_poll: int = 0,
-        turn: int = 0,
+        replica_offset: int = 0,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self.metadata = metadata
         """As last seen; follows the store while the ledger is open."""
         self.deleted = False
-        self._record_of = trio.current_time()
+        self._metadata_read_at = trio.current_time()
         """Of when the record is at least."""
-        self._records = records
+        self._ledger_watch = ledger_watch
         self._pool = pool
         self._options = options
         self._striping = metadata.striping
         self._lac = NO_ENTRY
         # The same for all who read the ledger, or a part of it: then one bookie's page cache serves them all.
-        self._replica = metadata.ledger_id + turn
-        self._ahead = ReadAhead(options.request_timeout_s)
+        self._replica = metadata.ledger_id + replica_offset
+        self._read_ahead_requests = ReadAhead(options.request_timeout_s)
         self._changed = trio.Event()
-        self._polls = TailPolls(self.ledger_id, pool, turn=first_poll, on_news=self._on_news)
-        self._given = NO_ENTRY
-        self._give: Take | None = None
+        self._tail_polls = TailPolls(
+            self.ledger_id, pool, bookie_offset=first_poll, on_response=self._on_poll_response
+        )
+        self._delivered_to = NO_ENTRY
+        self._on_entries: OnEntries | None = None
         """Who waits, and what it was given so far."""
-        self._stop: Callable[[], None] | None = None
-        self._take_record(metadata)
+        self._stop_watch: Callable[[], None] | None = None
+        self._update_metadata(metadata)
         if not self.closed:
-            self._stop = records.follow(self.ledger_id, self._take_record)
+            self._stop_watch = ledger_watch.subscribe(self.ledger_id, self._update_metadata)
 
     def __enter__(self) -> "LedgerReader":
         return self
@@ -81,11 +83,11 @@ class LedgerReader:
 
     def close(self) -> None:
         """Stop following the ledger. Idempotent."""
-        self._polls.close()
-        self._ahead.forget()
-        if self._stop is not None:
-            self._stop()
-            self._stop = None
+        self._tail_polls.close()
+        self._read_ahead_requests.cancel_all()
+        if self._stop_watch is not None:
+            self._stop_watch()
+            self._stop_watch = None
 
     # --- how far ----------------------------------------------------------------------------------
 
@@ -101,15 +103,15 @@ class LedgerReader:
         return self._lac if last is None else last
 
     @property
-    def heard_at(self) -> float:
+    def last_response_at(self) -> float:
         """When a bookie last answered a poll for the ledger's end, by trio's clock."""
-        return self._polls.heard_at
+        return self._tail_polls.last_response_at
 
-    def note_lac(self, lac: int) -> None:
+    def record_lac(self, lac: int) -> None:
         """Somebody proved that ``lac`` is confirmed, for instance by having been given the next (H24)."""
         self._lac = max(self._lac, lac)
 
-    def _take_record(self, metadata: LedgerMetadata | None) -> None:
+    def _update_metadata(self, metadata: LedgerMetadata | None) -> None:
         if metadata is None or metadata.state is LedgerState.DELETING:
             self.deleted = True
         else:
@@ -118,14 +120,14 @@ class LedgerReader:
             self._lac = max(self._lac, metadata.last_fragment.first_entry - 1)
         if self.closed or self.deleted:
             self.close()
-        self._tell()
+        self._notify_change()
 
     async def _refresh(self) -> None:
         """Read the ledger's record anew. Raises `NoSuchLedger` where it is gone."""
-        asked_at = trio.current_time()
-        found = await self._records.get(self.ledger_id)
-        self._take_record(None if found is None else found[0])
-        self._record_of = asked_at
+        requested_at = trio.current_time()
+        stored = await self._ledger_watch.get(self.ledger_id)
+        self._update_metadata(None if stored is None else stored[0])
+        self._metadata_read_at = requested_at
         if self.deleted:
             raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
 
@@ -138,53 +140,57 @@ class LedgerReader:
         if self.closed:
             return self.lac
         metadata = self.metadata
-        known: dict[int, int] = {}
+        lac_by_slot: dict[int, int] = {}
         denied: list[NotAllowed] = []
-        enough = trio.Event()
+        settled = trio.Event()
 
-        async def ask(slot: int, bookie: str) -> None:
+        async def ask(slot: int, bookie_id: str) -> None:
             try:
-                client = await self._pool.connected(bookie, self._options.connect_timeout_s)
-                answer = await client.read_lac(
+                client = await self._pool.connected(bookie_id, self._options.connect_timeout_s)
+                response = await client.read_lac(
                     self.ledger_id, metadata.key, self._options.request_timeout_s
                 )
-                self._lac = max(self._lac, answer.lac)
-                known[slot] = answer.lac
+                self._lac = max(self._lac, response.lac)
+                lac_by_slot[slot] = response.lac
             except NoSuchLedger:  # definite: it has no entry of it
-                known[slot] = NO_ENTRY
+                lac_by_slot[slot] = NO_ENTRY
             except NotAllowed as error:
                 denied.append(error)
-                enough.set()
+                settled.set()
                 return
             except DistributedLogError:
                 return
-            if self._striping.covered(known):
-                enough.set()
+            if self._striping.covered(lac_by_slot):
+                settled.set()
 
-        async with trio.open_nursery() as asking:
-            asking.start_soon(self._all_of, ask, metadata.last_fragment, enough)
-            await enough.wait()
-            asking.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._query_all_slots, ask, metadata.last_fragment, settled)
+            await settled.wait()
+            nursery.cancel_scope.cancel()
         if denied:
             raise denied[0]
-        if not self.closed and not self._striping.covered(known):
+        if not self.closed and not self._striping.covered(lac_by_slot):
             bookies = metadata.last_fragment.bookies
-            silent = ", ".join(one for slot, one in enumerate(bookies) if slot not in known)
+            silent_bookies = ", ".join(
+                silent_bookie
+                for slot, silent_bookie in enumerate(bookies)
+                if slot not in lac_by_slot
+            )
             raise LedgerStateUnknown(
                 f"ledger {self.ledger_id}: how far it can be read is not known, for these bookies did not"
-                f" answer: {silent}"
+                f" answer: {silent_bookies}"
             )
         return self.lac
 
-    async def _all_of(
+    async def _query_all_slots(
         self,
-        ask: Callable[[int, str], Awaitable[None]],
+        query_slot: Callable[[int, str], Awaitable[None]],
         fragment: Fragment,
         done: trio.Event,
     ) -> None:
         async with trio.open_nursery() as nursery:
             for slot, bookie in enumerate(fragment.bookies):
-                nursery.start_soon(ask, slot, bookie)
+                nursery.start_soon(query_slot, slot, bookie)
         done.set()
 
     # --- reading ----------------------------------------------------------------------------------
@@ -201,26 +207,28 @@ class LedgerReader:
             raise InvalidRequest(
                 f"ledger {self.ledger_id}: entries {first} to {last}, readable are 0 to {self.lac}"
             )
-        ahead = self._polls.take(first, last)
-        if ahead:
-            return ahead
+        pushed_entries = self._tail_polls.take_entries(first, last)
+        if pushed_entries:
+            return pushed_entries
         for attempt in range(2):
             metadata = self.metadata
             index = metadata.fragment_index(first)
             end = metadata.fragment_end(index)
-            upto = last if end is None else min(last, end - 1)
+            fragment_last = last if end is None else min(last, end - 1)
             if metadata.lost:
                 self._check_not_lost(metadata, first)
-                upto = metadata.without_lost(first, upto)
+                fragment_last = metadata.last_before_loss(first, fragment_last)
             try:
-                if self._striping.everywhere:
+                if self._striping.is_unstriped:
                     fragment = metadata.ensembles[index]
-                    asked = (metadata, fragment, first, upto, bytes_max)
-                    found = await self._read_ahead(*asked) or await self._read_replicas(*asked)
-                    self._ask_ahead(fragment, found, upto, bytes_max)
-                    return found
+                    arguments = (metadata, fragment, first, fragment_last, bytes_max)
+                    entries = await self._take_prefetched(*arguments) or await self._read_replicas(
+                        *arguments
+                    )
+                    self._request_ahead(fragment, entries, fragment_last, bytes_max)
+                    return entries
                 return await self._read_striped(
-                    metadata, metadata.ensembles[index], first, upto, bytes_max
+                    metadata, metadata.ensembles[index], first, fragment_last, bytes_max
                 )
             except DistributedLogError:
                 await self._refresh()
@@ -229,16 +237,16 @@ class LedgerReader:
                     raise
         raise AssertionError("the second attempt returns or raises")
 
-    def _may_have_been_declared_lost(self, bookie: str) -> bool:
+    def _must_check_losses(self, bookie: str) -> bool:
         """Has the bookie been away since the record was read? What it alone had may have been given up."""
-        return self.closed and self._pool.came_at(bookie) > self._record_of
+        return self.closed and self._pool.registered_since(bookie) > self._metadata_read_at
 
     def _check_not_lost(self, metadata: LedgerMetadata, entry: int) -> None:
         loss = metadata.loss_at(entry)
         if loss is not None:
             raise EntriesLost(
                 f"ledger {self.ledger_id}: entries {loss.first} to {loss.last} were declared lost by"
-                f" {loss.by}: {loss.why}"
+                f" {loss.declared_by}: {loss.reason}"
             )
 
     async def why_unreadable(self, entry: int) -> str:
@@ -249,34 +257,34 @@ class LedgerReader:
         `NoSuchLedger` when the ledger was deleted.
         """
         await self._refresh()
-        before = self.metadata
-        if not before.closed or entry > self.lac:
+        metadata = self.metadata
+        if not metadata.closed or entry > self.lac:
             return ""
-        loss = before.loss_at(entry)
+        loss = metadata.loss_at(entry)
         if loss is not None:
-            return f"declared lost by {loss.by}: {loss.why}"
-        fragment = before.fragment_of(entry)
+            return f"declared lost by {loss.declared_by}: {loss.reason}"
+        fragment = metadata.fragment_of(entry)
         bookies = [fragment.bookies[slot] for slot in self._striping.write_set(entry)]
-        said: dict[str, str] = {}
+        errors: dict[str, str] = {}
 
-        async def ask(bookie: str) -> None:
+        async def ask(bookie_id: str) -> None:
             with suppress(DistributedLogError):
-                said[bookie] = await self._why_not(bookie, entry)
+                errors[bookie_id] = await self._permanent_error(bookie_id, entry)
 
         async with trio.open_nursery() as nursery:
             for bookie in bookies:
                 nursery.start_soon(ask, bookie)
         await self._refresh()  # where it was copied meanwhile, others are to be asked
-        if fragment != self.metadata.fragment_of(entry) or not all(map(said.get, bookies)):
+        if fragment != self.metadata.fragment_of(entry) or not all(map(errors.get, bookies)):
             return ""
-        return "; ".join(f"{bookie}: {said[bookie]}" for bookie in bookies)
+        return "; ".join(f"{bookie}: {errors[bookie]}" for bookie in bookies)
 
-    async def _why_not(self, bookie: str, entry: int) -> str:
+    async def _permanent_error(self, bookie: str, entry: int) -> str:
         """Why a bookie certainly cannot give an entry; "": it can, or does not know."""
         try:
             client = await self._pool.connected(bookie, self._options.connect_timeout_s)
             for _ in range(2):  # once more if the digest does not fit (H16)
-                answer = await client.read(
+                response = await client.read(
                     self.ledger_id,
                     self.metadata.key,
                     entry,
@@ -285,11 +293,11 @@ class LedgerReader:
                     past_lac=True,
                     timeout_s=self._options.request_timeout_s,
                 )
-                if len(answer.body) == 0:
-                    absent = answer.known and answer.complete_to >= entry
-                    return "it has none" if absent else ""
+                if len(response.body) == 0:
+                    is_absent = response.known and response.complete_to >= entry
+                    return "it has none" if is_absent else ""
                 try:
-                    self._take(answer.body, entry, entry, [])
+                    self._append_records(response.body, entry, entry, [])
                 except CorruptData:
                     continue
                 return ""
@@ -304,7 +312,7 @@ class LedgerReader:
     ) -> list[EntryRecord]:
         """Ask the bookies of ``first``'s write set in turn, and two at once when one is slow."""
         # Where all have all, it stays with the one that answered last, whatever the entry.
-        start = self._replica if self._striping.everywhere else first
+        start = self._replica if self._striping.is_unstriped else first
         order = [fragment.bookies[slot] for slot in self._striping.write_set(start)]
         # Who is connected first: a wait for a connection is the last resort.
         order.sort(key=lambda bookie: self._pool.get(bookie) is None)
@@ -315,187 +323,197 @@ class LedgerReader:
 
         async def ask(bookie: str) -> None:
             try:
-                answer = await self._read_one(metadata, bookie, first, last, bytes_max)
+                answer = await self._read_from_bookie(metadata, bookie, first, last, bytes_max)
             except DistributedLogError as error:
                 send.send_nowait((bookie, error))
             else:
                 send.send_nowait((bookie, answer))
 
         async with trio.open_nursery() as nursery:
-            asked = answered = 0
+            request_count = response_count = 0
             while True:
-                if asked < len(order) and (answered == asked or asked == 0):
-                    nursery.start_soon(ask, order[asked])
-                    asked += 1
+                if request_count < len(order) and (
+                    response_count == request_count or request_count == 0
+                ):
+                    nursery.start_soon(ask, order[request_count])
+                    request_count += 1
                 outcome = None
-                more = asked < len(order)
-                with trio.move_on_after(self._options.speculative_s if more else float("inf")):
+                has_more_replicas = request_count < len(order)
+                with trio.move_on_after(
+                    self._options.speculative_s if has_more_replicas else float("inf")
+                ):
                     outcome = await receive.receive()
                 if outcome is None:  # slow: a second one is asked as well
-                    nursery.start_soon(ask, order[asked])
-                    asked += 1
+                    nursery.start_soon(ask, order[request_count])
+                    request_count += 1
                     continue
                 bookie, answer = outcome
-                answered += 1
+                response_count += 1
                 if not isinstance(answer, DistributedLogError):
                     nursery.cancel_scope.cancel()
                     break
                 errors.append((bookie, answer))
-                if answered == len(order):
+                if response_count == len(order):
                     break
         if isinstance(answer, DistributedLogError):
-            raise self._best_error(first, errors)
-        if self._striping.everywhere:
+            raise self._most_specific_error(first, errors)
+        if self._striping.is_unstriped:
             self._replica = fragment.bookies.index(bookie)
         return answer
 
-    def _best_error(
+    def _most_specific_error(
         self, entry: int, errors: list[tuple[str, DistributedLogError]]
     ) -> DistributedLogError:
         """The first that is not merely "not here", naming what each replica said."""
-        said = "; ".join(f"{bookie}: {type(e).__name__} {e}" for bookie, e in errors)
+        descriptions = "; ".join(f"{bookie}: {type(e).__name__} {e}" for bookie, e in errors)
         for _, error in errors:
             if not isinstance(error, NoSuchEntry | NoSuchLedger):
                 cls = type(error)
                 break
         else:
             cls = NoSuchEntry
-        return cls(f"ledger {self.ledger_id} entry {entry} cannot be read ({said})")
+        return cls(f"ledger {self.ledger_id} entry {entry} cannot be read ({descriptions})")
 
-    async def _read_one(
+    async def _read_from_bookie(
         self, metadata: LedgerMetadata, bookie: str, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
         """The run from ``first`` that one bookie has; once more if the digest does not fit (H16)."""
         client = await self._pool.connected(bookie, self._options.connect_timeout_s)
-        if self._may_have_been_declared_lost(bookie):
+        if self._must_check_losses(bookie):
             await self._refresh()
             self._check_not_lost(self.metadata, first)
-            last = self.metadata.without_lost(first, last)
+            last = self.metadata.last_before_loss(first, last)
         timeout_s = self._options.request_timeout_s
-        for again in (True, False):
+        for can_retry in (True, False):
             # This reader knows that they are confirmed; the bookie may not yet.
             request = ReadEntriesRequest(
                 self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True
             )
-            answer = await client.finish_read(client.begin_read(request, timeout_s), timeout_s)
-            self._lac = max(self._lac, answer.lac)
-            found: list[EntryRecord] = []
+            response = await client.finish_read(client.begin_read(request, timeout_s), timeout_s)
+            self._lac = max(self._lac, response.lac)
+            entries: list[EntryRecord] = []
             try:
-                self._take(answer.body, first, last, found)
+                self._append_records(response.body, first, last, entries)
             except (CorruptData, UnsupportedFormat):
-                if not found and not again:
+                if not entries and not can_retry:
                     raise
-            if found:
-                return found
-            if len(answer.body) == 0:
+            if entries:
+                return entries
+            if len(response.body) == 0:
                 break
         raise NoSuchEntry(f"bookie {bookie} does not have it")
 
-    async def _read_ahead(
+    async def _take_prefetched(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
         """What was asked for before; nothing where that is not to be had, and `_read_replicas` will know."""
         bookie = fragment.bookies[self._replica % len(fragment.bookies)]
         client = self._pool.get(bookie)
-        if client is None or self._may_have_been_declared_lost(bookie):
-            self._ahead.forget()
+        if client is None or self._must_check_losses(bookie):
+            self._read_ahead_requests.cancel_all()
             return []
         request = ReadEntriesRequest(
             self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True
         )
-        found: list[EntryRecord] = []
+        entries: list[EntryRecord] = []
         try:
-            answer = await self._ahead.take(client, request, self._options.speculative_s)
-            if answer is None:
+            response = await self._read_ahead_requests.next_response(
+                client, request, self._options.speculative_s
+            )
+            if response is None:
                 return []
-            self._lac = max(self._lac, answer.lac)
-            self._take(answer.body, first, last, found)
+            self._lac = max(self._lac, response.lac)
+            self._append_records(response.body, first, last, entries)
         except RequestTimeout:
             self._replica += 1  # it is slow: another one first
         except DistributedLogError:
             pass
-        if not found:
-            self._ahead.forget()
-        return found
+        if not entries:
+            self._read_ahead_requests.cancel_all()
+        return entries
 
-    def _ask_ahead(
-        self, fragment: Fragment, found: list[EntryRecord], last: int, bytes_max: int
+    def _request_ahead(
+        self, fragment: Fragment, entries: list[EntryRecord], last: int, bytes_max: int
     ) -> None:
         """Ask for what follows ``found`` while the caller is busy with it."""
-        first = found[-1].entry + 1
+        first = entries[-1].entry + 1
         client = self._pool.get(fragment.bookies[self._replica % len(fragment.bookies)])
         if first <= last and client is not None:
-            self._ahead.note([len(one.raw) for one in found])
+            self._read_ahead_requests.observe_sizes([len(entry.record) for entry in entries])
             key = self.metadata.key
             request = ReadEntriesRequest(self.ledger_id, key, first, last, bytes_max, past_lac=True)
-            self._ahead.ask(client, request)
+            self._read_ahead_requests.request_ahead(client, request)
 
-    def _take(self, body: memoryview, first: int, last: int, found: list[EntryRecord]) -> None:
+    def _append_records(
+        self, body: memoryview, first: int, last: int, entries: list[EntryRecord]
+    ) -> None:
         """Append the sound records ``first``, first + 1, ... of a reply."""
         expected = first
-        for one in records(body):
-            if one.ledger != self.ledger_id:
-                raise CorruptData(f"ledger {one.ledger} in a reply about ledger {self.ledger_id}")
-            if one.entry != expected or expected > last:
+        for record in records(body):
+            if record.ledger != self.ledger_id:
+                raise CorruptData(
+                    f"ledger {record.ledger} in a reply about ledger {self.ledger_id}"
+                )
+            if record.entry != expected or expected > last:
                 return
-            found.append(one)
+            entries.append(record)
             expected += 1
 
     async def _read_striped(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
         """E > Qw: ask as few bookies as hold all of the range, at once; fill what fails one by one."""
-        cover = self._cover(fragment, first)
-        pieces: dict[int, EntryRecord] = {}
+        slots = self._covering_slots(fragment, first)
+        entries_by_id: dict[int, EntryRecord] = {}
 
         async def ask(slot: int) -> None:
             start = self._striping.next_held(slot, first)
-            if start > last or self._may_have_been_declared_lost(fragment.bookies[slot]):
+            if start > last or self._must_check_losses(fragment.bookies[slot]):
                 return
             try:
                 client = await self._pool.connected(
                     fragment.bookies[slot], self._options.connect_timeout_s
                 )
-                answer = await client.read(
+                response = await client.read(
                     self.ledger_id,
                     metadata.key,
                     start,
                     last,
-                    bytes_max // len(cover),
+                    bytes_max // len(slots),
                     past_lac=True,
                     timeout_s=self._options.speculative_s,
                 )
-                for one in records(answer.body):
-                    if one.ledger == self.ledger_id:
-                        pieces[one.entry] = one
+                for record in records(response.body):
+                    if record.ledger == self.ledger_id:
+                        entries_by_id[record.entry] = record
             except DistributedLogError:
                 return
 
         async with trio.open_nursery() as nursery:
-            for slot in cover:
+            for slot in slots:
                 nursery.start_soon(ask, slot)
-        if first not in pieces:
+        if first not in entries_by_id:
             return await self._read_replicas(metadata, fragment, first, first, bytes_max)
         entry = first
-        while entry + 1 <= last and entry + 1 in pieces:
+        while entry + 1 <= last and entry + 1 in entries_by_id:
             entry += 1
-        return [pieces[e] for e in range(first, entry + 1)]
+        return [entries_by_id[e] for e in range(first, entry + 1)]
 
-    def _cover(self, fragment: Fragment, first: int) -> Sequence[int]:
+    def _covering_slots(self, fragment: Fragment, first: int) -> Sequence[int]:
         """The slots to ask: whose bookie is away holds up every range that it has a part of."""
-        there = [
+        connected_slots = [
             slot
             for slot, bookie in enumerate(fragment.bookies)
             if self._pool.get(bookie) is not None
         ]
-        covers = self._striping.covers(first)
-        whole = (cover for cover in covers if set(cover) <= set(there))
+        covers = self._striping.covering_slot_sets(first)
+        connected_covers = (cover for cover in covers if set(cover) <= set(connected_slots))
         # Where no few have all of it, those that are there may have the beginning.
-        return next(whole, there or covers[0])
+        return next(connected_covers, connected_slots or covers[0])
 
     # --- tailing ----------------------------------------------------------------------------------
 
-    async def wait(self, after: int, *, wait_s: float, take: Take | None = None) -> int:
+    async def wait(self, after: int, *, wait_s: float, on_entries: OnEntries | None = None) -> int:
         """The LAC, once it is above ``after``, or the ledger is closed, or ``wait_s`` is over.
 
         Entries may come with the news (`tail_polls.py`); the next `read` has them. ``take`` gets them as they
@@ -504,48 +522,48 @@ class LedgerReader:
         deleted.
         """
         end = trio.current_time() + wait_s
-        self._given, self._give = after, take
+        self._delivered_to, self._on_entries = after, on_entries
         try:
-            while self.lac <= self._given and not self.closed and not self.deleted:
-                if self._polls.fenced:
-                    await self._look_at_record()
+            while self.lac <= self._delivered_to and not self.closed and not self.deleted:
+                if self._tail_polls.fenced:
+                    await self._refresh_after_fence()
                     continue
-                due = self._polls.arm(self.metadata, self._given)
+                polls_due_at = self._tail_polls.start_polls(self.metadata, self._delivered_to)
                 changed = self._changed
-                with trio.CancelScope(deadline=min(due, end)):
+                with trio.CancelScope(deadline=min(polls_due_at, end)):
                     await changed.wait()
                 if trio.current_time() >= end:
                     break
         finally:
-            self._give = None
+            self._on_entries = None
         if self.deleted:
             raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
         return self.lac
 
-    async def _look_at_record(self) -> None:
+    async def _refresh_after_fence(self) -> None:
         """Somebody recovers: the record will say how it ends; the bookies have no more to tell."""
         with trio.move_on_after(LONG_POLL_S / 2):
             await self._changed.wait()
-        self._polls.fenced = False
+        self._tail_polls.fenced = False
         await self._refresh()
 
-    def _on_news(self, lac: int) -> None:
+    def _on_poll_response(self, lac: int) -> None:
         """A poll was answered."""
         self._lac = max(self._lac, lac)
-        if not self._hand_over():
-            self._tell()
+        if not self._deliver():
+            self._notify_change()
 
-    def _hand_over(self) -> bool:
+    def _deliver(self) -> bool:
         """Give what came to whoever waits for it. False: its task has something to see to."""
-        if self._give is None or self.lac <= self._given:
+        if self._on_entries is None or self.lac <= self._delivered_to:
             return False
-        polls = self._polls
-        found = polls.take(self._given + 1, self.lac)
-        taken = self._give(found)
-        self._given += taken
-        polls.ahead[:0] = found[taken:]  # the next `read` has them
-        return self._given == self.lac and polls.follows
+        polls = self._tail_polls
+        entries = polls.take_entries(self._delivered_to + 1, self.lac)
+        accepted_count = self._on_entries(entries)
+        self._delivered_to += accepted_count
+        polls.pushed_entries[:0] = entries[accepted_count:]  # the next `read` has them
+        return self._delivered_to == self.lac and polls.is_following
 
-    def _tell(self) -> None:
+    def _notify_change(self) -> None:
         self._changed.set()
         self._changed = trio.Event()

@@ -32,7 +32,7 @@ class LedgerWatch:
     def __init__(self, metadata: Metadata, failures: WorkFailures) -> None:
         self._metadata = metadata
         self._failures = failures
-        self._followed: dict[int, _Follower] = {}
+        self._followers: dict[int, _Follower] = {}
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -44,47 +44,45 @@ class LedgerWatch:
 
     async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
         """The record and its version; None where there is none."""
-        found = await self._metadata.get(ledger_key(ledger_id))
-        return (
-            None
-            if found is None
-            else (LedgerMetadata.decode(found.key, found.value), found.version)
-        )
+        item = await self._metadata.get(ledger_key(ledger_id))
+        return None if item is None else (LedgerMetadata.decode(item.key, item.value), item.version)
 
-    def follow(self, ledger_id: int, callback: OnRecord) -> Callable[[], None]:
+    def subscribe(self, ledger_id: int, callback: OnRecord) -> Callable[[], None]:
         """Tell ``callback`` the record as it is soon, and after each change; return how to stop that."""
-        follower = self._followed.get(ledger_id)
+        follower = self._followers.get(ledger_id)
         if follower is None:
             assert self._nursery is not None, "records are followed while `run` runs"
-            follower = self._followed[ledger_id] = _Follower(trio.CancelScope())
+            follower = self._followers[ledger_id] = _Follower(trio.CancelScope())
             unit = f"the watch of ledger {ledger_id}"
-            self._nursery.start_soon(self._failures.keep, unit, self._follow, ledger_id, follower)
+            self._nursery.start_soon(
+                self._failures.keep_running, unit, self._watch_ledger, ledger_id, follower
+            )
         follower.callbacks.append(callback)
 
         def stop() -> None:
             if callback in follower.callbacks:
                 follower.callbacks.remove(callback)
-            if not follower.callbacks and self._followed.get(ledger_id) is follower:
-                del self._followed[ledger_id]
+            if not follower.callbacks and self._followers.get(ledger_id) is follower:
+                del self._followers[ledger_id]
                 follower.scope.cancel()
 
         return stop
 
-    async def _follow(self, ledger_id: int, follower: _Follower) -> None:
+    async def _watch_ledger(self, ledger_id: int, follower: _Follower) -> None:
         key = ledger_key(ledger_id)
         with follower.scope:
             while True:
                 try:
                     page = await self._metadata.range(key, key + b"\0", limit=1)
-                    self._tell(follower, key, page.items[0].value if page.items else None)
+                    self._notify_readers(follower, key, page.items[0].value if page.items else None)
                     async with self._metadata.watch(
                         key, key + b"\0", after_revision=page.revision
                     ) as watch:
                         while True:
-                            batch = await watch.next()
+                            batch = await watch.next_batch()
                             if batch.events:
                                 event = batch.events[-1]
-                                self._tell(
+                                self._notify_readers(
                                     follower,
                                     key,
                                     event.item.value if event.kind == "put" else None,
@@ -95,7 +93,7 @@ class LedgerWatch:
                     log.info("ledger %d cannot be followed now: %s", ledger_id, error)
                     await trio.sleep(RETRY_S)
 
-    def _tell(self, follower: _Follower, key: bytes, value: bytes | None) -> None:
+    def _notify_readers(self, follower: _Follower, key: bytes, value: bytes | None) -> None:
         record = None if value is None else LedgerMetadata.decode(key, value)
         for callback in list(follower.callbacks):
             try:

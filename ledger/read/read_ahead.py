@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 
-from ...bookie.client.bookie_client import BookieClient, ReadAnswer
+from ...bookie.client.bookie_client import BookieClient, ReadResponse
 from ...bookie.format.bookie_messages import ReadEntriesRequest
 from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.net.client_link import PendingReply
@@ -18,17 +18,17 @@ from ...runtime.net.client_link import PendingReply
 RANGES_MAX = 3
 """One is received, one is made by the bookie, one waits there for its turn."""
 RANGES_MIN = 2
-AHEAD_BYTES = 4 * 1024 * 1024
+READ_AHEAD_BYTES = 4 * 1024 * 1024
 """Long replies need no third one under way: what has come and is not taken stays in memory."""
-FULL = 0.9
+FILL_TARGET = 0.9
 """How full of its bytes a range is meant to be where entries differ."""
 
 
 @dataclass(slots=True, eq=False)
-class _Range:
+class _PendingRange:
     client: BookieClient
     request: ReadEntriesRequest
-    pending: PendingReply
+    pending_reply: PendingReply
 
 
 class ReadAhead:
@@ -36,34 +36,34 @@ class ReadAhead:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._ranges: deque[_Range] = deque()
+        self._ranges: deque[_PendingRange] = deque()
         self._mean_bytes = 1.0
         self._longest_bytes = 1
 
-    def note(self, sizes: list[int]) -> None:
+    def observe_sizes(self, sizes: list[int]) -> None:
         """The entries of the newest answer had so many bytes each."""
         self._mean_bytes = sum(sizes) / len(sizes)
         self._longest_bytes = max(sizes)
 
-    def ask(self, client: BookieClient, request: ReadEntriesRequest) -> None:
+    def request_ahead(self, client: BookieClient, request: ReadEntriesRequest) -> None:
         """Keep requests for what follows under way, ``request`` being all that may be asked for next."""
         ranges = self._ranges
         if ranges and ranges[-1].client is not client:
-            self.forget()
+            self.cancel_all()
         first = ranges[-1].request.last + 1 if ranges else request.first
         # A writer at full speed makes entries of one size, and then of those it is known how many fit.
-        surely = request.bytes_max // self._longest_bytes
-        count = max(1, surely, int(FULL * request.bytes_max / self._mean_bytes))
-        most = min(RANGES_MAX, max(RANGES_MIN, AHEAD_BYTES // request.bytes_max))
+        guaranteed_count = request.bytes_max // self._longest_bytes
+        count = max(1, guaranteed_count, int(FILL_TARGET * request.bytes_max / self._mean_bytes))
+        ranges_max = min(RANGES_MAX, max(RANGES_MIN, READ_AHEAD_BYTES // request.bytes_max))
         with suppress(DistributedLogError):  # the connection is gone: whoever reads next sees it
-            while len(ranges) < most and first <= request.last:
+            while len(ranges) < ranges_max and first <= request.last:
                 last = min(request.last, first + count - 1)
-                self._begin(client, self._part(request, first, last), at_front=False)
+                self._send_request(client, self._subrange(request, first, last), at_front=False)
                 first = last + 1
 
-    async def take(
+    async def next_response(
         self, client: BookieClient, request: ReadEntriesRequest, wait_s: float
-    ) -> ReadAnswer | None:
+    ) -> ReadResponse | None:
         """The answer to the oldest range, if it begins as ``request`` does and was asked of ``client``.
 
         None where nothing fits: then nothing is under way any more. Raises what the bookie answered, or
@@ -71,37 +71,41 @@ class ReadAhead:
         """
         if not self._ranges:
             return None
-        head = self._ranges[0]
+        oldest = self._ranges[0]
         if (
-            head.client is not client
-            or head.request.first != request.first
-            or head.request.last > request.last
+            oldest.client is not client
+            or oldest.request.first != request.first
+            or oldest.request.last > request.last
         ):
-            self.forget()
+            self.cancel_all()
             return None
         self._ranges.popleft()
-        answer = await client.finish_read(head.pending, wait_s)
-        if head.request.first <= answer.complete_to < head.request.last:
-            rest = self._part(head.request, answer.complete_to + 1, head.request.last)
+        response = await client.finish_read(oldest.pending_reply, wait_s)
+        if oldest.request.first <= response.complete_to < oldest.request.last:
+            remainder = self._subrange(
+                oldest.request, response.complete_to + 1, oldest.request.last
+            )
             with suppress(DistributedLogError):
-                self._begin(client, rest, at_front=True)
-        return answer
+                self._send_request(client, remainder, at_front=True)
+        return response
 
-    def forget(self) -> None:
+    def cancel_all(self) -> None:
         """What is under way is not wanted any more. Idempotent."""
         while self._ranges:
-            one = self._ranges.popleft()
-            one.client.forget(one.pending)
+            pending_range = self._ranges.popleft()
+            pending_range.client.cancel(pending_range.pending_reply)
 
-    def _begin(self, client: BookieClient, request: ReadEntriesRequest, *, at_front: bool) -> None:
-        one = _Range(client, request, client.begin_read(request, self._timeout_s))
+    def _send_request(
+        self, client: BookieClient, request: ReadEntriesRequest, *, at_front: bool
+    ) -> None:
+        pending_range = _PendingRange(client, request, client.begin_read(request, self._timeout_s))
         if at_front:
-            self._ranges.appendleft(one)
+            self._ranges.appendleft(pending_range)
         else:
-            self._ranges.append(one)
+            self._ranges.append(pending_range)
 
     @staticmethod
-    def _part(request: ReadEntriesRequest, first: int, last: int) -> ReadEntriesRequest:
+    def _subrange(request: ReadEntriesRequest, first: int, last: int) -> ReadEntriesRequest:
         return ReadEntriesRequest(
             request.ledger, request.key, first, last, request.bytes_max, past_lac=request.past_lac
         )

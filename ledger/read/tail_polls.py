@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
-from ...bookie.client.bookie_client import BookieClient, WaitAnswer
-from ...bookie.format.bookie_messages import WaitLac
+from ...bookie.client.bookie_client import BookieClient, LongPollResponse
+from ...bookie.format.bookie_messages import WaitLacRequest
 from ...bookie.format.entry import EntryRecord, records
 from ...runtime.declarations.options import MIB
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError, UnsupportedFormat
@@ -24,9 +24,9 @@ from ..placement.bookie_pool import BookiePool
 
 GRACE_S = 0.02
 """What the first bookie has left to bring what the second one has told of."""
-SECOND_REST_S = 0.25
+SECOND_POLL_PAUSE_S = 0.25
 """After news from the second bookie: what comes meanwhile is the first one's to tell."""
-LATE_S = 0.5
+POLL_TIMEOUT_MARGIN_S = 0.5
 """A poll that is not answered so long after its end has failed."""
 TAIL_READ_BYTES = MIB
 """The most bytes of entries that one answer of the first bookie carries."""
@@ -35,12 +35,12 @@ ERROR_PAUSE_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
-class _Poll:
+class _TailPoll:
     bookie: str
     client: BookieClient
-    after: int
-    late_at: float
-    pending: PendingReply | None = None
+    previous_lac: int
+    timeout_at: float
+    pending_reply: PendingReply | None = None
 
 
 class TailPolls:
@@ -51,179 +51,210 @@ class TailPolls:
         ledger_id: int,
         pool: BookiePool,
         *,
-        turn: int,
-        on_news: Callable[[int], None],
+        bookie_offset: int,
+        on_response: Callable[[int], None],
     ) -> None:
         self.fenced = False
         """A bookie said that somebody recovers the ledger; whoever acts on it sets it back."""
-        self.ahead: list[EntryRecord] = []
+        self.pushed_entries: list[EntryRecord] = []
         """Entries that came with answers: verified, without a gap, ascending."""
-        self.heard_at = -float("inf")
+        self.last_response_at = -float("inf")
         """When a bookie last answered."""
         self._ledger_id = ledger_id
         self._pool = pool
-        self._turn = turn
-        self._on_news = on_news
+        self._bookie_offset = bookie_offset
+        self._on_response = on_response
         """Gets the LAC that a poll proved (or -1 when something else is to be looked at)."""
-        self._first: _Poll | None = None
-        self._second: _Poll | None = None
-        self._favourite = ""
+        self._entry_poll: _TailPoll | None = None
+        self._lac_poll: _TailPoll | None = None
+        self._preferred_bookie = ""
         """The bookie that the first poll stays with while it answers."""
-        self._second_at = -float("inf")
-        self._second_lac = NO_ENTRY
-        self._behind_at = float("inf")
-        self._rests: dict[str, float] = {}
+        self._next_lac_poll_at = -float("inf")
+        self._lac_poll_lac = NO_ENTRY
+        self._entry_poll_behind_at = float("inf")
+        self._paused_until: dict[str, float] = {}
 
-    def arm(self, metadata: LedgerMetadata, after: int) -> float:
+    def start_polls(self, metadata: LedgerMetadata, previous_lac: int) -> float:
         """See to it that two bookies are asked for what lies past ``after``; when to come again."""
         now = trio.current_time()
         bookies = metadata.last_fragment.bookies
-        for poll in (self._first, self._second):
-            if poll is not None and (now >= poll.late_at or poll.bookie not in bookies):
-                self._drop(poll, now + LONG_POLL_S)
-        due = float("inf")
-        if self._second_lac > after:
-            if now < self._behind_at:
-                due = self._behind_at
-            elif self._first is not None:
-                self._favourite = self._next(bookies, self._first.bookie, now) or ""
-                self._drop(self._first, now + LONG_POLL_S)
-        if self._first is None:
-            del self.ahead[: self._count_ahead(after)]
-            self._first = self._ask(metadata, self._first_bookie(bookies, now), after, first=True)
-            if self._first is None:
-                due = min(due, now + ERROR_PAUSE_S)
-        if self._second is None and now >= self._second_at:
-            self._turn += 1
-            other = self._first.bookie if self._first is not None else ""
-            self._second = self._ask(metadata, self._next(bookies, other, now), after, first=False)
-            if self._second is None:
-                self._second_at = now + SECOND_REST_S
-        for poll in (self._first, self._second):
+        for poll in (self._entry_poll, self._lac_poll):
+            if poll is not None and (now >= poll.timeout_at or poll.bookie not in bookies):
+                self._cancel_poll(poll, now + LONG_POLL_S)
+        next_call_at = float("inf")
+        if self._lac_poll_lac > previous_lac:
+            if now < self._entry_poll_behind_at:
+                next_call_at = self._entry_poll_behind_at
+            elif self._entry_poll is not None:
+                self._preferred_bookie = (
+                    self._next_bookie(bookies, self._entry_poll.bookie, now) or ""
+                )
+                self._cancel_poll(self._entry_poll, now + LONG_POLL_S)
+        if self._entry_poll is None:
+            del self.pushed_entries[: self._count_pushed_through(previous_lac)]
+            self._entry_poll = self._start_poll(
+                metadata, self._first_bookie(bookies, now), previous_lac, with_entries=True
+            )
+            if self._entry_poll is None:
+                next_call_at = min(next_call_at, now + ERROR_PAUSE_S)
+        if self._lac_poll is None and now >= self._next_lac_poll_at:
+            self._bookie_offset += 1
+            first_bookie = self._entry_poll.bookie if self._entry_poll is not None else ""
+            self._lac_poll = self._start_poll(
+                metadata,
+                self._next_bookie(bookies, first_bookie, now),
+                previous_lac,
+                with_entries=False,
+            )
+            if self._lac_poll is None:
+                self._next_lac_poll_at = now + SECOND_POLL_PAUSE_S
+        for poll in (self._entry_poll, self._lac_poll):
             if poll is not None:
-                due = min(due, poll.late_at)
-        return due if self._second is not None else min(due, self._second_at)
+                next_call_at = min(next_call_at, poll.timeout_at)
+        return (
+            next_call_at
+            if self._lac_poll is not None
+            else min(next_call_at, self._next_lac_poll_at)
+        )
 
-    def take(self, first: int, last: int) -> list[EntryRecord]:
+    def take_entries(self, first: int, last: int) -> list[EntryRecord]:
         """What came of the entries ``first`` to ``last`` without a gap; nothing where ``first`` did not."""
-        ahead = self.ahead
-        if not ahead or not ahead[0].entry <= first <= ahead[-1].entry:
+        pushed_entries = self.pushed_entries
+        if not pushed_entries or not pushed_entries[0].entry <= first <= pushed_entries[-1].entry:
             return []
-        start, stop = first - ahead[0].entry, last + 1 - ahead[0].entry
-        found = ahead[start:stop]
-        del ahead[:stop]
-        return found
+        start, stop = first - pushed_entries[0].entry, last + 1 - pushed_entries[0].entry
+        entries = pushed_entries[start:stop]
+        del pushed_entries[:stop]
+        return entries
 
     @property
-    def follows(self) -> bool:
+    def is_following(self) -> bool:
         """Does a bookie go on telling, and nothing else is to be looked at?"""
-        return self._first is not None and not self.fenced
+        return self._entry_poll is not None and not self.fenced
 
     def close(self) -> None:
         """Ask nobody any more. Idempotent."""
-        for poll in (self._first, self._second):
+        for poll in (self._entry_poll, self._lac_poll):
             if poll is not None:
-                self._drop(poll, -float("inf"))
-        self.ahead.clear()
+                self._cancel_poll(poll, -float("inf"))
+        self.pushed_entries.clear()
 
     # --- asking -----------------------------------------------------------------------------------
 
     def _first_bookie(self, bookies: tuple[str, ...], now: float) -> str | None:
-        if self._favourite in bookies and self._answers(self._favourite, now):
-            return self._favourite
-        found = self._next(bookies, "", now)
-        self._favourite = found or ""
-        return found
+        if self._preferred_bookie in bookies and self._is_available(self._preferred_bookie, now):
+            return self._preferred_bookie
+        bookie = self._next_bookie(bookies, "", now)
+        self._preferred_bookie = bookie or ""
+        return bookie
 
-    def _next(self, bookies: tuple[str, ...], other: str, now: float) -> str | None:
+    def _next_bookie(self, bookies: tuple[str, ...], other_bookie: str, now: float) -> str | None:
         """The next one in turn that is connected, does not rest and is not the ``other`` poll's."""
         for k in range(len(bookies)):
-            bookie = bookies[(self._turn + k) % len(bookies)]
-            if bookie != other and self._answers(bookie, now):
+            bookie = bookies[(self._bookie_offset + k) % len(bookies)]
+            if bookie != other_bookie and self._is_available(bookie, now):
                 return bookie
         return None
 
-    def _answers(self, bookie: str, now: float) -> bool:
-        return self._pool.get(bookie) is not None and now >= self._rests.get(bookie, now)
+    def _is_available(self, bookie: str, now: float) -> bool:
+        return self._pool.get(bookie) is not None and now >= self._paused_until.get(bookie, now)
 
-    def _ask(
-        self, metadata: LedgerMetadata, bookie: str | None, after: int, *, first: bool
-    ) -> _Poll | None:
+    def _start_poll(
+        self, metadata: LedgerMetadata, bookie: str | None, previous_lac: int, *, with_entries: bool
+    ) -> _TailPoll | None:
         client = None if bookie is None else self._pool.get(bookie)
         if bookie is None or client is None:
             return None
-        hold_s = LONG_POLL_S
-        poll = _Poll(bookie, client, after, trio.current_time() + hold_s + LATE_S)
-        bytes_max = TAIL_READ_BYTES if first else 0
-        request = WaitLac(self._ledger_id, metadata.key, after, int(hold_s * 1000), bytes_max)
-        answered = self._on_first if first else self._on_second
+        wait_s = LONG_POLL_S
+        poll = _TailPoll(
+            bookie, client, previous_lac, trio.current_time() + wait_s + POLL_TIMEOUT_MARGIN_S
+        )
+        bytes_max = TAIL_READ_BYTES if with_entries else 0
+        request = WaitLacRequest(
+            self._ledger_id, metadata.key, previous_lac, int(wait_s * 1000), bytes_max
+        )
+        on_poll_response = (
+            self._on_entry_poll_response if with_entries else self._on_lac_poll_response
+        )
         with suppress(DistributedLogError):
-            poll.pending = client.follow_lac(
-                request, lambda answer, more: answered(poll, answer, more), standing=first
+            poll.pending_reply = client.long_poll_lac(
+                request,
+                lambda answer, more: on_poll_response(poll, answer, more),
+                persistent=with_entries,
             )
             return poll
         return None
 
-    def _drop(self, poll: _Poll, rest_until: float) -> None:
+    def _cancel_poll(self, poll: _TailPoll, paused_until: float) -> None:
         """Its answers count no more."""
-        if poll.pending is not None:
-            poll.client.forget(poll.pending)
-        self._rests[poll.bookie] = rest_until
-        if poll is self._first:
-            self._first = None
-        elif poll is self._second:
-            self._second = None
+        if poll.pending_reply is not None:
+            poll.client.cancel(poll.pending_reply)
+        self._paused_until[poll.bookie] = paused_until
+        if poll is self._entry_poll:
+            self._entry_poll = None
+        elif poll is self._lac_poll:
+            self._lac_poll = None
 
     # --- answers: calls from the link ----------------------------------------------------------------
 
-    def _on_first(self, poll: _Poll, answer: WaitAnswer | DistributedLogError, more: bool) -> None:
-        if poll is not self._first:
+    def _on_entry_poll_response(
+        self, poll: _TailPoll, response: LongPollResponse | DistributedLogError, is_persistent: bool
+    ) -> None:
+        if poll is not self._entry_poll:
             return
-        if isinstance(answer, DistributedLogError):
-            self._drop(poll, trio.current_time() + ERROR_PAUSE_S)
-            self._on_news(NO_ENTRY)
+        if isinstance(response, DistributedLogError):
+            self._cancel_poll(poll, trio.current_time() + ERROR_PAUSE_S)
+            self._on_response(NO_ENTRY)
             return
-        self.heard_at = trio.current_time()
-        if not more:
-            self._first = None
-        if answer.lac > poll.after:
-            if len(answer.body):
+        self.last_response_at = trio.current_time()
+        if not is_persistent:
+            self._entry_poll = None
+        if response.lac > poll.previous_lac:
+            if len(response.body):
                 with suppress(CorruptData, UnsupportedFormat):  # the read proper will say so
-                    self._take(answer.body, answer.lac)
-            elif not more:  # it heard of what it does not have: another one may
-                self._rests[poll.bookie] = trio.current_time() + ERROR_PAUSE_S
-            poll.after = answer.lac
-        elif answer.fenced:
+                    self._add_pushed_entries(response.body, response.lac)
+            elif not is_persistent:  # it heard of what it does not have: another one may
+                self._paused_until[poll.bookie] = trio.current_time() + ERROR_PAUSE_S
+            poll.previous_lac = response.lac
+        elif response.fenced:
             self.fenced = True
-        self._on_news(answer.lac)
+        self._on_response(response.lac)
 
-    def _on_second(self, poll: _Poll, answer: WaitAnswer | DistributedLogError, more: bool) -> None:
-        if poll is not self._second:
+    def _on_lac_poll_response(
+        self, poll: _TailPoll, response: LongPollResponse | DistributedLogError, more: bool
+    ) -> None:
+        if poll is not self._lac_poll:
             return
         now = trio.current_time()
-        if isinstance(answer, DistributedLogError):
-            self._drop(poll, now + ERROR_PAUSE_S)
+        if isinstance(response, DistributedLogError):
+            self._cancel_poll(poll, now + ERROR_PAUSE_S)
         else:
-            self._second = None
-            self.heard_at = now
-            if answer.lac > poll.after:
-                self._second_lac = answer.lac
-                self._second_at = now + SECOND_REST_S
-                self._behind_at = now + GRACE_S
-            elif answer.fenced:
+            self._lac_poll = None
+            self.last_response_at = now
+            if response.lac > poll.previous_lac:
+                self._lac_poll_lac = response.lac
+                self._next_lac_poll_at = now + SECOND_POLL_PAUSE_S
+                self._entry_poll_behind_at = now + GRACE_S
+            elif response.fenced:
                 self.fenced = True
-        self._on_news(NO_ENTRY)
+        self._on_response(NO_ENTRY)
 
-    def _take(self, body: memoryview, lac: int) -> None:
-        ahead = self.ahead
-        for one in records(body):
-            if one.ledger != self._ledger_id:
-                raise CorruptData(f"ledger {one.ledger} in a reply about ledger {self._ledger_id}")
-            if one.entry > lac:
+    def _add_pushed_entries(self, body: memoryview, lac: int) -> None:
+        pushed_entries = self.pushed_entries
+        for record in records(body):
+            if record.ledger != self._ledger_id:
+                raise CorruptData(
+                    f"ledger {record.ledger} in a reply about ledger {self._ledger_id}"
+                )
+            if record.entry > lac:
                 return
-            if ahead and one.entry != ahead[-1].entry + 1:
-                ahead.clear()  # a striped ledger, or a hole: what lies between is read
-            ahead.append(one)
+            if pushed_entries and record.entry != pushed_entries[-1].entry + 1:
+                pushed_entries.clear()  # a striped ledger, or a hole: what lies between is read
+            pushed_entries.append(record)
 
-    def _count_ahead(self, after: int) -> int:
-        return 0 if not self.ahead else max(0, after + 1 - self.ahead[0].entry)
+    def _count_pushed_through(self, previous_lac: int) -> int:
+        return (
+            0
+            if not self.pushed_entries
+            else max(0, previous_lac + 1 - self.pushed_entries[0].entry)
+        )

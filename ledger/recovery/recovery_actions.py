@@ -8,7 +8,7 @@ from ..model.missing_range import MissingRange
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class FenceBookie:
     """Ask this bookie to fence the ledger; answer with `on_fenced` or `on_fence_failed`."""
 
     slot: int
@@ -16,10 +16,10 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadReplica:
     """Ask for a range; answer with `on_read` or `on_read_failed`."""
 
-    request: int
+    request_id: int
     bookie: str
     first: int
     last: int
@@ -38,23 +38,23 @@ class OpenRecoveryStream:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendEntries:
     """The window has new entries, up to ``through``: send them on every open stream that holds them."""
 
-    through: int
+    last_entry: int
 
 
 @dataclass(frozen=True, slots=True)
-class Close:
+class CloseLedger:
     """Write this record, if the store's is still the version read; answer with `on_closed` or
     `on_close_conflict`.
     """
 
     metadata: LedgerMetadata
-    holes: tuple[MissingRange, ...]
+    missing_ranges: tuple[MissingRange, ...]
 
 
-Action = Fence | Read | OpenRecoveryStream | Send | Close
+RecoveryAction = FenceBookie | ReadReplica | OpenRecoveryStream | SendEntries | CloseLedger
 
 
 @dataclass(frozen=True, slots=True)

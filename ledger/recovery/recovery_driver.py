@@ -28,18 +28,26 @@ from ...runtime.primitives.backoff import Backoff
 from ...runtime.protocol.capabilities import CapabilityKind
 from ..declarations.options import LedgerOptions
 from ..model import ledger_transactions as transactions
-from ..model.ledger_keys import ledger_key, under_key
-from ..model.ledger_metadata import NO_ENTRY, LedgerMetadata, lacks
+from ..model.ledger_keys import ledger_key, missing_ranges_key
+from ..model.ledger_metadata import NO_ENTRY, LedgerMetadata, lacks_entries
 from ..model.missing_range import MissingRange
 from ..placement.bookie_pool import BookiePool
 from ..placement.ensemble_placement import choose_replacements
 from ..write.add_streams import AddStreamListener, SlotStreams
-from .ledger_recovery import Phase, Recovery
-from .recovery_actions import Action, Close, Fence, FoundEntry, OpenRecoveryStream, Read, Send
+from .ledger_recovery import LedgerRecovery, RecoveryPhase
+from .recovery_actions import (
+    CloseLedger,
+    FenceBookie,
+    FoundEntry,
+    OpenRecoveryStream,
+    ReadReplica,
+    RecoveryAction,
+    SendEntries,
+)
 
-BUSY_FIRST_S = 0.1
-BUSY_LONGEST_S = 1.0
-LIST_S = 0.5
+BUSY_RETRY_MIN_S = 0.1
+BUSY_RETRY_MAX_S = 1.0
+LIST_TIMEOUT_S = 0.5
 """For the list of what a bookie holds: a takeover waits for it."""
 
 T = TypeVar("T")
@@ -58,21 +66,21 @@ class RecoveryDriver:
         store: Metadata,
         pool: BookiePool,
         options: LedgerOptions,
-        chance: Random,
+        rng: Random,
     ) -> None:
         self._ledger_id = metadata.ledger_id
         self._key = metadata.key
-        self._stored = metadata
+        self._stored_metadata = metadata
         self._version = version
         self._store = store
         self._pool = pool
         self._options = options
-        self._chance = chance
+        self._rng = rng
         self._striping = metadata.striping
-        self._core = Recovery(metadata, self._choose)
+        self._recovery = LedgerRecovery(metadata, self._choose)
         self._streams: SlotStreams | None = None
-        self._over = trio.Event()
-        self._fault: InternalError | None = None
+        self._done = trio.Event()
+        self._internal_error: InternalError | None = None
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> LedgerMetadata:
@@ -80,80 +88,82 @@ class RecoveryDriver:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                await self._pool.shown_keys.have(
-                    self._stored.bookies(),
+                await self._pool.capabilities.wait_for_keys(
+                    self._stored_metadata.bookies(),
                     CapabilityKind.RECOVER,
                     self._ledger_id,
                     self._options.connect_timeout_s,
                 )
-                self._act(self._core.begin())
-                await self._over.wait()
+                self._execute(self._recovery.begin())
+                await self._done.wait()
                 nursery.cancel_scope.cancel()
         finally:
             if self._streams is not None:
                 self._streams.end_all()  # acks that come later concern nobody
-        if self._fault is not None:
-            raise self._fault
-        if self._core.error is not None:
-            raise self._core.error
-        assert self._core.result is not None, "a recovery ends with a result or an error"
-        return self._core.result
+        if self._internal_error is not None:
+            raise self._internal_error
+        if self._recovery.error is not None:
+            raise self._recovery.error
+        assert self._recovery.result is not None, "a recovery ends with a result or an error"
+        return self._recovery.result
 
-    def _act(self, actions: Sequence[Action]) -> None:
+    def _execute(self, actions: Sequence[RecoveryAction]) -> None:
         """Carry out what the core says; its answers come back through here."""
         assert self._nursery is not None
         for action in actions:
-            if isinstance(action, Fence):
+            if isinstance(action, FenceBookie):
                 self._nursery.start_soon(self._fence, action)
-            elif isinstance(action, Read):
+            elif isinstance(action, ReadReplica):
                 self._nursery.start_soon(self._read, action)
             elif isinstance(action, OpenRecoveryStream):
                 self._open(action)
-            elif isinstance(action, Send):
+            elif isinstance(action, SendEntries):
                 assert self._streams is not None, "streams are opened before anything is sent"
-                self._streams.send_new()
+                self._streams.send_unsent()
             else:
                 self._nursery.start_soon(self._close, action)
-        if self._core.phase in (Phase.DONE, Phase.FAILED):
-            self._over.set()
+        if self._recovery.phase in (RecoveryPhase.DONE, RecoveryPhase.FAILED):
+            self._done.set()
 
-    def _broken(self, error: Exception) -> None:
+    def _on_internal_error(self, error: Exception) -> None:
         """A rule of ours was broken in a call of a connection, which others share: this attempt ends."""
         log.error(
             "the recovery of ledger %d broke a rule: %r", self._ledger_id, error, exc_info=error
         )
-        self._fault = InternalError(
+        self._internal_error = InternalError(
             f"ledger {self._ledger_id}: its recovery broke a rule: {error!r}"
         )
-        self._over.set()
+        self._done.set()
 
-    async def _asked(self, bookie: str, ask: Callable[[BookieClient], Awaitable[T]]) -> T:
+    async def _request_with_retry(
+        self, bookie: str, send_request: Callable[[BookieClient], Awaitable[T]]
+    ) -> T:
         """A bookie's answer; one that is too busy is asked again until the request's time is over."""
         deadline = trio.current_time() + self._options.request_timeout_s
-        backoff = Backoff(BUSY_FIRST_S, BUSY_LONGEST_S)
+        backoff = Backoff(BUSY_RETRY_MIN_S, BUSY_RETRY_MAX_S)
         while True:
             client = await self._pool.connected(bookie, self._options.connect_timeout_s)
             try:
-                return await ask(client)
+                return await send_request(client)
             except TooBusy:
                 if trio.current_time() >= deadline:
                     raise
-            await trio.sleep(backoff.next_s(self._chance.random()))
+            await trio.sleep(backoff.next_s(self._rng.random()))
 
-    async def _fence(self, action: Fence) -> None:
+    async def _fence(self, action: FenceBookie) -> None:
         timeout_s = self._options.request_timeout_s
         try:
-            answer = await self._asked(
+            response = await self._request_with_retry(
                 action.bookie, lambda client: client.fence(self._ledger_id, self._key, timeout_s)
             )
         except DistributedLogError as error:
-            self._act(self._core.on_fence_failed(action.slot, error))
+            self._execute(self._recovery.on_fence_failed(action.slot, error))
         else:
-            self._act(self._core.on_fenced(action.slot, answer.lac, answer.known))
+            self._execute(self._recovery.on_fenced(action.slot, response.lac, response.known))
 
-    async def _read(self, action: Read) -> None:
+    async def _read(self, action: ReadReplica) -> None:
         try:
-            answer = await self._asked(
+            response = await self._request_with_retry(
                 action.bookie,
                 lambda client: client.read(
                     self._ledger_id,
@@ -167,161 +177,175 @@ class RecoveryDriver:
                 ),
             )
         except DistributedLogError as error:
-            self._act(self._core.on_read_failed(action.request, error))
+            self._execute(self._recovery.on_read_failed(action.request_id, error))
             return
-        found, damaged = self._parse(answer.body)
-        self._act(
-            self._core.on_read(
-                action.request, answer.complete_to, answer.known, found, damaged=damaged
+        entries, damaged = self._parse(response.body)
+        self._execute(
+            self._recovery.on_read(
+                action.request_id, response.complete_to, response.known, entries, damaged=damaged
             )
         )
 
     def _parse(self, body: memoryview) -> tuple[list[FoundEntry], bool]:
         """The sound records before the first damaged one, and whether there was one."""
-        found: list[FoundEntry] = []
+        entries: list[FoundEntry] = []
         try:
-            for one in records(body):
-                if one.ledger != self._ledger_id or (found and one.entry <= found[-1].entry):
-                    return found, True
-                found.append(FoundEntry(one.entry, one.length_so_far, one.raw))
+            for record in records(body):
+                if record.ledger != self._ledger_id or (
+                    entries and record.entry <= entries[-1].entry
+                ):
+                    return entries, True
+                entries.append(FoundEntry(record.entry, record.length_so_far, record.record))
         except (CorruptData, UnsupportedFormat):
-            return found, True
-        return found, False
+            return entries, True
+        return entries, False
 
     # --- write-back -------------------------------------------------------------------------------
 
     def _choose(
-        self, slots: list[int], kept: dict[int, str], excluded: list[str]
+        self, slots: list[int], kept_bookies: dict[int, str], excluded: list[str]
     ) -> dict[int, str]:
         return choose_replacements(
             self._striping,
-            kept,
+            kept_bookies,
             slots,
             self._pool.candidates(),
-            self._chance.random,
+            self._rng.random,
             excluded=excluded,
-            labels={bookie: self._pool.labels(bookie) for bookie in kept.values()},
-            policy=self._pool.placement.preferred(),
+            labels={bookie: self._pool.labels(bookie) for bookie in kept_bookies.values()},
+            policy=self._pool.placement.as_preference(),
         )
 
     def _open(self, action: OpenRecoveryStream) -> None:
         assert self._nursery is not None
         if self._streams is None:
-            self._streams = self._made_streams()
-            self._nursery.start_soon(self._sweep)
-        if self._pool.shown_keys.active:
+            self._streams = self._make_streams()
+            self._nursery.start_soon(self._check_silent_slots)
+        if self._pool.capabilities.active:
             self._nursery.start_soon(self._open_when_allowed, action)
         else:
             self._open_now(action, self._streams)
 
     async def _open_when_allowed(self, action: OpenRecoveryStream) -> None:
-        keys, timeout_s = self._pool.shown_keys, self._options.request_timeout_s
-        await keys.have((action.bookie,), CapabilityKind.RECOVER, self._ledger_id, timeout_s)
+        keys, timeout_s = self._pool.capabilities, self._options.request_timeout_s
+        await keys.wait_for_keys(
+            (action.bookie,), CapabilityKind.RECOVER, self._ledger_id, timeout_s
+        )
         assert self._streams is not None
         self._open_now(action, self._streams)
 
-    def _made_streams(self) -> SlotStreams:
+    def _make_streams(self) -> SlotStreams:
         return SlotStreams(
-            self._core.window,
+            self._recovery.pending_adds,
             self._ledger_id,
             self._key,
             recovery=True,
-            target=self._pool.get,
+            connection_of=self._pool.get,
             listener=AddStreamListener(
-                acked=lambda stream, count: self._act(self._core.on_acked(stream, count)),
-                failed=lambda slot, bookie, error: self._act(
-                    self._core.on_write_failed(slot, bookie, error)
+                on_acked=lambda stream, count: self._execute(
+                    self._recovery.on_acked(stream, count)
                 ),
-                broken=self._broken,
+                on_failed=lambda slot, bookie, error: self._execute(
+                    self._recovery.on_write_failed(slot, bookie, error)
+                ),
+                on_internal_error=self._on_internal_error,
             ),
         )
 
     def _open_now(self, action: OpenRecoveryStream, streams: SlotStreams) -> None:
-        slot = self._core.window.slots[action.slot]
+        slot = self._recovery.pending_adds.slots[action.slot]
         if slot.bookie != action.bookie or slot.detached:
             return  # the core has gone on without it meanwhile
         if not streams.open(action.slot):
-            self._act(
-                self._core.on_write_failed(
+            self._execute(
+                self._recovery.on_write_failed(
                     action.slot, action.bookie, ConnectionLost("no connection")
                 )
             )
 
-    async def _sweep(self) -> None:
+    async def _check_silent_slots(self) -> None:
         """A bookie that owes acks and gives none has failed."""
-        window, streams = self._core.window, self._streams
+        pending_adds, streams = self._recovery.pending_adds, self._streams
         assert streams is not None, "the streams are swept that were opened"
-        before: dict[int, int] = {}
-        while self._core.phase is Phase.READING:
+        acked_before: dict[int, int] = {}
+        while self._recovery.phase is RecoveryPhase.READING:
             await trio.sleep(self._options.slot_silence_s)
-            now = {n: slot.through for n, slot in enumerate(window.slots) if window.owed(n)}
-            for number, through in now.items():
-                bookie = window.slots[number].bookie
-                if before.get(number) == through:
+            acked_now = {
+                n: slot.acked_through
+                for n, slot in enumerate(pending_adds.slots)
+                if pending_adds.has_unacked(n)
+            }
+            for number, acked_through in acked_now.items():
+                bookie = pending_adds.slots[number].bookie
+                if acked_before.get(number) == acked_through:
                     streams.end(number)
-                    self._act(
-                        self._core.on_write_failed(
+                    self._execute(
+                        self._recovery.on_write_failed(
                             number,
                             bookie,
                             RequestTimeout(f"no ack for {self._options.slot_silence_s:g} s"),
                         )
                     )
-            before = now
+            acked_before = acked_now
 
     # --- the close --------------------------------------------------------------------------------
 
-    async def _unheard(self, closed: LedgerMetadata) -> list[MissingRange]:
+    async def _missing_on_bookies(self, closed: LedgerMetadata) -> list[MissingRange]:
         """Who does not say that it holds all it should: noted whole, for the writer's own notes may be lost.
 
         A bookie at which the fence failed is not asked.
         """
-        holes: list[MissingRange] = []
+        missing_ranges: list[MissingRange] = []
 
         async def ask(bookie: str) -> None:
-            client = None if bookie in self._core.unfenced else self._pool.get(bookie)
+            client = None if bookie in self._recovery.unfenced_bookies else self._pool.get(bookie)
             try:
                 if client is not None:
-                    held = await client.list_entries(self._ledger_id, self._key, LIST_S)
-                    if not lacks(closed, bookie, held.ranges):
+                    listing = await client.list_entries(self._ledger_id, self._key, LIST_TIMEOUT_S)
+                    if not lacks_entries(closed, bookie, listing.ranges):
                         return
             except DistributedLogError as error:
                 log.info("ledger %d: bookie %s lists nothing: %s", self._ledger_id, bookie, error)
-            holes.append(MissingRange(bookie, 0, None))
+            missing_ranges.append(MissingRange(bookie, 0, None))
 
         if closed.last_entry != NO_ENTRY:
             async with trio.open_nursery() as nursery:
                 for bookie in closed.bookies():
                     nursery.start_soon(ask, bookie)
-        return holes
+        return missing_ranges
 
-    async def _close(self, action: Close) -> None:
-        holes = (*action.holes, *await self._unheard(action.metadata))
+    async def _close(self, action: CloseLedger) -> None:
+        missing_ranges = (*action.missing_ranges, *await self._missing_on_bookies(action.metadata))
         while True:
             try:
                 # What the writer noted stays: the note is read, and must be the same at the close.
-                note = await self._store.get(under_key(self._ledger_id))
-                share = transactions.recovery_ops(
-                    self._stored, action.metadata, self._version, holes, note
+                stored_ranges = await self._store.get(missing_ranges_key(self._ledger_id))
+                operations = transactions.recovery_ops(
+                    self._stored_metadata,
+                    action.metadata,
+                    self._version,
+                    missing_ranges,
+                    stored_ranges,
                 )
-                reply = await self._store.transact(share)
+                reply = await self._store.transact(operations)
                 if reply.succeeded:
-                    self._act(self._core.on_closed(action.metadata))
+                    self._execute(self._recovery.on_closed(action.metadata))
                     return
-                found = reply.current[0]
-                if found is not None and found.version == self._version:
+                stored = reply.current[0]
+                if stored is not None and stored.version == self._version:
                     continue  # the note changed meanwhile
                 break
             except OutcomeUnknown:
                 try:
-                    found = await self._store.get(ledger_key(self._ledger_id))
+                    stored = await self._store.get(ledger_key(self._ledger_id))
                     break
                 except DistributedLogError as error:
-                    self._act(self._core.abandon(f"the close cannot be looked up: {error}"))
+                    self._execute(self._recovery.abandon(f"the close cannot be looked up: {error}"))
                     return
             except DistributedLogError as error:
-                self._act(self._core.abandon(f"the close cannot be written: {error}"))
+                self._execute(self._recovery.abandon(f"the close cannot be written: {error}"))
                 return
-        record = None if found is None else LedgerMetadata.decode(found.key, found.value)
-        if record is not None and found is not None:
-            self._stored, self._version = record, found.version
-        self._act(self._core.on_close_conflict(record))
+        record = None if stored is None else LedgerMetadata.decode(stored.key, stored.value)
+        if record is not None and stored is not None:
+            self._stored_metadata, self._version = record, stored.version
+        self._execute(self._recovery.on_close_conflict(record))

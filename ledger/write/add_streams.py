@@ -18,18 +18,18 @@ from .pending_adds import PendingAdds, SlotStream
 class AddSink(Protocol):
     """What is used of a bookie's add stream (`bookie/client/bookie_client.py`)."""
 
-    watched: bool
+    has_lac_waiters: bool
     """Does somebody wait for the ledger's LAC there?"""
 
     def send(self, record: Buffer) -> None:
         """Queue one record; nothing is awaited."""
         ...
 
-    def together(self, streams: "Sequence[AddSink]") -> Callable[[Buffer], bool] | None:
+    def shared_sender(self, streams: "Sequence[AddSink]") -> Callable[[Buffer], bool] | None:
         """What sends a record on all of these, or says false; None: they share nothing."""
         ...
 
-    def lacs_together(self, streams: "Sequence[AddSink]") -> Callable[[int], bool] | None:
+    def shared_lac_sender(self, streams: "Sequence[AddSink]") -> Callable[[int], bool] | None:
         """As `together`, of what `send_lac` tells."""
         ...
 
@@ -37,7 +37,7 @@ class AddSink(Protocol):
         """Tell the bookie how far the ledger is confirmed."""
         ...
 
-    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
+    def call_when_processed(self, on_processed: Callable[[], None], timeout_s: float) -> None:
         """Call ``done`` once the bookie has processed everything that was sent on the connection so far.
 
         Never called if the connection ends first. The caller keeps the deadline.
@@ -68,7 +68,7 @@ class AddTarget(Protocol):
         ...
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """Where `acked` tells all that there is."""
 
 
@@ -76,13 +76,13 @@ def _nothing() -> None:
 class AddStreamListener:
     """Calls of the owner of a window, for reports of its streams."""
 
-    acked: Callable[[SlotStream, int], object]
+    on_acked: Callable[[SlotStream, int], object]
     """Counts acknowledgements of a stream, and returns whether to call `progressed`."""
-    failed: Callable[[int, str, DistributedLogError], None]
+    on_failed: Callable[[int, str, DistributedLogError], None]
     """Gets the slot, its bookie, and why the stream broke or the bookie refused an add."""
-    broken: Callable[[Exception], None]
+    on_internal_error: Callable[[Exception], None]
     """Gets what these raise in a call of a connection that is no bookie's fault."""
-    progressed: Callable[[], None] = _nothing
+    on_progress: Callable[[], None] = _no_op
     """Called when all that a bookie reported together was counted."""
 
 
@@ -90,33 +90,45 @@ class SlotStreams:
     """See the module. One a `LedgerWriter`, one a recovery's write-back."""
 
     __slots__ = (
-        "_everywhere", "_key", "_ledger_id", "_listener", "_live", "_recovery", "_sent", "_shared", "_sinks",
-        "_target", "_tell", "_window",
-    )  # fmt: skip
+        "_connection_of",
+        "_key",
+        "_ledger_id",
+        "_listener",
+        "_live_sinks",
+        "_pending_adds",
+        "_recovery",
+        "_send_lac_shared",
+        "_send_shared",
+        "_sent_through",
+        "_sinks",
+        "_unstriped",
+    )
 
     def __init__(
         self,
-        window: PendingAdds,
+        pending_adds: PendingAdds,
         ledger_id: int,
         key: bytes,
         *,
         recovery: bool,
-        target: Callable[[str], AddTarget | None],
+        connection_of: Callable[[str], AddTarget | None],
         listener: AddStreamListener,
     ) -> None:
         """``target`` returns the connection to a bookie, or None."""
-        self._window = window
+        self._pending_adds = pending_adds
         self._ledger_id = ledger_id
         self._key = key
         self._recovery = recovery
-        self._target = target
+        self._connection_of = connection_of
         self._listener = listener
-        self._everywhere = window.striping.everywhere
+        self._unstriped = pending_adds.striping.is_unstriped
         self._sinks: dict[int, AddSink] = {}
-        self._live: tuple[AddSink, ...] = ()
-        self._shared: Callable[[Buffer], bool] | None = None
-        self._tell: Callable[[int], bool] | None = None
-        self._sent = window.last  # every open stream was given all it holds up to this entry
+        self._live_sinks: tuple[AddSink, ...] = ()
+        self._send_shared: Callable[[Buffer], bool] | None = None
+        self._send_lac_shared: Callable[[int], bool] | None = None
+        self._sent_through = (
+            pending_adds.last_entry
+        )  # every open stream was given all it holds up to this entry
 
     def open(self, slot: int) -> bool:
         """A new stream for ``slot``, with all that its bookie lacks. False: not connected to it.
@@ -124,34 +136,34 @@ class SlotStreams:
         ``failed`` is called, maybe from within, when the stream breaks or the bookie refuses an add.
         """
         self.end(slot)
-        self.send_new()  # so that one number says what all of them were given
-        bookie = self._window.slots[slot].bookie
-        target = self._target(bookie)
-        if target is None:
+        self.send_unsent()  # so that one number says what all of them were given
+        bookie = self._pending_adds.slots[slot].bookie
+        connection = self._connection_of(bookie)
+        if connection is None:
             return False
-        stream = self._window.begin_stream(slot)
+        stream = self._pending_adds.begin_stream(slot)
 
         def on_refused(position: int, error: DistributedLogError) -> None:
-            if self._window.slots[slot].stream is not stream:
+            if self._pending_adds.slots[slot].stream is not stream:
                 return  # late: the slot has another stream, or another bookie
             self.end(slot)
-            self._listener.failed(slot, bookie, error)
+            self._listener.on_failed(slot, bookie, error)
 
-        sink = target.open_stream(
+        sink = connection.open_stream(
             self._ledger_id,
             self._key,
             recovery=self._recovery,
             fragment_epoch=stream.epoch,
-            on_acked=partial(self._listener.acked, stream),
+            on_acked=partial(self._listener.on_acked, stream),
             on_refused=on_refused,
-            on_progress=self._listener.progressed,
-            on_broken=self._listener.broken,
+            on_progress=self._listener.on_progress,
+            on_broken=self._listener.on_internal_error,
         )
-        if self._window.slots[slot].stream is not stream:
+        if self._pending_adds.slots[slot].stream is not stream:
             return True  # refused from within
         self._sinks[slot] = sink
-        self._note_live()
-        for record in self._window.unsent(stream):
+        self._update_live_sinks()
+        for record in self._pending_adds.unsent(stream):
             sink.send(record)
         return True
 
@@ -162,63 +174,65 @@ class SlotStreams:
     @property
     def all_open(self) -> bool:
         """Has every slot a live stream?"""
-        return len(self._live) == len(self._window.slots)
+        return len(self._live_sinks) == len(self._pending_adds.slots)
 
     def end(self, slot: int) -> None:
         """Drop the slot's stream; what it would still say counts no more."""
-        stream = self._window.slots[slot].stream
+        stream = self._pending_adds.slots[slot].stream
         if stream is not None:
-            self._window.end_stream(stream)
+            self._pending_adds.end_stream(stream)
         sink = self._sinks.pop(slot, None)
         if sink is not None:
-            self._note_live()
+            self._update_live_sinks()
             sink.close()
 
-    def _note_live(self) -> None:
-        live = self._live = tuple(self._sinks[n] for n in sorted(self._sinks))
-        self._shared = live[0].together(live) if live and self._everywhere else None
-        self._tell = live[0].lacs_together(live) if live else None
+    def _update_live_sinks(self) -> None:
+        live_sinks = self._live_sinks = tuple(self._sinks[n] for n in sorted(self._sinks))
+        self._send_shared = (
+            live_sinks[0].shared_sender(live_sinks) if live_sinks and self._unstriped else None
+        )
+        self._send_lac_shared = live_sinks[0].shared_lac_sender(live_sinks) if live_sinks else None
 
     def send(self, entry: int, record: Buffer) -> None:
         """The next entry, to every open stream whose slot holds it."""
-        self._sent = entry
-        if self._everywhere:
-            if self._shared is not None and self._shared(record):
+        self._sent_through = entry
+        if self._unstriped:
+            if self._send_shared is not None and self._send_shared(record):
                 return
-            for sink in self._live:
+            for sink in self._live_sinks:
                 sink.send(record)
             return
-        for slot in self._window.striping.write_set(entry):
+        for slot in self._pending_adds.striping.write_set(entry):
             if slot in self._sinks:
                 self._sinks[slot].send(record)
 
-    def send_new(self) -> None:
+    def send_unsent(self) -> None:
         """Every entry that was pushed and not yet sent."""
-        for entry in range(self._sent + 1, self._window.last + 1):
-            record = self._window.record(entry)
+        for entry in range(self._sent_through + 1, self._pending_adds.last_entry + 1):
+            record = self._pending_adds.record(entry)
             assert record is not None, "what was never sent is kept"
             self.send(entry, record)
 
     @property
-    def watched(self) -> bool:
+    def has_lac_waiters(self) -> bool:
         """Does somebody wait for the LAC at one of the bookies?"""
-        for sink in self._live:  # noqa: SIM110 (a generator for each confirmed entry)
-            if sink.watched:
+        for sink in self._live_sinks:  # noqa: SIM110 (a generator for each confirmed entry)
+            if sink.has_lac_waiters:
                 return True
         return False
 
-    def send_lac(self, lac: int, *, watched_only: bool = False) -> None:
+    def send_lac(self, lac: int, *, waiting_only: bool = False) -> None:
         """Tell the bookies of all open streams, or those at which somebody waits for it."""
-        if self._tell is not None and not watched_only and self._tell(lac):
+        if self._send_lac_shared is not None and not waiting_only and self._send_lac_shared(lac):
             return
-        for sink in self._live:
-            if sink.watched or not watched_only:
+        for sink in self._live_sinks:
+            if sink.has_lac_waiters or not waiting_only:
                 sink.send_lac(lac)
 
-    def when_processed(self, done: Callable[[int], None], timeout_s: float) -> None:
+    def call_when_processed(self, on_processed: Callable[[int], None], timeout_s: float) -> None:
         """Call ``done`` with each open slot whose bookie has processed everything that was sent to it."""
         for slot, sink in tuple(self._sinks.items()):
-            sink.when_processed(partial(done, slot), timeout_s)
+            sink.call_when_processed(partial(on_processed, slot), timeout_s)
 
     def end_all(self, slots: Iterable[int] | None = None) -> None:
         """Drop the streams of these slots, or of all."""

@@ -36,24 +36,24 @@ from ...runtime.protocol.capabilities import CapabilityKind
 from ..declarations.events import BOOKIE_BACK, BOOKIE_BEHIND, BOOKIE_FAILED, BOOKIE_SILENT, DEGRADED
 from ..declarations.options import LedgerOptions
 from ..model import ledger_transactions as transactions
-from ..model.ledger_ids import KEPT_S
+from ..model.ledger_ids import BLOCK_LIFETIME_S
 from ..model.ledger_keys import ledger_key
 from ..model.ledger_metadata import LedgerMetadata
 from ..placement.bookie_pool import BookiePool
-from ..placement.ensemble_placement import Candidate, Draw, choose_replacements
+from ..placement.ensemble_placement import Candidate, RandomFraction, choose_replacements
 from .add_streams import AddStreamListener, SlotStreams
 from .ensemble_change import EnsembleChange, EnsembleChangeRound
-from .flow_control import COUNTED_FROM_BYTES
+from .flow_control import COUNTED_BYTES_MIN
 from .missing_range_recorder import STORE_RETRY_S, MissingRangeRecorder
 from .pending_adds import PendingAdds
-from .slot_timers import Leaving, SlotTimers
+from .slot_timers import SendProgress, SlotTimers
 
 CHANGES_MAX = 16
 """After so many ensemble changes the ledger is better rolled (docs/internals/invariants.md)."""
 STARVED_RETRY_S = 0.25
 """Between two tries of a slot that failed and that nobody can take over, in seconds."""
 
-PASSING = (
+TRANSIENT_ERRORS = (
     ConnectionLost,
     TooBusy,
     RequestTimeout,
@@ -71,18 +71,18 @@ log = get_logger("distributedlog.ledger")
 class WriterCallbacks:
     """Methods of the writer that `EnsembleMonitor` calls."""
 
-    progressed: Callable[[], None]
+    on_acked: Callable[[], None]
     """Acknowledgements were counted."""
-    broken: Callable[[Exception], None]
+    on_internal_error: Callable[[Exception], None]
     """Gets what is raised in calls that other ledgers share, of connections and of the pool."""
-    confirmed: Callable[[], None]
+    on_lac_advanced: Callable[[], None]
     """The LAC has moved without any acknowledgement."""
     throttled: Callable[[], bool]
     """Is the writer kept at its bound by a slow slot?"""
     wake_waiters: Callable[[], None]
     """There may be room, or rest."""
-    stir: Callable[[], None]
-    """`EnsembleMonitor.sweep` is to be called from now on."""
+    arm_timer: Callable[[], None]
+    """`EnsembleMonitor.check_timeouts` is to be called from now on."""
     fail: Callable[[DistributedLogError], None]
     """Ends the writer, and so calls `EnsembleMonitor.end`."""
 
@@ -92,44 +92,49 @@ class EnsembleMonitor:
 
     def __init__(
         self,
-        window: PendingAdds,
+        pending_adds: PendingAdds,
         change: EnsembleChange,
         writer: WriterCallbacks,
         *,
         store: Metadata,
         pool: BookiePool,
         options: LedgerOptions,
-        chance: Random,
+        rng: Random,
     ) -> None:
         metadata = change.metadata
         self.streams = SlotStreams(
-            window,
+            pending_adds,
             metadata.ledger_id,
             metadata.key,
             recovery=False,
-            target=pool.get,
+            connection_of=pool.get,
             listener=AddStreamListener(
-                window.on_acked, self._on_slot_failed, writer.broken, writer.progressed
+                pending_adds.on_acked,
+                self._on_slot_failed,
+                writer.on_internal_error,
+                writer.on_acked,
             ),
         )
-        self.settled = False
+        self.changes_stopped = False
         """No more ensemble changes: the ledger is to be closed."""
-        self._window = window
+        self._pending_adds = pending_adds
         self._change = change
         self._writer = writer
         self._store = store
         self._pool = pool
         self._options = options
-        self._chance = chance
+        self._rng = rng
         self._ledger_id = metadata.ledger_id
-        self._began = trio.current_time()
+        self._started_at = trio.current_time()
         self._ended = False
         self._nursery: trio.Nursery | None = None
         self._wake = trio.Event()
-        self._change_not_before = float("-inf")
-        self._note = MissingRangeRecorder(store, window, change, writer.fail)
+        self._next_change_at = float("-inf")
+        self._missing_range_recorder = MissingRangeRecorder(
+            store, pending_adds, change, writer.fail
+        )
         self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
-        self._lateness = SlotTimers(window)
+        self._slot_timers = SlotTimers(pending_adds)
         self._throttled_at: float | None = None
 
     def end(self) -> None:
@@ -145,13 +150,13 @@ class EnsembleMonitor:
         """A stream broke, or the bookie refused an add."""
         if self._ended:
             return
-        self._writer.stir()
+        self._writer.arm_timer()
         if isinstance(error, LedgerFenced | EntryConflict | NotAllowed):
             self._writer.fail(error)
             return
         if isinstance(error, CapabilityOutdated):
             return  # what is shown in its place is asked for, and is news of the pool's
-        BOOKIE_FAILED.say(
+        BOOKIE_FAILED.emit(
             log,
             "ledger %d: bookie %s in slot %d: %s",
             self._ledger_id,
@@ -162,20 +167,20 @@ class EnsembleMonitor:
             ledger=self._ledger_id,
             why=str(error),
         )
-        if not isinstance(error, PASSING):
-            self._give_up_on(slot)
+        if not isinstance(error, TRANSIENT_ERRORS):
+            self._request_replacement(slot)
             self._wake.set()
         # Else the pool's next change, or the next sweep, opens another stream: no hot loop of refusals.
 
-    def _give_up_on(self, slot: int) -> None:
+    def _request_replacement(self, slot: int) -> None:
         """Ask for the slot's bookie to be replaced."""
-        bookie = self._window.slots[slot].bookie
+        bookie = self._pending_adds.slots[slot].bookie
         client = self._pool.get(bookie)
         if client is not None:
             self._failed_clients[bookie] = client
         self._change.on_failure(slot, bookie)
 
-    def _usable(self, bookie: str) -> bool:
+    def _is_usable(self, bookie: str) -> bool:
         """Is the bookie connected, by another connection than the one it failed on?"""
         client = self._pool.get(bookie)
         return client is not None and self._failed_clients.get(bookie) is not client
@@ -185,26 +190,26 @@ class EnsembleMonitor:
         if self._ended:
             return
         try:
-            self._writer.stir()
-            self._look_at_slots()
-            if self._change.failed and self._change.round is None:
+            self._writer.arm_timer()
+            self._check_slots()
+            if self._change.failed_slots and self._change.pending_round is None:
                 self._wake.set()
         except Exception as error:  # this is a call of the pool, which tells all ledgers
-            self._writer.broken(error)
+            self._writer.on_internal_error(error)
 
-    def _look_at_slots(self) -> None:
+    def _check_slots(self) -> None:
         """Reconnect, take back, or try again to replace: whatever can be done now."""
-        window = self._window
-        for number, slot in enumerate(window.slots):
-            if self.streams.is_open(number) or number in self._change.failed:
+        pending_adds = self._pending_adds
+        for number, slot in enumerate(pending_adds.slots):
+            if self.streams.is_open(number) or number in self._change.failed_slots:
                 continue
             if not slot.detached:
-                if self._usable(slot.bookie) and self.streams.open(number):
-                    self.streams.send_lac(window.lac)
-            elif not window.changing and self._change.round is None:
+                if self._is_usable(slot.bookie) and self.streams.open(number):
+                    self.streams.send_lac(pending_adds.lac)
+            elif not pending_adds.ensemble_changing and self._change.pending_round is None:
                 # A read-only or leaving bookie would refuse the stream's first add at once.
-                if self._usable(slot.bookie) and self._pool.takes_entries(slot.bookie):
-                    BOOKIE_BACK.say(
+                if self._is_usable(slot.bookie) and self._pool.is_writable(slot.bookie):
+                    BOOKIE_BACK.emit(
                         log,
                         "ledger %d: bookie %s is back",
                         self._ledger_id,
@@ -212,22 +217,26 @@ class EnsembleMonitor:
                         bookie=slot.bookie,
                         ledger=self._ledger_id,
                     )
-                    window.attach(number)
+                    pending_adds.attach(number)
                     self.streams.open(number)
-                elif self._replaceable(number):
+                elif self._has_replacement(number):
                     self._change.on_failure(number, slot.bookie)
 
-    def _replaceable(self, number: int) -> bool:
+    def _has_replacement(self, number: int) -> bool:
         """Is there somebody for a slot, also where the policy is enforced?"""
-        kept = {n: slot.bookie for n, slot in enumerate(self._window.slots) if n != number}
-        return bool(self._chosen([number], kept, (), lambda: 0.0))
+        kept_bookies = {
+            n: slot.bookie for n, slot in enumerate(self._pending_adds.slots) if n != number
+        }
+        return bool(self._choose_with([number], kept_bookies, (), lambda: 0.0))
 
-    def _spares(self, excluded: Sequence[str]) -> list[Candidate]:
-        here = {slot.bookie for slot in self._window.slots}
+    def _spare_bookies(self, excluded: Sequence[str]) -> list[Candidate]:
+        ensemble = {slot.bookie for slot in self._pending_adds.slots}
         return [
-            one
-            for one in self._pool.candidates()
-            if one.id not in here and one.id not in excluded and self._usable(one.id)
+            candidate
+            for candidate in self._pool.candidates()
+            if candidate.id not in ensemble
+            and candidate.id not in excluded
+            and self._is_usable(candidate.id)
         ]
 
     # --- tasks --------------------------------------------------------------------------------------
@@ -235,17 +244,17 @@ class EnsembleMonitor:
     async def run(self) -> None:
         """Change the ensemble where that is wanted, until the writer ends."""
         stop = self._pool.subscribe(self._on_pool_change)
-        self._lateness.begin(trio.current_time())
-        self._writer.stir()
+        self._slot_timers.start(trio.current_time())
+        self._writer.arm_timer()
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 bookies = self._change.metadata.last_fragment.bookies
                 wait_s = self._options.connect_timeout_s
-                await self._pool.shown_keys.have(
+                await self._pool.capabilities.wait_for_keys(
                     bookies, CapabilityKind.ADD, self._ledger_id, wait_s
                 )
-                self._look_at_slots()
+                self._check_slots()
                 while not self._ended:
                     await self._wake.wait()
                     self._wake = trio.Event()
@@ -263,13 +272,13 @@ class EnsembleMonitor:
 
     def _change_due(self) -> bool:
         return (
-            bool(self._change.failed)
-            and self._change.round is None
-            and not self.settled
-            and trio.current_time() >= self._change_not_before
+            bool(self._change.failed_slots)
+            and self._change.pending_round is None
+            and not self.changes_stopped
+            and trio.current_time() >= self._next_change_at
         )
 
-    def sweep(self) -> bool:
+    def check_timeouts(self) -> bool:
         """Look for adds, slots and bounds that are late; sweeps are ``sweep_s`` apart, or were late.
 
         False: nothing is under way or amiss, no sweep is needed before that changes.
@@ -278,52 +287,54 @@ class EnsembleMonitor:
             return False
         if self._nursery is None:
             return True
-        self._window.release()
-        if self._at_rest and not self._window.holes:  # as most are that write now and then
+        self._pending_adds.release()
+        if (
+            self._is_idle and not self._pending_adds.missing_ranges
+        ):  # as most are that write now and then
             self._writer.throttled()  # its share of the process's bound is given back
             return False
-        window, options = self._window, self._options
-        self._lateness.on_sweep(trio.current_time(), options.sweep_s, self._leaving)
-        if self._lateness.oldest_add_s >= options.add_timeout_s:
+        pending_adds, options = self._pending_adds, self._options
+        self._slot_timers.on_timer(trio.current_time(), options.sweep_s, self._send_progress)
+        if self._slot_timers.oldest_add_s >= options.add_timeout_s:
             self._writer.fail(
                 WriteFailed(
-                    f"ledger {self._ledger_id} entry {window.lac + 1}: no ack quorum of"
-                    f" {window.striping.ack_quorum} within {options.add_timeout_s:g} s"
-                    f" ({self._slots_text()})"
+                    f"ledger {self._ledger_id} entry {pending_adds.lac + 1}: no ack quorum of"
+                    f" {pending_adds.striping.ack_quorum} within {options.add_timeout_s:g} s"
+                    f" ({self._describe_slots()})"
                 )
             )
             return False
-        self._look_at_slots()
-        self._sweep_slots()
-        self._sweep_bound(self._lateness.clock)
-        self._note.look(self._spawn)
+        self._check_slots()
+        self._replace_silent_slots()
+        self._replace_stalled_slots(self._slot_timers.elapsed_s)
+        self._missing_range_recorder.look(self._spawn)
         if self._change_due():
             self._wake.set()
-        return not self._at_rest
+        return not self._is_idle
 
     @property
-    def _at_rest(self) -> bool:
+    def _is_idle(self) -> bool:
         """All slots have all there is, and nothing is to be done about them."""
-        window = self._window
+        pending_adds = self._pending_adds
         return (
-            window.at_rest
-            and not self._change.failed
-            and self._change.round is None
+            pending_adds.is_fully_acked
+            and not self._change.failed_slots
+            and self._change.pending_round is None
             and self._throttled_at is None
             and self.streams.all_open
         )
 
-    def _leaving(self, number: int) -> Leaving | None:
-        client = self._pool.get(self._window.slots[number].bookie)
+    def _send_progress(self, number: int) -> SendProgress | None:
+        client = self._pool.get(self._pending_adds.slots[number].bookie)
         return None if client is None or not self.streams.is_open(number) else client.leaving
 
-    def _sweep_slots(self) -> None:
-        silent = self._lateness.silent_slots(self._options.slot_silence_s)
-        if self._change.round is not None:
+    def _replace_silent_slots(self) -> None:
+        silent_slots = self._slot_timers.silent_slots(self._options.slot_silence_s)
+        if self._change.pending_round is not None:
             return
-        for number in silent:
-            bookie = self._window.slots[number].bookie
-            BOOKIE_SILENT.say(
+        for number in silent_slots:
+            bookie = self._pending_adds.slots[number].bookie
+            BOOKIE_SILENT.emit(
                 log,
                 "ledger %d: bookie %s is silent",
                 self._ledger_id,
@@ -332,9 +343,9 @@ class EnsembleMonitor:
                 ledger=self._ledger_id,
             )
             self.streams.end(number)
-            self._give_up_on(number)
+            self._request_replacement(number)
 
-    def _sweep_bound(self, clock: float) -> None:
+    def _replace_stalled_slots(self, clock: float) -> None:
         """A slot that keeps the writer at its bound, and does not catch up, is let go."""
         if not self._writer.throttled():
             if self._throttled_at is not None:
@@ -344,49 +355,53 @@ class EnsembleMonitor:
             self._throttled_at = clock
         elif clock - self._throttled_at >= self._options.slot_stall_s:
             self._throttled_at = None
-            window, bound = self._window, self._options.slot_bytes_max
+            pending_adds, bytes_max = self._pending_adds, self._options.slot_bytes_max
             # At its own bound the slots that are far behind go; at the process's each that is counted.
-            least = bound // 4 if window.kept_bytes > bound // 2 else COUNTED_FROM_BYTES - 1
-            for number in range(len(window.slots)):
-                behind = window.behind_bytes(number) - window.in_flight_bytes
-                if behind > least:
-                    bookie = window.slots[number].bookie
-                    BOOKIE_BEHIND.say(
+            unacked_min = (
+                bytes_max // 4
+                if pending_adds.retained_bytes > bytes_max // 2
+                else COUNTED_BYTES_MIN - 1
+            )
+            for number in range(len(pending_adds.slots)):
+                unacked_bytes = pending_adds.unacked_bytes(number) - pending_adds.in_flight_bytes
+                if unacked_bytes > unacked_min:
+                    bookie = pending_adds.slots[number].bookie
+                    BOOKIE_BEHIND.emit(
                         log,
                         "ledger %d: bookie %s is %d bytes behind",
                         self._ledger_id,
                         bookie,
-                        behind,
+                        unacked_bytes,
                         bookie=bookie,
                         ledger=self._ledger_id,
-                        bytes=behind,
+                        bytes=unacked_bytes,
                     )
                     self.streams.end(number)
-                    self._give_up_on(number)
+                    self._request_replacement(number)
 
-    def _slots_text(self) -> str:
-        said = []
-        for number, slot in enumerate(self._window.slots):
+    def _describe_slots(self) -> str:
+        texts = []
+        for number, slot in enumerate(self._pending_adds.slots):
             if slot.detached:
                 state = "gone without"
             elif not self.streams.is_open(number):
                 state = "not connected"
-            elif self._window.owed(number):
-                state = f"acked to {slot.through}"
+            elif self._pending_adds.has_unacked(number):
+                state = f"acked to {slot.acked_through}"
             else:
                 state = "ok"
-            said.append(f"{slot.bookie}: {state}")
-        return ", ".join(said)
+            texts.append(f"{slot.bookie}: {state}")
+        return ", ".join(texts)
 
     # --- ensemble changes ---------------------------------------------------------------------------
 
     def _begin_change(self) -> None:
         """Start a round for all that failed; the window confirms nothing until it is decided."""
-        window = self._window
-        detached = [n for n, slot in enumerate(window.slots) if slot.detached]
-        round_ = self._change.start(window.lac, detached, self._choose)
-        window.begin_change()
-        for slot in (*round_.replaced, *round_.detached):
+        pending_adds = self._pending_adds
+        detached_slots = [n for n, slot in enumerate(pending_adds.slots) if slot.detached]
+        round_ = self._change.start_round(pending_adds.lac, detached_slots, self._choose)
+        pending_adds.begin_change()
+        for slot in (*round_.replacements, *round_.newly_detached):
             self.streams.end(slot)
         if round_.proposed is None:
             self._decided(round_.version)
@@ -394,34 +409,38 @@ class EnsembleMonitor:
             self._spawn(self._propose, round_)
 
     def _choose(
-        self, slots: list[int], kept: dict[int, str], excluded: list[str]
+        self, slots: list[int], kept_bookies: dict[int, str], excluded: list[str]
     ) -> dict[int, str]:
-        return self._chosen(slots, kept, excluded, self._chance.random)
+        return self._choose_with(slots, kept_bookies, excluded, self._rng.random)
 
-    def _chosen(
-        self, slots: Sequence[int], kept: dict[int, str], excluded: Sequence[str], draw: Draw
+    def _choose_with(
+        self,
+        slots: Sequence[int],
+        kept_bookies: dict[int, str],
+        excluded: Sequence[str],
+        random: RandomFraction,
     ) -> dict[int, str]:
         return choose_replacements(
-            self._window.striping,
-            kept,
+            self._pending_adds.striping,
+            kept_bookies,
             slots,
-            self._spares(excluded),
-            draw,
-            labels={bookie: self._pool.labels(bookie) for bookie in kept.values()},
+            self._spare_bookies(excluded),
+            random,
+            labels={bookie: self._pool.labels(bookie) for bookie in kept_bookies.values()},
             policy=self._pool.placement,
         )
 
     async def _propose(self, round_: EnsembleChangeRound) -> None:
         """Go on with the round once the store holds it, however long that takes (D4)."""
         try:
-            version = await self._stored_at(round_)
+            version = await self._store_round(round_)
         except DistributedLogError as error:
             self._writer.fail(error)
         else:
             if version is not None:
                 self._decided(version)
 
-    async def _stored_at(self, round_: EnsembleChangeRound) -> int | None:
+    async def _store_round(self, round_: EnsembleChangeRound) -> int | None:
         """The record's version once it holds the round; None: the writer has ended.
 
         Raises why it must: `LedgerFenced`, `LedgerClosed`, `NoSuchLedger`.
@@ -429,29 +448,29 @@ class EnsembleMonitor:
         change = self._change
         while not self._ended:
             assert round_.proposed is not None, "what changes nothing is not proposed"
-            share = transactions.change_ops(change.metadata, round_.proposed, round_.version)
+            operations = transactions.change_ops(change.metadata, round_.proposed, round_.version)
             try:
-                reply = await self._store.transact(share)
+                reply = await self._store.transact(operations)
                 if reply.succeeded:
                     return round_.version + 1
-                found = reply.current[0]
+                stored = reply.current[0]
             except OutcomeUnknown:
-                found = await self._look_up()
+                stored = await self._read_record()
             except DistributedLogError as error:
                 log.info("ledger %d: its ensemble cannot change now: %s", self._ledger_id, error)
                 await trio.sleep(STORE_RETRY_S)
                 continue
             if self._ended:
                 break
-            record = None if found is None else LedgerMetadata.decode(found.key, found.value)
-            again = change.on_conflict(record, 0 if found is None else found.version)
-            if again is None:
-                assert found is not None, "a round that was taken is in a record"
-                return found.version
-            round_ = again
+            record = None if stored is None else LedgerMetadata.decode(stored.key, stored.value)
+            next_round = change.on_conflict(record, 0 if stored is None else stored.version)
+            if next_round is None:
+                assert stored is not None, "a round that was taken is in a record"
+                return stored.version
+            round_ = next_round
         return None
 
-    async def _look_up(self) -> KeyValue | None:
+    async def _read_record(self) -> KeyValue | None:
         while True:
             try:
                 return await self._store.get(ledger_key(self._ledger_id))
@@ -463,45 +482,52 @@ class EnsembleMonitor:
         """The round is in the store (or needs nothing there): go on with its ensemble."""
         if self._ended:
             return
-        window = self._window
-        done = self._change.on_committed(version)
-        confirmed = window.end_change(done.replaced, self._change.metadata.last_fragment.epoch)
-        for slot in done.detached:
-            confirmed += window.detach(slot)
-            bookie = window.slots[slot].bookie
+        pending_adds = self._pending_adds
+        committed = self._change.on_committed(version)
+        confirmed_count = pending_adds.end_change(
+            committed.replacements, self._change.metadata.last_fragment.epoch
+        )
+        for slot in committed.newly_detached:
+            confirmed_count += pending_adds.detach(slot)
+            bookie = pending_adds.slots[slot].bookie
             text = "ledger %d goes on without bookie %s"
-            DEGRADED.say(log, text, self._ledger_id, bookie, bookie=bookie, ledger=self._ledger_id)
-        if done.starved:  # whoever refuses at once would be asked again at once, for ever
-            self._change_not_before = trio.current_time() + STARVED_RETRY_S
-        for slot in done.starved:
+            DEGRADED.emit(log, text, self._ledger_id, bookie, bookie=bookie, ledger=self._ledger_id)
+        if committed.unreplaced:  # whoever refuses at once would be asked again at once, for ever
+            self._next_change_at = trio.current_time() + STARVED_RETRY_S
+        for slot in committed.unreplaced:
             # Its bookie may be tried again by any connection: there is nobody else.
-            self._failed_clients.pop(window.slots[slot].bookie, None)
-        for slot in (*done.replaced, *done.starved):
-            self._lateness.forgive(slot)
+            self._failed_clients.pop(pending_adds.slots[slot].bookie, None)
+        for slot in (*committed.replacements, *committed.unreplaced):
+            self._slot_timers.reset(slot)
             if self.streams.open(slot):
-                self.streams.send_lac(window.lac)
-        if confirmed:
-            self._writer.confirmed()
+                self.streams.send_lac(pending_adds.lac)
+        if confirmed_count:
+            self._writer.on_lac_advanced()
         self._writer.wake_waiters()
-        self._note.look(self._spawn)
-        if self._change.failed:
+        self._missing_range_recorder.look(self._spawn)
+        if self._change.failed_slots:
             self._wake.set()
 
     @property
     def unwanted(self) -> bool:
         """Does the record name a bookie on which it should not stay open, where a new one would be better?"""
-        unwanted, lost = self._pool.unwanted(), self._pool.limbo_below
-        if not unwanted and not lost:
+        unwanted, limbo_below = self._pool.unwanted_bookies(), self._pool.limbo_below
+        if not unwanted and not limbo_below:
             return False
         bookies = self._change.metadata.bookies()
-        waiting = {one for one, below in lost.items() if one in bookies and self._waits(one, below)}
-        if not waiting and unwanted.isdisjoint(bookies):
+        waiting_bookies = {
+            bookie
+            for bookie, below in limbo_below.items()
+            if bookie in bookies and self._waits(bookie, below)
+        }
+        if not waiting_bookies and unwanted.isdisjoint(bookies):
             return False
-        usable = sum(
-            one.id in waiting or self._usable(one.id)  # what it refused is what it waits for
-            for one in self._pool.candidates()
+        usable_count = sum(
+            bookie.id in waiting_bookies
+            or self._is_usable(bookie.id)  # what it refused is what it waits for
+            for bookie in self._pool.candidates()
         )
-        return usable >= self._window.striping.ensemble_size
+        return usable_count >= self._pending_adds.striping.ensemble_size
 
     def _waits(self, bookie: str, below: int) -> bool:
         """Did a bookie lose data, and can it heal what it has of this ledger only when that has ended?
@@ -509,17 +535,19 @@ class EnsembleMonitor:
         Not before each new ledger has a later id than the loss, or the next one would be no better; nor, if
         a bookie says what cannot be, more often than that.
         """
-        since = max(self._began, self._pool.came_at(bookie))
-        return self._ledger_id < below and trio.current_time() - since >= KEPT_S
+        since = max(self._started_at, self._pool.registered_since(bookie))
+        return self._ledger_id < below and trio.current_time() - since >= BLOCK_LIFETIME_S
 
     @property
-    def wants_roll(self) -> bool:
+    def needs_roll(self) -> bool:
         """Would a new ledger be better off? A hole waits for this one's end and bookies are back, or
         the ensemble changed too often.
         """
-        if self._change.changes >= CHANGES_MAX:
+        if self._change.change_count >= CHANGES_MAX:
             return True
-        if not self._window.holes and all(not slot.detached for slot in self._window.slots):
+        if not self._pending_adds.missing_ranges and all(
+            not slot.detached for slot in self._pending_adds.slots
+        ):
             return False
-        usable = sum(self._usable(one.id) for one in self._pool.candidates())
-        return usable >= self._window.striping.ensemble_size
+        usable_count = sum(self._is_usable(candidate.id) for candidate in self._pool.candidates())
+        return usable_count >= self._pending_adds.striping.ensemble_size

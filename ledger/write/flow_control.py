@@ -14,9 +14,9 @@ sends again only after those.
 from collections import deque
 from collections.abc import Callable
 
-COUNTED_FROM_BYTES = 64 * 1024
+COUNTED_BYTES_MIN = 64 * 1024
 """A ledger that keeps less is not counted: a slot is always a little late."""
-CALLED_MAX = 8
+WOKEN_LEDGERS_MAX = 8
 """Ledgers that may go at the same time and have not sent yet: by so many entries the bound is exceeded."""
 
 
@@ -25,12 +25,12 @@ class RetainedBytes:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.bytes = 0
+        self.retained_bytes = 0
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Is there too much of it?"""
-        return self.bytes >= self.bytes_max
+        return self.retained_bytes >= self.bytes_max
 
     def for_ledger(self) -> "LedgerRetainedBytes":
         """The part of one more ledger."""
@@ -40,19 +40,19 @@ class RetainedBytes:
 class LedgerRetainedBytes:
     """What one ledger of it keeps."""
 
-    __slots__ = ("_all", "bytes")
+    __slots__ = ("_total", "counted_bytes")
 
-    def __init__(self, of: RetainedBytes) -> None:
-        self._all = of
-        self.bytes = 0
+    def __init__(self, total: RetainedBytes) -> None:
+        self._total = total
+        self.counted_bytes = 0
 
-    def crowded(self, kept: int) -> bool:
+    def is_over_budget(self, retained_bytes: int) -> bool:
         """The ledger keeps so many bytes for its slow slots now: must it wait for them?"""
-        counted = kept if kept >= COUNTED_FROM_BYTES else 0
-        self._all.bytes += counted - self.bytes
-        self.bytes = counted
-        assert self._all.bytes >= 0, "each ledger takes back what it counted"
-        return counted > 0 and self._all.full
+        counted = retained_bytes if retained_bytes >= COUNTED_BYTES_MIN else 0
+        self._total.retained_bytes += counted - self.counted_bytes
+        self.counted_bytes = counted
+        assert self._total.retained_bytes >= 0, "each ledger takes back what it counted"
+        return counted > 0 and self._total.is_full
 
 
 class InFlightBytes:
@@ -60,82 +60,82 @@ class InFlightBytes:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.bytes = 0
-        self.waiting: deque[LedgerInFlightBytes] = deque()
-        self.called = 0
+        self.in_flight_bytes = 0
+        self.waiting_ledgers: deque[LedgerInFlightBytes] = deque()
+        self.woken_count = 0
 
-    def for_ledger(self, on_room: Callable[[], None]) -> "LedgerInFlightBytes":
+    def for_ledger(self, on_capacity: Callable[[], None]) -> "LedgerInFlightBytes":
         """The part of one more ledger; ``on_room`` is called when it may send after
-        `LedgerInFlightBytes.wait`."""
-        return LedgerInFlightBytes(self, on_room)
+        `LedgerInFlightBytes.join_queue`."""
+        return LedgerInFlightBytes(self, on_capacity)
 
-    def call(self) -> None:
+    def wake_waiting(self) -> None:
         """Let the next ones go."""
-        for _ in range(len(self.waiting)):
-            if self.bytes >= self.bytes_max or self.called >= CALLED_MAX:
+        for _ in range(len(self.waiting_ledgers)):
+            if self.in_flight_bytes >= self.bytes_max or self.woken_count >= WOKEN_LEDGERS_MAX:
                 return
-            self.waiting.popleft().go()
+            self.waiting_ledgers.popleft().grant_turn()
 
 
 class LedgerInFlightBytes:
     """What one ledger of it has sent."""
 
-    __slots__ = ("_all", "_bytes", "_may_go", "_on_room", "_over", "_waits")
+    __slots__ = ("_bytes", "_ended", "_is_waiting", "_may_send", "_on_capacity", "_total")
 
-    def __init__(self, of: InFlightBytes, on_room: Callable[[], None]) -> None:
-        self._all = of
-        self._on_room = on_room
+    def __init__(self, total: InFlightBytes, on_room: Callable[[], None]) -> None:
+        self._total = total
+        self._on_capacity = on_room
         self._bytes = 0
-        self._waits = self._may_go = self._over = False
+        self._is_waiting = self._may_send = self._ended = False
 
     @property
-    def room(self) -> bool:
+    def has_capacity(self) -> bool:
         """May an entry be sent now?"""
-        everybody = self._all
-        if self._may_go or not everybody.bytes:  # also when those who were called do not go
+        total = self._total
+        if self._may_send or not total.in_flight_bytes:  # also when those who were called do not go
             return True
-        return everybody.bytes < everybody.bytes_max and not everybody.waiting
+        return total.in_flight_bytes < total.bytes_max and not total.waiting_ledgers
 
-    def sent(self, size: int) -> None:
+    def add_sent(self, size_bytes: int) -> None:
         """An entry of so many bytes was."""
-        self._bytes += size
-        self._all.bytes += size
-        if self._may_go:
-            self._went()
+        self._bytes += size_bytes
+        self._total.in_flight_bytes += size_bytes
+        if self._may_send:
+            self._finish_turn()
 
-    def left(self, size: int) -> None:
+    def set_unconfirmed(self, size_bytes: int) -> None:
         """So many bytes of it are not confirmed now."""
-        freed = self._bytes - size
+        freed = self._bytes - size_bytes
         if freed:
-            self._bytes = size
-            everybody = self._all
-            everybody.bytes -= freed
-            assert everybody.bytes >= 0, "each ledger takes back what it counted"
-            if everybody.waiting:
-                everybody.call()
+            self._bytes = size_bytes
+            total = self._total
+            total.in_flight_bytes -= freed
+            assert total.in_flight_bytes >= 0, "each ledger takes back what it counted"
+            if total.waiting_ledgers:
+                total.wake_waiting()
 
-    def wait(self) -> None:
+    def join_queue(self) -> None:
         """Have ``on_room`` called when it may send."""
-        if not self._waits and not self.room:
-            self._waits = True
-            self._all.waiting.append(self)
+        if not self._is_waiting and not self.has_capacity:
+            self._is_waiting = True
+            self._total.waiting_ledgers.append(self)
 
     def end(self) -> None:
         """It sends nothing more, and nothing of it is waited for."""
-        self._over = True
-        self.left(0)
-        if self._may_go:
-            self._went()
+        self._ended = True
+        self.set_unconfirmed(0)
+        if self._may_send:
+            self._finish_turn()
 
-    def go(self) -> None:
+    def grant_turn(self) -> None:
         """Its turn has come."""
-        self._waits = False
-        if not self._over:
-            self._may_go = True
-            self._all.called += 1
-            self._on_room()
+        self._is_waiting = False
+        if not self._ended:
+            self._may_send = True
+            self._total.woken_count += 1
+            self._on_capacity()
 
-    def _went(self) -> None:
-        self._may_go = False
-        self._all.called -= 1
-        self._all.call()
+    def _finish_turn(self) -> None:
+        self._may_send = False
+        self._total.woken_count -= 1
+        self._total.wake_waiting()

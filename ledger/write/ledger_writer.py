@@ -33,18 +33,18 @@ from ...runtime.schedule.call_scheduler import (
 from ..declarations.options import LedgerOptions
 from ..model import ledger_transactions as transactions
 from ..model.ledger_metadata import NO_ENTRY, LedgerMetadata
-from ..model.missing_range import merged
+from ..model.missing_range import merge_ranges
 from ..model.stored_ledger import NewLedger
 from ..placement.bookie_pool import BookiePool
-from .ensemble_change import EnsembleChange, why_ended
+from .ensemble_change import EnsembleChange, writer_end_error
 from .ensemble_monitor import EnsembleMonitor, WriterCallbacks
 from .explicit_lac import ExplicitLacFlusher, PendingLac
-from .flow_control import COUNTED_FROM_BYTES, InFlightBytes, RetainedBytes
+from .flow_control import COUNTED_BYTES_MIN, InFlightBytes, RetainedBytes
 from .pending_adds import PendingAdds
 
 FLUSH_RETRY_S = 0.5
 """An unanswered flush of the LAC asks the slots again after this time."""
-LAG_S = 0.2
+LAGGING_SLOTS_S = 0.2
 """What slots that lag get before a close."""
 
 log = get_logger("distributedlog.ledger")
@@ -57,38 +57,61 @@ class WriterServices:
     store: Metadata
     pool: BookiePool
     options: LedgerOptions
-    chance: Random
-    kept: RetainedBytes
-    sent: InFlightBytes
-    turn: CallScheduler
+    rng: Random
+    retained_bytes: RetainedBytes
+    in_flight_bytes: InFlightBytes
+    call_scheduler: CallScheduler
     """Sends LACs for which readers wait."""
-    lacs: ExplicitLacFlusher
+    lac_flusher: ExplicitLacFlusher
     """Sends LACs of idle ledgers."""
-    sweeps: PeriodicChecks
+    timeout_checks: PeriodicChecks
     """Looks for what is late."""
 
 
 class LedgerWriter:
-    """Made by `LedgerClient.writer`. All but `close`, `settle` and `wait_room` is synchronous."""
+    """Made by `LedgerClient.writer`. All but `close`, `wait_settled` and `wait_capacity` is synchronous."""
 
     __slots__ = (
-        "_care", "_change", "_closing", "_flush_event", "_flushed", "_kept", "_lac_due", "_lacs",
-        "_length", "_on_confirmed", "_on_failed", "_options", "_plain_bytes", "_published",
-        "_rest_event", "_resting", "_room_event", "_sent",
-        "_store", "_streams", "_sweep_round", "_sweeps", "_swept", "_throttled", "_window",
-        "error", "lac", "ledger_id",
-    )  # fmt: skip
+        "_acked_event",
+        "_capacity_event",
+        "_change",
+        "_closing",
+        "_ensemble_monitor",
+        "_flush_event",
+        "_flushed_lac",
+        "_in_flight_bytes",
+        "_lac_call",
+        "_lac_flusher",
+        "_length",
+        "_on_confirmed",
+        "_on_failed",
+        "_options",
+        "_pending_adds",
+        "_pending_lac",
+        "_published_lac",
+        "_retained_bytes",
+        "_store",
+        "_streams",
+        "_throttled",
+        "_timeout_check",
+        "_timeout_checks",
+        "_timer_armed",
+        "_uncounted_bytes_max",
+        "error",
+        "lac",
+        "ledger_id",
+    )
 
     def __init__(
         self,
-        new: NewLedger,
+        new_ledger: NewLedger,
         services: WriterServices,
         *,
         on_confirmed: Callable[[int], None],
         on_failed: Callable[[DistributedLogError], None],
     ) -> None:
         """``new`` was created: its record is at version 1. The callbacks are as in `LedgerClient.writer`."""
-        metadata = new.metadata
+        metadata = new_ledger.metadata
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
         """The last entry that is confirmed, with all before it; -1 for none."""
@@ -100,52 +123,54 @@ class LedgerWriter:
         self._options = services.options
         self._change = EnsembleChange(metadata, 1)
         fragment = metadata.last_fragment
-        self._window = PendingAdds(
-            metadata.striping, fragment.bookies, epoch=fragment.epoch, detached=new.detached
+        self._pending_adds = PendingAdds(
+            metadata.striping, fragment.bookies, epoch=fragment.epoch, detached=new_ledger.detached
         )
         self._length = 0
-        self._published = NO_ENTRY
-        self._lacs = services.lacs
-        self._resting = PendingLac(self._tell_rested, self.broken)
-        self._lac_due = ScheduledCall(services.turn, self._tell_watched, self.broken)
-        self._sweeps = services.sweeps
-        self._sweep_round = PeriodicCheck(self._sweep, self.broken)
-        self._swept = False
+        self._published_lac = NO_ENTRY
+        self._lac_flusher = services.lac_flusher
+        self._pending_lac = PendingLac(self._flush_idle_lac, self.on_internal_error)
+        self._lac_call = ScheduledCall(
+            services.call_scheduler, self._send_lac_to_waiting, self.on_internal_error
+        )
+        self._timeout_checks = services.timeout_checks
+        self._timeout_check = PeriodicCheck(self._check_timeouts, self.on_internal_error)
+        self._timer_armed = False
         self._throttled = False
         self._closing = False
-        self._kept = services.kept.for_ledger()
-        self._plain_bytes = _plain_bytes_of(services.options)
-        self._sent = services.sent.for_ledger(self._wake_waiters)
-        self._room_event: trio.Event | None = None
-        self._rest_event: trio.Event | None = None
-        self._flushed = NO_ENTRY
+        self._retained_bytes = services.retained_bytes.for_ledger()
+        self._uncounted_bytes_max = _uncounted_bytes_max(services.options)
+        self._in_flight_bytes = services.in_flight_bytes.for_ledger(self._wake_waiters)
+        self._capacity_event: trio.Event | None = None
+        self._acked_event: trio.Event | None = None
+        self._flushed_lac = NO_ENTRY
         """An ack quorum is known to have this LAC."""
         self._flush_event: trio.Event | None = None
-        self._care = EnsembleMonitor(
-            self._window,
+        self._ensemble_monitor = EnsembleMonitor(
+            self._pending_adds,
             self._change,
             WriterCallbacks(
-                progressed=self._on_progress,
-                broken=self.broken,
-                confirmed=self._tell_confirmed,
+                on_acked=self._on_progress,
+                on_internal_error=self.on_internal_error,
+                on_lac_advanced=self._tell_confirmed,
                 throttled=lambda: self.throttled,
                 wake_waiters=self._wake_waiters,
-                stir=self._stir,
+                arm_timer=self._arm_timer,
                 fail=self.fail,
             ),
             store=services.store,
             pool=services.pool,
             options=services.options,
-            chance=services.chance,
+            rng=services.rng,
         )
-        self._streams = self._care.streams
+        self._streams = self._ensemble_monitor.streams
 
     # --- the hot path -----------------------------------------------------------------------------
 
     @property
     def last_entry(self) -> int:
         """The last entry added; -1 for none."""
-        return self._window.last
+        return self._pending_adds.last_entry
 
     @property
     def length(self) -> int:
@@ -155,7 +180,7 @@ class LedgerWriter:
     @property
     def in_flight_bytes(self) -> int:
         """Record bytes added and not yet confirmed."""
-        return self._window.in_flight_bytes
+        return self._pending_adds.in_flight_bytes
 
     def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
         """Send one entry, whose payload is ``buffers`` joined; return its id.
@@ -164,15 +189,15 @@ class LedgerWriter:
         """
         if self.error is not None:
             raise self.error.again()
-        window = self._window
-        entry = window.last + 1
+        pending_adds = self._pending_adds
+        entry = pending_adds.last_entry + 1
         length = self._length + payload_bytes
-        record = encode(self.ledger_id, entry, length, window.lac, buffers, payload_bytes)
+        record = encode(self.ledger_id, entry, length, pending_adds.lac, buffers, payload_bytes)
         self._length = length
-        if not self._swept:
-            self._stir()
-        window.push(record)
-        self._sent.sent(len(record))
+        if not self._timer_armed:
+            self._arm_timer()
+        pending_adds.add(record)
+        self._in_flight_bytes.add_sent(len(record))
         self._streams.send(entry, record)
         return entry
 
@@ -181,39 +206,39 @@ class LedgerWriter:
         if self.error is not None:
             return
         try:
-            if self.lac != self._window.lac:
+            if self.lac != self._pending_adds.lac:
                 self._tell_confirmed()
-            if self._window.awaited:
+            if self._pending_adds.notify_every_ack:
                 self._wake_waiters()
         except Exception as error:  # this is a call of a connection that other ledgers share
-            self.broken(error)
+            self.on_internal_error(error)
 
     def _wake_waiters(self) -> None:
         """There may be room, or rest."""
-        if self._room_event is not None and self.room:
-            self._room_event.set()
-            self._room_event = None
-        if self._rest_event is not None:
-            self._rest_event.set()
-            self._rest_event = None
-        self._window.awaited = int(self._room_event is not None)
+        if self._capacity_event is not None and self.room:
+            self._capacity_event.set()
+            self._capacity_event = None
+        if self._acked_event is not None:
+            self._acked_event.set()
+            self._acked_event = None
+        self._pending_adds.notify_every_ack = int(self._capacity_event is not None)
 
     def _tell_confirmed(self) -> None:
         """The window's LAC moved: tell the user, then the bookies."""
-        window = self._window
-        lac = self.lac = window.lac
-        self._sent.left(window.pushed_bytes - window.lac_bytes)
+        pending_adds = self._pending_adds
+        lac = self.lac = pending_adds.lac
+        self._in_flight_bytes.set_unconfirmed(pending_adds.pushed_bytes - pending_adds.lac_bytes)
         self._on_confirmed(lac)
-        if lac == window.last:
-            self._lacs.rests(self._resting, lac)
-            if self._streams.watched:
-                self._lac_due.soon()
+        if lac == pending_adds.last_entry:
+            self._lac_flusher.schedule(self._pending_lac, lac)
+            if self._streams.has_lac_waiters:
+                self._lac_call.schedule()
 
     def publish_lac(self) -> None:
         """Tell the bookies how far is confirmed, now. Done soon whenever nothing is in flight."""
-        if self.error is None and self._published < self._window.lac:
-            self._published = self._window.lac
-            self._streams.send_lac(self._published)
+        if self.error is None and self._published_lac < self._pending_adds.lac:
+            self._published_lac = self._pending_adds.lac
+            self._streams.send_lac(self._published_lac)
 
     async def flush_lac(self) -> None:
         """Wait until an ack quorum of the ensemble has the last-add-confirmed (LAC): then readers have it.
@@ -222,12 +247,12 @@ class LedgerWriter:
         `RequestTimeout` after ``add_timeout_s``: the entries are durable, and readable at the latest when the
         ledger closes.
         """
-        lac = self._window.lac
-        if self._flushed >= lac:
+        lac = self._pending_adds.lac
+        if self._flushed_lac >= lac:
             return
         timeout_s = self._options.add_timeout_s
         with trio.move_on_after(timeout_s):
-            while self._flushed < lac and self.error is None:
+            while self._flushed_lac < lac and self.error is None:
                 if self._flush_event is None:
                     self._flush_event = trio.Event()
                 flushed = self._flush_event
@@ -237,7 +262,7 @@ class LedgerWriter:
                     await flushed.wait()
         if self.error is not None and not self._closing:
             raise self.error.again()
-        if self._flushed < lac and self.error is None:
+        if self._flushed_lac < lac and self.error is None:
             raise RequestTimeout(
                 f"ledger {self.ledger_id}: no ack quorum received the LAC {lac} within {timeout_s:g} s;"
                 " the entries are durable, readers may see them later"
@@ -245,31 +270,39 @@ class LedgerWriter:
 
     def _begin_flush(self, lac: int) -> None:
         """Send the LAC, and count the slots whose bookies have processed it."""
-        self._published = max(self._published, lac)
+        self._published_lac = max(self._published_lac, lac)
         self._streams.send_lac(lac)
         processed: set[int] = set()
 
         def on_processed(slot: int) -> None:
             processed.add(slot)
-            if self._window.striping.ackable(processed):
-                self._flushed = max(self._flushed, lac)
+            if self._pending_adds.striping.keeps_ack_quorums(processed):
+                self._flushed_lac = max(self._flushed_lac, lac)
                 if self._flush_event is not None:
                     self._flush_event.set()
                     self._flush_event = None
 
-        self._streams.when_processed(on_processed, self._options.add_timeout_s)
+        self._streams.call_when_processed(on_processed, self._options.add_timeout_s)
 
-    def _tell_watched(self) -> int:
+    def _send_lac_to_waiting(self) -> int:
         """Where readers wait a LAC is told at once, unless an add has followed, which says it."""
-        window = self._window
-        if window.lac == window.last and self.error is None and self._published < window.lac:
-            self._streams.send_lac(window.lac, watched_only=True)
+        pending_adds = self._pending_adds
+        if (
+            pending_adds.lac == pending_adds.last_entry
+            and self.error is None
+            and self._published_lac < pending_adds.lac
+        ):
+            self._streams.send_lac(pending_adds.lac, waiting_only=True)
         return 0
 
-    def _tell_rested(self, lac: int) -> None:
+    def _flush_idle_lac(self, lac: int) -> None:
         """``lac`` was the last entry a while ago: tell it where no add has followed, which would say it."""
-        if lac == self._window.last and self._published < lac and self.error is None:
-            self._published = lac
+        if (
+            lac == self._pending_adds.last_entry
+            and self._published_lac < lac
+            and self.error is None
+        ):
+            self._published_lac = lac
             self._streams.send_lac(lac)
 
     # --- back-pressure ----------------------------------------------------------------------------
@@ -279,130 +312,139 @@ class LedgerWriter:
         """May an entry be added now? (After an error: yes, so that `add` raises it.)"""
         if self.error is not None:
             return True
-        window = self._window
+        pending_adds = self._pending_adds
         if (
-            window.pushed_bytes - window.released_bytes < self._plain_bytes
+            pending_adds.pushed_bytes - pending_adds.released_bytes < self._uncounted_bytes_max
             and not self._throttled
-            and not self._kept.bytes
+            and not self._retained_bytes.counted_bytes
         ):  # as most: no slot keeps anything that counts
-            return self._sent.room
+            return self._in_flight_bytes.has_capacity
         options = self._options
-        bound = options.slot_bytes_max
-        in_flight = window.pushed_bytes - window.lac_bytes
-        kept = window.kept_bytes
-        for_slots = kept - in_flight
-        crowded = (self._kept.bytes > 0 or for_slots >= COUNTED_FROM_BYTES) and (
-            self._kept.crowded(for_slots)
-        )
+        bytes_max = options.slot_bytes_max
+        in_flight_bytes = pending_adds.pushed_bytes - pending_adds.lac_bytes
+        retained_bytes = pending_adds.retained_bytes
+        bytes_for_slots = retained_bytes - in_flight_bytes
+        over_budget = (
+            self._retained_bytes.counted_bytes > 0 or bytes_for_slots >= COUNTED_BYTES_MIN
+        ) and (self._retained_bytes.is_over_budget(bytes_for_slots))
         if self._throttled:
-            self._throttled = crowded or kept > bound // 2
+            self._throttled = over_budget or retained_bytes > bytes_max // 2
         else:
-            self._throttled = crowded or kept >= bound
-        return not self._throttled and in_flight < options.window_bytes_max and self._sent.room
+            self._throttled = over_budget or retained_bytes >= bytes_max
+        return (
+            not self._throttled
+            and in_flight_bytes < options.window_bytes_max
+            and self._in_flight_bytes.has_capacity
+        )
 
     @property
     def throttled(self) -> bool:
         """Does a slow slot keep the writer at its bound?"""
         return not self.room and self._throttled
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Return when there is `room`, or an error."""
         while not self.room:
-            self._sent.wait()
-            if self._room_event is None:
-                self._room_event = trio.Event()
-            self._window.awaited = 1
-            await self._room_event.wait()
+            self._in_flight_bytes.join_queue()
+            if self._capacity_event is None:
+                self._capacity_event = trio.Event()
+            self._pending_adds.notify_every_ack = 1
+            await self._capacity_event.wait()
 
-    def _stir(self) -> None:
+    def _arm_timer(self) -> None:
         """Have it swept from now on, until nothing is late, or could be."""
-        if not self._swept and self.error is None:
-            self._swept = True
-            self._sweeps.join(self._sweep_round)
+        if not self._timer_armed and self.error is None:
+            self._timer_armed = True
+            self._timeout_checks.add(self._timeout_check)
 
-    def _sweep(self) -> bool:
-        self._swept = self._care.sweep()
-        return self._swept
+    def _check_timeouts(self) -> bool:
+        self._timer_armed = self._ensemble_monitor.check_timeouts()
+        return self._timer_armed
 
     async def run(self) -> None:
         """Look after the slots until the writer ends; started by the client."""
         try:
-            await self._care.run()
+            await self._ensemble_monitor.run()
         finally:
             # Without this task nobody looks after the slots: whoever waits for room must not for ever.
             self.fail(WriteFailed(f"ledger {self.ledger_id}: the client that writes it has ended"))
 
     @property
-    def wants_roll(self) -> bool:
+    def needs_roll(self) -> bool:
         """Would a new ledger be better off? Holes wait for this one's end, or it changed too often."""
-        return self._care.wants_roll
+        return self._ensemble_monitor.needs_roll
 
     @property
     def unwanted(self) -> bool:
         """Should it end, also where it is empty, for one of its bookies (`EnsembleMonitor.unwanted`)?"""
-        return self._care.unwanted
+        return self._ensemble_monitor.unwanted
 
     # --- the end ----------------------------------------------------------------------------------
 
-    async def settle(self) -> None:
+    async def wait_settled(self) -> None:
         """Wait until nothing is in flight and no ensemble change is undecided. Raises `error` itself.
 
-        Slots that lag get `LAG_S` more, so that a ledger which is closed next has no hole in its note.
-        From here on no ensemble change begins: the ledger is to be closed, and takes no more adds.
-        Returns at once where `closing_share` was given before.
+        Slots that lag get `LAGGING_SLOTS_S` more, so that a ledger which is closed next has no hole in its
+        note. From here on no ensemble change begins: the ledger is to be closed, and takes no more adds.
+        Returns at once where `close_ops` was given before.
         """
         if self._closing:
             return
-        await self._until_decided()
-        with trio.move_on_after(LAG_S):
-            while self.error is None and any(map(self._lags, range(len(self._window.slots)))):
-                await self._next_ack()
-        await self._until_decided()  # a slot may have failed while it lagged
+        await self._wait_until_decided()
+        with trio.move_on_after(LAGGING_SLOTS_S):
+            while self.error is None and any(
+                map(self._is_lagging, range(len(self._pending_adds.slots)))
+            ):
+                await self._wait_next_ack()
+        await self._wait_until_decided()  # a slot may have failed while it lagged
         if self.error is not None:
             raise self.error  # itself: by that its user knows a ledger's end from the store's errors
-        self._care.settled = True
+        self._ensemble_monitor.changes_stopped = True
 
-    async def _until_decided(self) -> None:
+    async def _wait_until_decided(self) -> None:
         while self.error is None and (
-            self._window.lac < self._window.last or self._change.round is not None
+            self._pending_adds.lac < self._pending_adds.last_entry
+            or self._change.pending_round is not None
         ):
-            await self._next_ack()
+            await self._wait_next_ack()
 
-    async def _next_ack(self) -> None:
-        if self._rest_event is None:
-            self._rest_event = trio.Event()
-        self._window.awaited = 1
-        await self._rest_event.wait()
+    async def _wait_next_ack(self) -> None:
+        if self._acked_event is None:
+            self._acked_event = trio.Event()
+        self._pending_adds.notify_every_ack = 1
+        await self._acked_event.wait()
 
-    def _lags(self, slot: int) -> bool:
-        return self._streams.is_open(slot) and self._window.owed(slot)
+    def _is_lagging(self, slot: int) -> bool:
+        return self._streams.is_open(slot) and self._pending_adds.has_unacked(slot)
 
-    def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
+    def close_ops(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
         """The share of a transaction that closes the ledger at its LAC, and adds to its custom metadata.
 
         From here on `add` raises `AlreadyClosed`. Nothing is in flight and no ensemble change is
-        undecided (`settle`). When the transaction meets another version, the ledger is the recoverer's.
+        undecided (`wait_settled`). When the transaction meets another version, the ledger is the recoverer's.
         May be asked again. Raises any other `error`, itself.
         """
         if self.error is not None and not self._closing:
             raise self.error
-        window = self._window
-        assert window.lac == window.last, "a ledger is closed when nothing is in flight"
-        assert self._change.round is None, "a ledger is closed between ensemble changes"
-        closed = self._change.metadata.close_by_writer(window.lac, self._confirmed_length())
-        share = transactions.close_ops(
+        pending_adds = self._pending_adds
+        assert pending_adds.lac == pending_adds.last_entry, (
+            "a ledger is closed when nothing is in flight"
+        )
+        assert self._change.pending_round is None, "a ledger is closed between ensemble changes"
+        closed = self._change.metadata.close_by_writer(pending_adds.lac, self._confirmed_length())
+        operations = transactions.close_ops(
             closed if custom is None else closed.with_custom(custom),
             self._change.version,
-            merged(window.all_holes(window.lac + 1)),
+            merge_ranges(pending_adds.all_missing_ranges(pending_adds.lac + 1)),
         )
         if not self._closing:
             self._closing = True
             self._end(AlreadyClosed(f"ledger {self.ledger_id} was closed by its writer"))
-        return share
+        return operations
 
     def _confirmed_length(self) -> int:
         """Payload bytes up to the LAC: what stands before the first entry that is not confirmed."""
-        first = self._window.record(self._window.lac + 1)
+        first = self._pending_adds.record(self._pending_adds.lac + 1)
         if first is None:
             return self._length
         _, _, payload_bytes, _, _, _, _, _, length_so_far, _ = HEADER.unpack_from(first)
@@ -414,19 +456,21 @@ class LedgerWriter:
         Raises `error` when adds fail or failed, `LedgerFenced` when somebody recovers the ledger,
         `OutcomeUnknown` or `QuorumUnreachable` from the store.
         """
-        await self.settle()
-        closed = self._change.metadata.close_by_writer(self._window.lac, self._confirmed_length())
-        reply = await self._store.transact(self.closing_share())
+        await self.wait_settled()
+        closed = self._change.metadata.close_by_writer(
+            self._pending_adds.lac, self._confirmed_length()
+        )
+        reply = await self._store.transact(self.close_ops())
         if reply.succeeded:
             return closed
-        found = reply.current[0]
-        record = None if found is None else LedgerMetadata.decode(found.key, found.value)
+        stored = reply.current[0]
+        record = None if stored is None else LedgerMetadata.decode(stored.key, stored.value)
         if record is not None and (record.last_entry, record.length) == (
             closed.last_entry,
             closed.length,
         ):
             return record
-        raise why_ended(self.ledger_id, record) or LedgerFenced(
+        raise writer_end_error(self.ledger_id, record) or LedgerFenced(
             f"ledger {self.ledger_id}: somebody else changed its record"
         )
 
@@ -442,7 +486,7 @@ class LedgerWriter:
             self._end(error)
             self._on_failed(error)
 
-    def broken(self, error: Exception) -> None:
+    def on_internal_error(self, error: Exception) -> None:
         """A rule of ours was broken in here: this ledger ends, and confirms nothing more."""
         log.error("the writer of ledger %d broke a rule: %r", self.ledger_id, error, exc_info=error)
         self.fail(InternalError(f"ledger {self.ledger_id}: its writer broke a rule: {error!r}"))
@@ -450,18 +494,18 @@ class LedgerWriter:
     def _end(self, error: DistributedLogError) -> None:
         """Take no more. Streams that still owe acks end with the task, or here."""
         self.error = error
-        self._kept.crowded(0)
-        self._sent.end()
-        self._care.end()
-        self._sweeps.leave(self._sweep_round)
-        for event in (self._room_event, self._rest_event, self._flush_event):
+        self._retained_bytes.is_over_budget(0)
+        self._in_flight_bytes.end()
+        self._ensemble_monitor.end()
+        self._timeout_checks.remove(self._timeout_check)
+        for event in (self._capacity_event, self._acked_event, self._flush_event):
             if event is not None:
                 event.set()
-        self._room_event = self._rest_event = self._flush_event = None
+        self._capacity_event = self._acked_event = self._flush_event = None
 
 
-def _plain_bytes_of(options: LedgerOptions) -> int:
+def _uncounted_bytes_max(options: LedgerOptions) -> int:
     """Return how many bytes of records may be in memory before any bound is near."""
     return min(
-        COUNTED_FROM_BYTES, options.slot_bytes_max - COUNTED_FROM_BYTES, options.window_bytes_max
+        COUNTED_BYTES_MIN, options.slot_bytes_max - COUNTED_BYTES_MIN, options.window_bytes_max
     )

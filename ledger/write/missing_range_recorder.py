@@ -9,8 +9,8 @@ from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.log_lines import get_logger
 from ..model import ledger_transactions as transactions
 from ..model.ledger_metadata import LedgerMetadata
-from ..model.missing_range import MissingRange, merged
-from .ensemble_change import EnsembleChange, why_ended
+from ..model.missing_range import MissingRange, merge_ranges
+from .ensemble_change import EnsembleChange, writer_end_error
 from .pending_adds import PendingAdds
 
 STORE_RETRY_S = 0.2
@@ -24,44 +24,46 @@ class MissingRangeRecorder:
     def __init__(
         self,
         store: Metadata,
-        window: PendingAdds,
+        pending_adds: PendingAdds,
         change: EnsembleChange,
-        ended: Callable[[DistributedLogError], None],
+        on_writer_ended: Callable[[DistributedLogError], None],
     ) -> None:
         """``ended`` is told when the note, and so the ledger, is somebody else's."""
         self._store = store
-        self._window = window
+        self._pending_adds = pending_adds
         self._change = change
-        self._ended = ended
+        self._on_writer_ended = on_writer_ended
         self._ledger_id = change.metadata.ledger_id
-        self._noted: tuple[MissingRange, ...] = merged(window.all_holes(None))
+        self._recorded_ranges: tuple[MissingRange, ...] = merge_ranges(
+            pending_adds.all_missing_ranges(None)
+        )
 
     def look(self, spawn: Callable[..., None]) -> None:
         """Begin to write where there is news; ``spawn`` runs the writing."""
-        holes = merged(self._window.all_holes(None))
-        if holes and holes != self._noted:
-            self._noted = holes
-            spawn(self._write, holes)
+        missing_ranges = merge_ranges(self._pending_adds.all_missing_ranges(None))
+        if missing_ranges and missing_ranges != self._recorded_ranges:
+            self._recorded_ranges = missing_ranges
+            spawn(self._write_ranges, missing_ranges)
 
-    async def _write(self, holes: tuple[MissingRange, ...]) -> None:
+    async def _write_ranges(self, missing_ranges: tuple[MissingRange, ...]) -> None:
         version = self._change.version
-        while self._noted is holes:
-            share = transactions.missing_range_ops(self._ledger_id, version, holes)
+        while self._recorded_ranges is missing_ranges:
+            operations = transactions.missing_range_ops(self._ledger_id, version, missing_ranges)
             try:
-                reply = await self._store.transact(share)
+                reply = await self._store.transact(operations)
             except DistributedLogError as error:
                 log.info("ledger %d: its holes cannot be noted now: %s", self._ledger_id, error)
                 await trio.sleep(STORE_RETRY_S)
                 continue
             if reply.succeeded:
                 return
-            found = reply.current[0]
-            ended = why_ended(
+            stored = reply.current[0]
+            end_error = writer_end_error(
                 self._ledger_id,
-                None if found is None else LedgerMetadata.decode(found.key, found.value),
+                None if stored is None else LedgerMetadata.decode(stored.key, stored.value),
             )
-            if ended is not None:  # the ledger is somebody else's: so is its note
-                self._ended(ended)
+            if end_error is not None:  # the ledger is somebody else's: so is its note
+                self._on_writer_ended(end_error)
                 return
-            assert found is not None
-            version = found.version
+            assert stored is not None
+            version = stored.version

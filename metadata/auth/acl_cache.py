@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ...runtime.interfaces.errors import CorruptData, NotAuthenticated, UnsupportedFormat
-from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, USER, Token, kind_of
+from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, USER, Token, principal_kind
 from ...runtime.protocol.tokens import covers
 from ..model.acl_records import (
     GRANT_PREFIX,
@@ -20,9 +20,9 @@ from ..model.acl_records import (
     decode_mode,
     grant_of,
 )
-from ..model.rights import ADMIN, ANY_OF_A_LOG, OPERATOR, ROLES
+from ..model.rights import ADMIN, ALL_LOG_RIGHTS, OPERATOR, ROLES
 
-EVERYBODY_ELSE = ""
+ALL_USERS = ""
 """Whom the mode concerns."""
 REQUIRED = "required"
 
@@ -39,24 +39,24 @@ class AclCache:
 
     # --- what is told -----------------------------------------------------------------------------
 
-    def take(self, key: bytes, value: bytes | None) -> str | None:
-        """That key was put, or deleted (None). The user it concerns, `EVERYBODY_ELSE`, or None: nobody."""
+    def update(self, key: bytes, value: bytes | None) -> str | None:
+        """That key was put, or deleted (None). The user it concerns, `ALL_USERS`, or None: nobody."""
         if key == MODE_KEY:
             try:
                 self.mode = decode_mode(value)
             except (CorruptData, UnsupportedFormat):
                 self.mode = REQUIRED
-            return EVERYBODY_ELSE
+            return ALL_USERS
         try:
             if key.startswith(USER_PREFIX):
-                return self._take_user(key.removeprefix(USER_PREFIX).decode(), value)
+                return self._update_user(key.removeprefix(USER_PREFIX).decode(), value)
             if key.startswith(GRANT_PREFIX):
-                return self._take_grant(*grant_of(key), value)
+                return self._update_grant(*grant_of(key), value)
         except (UnicodeDecodeError, CorruptData):
             return None  # a key that names nobody gives nobody anything
         return None
 
-    def _take_user(self, name: str, value: bytes | None) -> str:
+    def _update_user(self, name: str, value: bytes | None) -> str:
         if value is None:
             self._users.pop(name, None)
             return name
@@ -66,7 +66,7 @@ class AclCache:
             self._users[name] = User(disabled=True)
         return name
 
-    def _take_grant(self, name: str, namespace: str, path: str, value: bytes | None) -> str:
+    def _update_grant(self, name: str, namespace: str, path: str, value: bytes | None) -> str:
         grants = self._grants.setdefault(name, {})
         grants.pop((namespace, path), None)
         if value is not None:
@@ -83,50 +83,50 @@ class AclCache:
         kind, _, name = principal.partition("/")
         return self._users.get(name) if kind == USER else None
 
-    def is_live(self, principal: str, serial: str = "") -> bool:
+    def is_active(self, principal: str, serial: str = "") -> bool:
         """Not disabled, nor the certificate that it comes with refused. What it may do is another thing."""
         user = self.user(principal)
         if user is None:
             return principal != ANONYMOUS
-        return not (user.disabled or (serial and serial in user.serials))
+        return not (user.disabled or (serial and serial in user.revoked_serials))
 
     def why_no_token(self, token: Token) -> NotAuthenticated | None:
         """Why this one is taken no more, in no mode."""
         user = self.user(token.principal)
         if user is None or user.disabled:
             return NotAuthenticated(f"{token.principal} was disabled, or removed")
-        if user.tokens_from != token.since:
+        if user.tokens_valid_from != token.revoked_at_revision:
             return NotAuthenticated(f"the tokens of {token.principal} were revoked")
         return None
 
     def rights(self, principal: str, namespace: str, name: str) -> int:
         """Of a user on a log of that name, there or not; no node has any here."""
         if principal == LOCAL:
-            return ANY_OF_A_LOG
-        held = 0
-        for (of, path), rights in self._grants_of(principal).items():
-            if of == namespace and of and covers(path, name):
-                held |= rights & ANY_OF_A_LOG
-        return held
+            return ALL_LOG_RIGHTS
+        rights_held = 0
+        for (granted_namespace, path), rights in self._grants_of(principal).items():
+            if granted_namespace == namespace and granted_namespace and covers(path, name):
+                rights_held |= rights & ALL_LOG_RIGHTS
+        return rights_held
 
     def cluster_rights(self, principal: str) -> int:
         """`OPERATOR` and `ADMIN`, as far as it has them."""
-        if principal == LOCAL and self.is_live(principal):
+        if principal == LOCAL and self.is_active(principal):
             return OPERATOR | ADMIN
         return self._grants_of(principal).get(("", ""), 0) & (OPERATOR | ADMIN)
 
     def paths(self, principal: str, namespace: str) -> dict[str, int]:
         """The paths of a namespace that it was given anything on, and what."""
         if principal == LOCAL:
-            return {"": ANY_OF_A_LOG}
+            return {"": ALL_LOG_RIGHTS}
         return {
-            path: rights & ANY_OF_A_LOG
-            for (of, path), rights in self._grants_of(principal).items()
-            if of == namespace and of
+            path: rights & ALL_LOG_RIGHTS
+            for (granted_namespace, path), rights in self._grants_of(principal).items()
+            if granted_namespace == namespace and granted_namespace
         }
 
     def _grants_of(self, principal: str) -> Mapping[tuple[str, str], int]:
         name = principal.partition("/")[2]
-        if kind_of(principal) != USER or not self.is_live(principal):
+        if principal_kind(principal) != USER or not self.is_active(principal):
             return {}
         return self._grants.get(name, {})

@@ -26,43 +26,43 @@ from typing import Any, NamedTuple
 from ...runtime.interfaces.errors import ConfirmationRequired, InvalidRequest, NotAllowed
 from ...runtime.interfaces.principals import ANONYMOUS, serial_of
 from ..model.acl_records import (
+    ACL_PREFIX,
     AUDIT_PREFIX,
     MODE_KEY,
     SERIALS_MAX,
-    TRUST_PREFIX,
     USER_PREFIX,
     AuditLine,
     NamespaceQuota,
     User,
     audit_key,
-    encode_ended,
     encode_grant,
     encode_mode,
-    ended_key,
+    encode_revoked,
     grant_key,
     grants_prefix,
     quota_key,
+    revoked_key,
     user_key,
 )
 from ..model.interface import prefix_end
 from ..model.request_identity import is_name
-from ..model.rights import ADMIN, CLUSTER_ROLES, words
+from ..model.rights import ADMIN, CLUSTER_ROLES, describe_rights
 from ..model.transaction import NUMBER_MAX, OPERATIONS_MAX, Delete, Put, Transaction
 from ..state.kv_state import KeyValueState
-from .authorizer import GRANTS_MAX, PAGE, Authorizer
-from .namespace_usage import Use
+from .authorizer import GRANTS_PER_USER_MAX, KEYS_PER_PAGE, Authorizer
+from .namespace_usage import NamespaceUsage
 
 WORDS_BEFORE_FORCE = {"mode": 2, "quota": 4}
 """The number of words before `FORCE`, of the changes that take it as their last word."""
-RESCUE = "rescue"
+RECOVER_ADMIN = "rescue"
 """The kind that no client can ask for: `client_messages.py` has no form for it."""
 USERS_MAX = 10_000
-AUDIT_MAX = 10_000
+AUDIT_LINES_MAX = 10_000
 """Lines that are kept; the oldest go first."""
 
 
 def compose(
-    judge: Authorizer,
+    authorizer: Authorizer,
     state: KeyValueState,
     change: Sequence[str],
     *,
@@ -72,7 +72,7 @@ def compose(
     index: int,
     serial: str = "",
     by_token: bool = False,
-    uses: Mapping[str, Use] = {},
+    usage_by_namespace: Mapping[str, NamespaceUsage] = {},
 ) -> Transaction:
     """The change as a transaction. ``index``: where in the log it will stand.
 
@@ -82,41 +82,50 @@ def compose(
 
     Raises `NotAllowed`, `ConfirmationRequired`, and `InvalidRequest` for an impossible change.
     """
-    judge.see(state)
-    admins = judge.admins() if state.trust_revision else []
-    kind, *said = change
-    forced = len(said) > WORDS_BEFORE_FORCE.get(kind, len(said))
-    words_of_change = said[:-1] if forced else said
-    if admins and kind != RESCUE and not judge.cluster_rights(principal) & ADMIN:
-        raise NotAllowed(f"{principal} may not say who may do what: it needs {words(ADMIN)}")
-    made = _Change(
-        judge, state, admins, now_ms, index, _Shown(serial, by_token), forced=forced, uses=uses
+    authorizer.refresh(state)
+    admins = authorizer.admins() if state.authorization_revision else []
+    kind, *arguments = change
+    is_forced = len(arguments) > WORDS_BEFORE_FORCE.get(kind, len(arguments))
+    change_arguments = arguments[:-1] if is_forced else arguments
+    if admins and kind != RECOVER_ADMIN and not authorizer.cluster_rights(principal) & ADMIN:
+        raise NotAllowed(
+            f"{principal} may not say who may do what: it needs {describe_rights(ADMIN)}"
+        )
+    acl_change = _AclChange(
+        authorizer,
+        state,
+        admins,
+        now_ms,
+        index,
+        _RequesterCredentials(serial, by_token),
+        is_forced=is_forced,
+        usage_by_namespace=usage_by_namespace,
     )
-    if not state.trust_revision:
-        made.clear()
-    getattr(made, f"do_{kind}")(*words_of_change)
-    if kind == "mode" and said[0] == "required" and principal == ANONYMOUS:
+    if not state.authorization_revision:
+        acl_change.delete_existing()
+    getattr(acl_change, f"do_{kind}")(*change_arguments)
+    if kind == "mode" and arguments[0] == "required" and principal == ANONYMOUS:
         raise NotAllowed(
             "nobody who is anonymous asks for `required`, for it would shut itself out:"
             " an admin does, with credentials that are taken already"
         )
-    line = AuditLine(now_ms, principal, address, kind, " ".join(word for word in said if word))
-    for operation in line_share(state, line, index).operations:
+    line = AuditLine(now_ms, principal, address, kind, " ".join(word for word in arguments if word))
+    for operation in audit_line_ops(state, line, index).operations:
         if isinstance(operation, Put):
-            made.put(operation.key, operation.value)
+            acl_change.put(operation.key, operation.value)
         else:
-            made.delete(operation.key)
-    return made.transaction()
+            acl_change.delete(operation.key)
+    return acl_change.transaction()
 
 
-def line_share(state: KeyValueState, line: AuditLine, index: int) -> Transaction:
+def audit_line_ops(state: KeyValueState, line: AuditLine, index: int) -> Transaction:
     """That line, for the transaction that does what it tells of; the oldest go. ``index``: see `compose`."""
-    kept = state.keys.between(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX), AUDIT_MAX + 2)
-    oldest = kept[: max(0, len(kept) + 1 - AUDIT_MAX)]
+    line_keys = state.keys.between(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX), AUDIT_LINES_MAX + 2)
+    oldest = line_keys[: max(0, len(line_keys) + 1 - AUDIT_LINES_MAX)]
     return Transaction((), (*map(Delete, oldest), Put(audit_key(index), line.encode())))
 
 
-class _Shown(NamedTuple):
+class _RequesterCredentials(NamedTuple):
     """The credentials of the connection that asks for a change."""
 
     serial: str
@@ -124,32 +133,32 @@ class _Shown(NamedTuple):
     by_token: bool
 
 
-class _Change:
+class _AclChange:
     """One of them, as it comes together."""
 
     def __init__(
         self,
-        judge: Authorizer,
+        authorizer: Authorizer,
         state: KeyValueState,
         admins: Sequence[str],
         now_ms: int,
         index: int,
-        shown: "_Shown",
+        credentials: "_RequesterCredentials",
         *,
-        forced: bool,
-        uses: Mapping[str, Use],
+        is_forced: bool,
+        usage_by_namespace: Mapping[str, NamespaceUsage],
     ) -> None:
-        self._forced = forced
-        self._uses = uses
-        self._shown = shown
-        self._judge = judge
+        self._is_forced = is_forced
+        self._usage_by_namespace = usage_by_namespace
+        self._credentials = credentials
+        self._authorizer = authorizer
         self._state = state
         self._admins = admins
         self._now_ms = now_ms
         self._index = index
         self._puts: dict[bytes, bytes] = {}
         self._deletes: dict[bytes, None] = {}
-        self._is_first = False
+        self._is_first_change = False
 
     def put(self, key: bytes, value: bytes) -> None:
         """Or over what was to be put."""
@@ -171,17 +180,17 @@ class _Change:
             ),
         )
 
-    def clear(self) -> None:
+    def delete_existing(self) -> None:
         """Whatever was put under these keys before they meant anything."""
-        self._is_first = True
-        for prefix in (TRUST_PREFIX, AUDIT_PREFIX):
-            found = self._state.keys.between(prefix, prefix_end(prefix), OPERATIONS_MAX)
-            if len(found) > OPERATIONS_MAX // 4:
+        self._is_first_change = True
+        for prefix in (ACL_PREFIX, AUDIT_PREFIX):
+            existing_keys = self._state.keys.between(prefix, prefix_end(prefix), OPERATIONS_MAX)
+            if len(existing_keys) > OPERATIONS_MAX // 4:
                 raise InvalidRequest(
-                    f"there are {len(found)} keys that begin with {prefix!r}, of before they meant"
+                    f"there are {len(existing_keys)} keys that begin with {prefix!r}, of before they meant"
                     " anything: delete them first"
                 )
-            for key in found:
+            for key in existing_keys:
                 self.delete(key)
 
     # --- changes ----------------------------------------------------------------------------------
@@ -197,8 +206,10 @@ class _Change:
                 "there is no admin yet, and without one nobody could be given a right any more:"
                 " name one with it"
             )
-        if self._judge.mode == "required" and mode != "required" and not self._is_first:
-            self._confirm("requests without a right are refused now, and would no longer be")
+        if self._authorizer.mode == "required" and mode != "required" and not self._is_first_change:
+            self._require_confirmation(
+                "requests without a right are refused now, and would no longer be"
+            )
         self.put(MODE_KEY, encode_mode(mode))
 
     def do_user(self, name: str) -> None:
@@ -211,68 +222,68 @@ class _Change:
         if count >= USERS_MAX:
             raise InvalidRequest(f"there are {USERS_MAX} users: remove some")
         # Tokens of one who had that name before are none of his.
-        self.put(user_key(name), User(self._now_ms, tokens_from=self._index).encode())
+        self.put(user_key(name), User(self._now_ms, tokens_valid_from=self._index).encode())
 
     def do_disable(self, name: str) -> None:
         """It may do nothing; its grants stay."""
-        self._not_the_last_admin(name)
-        self._replace(name, disabled=True)
-        self._end(name)
+        self._require_other_admin(name)
+        self._update_user(name, disabled=True)
+        self._record_revocation(name)
 
     def do_enable(self, name: str) -> None:
         """It may again what its grants say."""
-        self._replace(name, disabled=False)
+        self._update_user(name, disabled=False)
 
     def do_remove(self, name: str) -> None:
         """With all its grants."""
-        self._known(name)
-        self._not_the_last_admin(name)
+        self._require_user(name)
+        self._require_other_admin(name)
         self.delete(user_key(name))
         prefix = grants_prefix(name)
-        for key in self._state.keys.between(prefix, prefix_end(prefix), PAGE):
+        for key in self._state.keys.between(prefix, prefix_end(prefix), KEYS_PER_PAGE):
             self.delete(key)
-        self._end(name)
+        self._record_revocation(name)
 
     def do_tokens(self, name: str) -> None:
         """None that was made up to now."""
-        if self._shown.by_token:
-            self._not_the_last_admin(name)  # after that the token could not return
-        self._replace(name, tokens_from=self._index)
-        self._end(name)
+        if self._credentials.by_token:
+            self._require_other_admin(name)  # after that the token could not return
+        self._update_user(name, tokens_valid_from=self._index)
+        self._record_revocation(name)
 
     def do_token(self, name: str, what: str) -> None:
         """It is written down."""
-        self._known(name)
+        self._require_user(name)
 
     def do_refuse(self, name: str, serial: str) -> None:
         """That certificate, and what may have been asked for with it."""
-        user = self._known(name)
-        if len(user.serials) >= SERIALS_MAX:
+        user = self._require_user(name)
+        if len(user.revoked_serials) >= SERIALS_MAX:
             raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
         refused = serial_of(serial)
-        if self._shown.by_token or self._shown.serial in ("", refused):
-            self._not_the_last_admin(name)  # otherwise the asker has shown another certificate
+        if self._credentials.by_token or self._credentials.serial in ("", refused):
+            self._require_other_admin(name)  # otherwise the asker has shown another certificate
         # Whoever has the key may have asked for tokens with it.
-        serials = (*user.serials, refused)
-        self._replace(name, serials=serials, tokens_from=self._index)
-        self._end(name)
+        serials = (*user.revoked_serials, refused)
+        self._update_user(name, revoked_serials=serials, tokens_valid_from=self._index)
+        self._record_revocation(name)
 
     def do_grant(self, name: str, role: str, namespace: str, path: str) -> None:
         """One path has one role; a role of the cluster has no path."""
         if user_key(name) not in self._puts:
-            self._known(name)
+            self._require_user(name)
         if (role in CLUSTER_ROLES) != (not namespace and not path):
             raise InvalidRequest(f"{role} is given on {'the cluster' if namespace else 'a path'}")
         if "\0" in namespace or "\0" in path:
             raise InvalidRequest("a path holds no zero byte")
         key = grant_key(name, namespace, path)
-        grants = self._judge.grants(name) if self._state.trust_revision else ()
-        if len(grants) >= GRANTS_MAX and key not in self._state.stored:
-            raise InvalidRequest(f"{name} has {GRANTS_MAX} grants: give it a directory")
+        grants = self._authorizer.grants(name) if self._state.authorization_revision else ()
+        if len(grants) >= GRANTS_PER_USER_MAX and key not in self._state.stored_values:
+            raise InvalidRequest(f"{name} has {GRANTS_PER_USER_MAX} grants: give it a directory")
         if not namespace and role != "admin":
-            self._not_the_last_admin(name)
-        if key in self._state.stored and not self._is_first:
-            self._end(name)  # it may be less than before
+            self._require_other_admin(name)
+        if key in self._state.stored_values and not self._is_first_change:
+            self._record_revocation(name)  # it may be less than before
         self.put(key, encode_grant(role))
 
     def do_rescue(self, name: str, who: str) -> None:
@@ -286,83 +297,96 @@ class _Change:
 
     def do_revoke(self, name: str, namespace: str, path: str) -> None:
         """Take it away."""
-        self._known(name)
+        self._require_user(name)
         key = grant_key(name, namespace, path)
-        if key not in self._state.stored:
+        if key not in self._state.stored_values:
             raise InvalidRequest(f"{name} has no grant on {namespace}/{path}")
         if not namespace and not path:
-            self._not_the_last_admin(name)
+            self._require_other_admin(name)
         self.delete(key)
-        self._end(name)
+        self._record_revocation(name)
 
-    def do_quota(self, namespace: str, *most: str) -> None:
+    def do_quota(self, namespace: str, *limits: str) -> None:
         """What a namespace may have; "": all that have no quota of their own."""
         if "\0" in namespace:
             raise InvalidRequest("the name of a namespace holds no zero byte")
         key = quota_key(namespace)
-        before, default = self._bounds(namespace), self._bounds("")
-        if not any(most):
-            self._confirm_quota(namespace, before, default if namespace else NamespaceQuota())
+        quota_before, default = self._effective_quota(namespace), self._effective_quota("")
+        if not any(limits):
+            self._confirm_lower_quota(
+                namespace, quota_before, default if namespace else NamespaceQuota()
+            )
             self.delete(key)
             return
-        for said in most:
-            if said and not (said.isascii() and said.isdigit() and int(said) <= NUMBER_MAX):
-                raise InvalidRequest(f"a quota is a number, not {said!r:.40}")
-        now = (before.keys, before.size_bytes, before.ledgers)
-        numbers = (int(said) if said else old for said, old in zip(most, now, strict=True))
-        after = NamespaceQuota(*numbers)
-        self._confirm_quota(namespace, before, after)
-        self.put(key, after.encode())
+        for limit in limits:
+            if limit and not (limit.isascii() and limit.isdigit() and int(limit) <= NUMBER_MAX):
+                raise InvalidRequest(f"a quota is a number, not {limit!r:.40}")
+        current_limits = (quota_before.keys, quota_before.size_bytes, quota_before.ledgers)
+        numbers = (
+            int(limit) if limit else old for limit, old in zip(limits, current_limits, strict=True)
+        )
+        quota_after = NamespaceQuota(*numbers)
+        self._confirm_lower_quota(namespace, quota_before, quota_after)
+        self.put(key, quota_after.encode())
 
     # --- what they share --------------------------------------------------------------------------
 
-    def _confirm(self, consequence: str) -> None:
-        if not self._forced:
+    def _require_confirmation(self, consequence: str) -> None:
+        if not self._is_forced:
             raise ConfirmationRequired(consequence)
 
-    def _bounds(self, namespace: str) -> NamespaceQuota:
+    def _effective_quota(self, namespace: str) -> NamespaceQuota:
         """Its stored quota, otherwise the one of all namespaces without their own."""
-        for one in dict.fromkeys((namespace, "")):
-            found = None if self._is_first else self._state.get(quota_key(one))
-            if found is not None:
-                return NamespaceQuota.decode(found.value)
+        for quota_namespace in dict.fromkeys((namespace, "")):
+            item = None if self._is_first_change else self._state.get(quota_key(quota_namespace))
+            if item is not None:
+                return NamespaceQuota.decode(item.value)
         return NamespaceQuota()
 
-    def _confirm_quota(self, namespace: str, before: NamespaceQuota, after: NamespaceQuota) -> None:
+    def _confirm_lower_quota(
+        self, namespace: str, old_quota: NamespaceQuota, new_quota: NamespaceQuota
+    ) -> None:
         """A limit that is lowered to 0, or to the present use, stops writers at their next segment."""
-        spaces = [namespace] if namespace else [s for s in self._uses if not self._own_quota(s)]
-        for space in spaces or [""]:
-            use = self._uses.get(space, Use())
-            whose = f"namespace {space}" if space else "each namespace without a quota of its own"
-            for what, old, new, has in (
-                ("keys", before.keys, after.keys, use.keys),
-                ("bytes", before.size_bytes, after.size_bytes, use.size_bytes),
-                ("ledgers", before.ledgers, after.ledgers, use.ledgers),
+        namespaces = (
+            [namespace]
+            if namespace
+            else [s for s in self._usage_by_namespace if not self._has_own_quota(s)]
+        )
+        for affected in namespaces or [""]:
+            use = self._usage_by_namespace.get(affected, NamespaceUsage())
+            whose = (
+                f"namespace {affected}" if affected else "each namespace without a quota of its own"
+            )
+            for what, old, new, used in (
+                ("keys", old_quota.keys, new_quota.keys, use.keys),
+                ("bytes", old_quota.size_bytes, new_quota.size_bytes, use.size_bytes),
+                ("ledgers", old_quota.ledgers, new_quota.ledgers, use.ledgers),
             ):
-                if new < old and new <= has:
-                    self._confirm(
-                        f"{whose} uses {has} {what} of {old}; with a limit of {new} its writers stop at their"
+                if new < old and new <= used:
+                    self._require_confirmation(
+                        f"{whose} uses {used} {what} of {old}; with a limit of {new} its writers stop at "
+                        "their"
                         " next segment"
                     )
 
-    def _own_quota(self, namespace: str) -> bool:
-        return not self._is_first and quota_key(namespace) in self._state.stored
+    def _has_own_quota(self, namespace: str) -> bool:
+        return not self._is_first_change and quota_key(namespace) in self._state.stored_values
 
     def _user(self, name: str) -> User | None:
-        return None if self._is_first else self._judge.user(name)
+        return None if self._is_first_change else self._authorizer.user(name)
 
-    def _known(self, name: str) -> User:
+    def _require_user(self, name: str) -> User:
         user = self._user(name)
         if user is None:
             raise InvalidRequest(f"there is no user {name}")
         return user
 
-    def _replace(self, name: str, **changes: Any) -> None:
-        self.put(user_key(name), replace(self._known(name), **changes).encode())
+    def _update_user(self, name: str, **changes: Any) -> None:
+        self.put(user_key(name), replace(self._require_user(name), **changes).encode())
 
-    def _end(self, name: str) -> None:
-        self.put(ended_key(f"user/{name}"), encode_ended(self._now_ms))
+    def _record_revocation(self, name: str) -> None:
+        self.put(revoked_key(f"user/{name}"), encode_revoked(self._now_ms))
 
-    def _not_the_last_admin(self, name: str) -> None:
+    def _require_other_admin(self, name: str) -> None:
         if list(self._admins) == [name]:
             raise NotAllowed(f"{name} is the last admin: make another one first (H238)")

@@ -5,7 +5,7 @@ transaction that does not hold tells what it compared), a range or a watch lies 
 one log, or is narrowed to the paths that its asker may see. `trust_records` has what users may;
 `classes.Classes` what the keys are; the kinds of nodes have their rights here.
 
-While `commands.TrustChange` was never applied nothing is asked here at all.
+While `AuthorizationChange` was never applied nothing is asked here at all.
 """
 
 import contextlib
@@ -20,19 +20,19 @@ from ...runtime.interfaces.errors import (
     NotAuthenticated,
     UnsupportedFormat,
 )
-from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, Narrowing, Token
-from ...runtime.protocol.tokens import covers, scoped
+from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, Token, TokenScope
+from ...runtime.protocol.tokens import covers, restrict_to_scope
 from ..model.acl_records import (
+    ACL_PREFIX,
     AUDIT_PREFIX,
     GRANT_PREFIX,
     MODE_KEY,
-    TRUST_PREFIX,
-    WOULD_REFUSE_MAX,
+    REPORTED_DENIALS_MAX,
     User,
     decode_grant,
     grant_of,
     grants_prefix,
-    mode_in,
+    mode_of,
     user_key,
 )
 from ..model.interface import prefix_end
@@ -40,246 +40,256 @@ from ..model.request_identity import request_identity
 from ..model.rights import (
     ADMIN,
     ALL,
-    ANY_OF_A_LOG,
+    ALL_LOG_RIGHTS,
+    AUTHENTICATED,
     BOOKIE,
     EVERYBODY,
-    HOLDER,
-    JANITOR,
-    KNOWN,
     MANAGE,
     OPERATOR,
     OWN,
     PROXY,
     READ,
+    REPAIR_LEADER,
+    REPLICA_HOLDER,
     ROLES,
     WRITE,
-    words,
+    describe_rights,
 )
 from ..model.transaction import Delete, Put, Transaction
-from ..state.kv_state import HEAD, KeyValueState
-from .key_space import Change, KeyClass, KeyScope, KeySpace
+from ..state.kv_state import VALUE_HEADER, KeyValueState
+from .key_space import KeyChange, KeyClass, KeyScope, KeySpace
 
 KEY_SHOWN_BYTES = 80
-NAMES = KeySpace().names
-GRANTS_MAX = 64
+NAMES = KeySpace().names_prefix
+GRANTS_PER_USER_MAX = 64
 """Of one user."""
-PAGE = 1000
+KEYS_PER_PAGE = 1000
 
-Windows = tuple[tuple[bytes, bytes], ...]
+KeyRanges = tuple[tuple[bytes, bytes], ...]
 """Parts of a range, in order: from, and up to."""
-Parts = Windows | Callable[[bytes], bool]
+VisibleParts = KeyRanges | Callable[[bytes], bool]
 """What somebody may see of a range; or of each key in it, whether."""
 
 
 class Authorizer:
     """Of one node, over the state that it has applied."""
 
-    def __init__(self, classes: KeySpace, now_s: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, key_space: KeySpace, now_s: Callable[[], float] = lambda: 0.0) -> None:
         """``now_s``: this node's time, which no clock of anybody else moves."""
         self.mode = "open"
         self.revision = 0
         """Of the last change of trust that is known here."""
-        self.renames = 0
+        self.rename_count = 0
         """Grows where a log has got another name: who may what with it goes by that."""
-        self.would_refuse: dict[tuple[str, str], int] = {}
+        self.report_denials: dict[tuple[str, str], int] = {}
         """In mode ``report``: principal and what it lacked, how often."""
-        self._classes = classes
+        self._key_space = key_space
         self._now_s = now_s
-        self._clock_since: tuple[int, float] | None = None
+        self._clock_baseline: tuple[int, float] | None = None
         """What the clock of the classes said when it was first moved here, and when that was, ms."""
         self._state = KeyValueState()
         self._users: dict[str, User | None] = {}
         self._grants: dict[str, tuple[tuple[str, str, int], ...]] = {}
-        self._names: dict[bytes, bytes] | None = None
+        self._name_by_log: dict[bytes, bytes] | None = None
         """The names' keys by the logs' ids, while anything is judged; None: not read yet."""
-        self._ids: dict[bytes, bytes] = {}
+        self._log_by_name: dict[bytes, bytes] = {}
         """The other way round."""
-        self._names_to = 0
-        self._narrowing: Narrowing = ()
-        self._owner = ""
+        self._names_revision = 0
+        self._token_scope: TokenScope = ()
+        self._request_owner = ""
 
     def narrowed(self, token: Token | None) -> "Authorizer":
         """The same, of what one may who came by that token; for a question or two at this moment."""
-        if token is None or not token.narrowing:
+        if token is None or not token.token_scope:
             return self
-        found = copy(self)
-        found._grants = {}
-        found._narrowing, found._owner = token.narrowing, request_identity(token.principal, token)
-        return found
+        scoped_authorizer = copy(self)
+        scoped_authorizer._grants = {}
+        scoped_authorizer._token_scope, scoped_authorizer._request_owner = (
+            token.token_scope,
+            request_identity(token.principal, token),
+        )
+        return scoped_authorizer
 
-    def see(self, state: KeyValueState) -> None:
+    def refresh(self, state: KeyValueState) -> None:
         """This is the state from now on; called before each question, cheap where nothing has changed."""
         if state is not self._state:
-            self._state, self._names = state, None
+            self._state, self._name_by_log = state, None
             self.revision = -1
-        if state.trust_revision != self.revision:
-            self.revision = state.trust_revision
+        if state.authorization_revision != self.revision:
+            self.revision = state.authorization_revision
             self._users.clear()
             self._grants.clear()
-            self.mode = self._mode()
-        if self._names is not None or self.mode != "open":
-            self._read_names()
+            self.mode = self._read_mode()
+        if self._name_by_log is not None or self.mode != "open":
+            self._update_names()
 
-    def _mode(self) -> str:
+    def _read_mode(self) -> str:
         if not self.revision:
             return "open"
-        return mode_in(self._state.get(MODE_KEY))
+        return mode_of(self._state.get(MODE_KEY))
 
-    def _read_names(self) -> None:
-        state, prefix = self._state, self._classes.names
+    def _update_names(self) -> None:
+        state, prefix = self._state, self._key_space.names_prefix
         end = prefix_end(prefix)
-        if self._names is not None:
-            if self._names_to == state.revision:
+        if self._name_by_log is not None:
+            if self._names_revision == state.revision:
                 return
             try:
-                for _, events in state.events_after(self._names_to, prefix, end):
-                    had = [
-                        (event.item.value, self._names.get(event.item.value)) for event in events
+                for _, events in state.events_after(self._names_revision, prefix, end):
+                    names_before = [
+                        (event.item.value, self._name_by_log.get(event.item.value))
+                        for event in events
                     ]
                     for event in events:
-                        self._rename(event.item.key, event.item.value)
-                    if any(key and self._names.get(log) != key for log, key in had):
-                        self.renames += 1
-                self._names_to = state.revision
+                        self._set_name(event.item.key, event.item.value)
+                    if any(key and self._name_by_log.get(log) != key for log, key in names_before):
+                        self.rename_count += 1
+                self._names_revision = state.revision
                 return
             except Compacted:
-                self.renames += 1
-        self._names, self._ids, start = {}, {}, prefix
-        while keys := state.keys.between(start, end, PAGE):
+                self.rename_count += 1
+        self._name_by_log, self._log_by_name, start = {}, {}, prefix
+        while keys := state.keys.between(start, end, KEYS_PER_PAGE):
             for key in keys:
-                self._rename(key, state.stored[key][HEAD.size :])
+                self._set_name(key, state.stored_values[key][VALUE_HEADER.size :])
             start = keys[-1] + b"\0"
-        self._names_to = state.revision
+        self._names_revision = state.revision
 
     @property
     def _log_names(self) -> dict[bytes, bytes]:
-        if self._names is None:
-            self._read_names()
-        assert self._names is not None, "they were read just now"
-        return self._names
+        if self._name_by_log is None:
+            self._update_names()
+        assert self._name_by_log is not None, "they were read just now"
+        return self._name_by_log
 
-    def _rename(self, key: bytes, log: bytes) -> None:
+    def _set_name(self, key: bytes, log: bytes) -> None:
         """That log has this name now; b"": none has it any more."""
-        assert self._names is not None
-        before = self._ids.pop(key, b"")
-        if before != log and self._names.get(before) == key:
-            del self._names[before]  # else it has another one by now
+        assert self._name_by_log is not None
+        previous_log = self._log_by_name.pop(key, b"")
+        if previous_log != log and self._name_by_log.get(previous_log) == key:
+            del self._name_by_log[previous_log]  # else it has another one by now
         if log:
-            self._names[log] = key
-            self._ids[key] = log
+            self._name_by_log[log] = key
+            self._log_by_name[key] = log
 
     # --- what somebody has ------------------------------------------------------------------------
 
     def user(self, name: str) -> User | None:
         """What is known of a user; None: no such user, or a record that cannot be read."""
         if name not in self._users:
-            found = self._state.get(user_key(name))
+            record = self._state.get(user_key(name))
             try:
-                self._users[name] = User.decode(found.value) if found is not None else None
+                self._users[name] = User.decode(record.value) if record is not None else None
             except DistributedLogError:
                 self._users[name] = User(disabled=True)
         return self._users[name]
 
     def grants(self, name: str) -> tuple[tuple[str, str, int], ...]:
         """A user's grants: namespace, path, rights."""
-        found = self._grants.get(name)
-        if found is None:
+        grants = self._grants.get(name)
+        if grants is None:
             prefix = grants_prefix(name)
-            keys = self._state.keys.between(prefix, prefix_end(prefix), GRANTS_MAX)
-            read = []
+            keys = self._state.keys.between(prefix, prefix_end(prefix), GRANTS_PER_USER_MAX)
+            decoded = []
             for key in keys:
                 try:
                     _, namespace, path = grant_of(key)
-                    rights = ROLES[decode_grant(self._state.stored[key][HEAD.size :])]
+                    rights = ROLES[
+                        decode_grant(self._state.stored_values[key][VALUE_HEADER.size :])
+                    ]
                 except (CorruptData, UnsupportedFormat):
                     continue  # what cannot be read gives nothing
-                read.append((namespace, path, rights))
-            found = tuple(read)
-            if self._narrowing:
-                found = scoped(found, self._narrowing)
-            self._grants[name] = found
-        return found
+                decoded.append((namespace, path, rights))
+            grants = tuple(decoded)
+            if self._token_scope:
+                grants = restrict_to_scope(grants, self._token_scope)
+            self._grants[name] = grants
+        return grants
 
-    def is_live(self, principal: str, serial: str = "") -> bool:
+    def is_active(self, principal: str, serial: str = "") -> bool:
         """Not disabled, nor the certificate that it comes with refused. What it may do is another thing."""
         kind, _, name = principal.partition("/")
         if kind != "user":
             return principal != ANONYMOUS
         user = self.user(name)
-        return user is None or not (user.disabled or (serial and serial in user.serials))
+        return user is None or not (user.disabled or (serial and serial in user.revoked_serials))
 
     def why_no_token(self, token: Token) -> NotAuthenticated | None:
         """Why this one is taken no more, in no mode."""
         user = self.user(token.user)
         if user is None or user.disabled:
             return NotAuthenticated(f"{token.principal} was disabled, or removed")
-        if user.tokens_from != token.since:
+        if user.tokens_valid_from != token.revoked_at_revision:
             return NotAuthenticated(f"the tokens of {token.principal} were revoked")
         return None
 
-    def why_out(
+    def connection_error(
         self, principal: str, serial: str, token: Token | None = None
     ) -> NotAuthenticated | None:
         """Why this connection ends, where rights are refused: who came by it is nobody here any more."""
         if token is not None:
             return self.why_no_token(token)
-        if self.mode != "required" or principal == ANONYMOUS or self.is_live(principal, serial):
+        if self.mode != "required" or principal == ANONYMOUS or self.is_active(principal, serial):
             return None
         return NotAuthenticated(f"{principal}, or the certificate that it comes with, was disabled")
 
     def cluster_rights(self, principal: str) -> int:
         """Those that need no place."""
         kind, _, name = principal.partition("/")
-        if not self.is_live(principal):
+        if not self.is_active(principal):
             return EVERYBODY
-        held = EVERYBODY | KNOWN
+        rights_held = EVERYBODY | AUTHENTICATED
         if principal == LOCAL:
             return ALL  # its cluster is its own, and the nodes are, too
         if kind == "bookie":
-            return held | BOOKIE | (JANITOR if self._is_janitor(principal) else 0)
+            return rights_held | BOOKIE | (REPAIR_LEADER if self._is_janitor(principal) else 0)
         if kind == "proxy":
-            return held | PROXY
+            return rights_held | PROXY
         if kind == "user":
             for namespace, path, rights in self.grants(name):
                 if not namespace and not path:
-                    held |= rights & (OPERATOR | ADMIN)
-        return held
+                    rights_held |= rights & (OPERATOR | ADMIN)
+        return rights_held
 
     def rights(self, principal: str, namespace: str, path: str) -> int:
         """On a log of that name, there or not."""
         kind, _, name = principal.partition("/")
         if principal == LOCAL:
-            return ANY_OF_A_LOG
+            return ALL_LOG_RIGHTS
         if kind == "proxy":
             return (
                 READ | WRITE | MANAGE
             )  # a writer, a reader that many share; its clients it judges itself
         if kind == "bookie":
             return READ
-        held = 0
-        if kind == "user" and self.is_live(principal):
-            for of, granted, rights in self.grants(name):
-                if of == namespace and of and covers(granted, path):
-                    held |= rights & ANY_OF_A_LOG
-        return held
+        rights_held = 0
+        if kind == "user" and self.is_active(principal):
+            for granted_namespace, granted, rights in self.grants(name):
+                if granted_namespace == namespace and granted_namespace and covers(granted, path):
+                    rights_held |= rights & ALL_LOG_RIGHTS
+        return rights_held
 
     def rights_on_log(self, principal: str, log: bytes, new: Mapping[bytes, bytes]) -> int:
         """``new``: names that the same transaction makes, by log id."""
         key = self._log_names.get(log) or new.get(log)
         if key is None:
             return self.rights(principal, "", "")
-        return self.rights(principal, *self._path(key))
+        return self.rights(principal, *self._decode_name_key(key))
 
     def rights_on_ledger(self, principal: str, ledger_id: int) -> int:
         """Of a ledger that is not there, none."""
-        return self._on_ledger(principal, self._classes.ledgers + b"%016x" % ledger_id, None, {})
+        return self._rights_on_ledger_key(
+            principal, self._key_space.ledgers_prefix + b"%016x" % ledger_id, None, {}
+        )
 
     def is_closed(self, ledger_id: int) -> bool:
         """Is that ledger's end known for good? So is that of one whose record cannot be read."""
-        key = self._classes.ledgers + b"%016x" % ledger_id
-        stored = self._state.stored.get(key)
+        key = self._key_space.ledgers_prefix + b"%016x" % ledger_id
+        stored = self._state.stored_values.get(key)
         try:
-            return stored is not None and self._classes.is_closed(key, stored[HEAD.size :])
+            return stored is not None and self._key_space.is_closed(
+                key, stored[VALUE_HEADER.size :]
+            )
         except DistributedLogError:
             return True
 
@@ -287,518 +297,592 @@ class Authorizer:
         """Is it the bookie with this id, by its cookie?"""
         return self._is_bookie(principal, bookie_id.encode())
 
-    def _on_ledger(
-        self, principal: str, ledger_key: bytes, made: bytes | None, new: Mapping[bytes, bytes]
+    def _rights_on_ledger_key(
+        self,
+        principal: str,
+        ledger_key: bytes,
+        new_record: bytes | None,
+        new_names: Mapping[bytes, bytes],
     ) -> int:
         """``made``: the record that the same transaction puts."""
-        classes = self._classes
-        stored = self._state.stored.get(ledger_key)
-        before = stored[HEAD.size :] if stored is not None else None
+        key_space = self._key_space
+        stored = self._state.stored_values.get(ledger_key)
+        stored_record = stored[VALUE_HEADER.size :] if stored is not None else None
         try:
-            if before is None:
-                return self._of_record(principal, ledger_key, made, new) if made is not None else 0
-            held = self._of_record(principal, ledger_key, before, new)
+            if stored_record is None:
+                return (
+                    self._rights_by_record(principal, ledger_key, new_record, new_names)
+                    if new_record is not None
+                    else 0
+                )
+            rights_held = self._rights_by_record(principal, ledger_key, stored_record, new_names)
             if principal.startswith("bookie/"):
-                bookies = classes.bookies_of_ledger(ledger_key, before)
+                bookies = key_space.bookies_of_ledger(ledger_key, stored_record)
                 if any(
                     self._is_bookie(principal, bookie.encode()) for bookie in bookies
-                ) or self._moves_in(principal, ledger_key):
-                    held |= HOLDER
+                ) or self._is_move_target(principal, ledger_key):
+                    rights_held |= REPLICA_HOLDER
             # It goes from one log to another by who has both; to none as it is deleted.
-            if made is not None and not classes.is_deleting(ledger_key, made):
-                held &= self._of_record(principal, ledger_key, made, new) | HOLDER
+            if new_record is not None and not key_space.is_deleting(ledger_key, new_record):
+                rights_held &= (
+                    self._rights_by_record(principal, ledger_key, new_record, new_names)
+                    | REPLICA_HOLDER
+                )
         except DistributedLogError:
             return 0
-        return held
+        return rights_held
 
-    def _of_record(
-        self, principal: str, ledger_key: bytes, value: bytes, new: Mapping[bytes, bytes]
+    def _rights_by_record(
+        self, principal: str, ledger_key: bytes, value: bytes, new_names: Mapping[bytes, bytes]
     ) -> int:
-        return self.rights_on_log(principal, self._classes.log_of_ledger(ledger_key, value), new)
+        return self.rights_on_log(
+            principal, self._key_space.log_of_ledger(ledger_key, value), new_names
+        )
 
-    def _moves_in(self, principal: str, ledger_key: bytes) -> bool:
+    def _is_move_target(self, principal: str, ledger_key: bytes) -> bool:
         """Is this bookie to take a place in that ledger?"""
         ledger = ledger_key.rpartition(b"/")[2]
-        cookies = self._classes.cookies
-        for key in self._state.keys.between(cookies, prefix_end(cookies), PAGE):
+        cookies = self._key_space.cookies_prefix
+        for key in self._state.keys.between(cookies, prefix_end(cookies), KEYS_PER_PAGE):
             bookie = key.removeprefix(cookies)
-            move = self._classes.moves + bookie + b"/" + ledger
+            move = self._key_space.moves_prefix + bookie + b"/" + ledger
             # One that lost its disks has the cookie of before, too, until that id is given up.
-            if move in self._state.stored and self._is_bookie(principal, bookie):
+            if move in self._state.stored_values and self._is_bookie(principal, bookie):
                 return True
         return False
 
-    def _is_bookie(self, principal: str, bookie: bytes, made: bytes | None = None) -> bool:
+    def _is_bookie(self, principal: str, bookie: bytes, new_cookie: bytes | None = None) -> bool:
         """Is that bookie's cookie this principal's? ``made``: the cookie, where it is being made."""
-        key = self._classes.cookies + bookie
-        stored = self._state.stored.get(key)
-        value = stored[HEAD.size :] if stored is not None else made
+        key = self._key_space.cookies_prefix + bookie
+        stored = self._state.stored_values.get(key)
+        value = stored[VALUE_HEADER.size :] if stored is not None else new_cookie
         if value is None:
             return False
         try:
-            return principal == self._classes.owner_of_cookie(key, value)
+            return principal == self._key_space.owner_of_cookie(key, value)
         except DistributedLogError:
             return False
 
     def _is_janitor(self, principal: str) -> bool:
-        found = self._state.get(self._classes.janitor)
-        if found is None:
+        janitor_item = self._state.get(self._key_space.janitor_key)
+        if janitor_item is None:
             return False
-        lease = self._state.leases.get(found.lease)
+        lease = self._state.leases.get(janitor_item.lease)
         return lease is not None and lease.owner == principal
 
-    def _path(self, name_key: bytes) -> tuple[str, str]:
+    def _decode_name_key(self, name_key: bytes) -> tuple[str, str]:
         """Namespace and log name; ("", "") of a key that names none."""
-        namespace, _, name = name_key.removeprefix(self._classes.names).partition(b"\0")
+        namespace, _, name = name_key.removeprefix(self._key_space.names_prefix).partition(b"\0")
         try:
             return namespace.decode(), name.decode()
         except UnicodeDecodeError:
             return "", ""
 
-    def _held(
+    def _rights_on_key(
         self,
         principal: str,
-        base: int,
-        place: KeyScope,
+        base_rights: int,
+        scope: KeyScope,
         puts: Mapping[bytes, bytes],
-        new: Mapping[bytes, bytes],
+        new_names: Mapping[bytes, bytes],
     ) -> int:
         """All that this principal has on a key with that place."""
-        held = base
-        if place.path is not None:
-            held |= self.rights(principal, *place.path)
-        if place.log:
-            held |= self.rights_on_log(principal, place.log, new)
-        if place.ledger:
-            held |= self._on_ledger(principal, place.ledger, puts.get(place.ledger), new)
-        if place.bookie and base & BOOKIE:
-            cookie = puts.get(self._classes.cookies + place.bookie)
-            if self._is_bookie(principal, place.bookie, cookie):
-                held |= OWN
-        if place.user and place.user == principal.removeprefix("user/") and held & READ:
-            held |= OWN
-        return held
+        rights_held = base_rights
+        if scope.path is not None:
+            rights_held |= self.rights(principal, *scope.path)
+        if scope.log:
+            rights_held |= self.rights_on_log(principal, scope.log, new_names)
+        if scope.ledger:
+            rights_held |= self._rights_on_ledger_key(
+                principal, scope.ledger, puts.get(scope.ledger), new_names
+            )
+        if scope.bookie and base_rights & BOOKIE:
+            cookie = puts.get(self._key_space.cookies_prefix + scope.bookie)
+            if self._is_bookie(principal, scope.bookie, cookie):
+                rights_held |= OWN
+        if scope.user and scope.user == principal.removeprefix("user/") and rights_held & READ:
+            rights_held |= OWN
+        return rights_held
 
     # --- questions --------------------------------------------------------------------------------
 
-    def why_not_read(self, principal: str, key: bytes) -> NotAllowed | None:
+    def read_error(self, principal: str, key: bytes) -> NotAllowed | None:
         """Of one key, there or not."""
-        return self._why_not_read(principal, self.cluster_rights(principal), key, {})
+        return self._read_error(principal, self.cluster_rights(principal), key, {})
 
-    def _why_not_read(
+    def _read_error(
         self,
         principal: str,
-        base: int,
+        base_rights: int,
         key: bytes,
-        new: Mapping[bytes, bytes],
+        new_names: Mapping[bytes, bytes],
     ) -> NotAllowed | None:
-        row = self._classes.of(key)
-        if row.read & base:
+        key_class = self._key_space.of(key)
+        if key_class.read_rights & base_rights:
             return None
-        place = row.place(key)
-        if place is not None and row.read & self._held(principal, base, place, {}, new):
+        scope = key_class.scope_of(key)
+        if scope is not None and key_class.read_rights & self._rights_on_key(
+            principal, base_rights, scope, {}, new_names
+        ):
             return None
-        if place is not None and base & KNOWN and self._is_gone(place):
+        if scope is not None and base_rights & AUTHENTICATED and self._is_deleted(scope):
             return None  # nothing is there to be kept from anybody; who read a log learns that it was deleted
-        return _refused(principal, "read", key, row.read)
+        return _not_allowed(principal, "read", key, key_class.read_rights)
 
-    def _is_gone(self, place: KeyScope) -> bool:
+    def _is_deleted(self, scope: KeyScope) -> bool:
         """Is it the place of a log that is no more, or of a ledger that is not?"""
-        state, classes = self._state, self._classes
-        if place.path is not None or place.bookie:
+        state, key_space = self._state, self._key_space
+        if scope.path is not None or scope.bookie:
             return False
-        if place.ledger:
-            stored = state.stored.get(place.ledger)
+        if scope.ledger:
+            stored = state.stored_values.get(scope.ledger)
             if stored is None:
                 return True
             try:
-                if classes.is_deleting(place.ledger, stored[HEAD.size :]):
+                if key_space.is_deleting(scope.ledger, stored[VALUE_HEADER.size :]):
                     return True
-                log = classes.log_of_ledger(place.ledger, stored[HEAD.size :])
+                log = key_space.log_of_ledger(scope.ledger, stored[VALUE_HEADER.size :])
             except DistributedLogError:
                 return False
         else:
-            log = place.log
+            log = scope.log
         if not log or log in self._log_names:
             return False
-        return not self._is_log(log)
+        return not self._log_exists(log)
 
-    def _is_left_over(self, operation: Put | Delete, base: int, place: KeyScope | None) -> bool:
+    def _is_cleanup(
+        self, operation: Put | Delete, base_rights: int, scope: KeyScope | None
+    ) -> bool:
         """Does it clear away what a deleted log has left under its id? Deleting goes over that twice."""
         return (
             isinstance(operation, Delete)
-            and operation.key.startswith(self._classes.logs)
-            and place is not None
-            and bool(base & KNOWN)
-            and self._is_gone(place)
+            and operation.key.startswith(self._key_space.logs_prefix)
+            and scope is not None
+            and bool(base_rights & AUTHENTICATED)
+            and self._is_deleted(scope)
         )
 
-    def _is_log(self, log: bytes) -> bool:
-        return self._classes.logs + log + self._classes.state in self._state.stored
+    def _log_exists(self, log: bytes) -> bool:
+        return (
+            self._key_space.logs_prefix + log + self._key_space.state_suffix
+            in self._state.stored_values
+        )
 
-    def why_not_range(self, principal: str, start: bytes, end: bytes) -> NotAllowed | Parts | None:
+    def check_range(
+        self, principal: str, start: bytes, end: bytes
+    ) -> NotAllowed | VisibleParts | None:
         """None: it may have all of it; or the parts of it that it may have."""
-        base = self.cluster_rights(principal)
-        if end == start + b"\0" or (start in self._classes.whole and end <= prefix_end(start)):
-            return self._why_not_read(principal, base, start, {})
-        row = self._classes.of(start)
-        first = start[: start.find(b"/") + 1]
-        inside = bool(first) and end <= prefix_end(first)
-        if inside and row.listed is not None and not base & row.read:
-            return self._narrowed(principal, row.listed(start), start, end)
-        if inside and row.read & base:
+        base_rights = self.cluster_rights(principal)
+        if end == start + b"\0" or (
+            start in self._key_space.single_keys and end <= prefix_end(start)
+        ):
+            return self._read_error(principal, base_rights, start, {})
+        key_class = self._key_space.of(start)
+        class_prefix = start[: start.find(b"/") + 1]
+        is_one_class = bool(class_prefix) and end <= prefix_end(class_prefix)
+        if (
+            is_one_class
+            and key_class.listing_prefix is not None
+            and not base_rights & key_class.read_rights
+        ):
+            return self._visible_ranges(principal, key_class.listing_prefix(start), start, end)
+        if is_one_class and key_class.read_rights & base_rights:
             return None
-        if inside and row.each and base & KNOWN:
-            return lambda key: self.why_not_read(principal, key) is None
-        span = row.span(start)
-        if inside and span and end <= prefix_end(span):
-            place = row.place(start)
-            if place is not None and row.read & self._held(principal, base, place, {}, {}):
+        if is_one_class and key_class.filters_by_key and base_rights & AUTHENTICATED:
+            return lambda key: self.read_error(principal, key) is None
+        scope_prefix = key_class.scope_prefix(start)
+        if is_one_class and scope_prefix and end <= prefix_end(scope_prefix):
+            scope = key_class.scope_of(start)
+            if scope is not None and key_class.read_rights & self._rights_on_key(
+                principal, base_rights, scope, {}, {}
+            ):
                 return None
-            if place is not None and base & KNOWN and self._is_gone(place):
+            if scope is not None and base_rights & AUTHENTICATED and self._is_deleted(scope):
                 return None
-        return _refused(principal, "list", start, row.read)
+        return _not_allowed(principal, "list", start, key_class.read_rights)
 
-    def _narrowed(
-        self, principal: str, before: bytes, start: bytes, end: bytes
-    ) -> NotAllowed | Windows | None:
+    def _visible_ranges(
+        self, principal: str, prefix: bytes, start: bytes, end: bytes
+    ) -> NotAllowed | KeyRanges | None:
         kind, _, name = principal.partition("/")
         if kind in ("proxy", "bookie") or principal == LOCAL:
             return None
-        windows: list[tuple[bytes, bytes]] = []
-        if kind == "user" and self.is_live(principal):
+        key_ranges: list[tuple[bytes, bytes]] = []
+        if kind == "user" and self.is_active(principal):
             for namespace, path, rights in self.grants(name):
-                if not namespace or not rights & ANY_OF_A_LOG:
+                if not namespace or not rights & ALL_LOG_RIGHTS:
                     continue
-                at = before + namespace.encode() + b"\0" + path.encode()
-                whole = not path or path.endswith("/")
-                window = max(start, at), min(end, prefix_end(at) if whole else at + b"\0")
-                if window[0] < window[1]:
-                    windows.append(window)
-        return _apart(windows)
+                range_start = prefix + namespace.encode() + b"\0" + path.encode()
+                is_directory = not path or path.endswith("/")
+                key_range = (
+                    max(start, range_start),
+                    min(end, prefix_end(range_start) if is_directory else range_start + b"\0"),
+                )
+                if key_range[0] < key_range[1]:
+                    key_ranges.append(key_range)
+        return _merge_ranges(key_ranges)
 
     def why_not_transact(self, principal: str, transaction: Transaction) -> NotAllowed | None:
         """Every compare and every operation."""
-        base = self.cluster_rights(principal)
-        names = self._classes.names
+        base_rights = self.cluster_rights(principal)
+        names = self._key_space.names_prefix
         puts = {o.key: o.value for o in transaction.operations if isinstance(o, Put)}
-        gone = {o.key for o in transaction.operations if isinstance(o, Delete)}
-        new = {value: key for key, value in puts.items() if key.startswith(names)}
-        for log, key in new.items():
-            held_by = self._log_names.get(log)
-            taken = held_by is not None and held_by != key and held_by not in gone
-            if taken or (held_by is None and self._is_log(log)):
-                return _refused(principal, "give another log's id to", key, 0)
+        deleted_keys = {o.key for o in transaction.operations if isinstance(o, Delete)}
+        new_names = {value: key for key, value in puts.items() if key.startswith(names)}
+        for log, key in new_names.items():
+            current_name = self._log_names.get(log)
+            is_name_taken = (
+                current_name is not None
+                and current_name != key
+                and current_name not in deleted_keys
+            )
+            if is_name_taken or (current_name is None and self._log_exists(log)):
+                return _not_allowed(principal, "give another log's id to", key, 0)
         for compare in transaction.compares:
-            refused = self._why_not_read(principal, base, compare.key, new)
-            if refused is not None:
-                return refused
-        asked = _Asked(self._state, principal, base, transaction)
+            read_error = self._read_error(principal, base_rights, compare.key, new_names)
+            if read_error is not None:
+                return read_error
+        check = _TransactionCheck(self._state, principal, base_rights, transaction)
         for operation in transaction.operations:
             key = operation.key
-            row = self._classes.of(key)
-            needed = row.write
+            key_class = self._key_space.of(key)
+            needed = key_class.write_rights
             if not isinstance(needed, int):
-                stored = self._state.stored.get(key)
-                before = stored[HEAD.size :] if stored is not None else None
+                stored = self._state.stored_values.get(key)
+                stored_value = stored[VALUE_HEADER.size :] if stored is not None else None
                 try:
-                    needed = needed(key, before, puts.get(key))
+                    needed = needed(key, stored_value, puts.get(key))
                 except DistributedLogError:
                     needed = 0
-                if row.lasting and stored is not None and _is_late(transaction, key, stored):
-                    needed |= row.read  # nothing comes of it, and it learns so as without rights
-            place = row.place(key)
-            held = base if place is None else self._held(principal, base, place, puts, new)
-            if not needed & held or place is None:
-                if self._is_left_over(operation, base, place):
+                if (
+                    key_class.is_made_once
+                    and stored is not None
+                    and _is_outdated(transaction, key, stored)
+                ):
+                    needed |= (
+                        key_class.read_rights
+                    )  # nothing comes of it, and it learns so as without rights
+            scope = key_class.scope_of(key)
+            rights_held = (
+                base_rights
+                if scope is None
+                else self._rights_on_key(principal, base_rights, scope, puts, new_names)
+            )
+            if not needed & rights_held or scope is None:
+                if self._is_cleanup(operation, base_rights, scope):
                     continue
-                return _refused(principal, "write", key, needed)
-            if not self._is_well_formed(asked, needed & held, held, row, operation):
+                return _not_allowed(principal, "write", key, needed)
+            if not self._is_well_formed(
+                check, needed & rights_held, rights_held, key_class, operation
+            ):
                 shown = repr(key[:KEY_SHOWN_BYTES])[1:]
                 return NotAllowed(
                     f"{principal} may not change {shown} in this way: with its rights, as the record is now"
                 )
-            if isinstance(operation, Put) and not self._may_name(
-                principal, base, operation, puts, new
+            if isinstance(operation, Put) and not self._may_reference_ledger(
+                principal, base_rights, operation, puts, new_names
             ):
-                return _refused(principal, "name another log's ledger in", key, WRITE)
+                return _not_allowed(principal, "name another log's ledger in", key, WRITE)
             if isinstance(operation, Put) and operation.lease:
-                if not row.leased:
-                    return _refused(principal, "put under a lease", key, 0)
+                if not key_class.allows_lease:
+                    return _not_allowed(principal, "put under a lease", key, 0)
                 lease = self._state.leases.get(operation.lease)
-                theirs = operation.lease >= self._state.next_lease  # granted meanwhile, to somebody
-                owner = self._owner or principal
-                if theirs or (lease is not None and lease.owner and lease.owner != owner):
+                is_not_granted_yet = (
+                    operation.lease >= self._state.next_lease
+                )  # granted meanwhile, to somebody
+                owner = self._request_owner or principal
+                if is_not_granted_yet or (
+                    lease is not None and lease.owner and lease.owner != owner
+                ):
                     return NotAllowed(
                         f"{principal} may not use lease {operation.lease}: it is another's"
                     )
         return None
 
     def _is_well_formed(
-        self, asked: "_Asked", by: int, held: int, row: KeyClass, operation: Put | Delete
+        self,
+        check: "_TransactionCheck",
+        sufficient_rights: int,
+        rights_held: int,
+        key_class: KeyClass,
+        operation: Put | Delete,
     ) -> bool:
         """Does it change that key as it may? ``by``: the rights of ``held`` that let it change it at all."""
-        shapes = [row.form] if row.form is not None else []
-        if row.shape is not None and not by & ~(JANITOR | HOLDER):
-            shapes.append(row.shape)
-        key, principal = operation.key, asked.principal
-        if not shapes and not row.held and key != self._classes.clock:
+        rules = [key_class.change_rule] if key_class.change_rule is not None else []
+        if key_class.repair_rule is not None and not sufficient_rights & ~(
+            REPAIR_LEADER | REPLICA_HOLDER
+        ):
+            rules.append(key_class.repair_rule)
+        key, principal = operation.key, check.principal
+        if not rules and not key_class.lease_protected and key != self._key_space.clock_key:
             return True
-        change = Change(
+        change = KeyChange(
             key,
             self._value(key),
-            asked.after[key],
+            check.values_after[key],
             self._value,
-            asked.then,
-            lambda log: self._path(self._log_names.get(log, b""))[0],
+            check.value_after,
+            lambda log: self._decode_name_key(self._log_names.get(log, b""))[0],
             lambda bookie: self._is_bookie(principal, bookie.encode()),
-            bool(asked.base & JANITOR),
-            held,
-            lambda other: other in asked.pinned,
+            bool(check.base_rights & REPAIR_LEADER),
+            rights_held,
+            lambda other: other in check.pinned_keys,
         )
         try:
-            fits = all(shape(change) for shape in shapes)
+            is_valid = all(rule(change) for rule in rules)
         except DistributedLogError:
-            fits = False
-        if row.held:
-            fits = fits and self._is_free_for(principal, key)
-        if key == self._classes.clock:
-            fits = fits and self._is_in_time(change)
-        return fits or self._cannot_hold(asked.transaction, key)
+            is_valid = False
+        if key_class.lease_protected:
+            is_valid = is_valid and self._is_lease_free_for(principal, key)
+        if key == self._key_space.clock_key:
+            is_valid = is_valid and self._is_clock_plausible(change)
+        return is_valid or self._condition_is_outdated(check.transaction, key)
 
     def _value(self, key: bytes) -> bytes | None:
-        stored = self._state.stored.get(key)
-        return None if stored is None else stored[HEAD.size :]
+        stored = self._state.stored_values.get(key)
+        return None if stored is None else stored[VALUE_HEADER.size :]
 
-    def _is_free_for(self, principal: str, key: bytes) -> bool:
+    def _is_lease_free_for(self, principal: str, key: bytes) -> bool:
         """Does no lease of somebody else's hold it?"""
-        found = self._state.get(key)
-        lease = None if found is None else self._state.leases.get(found.lease)
+        item = self._state.get(key)
+        lease = None if item is None else self._state.leases.get(item.lease)
         return lease is None or lease.owner == principal
 
-    def _is_in_time(self, change: Change) -> bool:
+    def _is_clock_plausible(self, change: KeyChange) -> bool:
         """Does the clock go on, and no faster than this node has seen time pass?"""
-        classes, now_ms = self._classes, self._now_s() * 1000
+        key_space, now_ms = self._key_space, self._now_s() * 1000
         if change.after is None:
             return False
         try:
-            before = 0 if change.before is None else classes.clock_ms(change.before)
-            after = classes.clock_ms(change.after)
+            ms_before = 0 if change.before is None else key_space.clock_ms(change.before)
+            ms_after = key_space.clock_ms(change.after)
         except DistributedLogError:
             return False
-        if self._clock_since is None or before < self._clock_since[0]:
-            self._clock_since = (before, now_ms)
-        seen, since_ms = self._clock_since
-        return before <= after <= seen + (now_ms - since_ms) + classes.clock_step_ms
+        if self._clock_baseline is None or ms_before < self._clock_baseline[0]:
+            self._clock_baseline = (ms_before, now_ms)
+        baseline_ms, since_ms = self._clock_baseline
+        return ms_before <= ms_after <= baseline_ms + (now_ms - since_ms) + key_space.clock_step_ms
 
-    def _cannot_hold(self, transaction: Transaction, key: bytes) -> bool:
+    def _condition_is_outdated(self, transaction: Transaction, key: bytes) -> bool:
         """Is its condition past on this key, or on one that is never made again? Nothing will come of it.
 
         Its asker is told so, as whoever comes too late, and not that it may not.
         """
-        for one in transaction.compares:
-            found = self._state.get(one.key)
-            if one.kind == "exists" or one.holds(found):
+        for compare in transaction.compares:
+            item = self._state.get(compare.key)
+            if compare.kind == "exists" or compare.holds(item):
                 continue
-            if one.kind == "mod_revision":
-                past = 0 < one.number <= self._state.revision  # no change has that revision again
-            elif found is None:
-                past = one.number > 0 and self._classes.of(one.key).lasting
+            if compare.kind == "mod_revision":
+                is_past = (
+                    0 < compare.number <= self._state.revision
+                )  # no change has that revision again
+            elif item is None:
+                is_past = compare.number > 0 and self._key_space.of(compare.key).is_made_once
             else:
                 # Not a later version: the asker's next transactions may reach it before this is applied.
-                own = one.key == key or self._classes.of(one.key).lasting
-                past = own and 0 < one.number < found.version
-            held = one.key == key and found is not None and self._classes.of(key).held
-            if past or held:
+                is_final = compare.key == key or self._key_space.of(compare.key).is_made_once
+                is_past = is_final and 0 < compare.number < item.version
+            is_leased = (
+                compare.key == key and item is not None and self._key_space.of(key).lease_protected
+            )
+            if is_past or is_leased:
                 return True
         return False
 
-    def _may_name(
+    def _may_reference_ledger(
         self,
         principal: str,
-        base: int,
+        base_rights: int,
         put: Put,
         puts: Mapping[bytes, bytes],
-        new: Mapping[bytes, bytes],
+        new_names: Mapping[bytes, bytes],
     ) -> bool:
         """May it write the ledger that this value names, if it names one that was not named there before?
 
         The bookie that repairs, and proxies, follow such a name with rights that its writer need not have.
         """
-        ledger_in = self._classes.of(put.key).ledger_in
-        if ledger_in is None or base & JANITOR:
+        ledger_in = self._key_space.of(put.key).referenced_ledger
+        if ledger_in is None or base_rights & REPAIR_LEADER:
             return True
         try:
-            named = ledger_in(put.value)
+            ledger_key = ledger_in(put.value)
         except DistributedLogError:
             return False
-        stored = self._state.stored.get(put.key)
+        stored = self._state.stored_values.get(put.key)
         with contextlib.suppress(DistributedLogError):
-            if stored is not None and ledger_in(stored[HEAD.size :]) == named:
+            if stored is not None and ledger_in(stored[VALUE_HEADER.size :]) == ledger_key:
                 return True
-        return bool(self._on_ledger(principal, named, puts.get(named), new) & WRITE)
-
-    def verdict(self, principal: str, refused: NotAllowed | None) -> NotAllowed | None:
-        """What comes of a judgement in this mode: in ``report`` it is counted, and done all the same."""
-        if refused is not None and self._narrowing:
-            refused = NotAllowed(
-                f"{refused}, and the token is narrowed to {self._reach()}",
-                NotAllowed.RESTRICTED_TOKEN,
-            )
-        if refused is None or self.mode == "required":
-            return refused
-        if self.mode == "report":
-            what = (principal, str(refused))
-            if what in self.would_refuse or len(self.would_refuse) < WOULD_REFUSE_MAX:
-                self.would_refuse[what] = self.would_refuse.get(what, 0) + 1
-        return None
-
-    def _reach(self) -> str:
-        """What the token that was shown is for: "read of orders in ns"."""
-        return ", ".join(
-            f"{words(rights)} of {path or 'all'} in {namespace}"
-            for namespace, path, rights in self._narrowing
+        return bool(
+            self._rights_on_ledger_key(principal, ledger_key, puts.get(ledger_key), new_names)
+            & WRITE
         )
 
-    def read(self, principal: str, start: bytes, end: bytes | None) -> NotAllowed | Parts | None:
+    def apply_mode(self, principal: str, error: NotAllowed | None) -> NotAllowed | None:
+        """What comes of a judgement in this mode: in ``report`` it is counted, and done all the same."""
+        if error is not None and self._token_scope:
+            error = NotAllowed(
+                f"{error}, and the token is narrowed to {self._describe_token_scope()}",
+                NotAllowed.RESTRICTED_TOKEN,
+            )
+        if error is None or self.mode == "required":
+            return error
+        if self.mode == "report":
+            denial = (principal, str(error))
+            if denial in self.report_denials or len(self.report_denials) < REPORTED_DENIALS_MAX:
+                self.report_denials[denial] = self.report_denials.get(denial, 0) + 1
+        return None
+
+    def _describe_token_scope(self) -> str:
+        """What the token that was shown is for: "read of orders in ns"."""
+        return ", ".join(
+            f"{describe_rights(rights)} of {path or 'all'} in {namespace}"
+            for namespace, path, rights in self._token_scope
+        )
+
+    def authorize_read(
+        self, principal: str, start: bytes, end: bytes | None
+    ) -> NotAllowed | VisibleParts | None:
         """A read or a watch, in this mode; ``end`` None: of one key."""
         if self.mode == "open":
             return None
         if end is None:
-            return self.verdict(principal, self.why_not_read(principal, start))
-        found = self.why_not_range(principal, start, end)
-        if found is None or (self.mode == "required" and not isinstance(found, NotAllowed)):
-            return found
-        if not isinstance(found, NotAllowed):
-            if callable(found) or found == ((start, end),):
+            return self.apply_mode(principal, self.read_error(principal, start))
+        result = self.check_range(principal, start, end)
+        if result is None or (self.mode == "required" and not isinstance(result, NotAllowed)):
+            return result
+        if not isinstance(result, NotAllowed):
+            if callable(result) or result == ((start, end),):
                 return None
-            found = _refused(principal, "list all of", start, READ)
-        return self.verdict(principal, found)
+            result = _not_allowed(principal, "list all of", start, READ)
+        return self.apply_mode(principal, result)
 
-    def transact(self, principal: str, transaction: Transaction) -> NotAllowed | None:
+    def authorize_transaction(self, principal: str, transaction: Transaction) -> NotAllowed | None:
         """A change, in this mode. What says who may do what changes otherwise, in every mode."""
         for operation in transaction.operations:
-            if operation.key.startswith(KEPT):
-                return _refused(principal, "write", operation.key, 0)
+            if operation.key.startswith(LEADER_ONLY_PREFIXES):
+                return _not_allowed(principal, "write", operation.key, 0)
         if self.mode == "open":
             return None
-        return self.verdict(principal, self.why_not_transact(principal, transaction))
+        return self.apply_mode(principal, self.why_not_transact(principal, transaction))
 
-    def act(self, principal: str, transaction: Transaction) -> tuple[str, str] | None:
+    def audited_action(self, principal: str, transaction: Transaction) -> tuple[str, str] | None:
         """What a line of the audit tells of it, if one does: the act and its subject. Not what nodes do."""
         if principal.startswith(("bookie/", "metadata/", "proxy/")):
             return None
-        told = self._classes.told
+        audit_rules = self._key_space.audit_rules
         for operation in transaction.operations:
             key = operation.key
-            tell = told.get(key[: key.find(b"/") + 1])
-            if tell is None:
+            audit_rule = audit_rules.get(key[: key.find(b"/") + 1])
+            if audit_rule is None:
                 continue
             puts = {
-                one.key: one.value if isinstance(one, Put) else None
-                for one in transaction.operations
+                changed.key: changed.value if isinstance(changed, Put) else None
+                for changed in transaction.operations
             }
-            stored = self._state.stored.get(key)
-            found = tell(key, puts, None if stored is None else stored[HEAD.size :])
-            if found is not None:
-                return found
+            stored = self._state.stored_values.get(key)
+            action = audit_rule(key, puts, None if stored is None else stored[VALUE_HEADER.size :])
+            if action is not None:
+                return action
         return None
 
-    def op(self, principal: str, needed: int, what: str) -> NotAllowed | None:
+    def authorize_operation(self, principal: str, needed: int, what: str) -> NotAllowed | None:
         """What goes by no key, in this mode: any one of these rights of the cluster."""
         if self.mode == "open" or needed & self.cluster_rights(principal):
             return None
-        refused = NotAllowed(f"{principal} may not {what}: it needs {words(needed)}")
-        return self.verdict(principal, refused)
+        error = NotAllowed(f"{principal} may not {what}: it needs {describe_rights(needed)}")
+        return self.apply_mode(principal, error)
 
     def admins(self) -> list[str]:
         """The users, not disabled, who may say who may what."""
-        found = []
+        names = []
         start = GRANT_PREFIX
-        while keys := self._state.keys.between(start, prefix_end(GRANT_PREFIX), PAGE):
+        while keys := self._state.keys.between(start, prefix_end(GRANT_PREFIX), KEYS_PER_PAGE):
             for key in keys:
                 try:
                     name, namespace, path = grant_of(key)
                 except CorruptData:
                     continue
                 if not namespace and not path and self._is_admin(name, key):
-                    found.append(name)
+                    names.append(name)
             start = keys[-1] + b"\0"
-        return found
+        return names
 
     def _is_admin(self, name: str, grant: bytes) -> bool:
         """Is that so by itself? Not asked by `grants`: these are a narrowed asker's, where there is one."""
         try:
-            rights = ROLES[decode_grant(self._state.stored[grant][HEAD.size :])]
+            rights = ROLES[decode_grant(self._state.stored_values[grant][VALUE_HEADER.size :])]
         except (CorruptData, UnsupportedFormat):
             return False
-        return bool(rights & ADMIN) and self.is_live(f"user/{name}")
+        return bool(rights & ADMIN) and self.is_active(f"user/{name}")
 
 
-class _Asked:
+class _TransactionCheck:
     """A transaction that is checked: computed once, for it may change some thousand keys."""
 
     def __init__(
         self, state: KeyValueState, principal: str, base: int, transaction: Transaction
     ) -> None:
         self.principal = principal
-        self.base = base
+        self.base_rights = base
         self.transaction = transaction
-        self.after = {
-            one.key: one.value if isinstance(one, Put) else None for one in transaction.operations
+        self.values_after = {
+            changed.key: changed.value if isinstance(changed, Put) else None
+            for changed in transaction.operations
         }
-        self.pinned = {
-            one.key
-            for one in transaction.compares
-            if one.kind != "exists" and one.holds(state.get(one.key))
+        self.pinned_keys = {
+            changed.key
+            for changed in transaction.compares
+            if changed.kind != "exists" and changed.holds(state.get(changed.key))
         }
         """Keys whose present version is a condition of it."""
         self._state = state
 
-    def then(self, key: bytes) -> bytes | None:
+    def value_after(self, key: bytes) -> bytes | None:
         """The value of a key after all that is done at once."""
-        if key in self.after:
-            return self.after[key]
-        stored = self._state.stored.get(key)
-        return None if stored is None else stored[HEAD.size :]
+        if key in self.values_after:
+            return self.values_after[key]
+        stored = self._state.stored_values.get(key)
+        return None if stored is None else stored[VALUE_HEADER.size :]
 
 
-KEPT = (TRUST_PREFIX, AUDIT_PREFIX, b"secret/")
+LEADER_ONLY_PREFIXES = (ACL_PREFIX, AUDIT_PREFIX, b"secret/")
 """Put by the leader itself alone."""
 
 
-def _refused(principal: str, verb: str, key: bytes, needed: int) -> NotAllowed:
+def _not_allowed(principal: str, verb: str, key: bytes, needed: int) -> NotAllowed:
     """The same for what is absent and what is forbidden; the key is the asker's own word."""
-    shown = repr(key[:KEY_SHOWN_BYTES])[1:]
-    namespace, of_a_log, log = key.removeprefix(NAMES).partition(b"\0")
-    if key.startswith(NAMES) and of_a_log:
-        name, place = (one[:KEY_SHOWN_BYTES].decode(errors="replace") for one in (log, namespace))
-        shown = f"log {name!r} of {place}"
-    return NotAllowed(f"{principal} may not {verb} {shown}: it needs {words(needed)}")
+    printable = repr(key[:KEY_SHOWN_BYTES])[1:]
+    namespace, separator, log = key.removeprefix(NAMES).partition(b"\0")
+    if key.startswith(NAMES) and separator:
+        name, printable_namespace = (
+            part[:KEY_SHOWN_BYTES].decode(errors="replace") for part in (log, namespace)
+        )
+        printable = f"log {name!r} of {printable_namespace}"
+    return NotAllowed(f"{principal} may not {verb} {printable}: it needs {describe_rights(needed)}")
 
 
-def _is_late(transaction: Transaction, key: bytes, stored: bytes) -> bool:
+def _is_outdated(transaction: Transaction, key: bytes, stored: bytes) -> bool:
     """Was that key changed since the transaction's condition on it was read?"""
-    version = HEAD.unpack_from(stored)[0]
+    version = VALUE_HEADER.unpack_from(stored)[0]
     return any(
-        one.key == key and one.kind == "version" and one.number < version
-        for one in transaction.compares
+        compare.key == key and compare.kind == "version" and compare.number < version
+        for compare in transaction.compares
     )
 
 
-def is_within(parts: Parts, key: bytes) -> bool:
+def is_visible(parts: VisibleParts, key: bytes) -> bool:
     """Is it what somebody may see?"""
     if callable(parts):
         return parts(key)
     return any(start <= key < end for start, end in parts)
 
 
-def _apart(windows: list[tuple[bytes, bytes]]) -> Windows:
+def _merge_ranges(key_ranges: list[tuple[bytes, bytes]]) -> KeyRanges:
     """In order, none overlapping another."""
-    found: list[tuple[bytes, bytes]] = []
-    for start, end in sorted(windows):
-        if found and start < found[-1][1]:
-            start = found[-1][1]
+    merged: list[tuple[bytes, bytes]] = []
+    for start, end in sorted(key_ranges):
+        if merged and start < merged[-1][1]:
+            start = merged[-1][1]
         if start < end:
-            found.append((start, end))
-    return tuple(found)
+            merged.append((start, end))
+    return tuple(merged)

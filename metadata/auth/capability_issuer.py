@@ -9,32 +9,32 @@ from collections.abc import Callable, Collection, Mapping
 from ...runtime.interfaces.errors import NotAllowed, NotReady
 from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, Token
 from ...runtime.protocol.capabilities import (
-    UNJUDGED,
+    REPORT_ONLY_REVISION,
     CapabilityKind,
     Generation,
-    capability,
-    issue_pass,
+    issue_session_credential,
+    make_capability,
 )
 from ...runtime.protocol.capability_messages import (
-    CapsAnswer,
-    CapsQuestion,
-    GateAnswer,
-    GateQuestion,
+    BookieKeysReply,
+    BookieKeysRequest,
+    CapabilityReply,
+    CapabilityRequest,
 )
-from ..model.acl_records import ENDED_PREFIX, MODE_KEY, decode_mode, ended_key
+from ..model.acl_records import MODE_KEY, REVOKED_PREFIX, decode_mode, revoked_key
 from ..model.interface import prefix_end
-from ..model.rights import HOLDER, JANITOR, READ, WRITE
+from ..model.rights import READ, REPAIR_LEADER, REPLICA_HOLDER, WRITE
 from ..state.kv_state import KeyValueState
 from .authorizer import Authorizer
 from .quorum_secrets import GENERATIONS_KEY, decode_generations
 
 PAGE = 1000
 
-May = Callable[[str, Token | None, CapabilityKind, int, Collection[str]], bool]
+MayHaveCapability = Callable[[str, Token | None, CapabilityKind, int, Collection[str]], bool]
 """(principal, the token that it came by, kind, ledger, bookies): may it have that there?"""
 IsBookie = Callable[[str, str], bool]
 """(principal, bookie id): is that its name?"""
-NEEDED = {
+REQUIRED_RIGHT = {
     CapabilityKind.LIST: READ,
     CapabilityKind.READ: READ,
     CapabilityKind.ADD: WRITE,
@@ -45,101 +45,121 @@ NEEDED = {
 class CapabilityIssuer:
     """Of one cluster. ``state`` is as it was after a quorum round that began after the question came."""
 
-    def __init__(self, cluster_id: str, may: May, is_bookie: IsBookie) -> None:
+    def __init__(
+        self, cluster_id: str, may_have_right: MayHaveCapability, is_bookie: IsBookie
+    ) -> None:
         """``may`` goes by rights, whatever the mode, and counts who has none."""
         self._cluster_id = cluster_id
-        self._may = may
+        self._may_have_right = may_have_right
         self._is_bookie = is_bookie
 
     def answer(
         self,
         state: KeyValueState,
-        question: CapsQuestion | GateQuestion,
+        request: CapabilityRequest | BookieKeysRequest,
         principal: str,
         token: Token | None = None,
     ) -> bytes:
         """The answer's body. Raises `NotAllowed`; `NotReady` where secrets are to be drawn first."""
-        said = state.get(MODE_KEY)
-        mode = decode_mode(None if said is None else said.value)
+        mode_item = state.get(MODE_KEY)
+        mode = decode_mode(None if mode_item is None else mode_item.value)
         generations = generations_of(state)
         if not generations and mode != "open":
             raise NotReady("the secrets of ledgers are not drawn yet")
-        if isinstance(question, GateQuestion):
-            return self._gate(state, mode, generations, question.bookie_id, principal).encode()
+        if isinstance(request, BookieKeysRequest):
+            return self._bookie_update(
+                state, mode, generations, request.bookie_id, principal
+            ).encode()
         if mode == "open":
-            return CapsAnswer(mode, b"", {}).encode()
-        return self._caps(state, mode, generations[0], question, principal, token).encode()
+            return CapabilityReply(mode, b"", {}).encode()
+        return self._issue(state, mode, generations[0], request, principal, token).encode()
 
-    def _caps(
+    def _issue(
         self,
         state: KeyValueState,
         mode: str,
         newest: Generation,
-        question: CapsQuestion,
+        request: CapabilityRequest,
         principal: str,
         token: Token | None,
-    ) -> CapsAnswer:
-        kind, since = question.kind, since_of(state, principal)
-        of_bookies: dict[str, Generation] = {}
+    ) -> CapabilityReply:
+        kind, revoked_at_revision = request.kind, revoked_at(state, principal)
+        generation_by_bookie: dict[str, Generation] = {}
         keys: dict[int, tuple[bytes, ...]] = {}
-        for ledger, bookies in question.ledgers.items():
-            may = self._may(principal, token, kind, ledger, bookies)
-            if not may and mode == "required":
+        for ledger, bookies in request.ledgers.items():
+            is_allowed = self._may_have_right(principal, token, kind, ledger, bookies)
+            if not is_allowed and mode == "required":
                 keys[ledger] = ()
                 continue
             for bookie in bookies:
-                if bookie not in of_bookies:
-                    of_bookies[bookie] = newest.of_bookie(self._cluster_id, bookie)
+                if bookie not in generation_by_bookie:
+                    generation_by_bookie[bookie] = newest.for_bookie(self._cluster_id, bookie)
             keys[ledger] = tuple(
-                capability(of_bookies[bookie], kind, ledger, principal, since if may else UNJUDGED)
+                make_capability(
+                    generation_by_bookie[bookie],
+                    kind,
+                    ledger,
+                    principal,
+                    revoked_at_revision if is_allowed else REPORT_ONLY_REVISION,
+                )
                 for bookie in bookies
             )
         ends_s = 0 if token is None else token.ends_s
-        passport = b"" if principal == ANONYMOUS else issue_pass(newest, principal, since, ends_s)
-        return CapsAnswer(mode, passport, keys)
+        session_credential = (
+            b""
+            if principal == ANONYMOUS
+            else issue_session_credential(newest, principal, revoked_at_revision, ends_s)
+        )
+        return CapabilityReply(mode, session_credential, keys)
 
-    def _gate(
+    def _bookie_update(
         self,
         state: KeyValueState,
         mode: str,
         generations: tuple[Generation, ...],
         bookie_id: str,
         principal: str,
-    ) -> GateAnswer:
+    ) -> BookieKeysReply:
         if not self._is_bookie(principal, bookie_id):
             raise NotAllowed(f"{principal} is not bookie {bookie_id}")
-        held = tuple(one.of_bookie(self._cluster_id, bookie_id) for one in generations)
-        return GateAnswer(mode, held, all_since(state))
+        bookie_generations = tuple(
+            generation.for_bookie(self._cluster_id, bookie_id) for generation in generations
+        )
+        return BookieKeysReply(mode, bookie_generations, revoked_at_by_principal(state))
 
 
 def generations_of(state: KeyValueState) -> tuple[Generation, ...]:
     """Newest first; none: not drawn yet. Raises `CorruptData`."""
-    found = state.get(GENERATIONS_KEY)
-    return () if found is None else decode_generations(found.value)
+    item = state.get(GENERATIONS_KEY)
+    return () if item is None else decode_generations(item.value)
 
 
-def since_of(state: KeyValueState, principal: str) -> int:
+def revoked_at(state: KeyValueState, principal: str) -> int:
     """The revision at which something was last taken from it; 0: never."""
-    found = state.get(ended_key(principal))
-    return 0 if found is None else found.mod_revision
+    item = state.get(revoked_key(principal))
+    return 0 if item is None else item.mod_revision
 
 
-def all_since(state: KeyValueState) -> Mapping[str, int]:
+def revoked_at_by_principal(state: KeyValueState) -> Mapping[str, int]:
     """The same of all for whom it is not 0."""
-    found: dict[str, int] = {}
-    start, end = ENDED_PREFIX, prefix_end(ENDED_PREFIX)
+    revoked_at: dict[str, int] = {}
+    start, end = REVOKED_PREFIX, prefix_end(REVOKED_PREFIX)
     while True:
         page = state.range(start, end, PAGE)
         for item in page.items:
-            name = item.key.removeprefix(ENDED_PREFIX).decode(errors="replace")
-            found[name] = item.mod_revision
+            name = item.key.removeprefix(REVOKED_PREFIX).decode(errors="replace")
+            revoked_at[name] = item.mod_revision
         if not page.more:
-            return found
+            return revoked_at
         start = page.items[-1].key + b"\0"
 
 
-def may_have(
-    judge: Authorizer, principal: str, kind: CapabilityKind, ledger: int, bookies: Collection[str]
+def may_have_capability(
+    authorizer: Authorizer,
+    principal: str,
+    kind: CapabilityKind,
+    ledger: int,
+    bookies: Collection[str],
 ) -> bool:
     """Whether a principal may have such a capability of a ledger at all these bookies (pure).
 
@@ -150,16 +170,16 @@ def may_have(
     """
     if principal == LOCAL:
         return True  # the nodes of its cluster are its own
-    if not judge.is_live(principal):
+    if not authorizer.is_active(principal):
         return False
-    held = judge.rights_on_ledger(principal, ledger)
+    rights_held = authorizer.rights_on_ledger(principal, ledger)
     if principal.startswith("bookie/"):
-        if kind is CapabilityKind.LIST or judge.cluster_rights(principal) & JANITOR:
+        if kind is CapabilityKind.LIST or authorizer.cluster_rights(principal) & REPAIR_LEADER:
             return True
-        if not held & HOLDER:
+        if not rights_held & REPLICA_HOLDER:
             return False
-        own = all(judge.is_bookie(principal, bookie) for bookie in bookies)
-        return kind is CapabilityKind.READ or (kind is CapabilityKind.RECOVER and own)
-    if kind is CapabilityKind.RECOVER and judge.is_closed(ledger):
+        is_own_bookie = all(authorizer.is_bookie(principal, bookie) for bookie in bookies)
+        return kind is CapabilityKind.READ or (kind is CapabilityKind.RECOVER and is_own_bookie)
+    if kind is CapabilityKind.RECOVER and authorizer.is_closed(ledger):
         return False
-    return bool(held & NEEDED[kind])
+    return bool(rights_held & REQUIRED_RIGHT[kind])

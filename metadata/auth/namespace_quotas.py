@@ -18,21 +18,21 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 
 from ...runtime.interfaces.errors import CorruptData, NamespaceFull, UnsupportedFormat
-from ...runtime.interfaces.principals import BOOKIE, LOCAL, METADATA, kind_of
+from ...runtime.interfaces.principals import BOOKIE, LOCAL, METADATA, principal_kind
 from ..model.acl_records import QUOTA_PREFIX, NamespaceQuota, quota_key
 from ..model.transaction import Transaction
 from ..state.kv_state import KeyValueState
 from .key_space import KeySpace
-from .namespace_usage import Growth, NamespaceUse, Use
+from .namespace_usage import NamespaceUsage, NamespaceUsageCounter, UsageGrowth
 
-CHANGE_BYTES = 1024
+FULL_NAMESPACE_CHANGE_BYTES = 1024
 """By so much a change of what is there may make a full namespace larger: a close in other ensembles does."""
-BEYOND = 1.25
+QUOTA_TOLERANCE_FACTOR = 1.25
 """Times its bytes, and so far."""
-OF_READERS = 0.9
+READER_QUOTA_FRACTION = 0.9
 """Of a bound: what takes the right to read alone, a reader's own positions, leaves the rest to who writes."""
-NOTHING: Mapping[str, Growth] = {}
-SHOWN_MAX = 1000
+NO_GROWTH: Mapping[str, UsageGrowth] = {}
+NAMESPACES_REPORTED_MAX = 1000
 """Namespaces that are told of, the fullest first."""
 
 
@@ -40,115 +40,153 @@ class NamespaceQuotas:
     """Of one node."""
 
     def __init__(self, classes: KeySpace) -> None:
-        self.use = NamespaceUse(classes)
-        self._bounds: dict[str, NamespaceQuota] = {}
-        self._bounds_as_of: tuple[object, int] = (None, -1)
+        self.usage = NamespaceUsageCounter(classes)
+        self._quota_by_namespace: dict[str, NamespaceQuota] = {}
+        self._quotas_version: tuple[object, int] = (None, -1)
         self._term = -1
-        self._coming: deque[tuple[int, str, Growth]] = deque()
+        self._pending_growth: deque[tuple[int, str, UsageGrowth]] = deque()
         """What was taken and is not applied: its place in the log, and what it adds to a namespace."""
-        self._sums: dict[str, Use] = {}
+        self._pending_by_namespace: dict[str, NamespaceUsage] = {}
         """Of that, by namespace."""
 
-    def begin(self, term: int) -> None:
+    def begin_term(self, term: int) -> None:
         """This node leads in that term. What it took in another one is in the state, or never will be."""
         if term != self._term:
             self._term = term
-            self._coming.clear()
-            self._sums.clear()
+            self._pending_growth.clear()
+            self._pending_by_namespace.clear()
 
-    def bounds(self, state: KeyValueState, namespace: str) -> NamespaceQuota:
+    def quota_of(self, state: KeyValueState, namespace: str) -> NamespaceQuota:
         """Its own, or those of all that have none."""
-        as_of = (state, state.trust_revision)
-        if as_of != self._bounds_as_of:
-            self._bounds_as_of = as_of
-            self._bounds.clear()
-        found = self._bounds.get(namespace)
-        if found is None:
-            found = self._bounds[namespace] = (
-                _stored(state, namespace) or _stored(state, "") or NamespaceQuota()
+        version = (state, state.authorization_revision)
+        if version != self._quotas_version:
+            self._quotas_version = version
+            self._quota_by_namespace.clear()
+        quota = self._quota_by_namespace.get(namespace)
+        if quota is None:
+            quota = self._quota_by_namespace[namespace] = (
+                _stored_quota(state, namespace) or _stored_quota(state, "") or NamespaceQuota()
             )
-        return found
+        return quota
 
-    def growth(self, principal: str, transaction: Transaction) -> Mapping[str, Growth]:
+    def growth_by_namespace(
+        self, principal: str, transaction: Transaction
+    ) -> Mapping[str, UsageGrowth]:
         """What is to be asked about, by namespace; nothing of who has no bound."""
-        if principal == LOCAL or kind_of(principal) in (BOOKIE, METADATA):
-            return NOTHING
-        return self.use.growth(transaction)
+        if principal == LOCAL or principal_kind(principal) in (BOOKIE, METADATA):
+            return NO_GROWTH
+        return self.usage.growth_by_namespace(transaction)
 
-    def why_not(self, state: KeyValueState, growth: Mapping[str, Growth]) -> NamespaceFull | None:
+    def quota_error(
+        self, state: KeyValueState, growth_by_namespace: Mapping[str, UsageGrowth]
+    ) -> NamespaceFull | None:
         """Why that is not taken now."""
-        self._forget(state.index)
-        for namespace, grown in growth.items():
-            if grown.made <= 0 and grown.size_bytes <= 0 and grown.ledgers <= 0:
+        self._drop_applied(state.index)
+        for namespace, namespace_growth in growth_by_namespace.items():
+            if (
+                namespace_growth.new_keys <= 0
+                and namespace_growth.size_bytes <= 0
+                and namespace_growth.ledgers <= 0
+            ):
                 continue
-            now, bounds = self._now(namespace), self.bounds(state, namespace)
-            share = OF_READERS if grown.of_readers else 1.0
-            if grown.made > 0 and now.keys + grown.made > bounds.keys * share:
-                return _over(namespace, now.keys, "keys", bounds.keys)
-            if grown.ledgers > 0 and now.ledgers + grown.ledgers > bounds.ledgers:
-                return _over(namespace, now.ledgers, "ledgers", bounds.ledgers)
-            then = now.size_bytes + grown.size_bytes
-            stays = grown.only_small and grown.made <= 0
-            if grown.size_bytes > 0 and then > bounds.size_bytes * share and not stays:
-                small = grown.made <= 0 and grown.size_bytes <= CHANGE_BYTES
-                if not small or (then > bounds.size_bytes * BEYOND and not grown.ends):
-                    return _over(namespace, now.size_bytes, "bytes", bounds.size_bytes)
+            current, quota = self._usage_with_pending(namespace), self.quota_of(state, namespace)
+            quota_fraction = READER_QUOTA_FRACTION if namespace_growth.by_reader else 1.0
+            if (
+                namespace_growth.new_keys > 0
+                and current.keys + namespace_growth.new_keys > quota.keys * quota_fraction
+            ):
+                return _namespace_full_error(namespace, current.keys, "keys", quota.keys)
+            if (
+                namespace_growth.ledgers > 0
+                and current.ledgers + namespace_growth.ledgers > quota.ledgers
+            ):
+                return _namespace_full_error(namespace, current.ledgers, "ledgers", quota.ledgers)
+            size_after = current.size_bytes + namespace_growth.size_bytes
+            makes_nothing_new = namespace_growth.only_small and namespace_growth.new_keys <= 0
+            if (
+                namespace_growth.size_bytes > 0
+                and size_after > quota.size_bytes * quota_fraction
+                and not makes_nothing_new
+            ):
+                is_small_change = (
+                    namespace_growth.new_keys <= 0
+                    and namespace_growth.size_bytes <= FULL_NAMESPACE_CHANGE_BYTES
+                )
+                if not is_small_change or (
+                    size_after > quota.size_bytes * QUOTA_TOLERANCE_FACTOR
+                    and not namespace_growth.advances_stage
+                ):
+                    return _namespace_full_error(
+                        namespace, current.size_bytes, "bytes", quota.size_bytes
+                    )
         return None
 
-    def _now(self, namespace: str) -> Use:
-        now = Use()
-        for use in (self.use.spaces.get(namespace), self._sums.get(namespace)):
-            if use is not None:
-                now.add(use.keys, use.size_bytes, use.ledgers)
-        return now
+    def _usage_with_pending(self, namespace: str) -> NamespaceUsage:
+        total = NamespaceUsage()
+        for part in (
+            self.usage.usage_by_namespace.get(namespace),
+            self._pending_by_namespace.get(namespace),
+        ):
+            if part is not None:
+                total.add(part.keys, part.size_bytes, part.ledgers)
+        return total
 
-    def on_taken(self, index: int, growth: Mapping[str, Growth]) -> None:
+    def on_accepted(self, index: int, growth_by_namespace: Mapping[str, UsageGrowth]) -> None:
         """That was put into the log, at this place."""
-        for namespace, grown in growth.items():
-            if grown.keys > 0 or grown.size_bytes > 0:
-                self._coming.append((index, namespace, grown))
-                self._come(namespace, grown, 1)
+        for namespace, namespace_growth in growth_by_namespace.items():
+            if namespace_growth.keys > 0 or namespace_growth.size_bytes > 0:
+                self._pending_growth.append((index, namespace, namespace_growth))
+                self._add_pending(namespace, namespace_growth, 1)
 
-    def _forget(self, index: int) -> None:
-        while self._coming and self._coming[0][0] <= index:
-            _, namespace, grown = self._coming.popleft()
-            self._come(namespace, grown, -1)
+    def _drop_applied(self, index: int) -> None:
+        while self._pending_growth and self._pending_growth[0][0] <= index:
+            _, namespace, namespace_growth = self._pending_growth.popleft()
+            self._add_pending(namespace, namespace_growth, -1)
 
-    def _come(self, namespace: str, grown: Growth, times: int) -> None:
-        use = self._sums.setdefault(namespace, Use())
-        use.add(*(times * max(0, one) for one in (grown.keys, grown.size_bytes, grown.ledgers)))
-        if not (use.keys or use.size_bytes):
-            del self._sums[namespace]
+    def _add_pending(self, namespace: str, growth: UsageGrowth, step: int) -> None:
+        usage = self._pending_by_namespace.setdefault(namespace, NamespaceUsage())
+        usage.add(
+            *(step * max(0, amount) for amount in (growth.keys, growth.size_bytes, growth.ledgers))
+        )
+        if not (usage.keys or usage.size_bytes):
+            del self._pending_by_namespace[namespace]
 
-    def told(self, state: KeyValueState) -> Iterator[tuple[str, Use, NamespaceQuota]]:
+    def usage_report(
+        self, state: KeyValueState
+    ) -> Iterator[tuple[str, NamespaceUsage, NamespaceQuota]]:
         """The namespaces that have anything, or bounds of their own, the fullest first, so many."""
-        spaces = dict(self.use.spaces)
-        for item in state.range(QUOTA_PREFIX, QUOTA_PREFIX + b"\xff", SHOWN_MAX).items:
+        usage_by_namespace = dict(self.usage.usage_by_namespace)
+        for item in state.range(
+            QUOTA_PREFIX, QUOTA_PREFIX + b"\xff", NAMESPACES_REPORTED_MAX
+        ).items:
             if name := item.key.removeprefix(QUOTA_PREFIX).decode(errors="replace"):
-                spaces.setdefault(name, Use())
-        rows = [(name, use, self.bounds(state, name)) for name, use in spaces.items()]
-        rows.sort(key=lambda row: (-_full(row[1], row[2]), row[0]))
-        yield from rows[:SHOWN_MAX]
+                usage_by_namespace.setdefault(name, NamespaceUsage())
+        rows = [
+            (name, usage, self.quota_of(state, name)) for name, usage in usage_by_namespace.items()
+        ]
+        rows.sort(key=lambda row: (-_used_fraction(row[1], row[2]), row[0]))
+        yield from rows[:NAMESPACES_REPORTED_MAX]
 
 
-def _stored(state: KeyValueState, namespace: str) -> NamespaceQuota | None:
-    found = state.get(quota_key(namespace))
+def _stored_quota(state: KeyValueState, namespace: str) -> NamespaceQuota | None:
+    item = state.get(quota_key(namespace))
     try:
-        return None if found is None else NamespaceQuota.decode(found.value)
+        return None if item is None else NamespaceQuota.decode(item.value)
     except (CorruptData, UnsupportedFormat):
         return None
 
 
-def _full(use: Use, bounds: NamespaceQuota) -> float:
+def _used_fraction(use: NamespaceUsage, quota: NamespaceQuota) -> float:
     return max(
-        use.keys / max(1, bounds.keys),
-        use.size_bytes / max(1, bounds.size_bytes),
-        use.ledgers / max(1, bounds.ledgers),
+        use.keys / max(1, quota.keys),
+        use.size_bytes / max(1, quota.size_bytes),
+        use.ledgers / max(1, quota.ledgers),
     )
 
 
-def _over(namespace: str, has: int, what: str, most: int) -> NamespaceFull:
+def _namespace_full_error(namespace: str, used: int, what: str, limit: int) -> NamespaceFull:
     return NamespaceFull(
-        f"namespace {namespace} has {has} {what} in the metadata, allowed are {most}: delete or truncate logs"
+        f"namespace {namespace} has {used} {what} in the metadata, allowed are {limit}: delete or "
+        "truncate logs"
         " of it, or have an admin raise that (dlog trust quota)"
     )

@@ -5,9 +5,10 @@ state. Nodes, and whoever has the secret of a cluster on its own machine, have n
 is not starved by who floods it (H236).
 
 **Requests.** The answers to the newest commands are remembered (`request_dedup.py`), so that one that is sent
-again is not done again. A client sends again for less than `FRESH_S`; what is forgotten before that is
-unknown to it. So no more commands than are remembered are taken within `FRESH_S`: three quarters from whoever
-comes, the last quarter in equal shares. Who floods fills all but his share of that, and others' answers stay.
+again is not done again. A client sends again for less than `RESEND_WINDOW_S`; what is forgotten before that
+is unknown to it. So no more commands than are remembered are taken within `RESEND_WINDOW_S`: three quarters
+from whoever comes, the last quarter in equal shares. Who floods fills all but his share of that, and others'
+answers stay.
 
 **Leases and watches** have a bound a principal; the last leases are for nodes.
 """
@@ -17,50 +18,50 @@ from collections.abc import Mapping
 
 from ...runtime.interfaces.errors import OverQuota, TooBusy
 from ...runtime.interfaces.principals import ANONYMOUS, LOCAL, SERVERS
-from ..model.request_identity import owner_of
+from ..model.request_identity import principal_of_client
 from ..state.kv_state import LEASES_MAX, KeyValueState
 from ..state.request_dedup import RequestDedup
 
-FRESH_S = 35.0
+RESEND_WINDOW_S = 35.0
 """A client's deadline, and some."""
-LEASES_OF_ONE_MAX = 1_000
-LEASES_OF_USERS_MAX = LEASES_MAX - 5_000
-NARROWED_MAX = 4 * LEASES_MAX
+LEASES_PER_PRINCIPAL_MAX = 1_000
+USER_LEASES_MAX = LEASES_MAX - 5_000
+SCOPED_TOKENS_MAX = 4 * LEASES_MAX
 """Narrowed tokens that are known by whose they are: more than there are leases, and answers remembered."""
-WATCHES_OF_ONE_MAX = 10_000
+WATCHES_PER_PRINCIPAL_MAX = 10_000
 """On one node, over all connections."""
 
 
-class Quotas:
+class PrincipalQuotas:
     """Of one node."""
 
     def __init__(self) -> None:
-        self._open_to_all = self._in_shares = 0
+        self._shared_limit = self._fair_share_limit = 0
         self._term = -1
-        self._fresh: deque[tuple[float, str]] = deque()
+        self._recent_commands: deque[tuple[float, str]] = deque()
         """When each command was taken, and whose it is (`owners.owner_by`), the oldest first."""
-        self._taken: dict[str, int] = {}
+        self._count_by_principal: dict[str, int] = {}
         """By principal, as far as it is heard whose it is."""
-        self._narrowed: dict[str, str] = {}
+        self._principal_of_owner: dict[str, str] = {}
         """Whose a narrowed token is, as far as that was heard: the owner's principal."""
-        self._narrowings: dict[str, set[str]] = {}
+        self._owners_of_principal: dict[str, set[str]] = {}
         """The other way round: those that have asked since its leases were counted last, or have some."""
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def begin(self, term: int, ring: RequestDedup, now: float) -> None:
+    def begin_term(self, term: int, request_dedup: RequestDedup, now: float) -> None:
         """This node leads in that term: all that is remembered may have been asked for just now."""
         if term == self._term:
             return
         self._term = term
-        self._open_to_all = ring.size * 3 // 4
-        self._in_shares = ring.size - self._open_to_all
-        self._fresh.clear()
-        self._taken.clear()
-        for _, client, _, _, _ in ring.rows():
-            self.on_taken(owner_of(client) or ANONYMOUS, now)
+        self._shared_limit = request_dedup.size * 3 // 4
+        self._fair_share_limit = request_dedup.size - self._shared_limit
+        self._recent_commands.clear()
+        self._count_by_principal.clear()
+        for _, client, _, _, _ in request_dedup.rows():
+            self.on_accepted(principal_of_client(client) or ANONYMOUS, now)
 
-    def on_owner(self, owner: str, principal: str, leases_of: Mapping[str, int]) -> None:
+    def record_owner(self, owner: str, principal: str, leases_of: Mapping[str, int]) -> None:
         """Whose it is that asks; said before a narrowed token is asked about, and when it gets a lease.
 
         Else who takes a narrower token for each lease, or waits for another leader, would have no bound.
@@ -68,78 +69,91 @@ class Quotas:
         """
         if owner == principal:
             return
-        if owner in self._narrowed:
-            self._narrowings.setdefault(principal, set()).add(owner)
+        if owner in self._principal_of_owner:
+            self._owners_of_principal.setdefault(principal, set()).add(owner)
             return
-        if len(self._narrowed) >= NARROWED_MAX:
-            counted = {one for _, one in self._fresh}
-            self._narrowed = {
-                one: who
-                for one, who in self._narrowed.items()
-                if one in counted or one in leases_of
+        if len(self._principal_of_owner) >= SCOPED_TOKENS_MAX:
+            recent_owners = {known_owner for _, known_owner in self._recent_commands}
+            self._principal_of_owner = {
+                known_owner: known_principal
+                for known_owner, known_principal in self._principal_of_owner.items()
+                if known_owner in recent_owners or known_owner in leases_of
             }
-            self._narrowings = {}
-            for one, who in self._narrowed.items():
-                self._narrowings.setdefault(who, set()).add(one)
-        self._narrowed[owner] = principal
-        self._narrowings.setdefault(principal, set()).add(owner)
-        if owner in self._taken:
-            self._taken[principal] = self._taken.get(principal, 0) + self._taken.pop(owner)
+            self._owners_of_principal = {}
+            for known_owner, known_principal in self._principal_of_owner.items():
+                self._owners_of_principal.setdefault(known_principal, set()).add(known_owner)
+        self._principal_of_owner[owner] = principal
+        self._owners_of_principal.setdefault(principal, set()).add(owner)
+        if owner in self._count_by_principal:
+            self._count_by_principal[principal] = self._count_by_principal.get(
+                principal, 0
+            ) + self._count_by_principal.pop(owner)
 
     def why_not_request(self, principal: str, now: float) -> TooBusy | None:
         """Why no command is taken now from this principal: its client comes again by itself."""
-        self._forget(now)
-        if len(self._fresh) < self._open_to_all or is_free(principal):
+        self._drop_old(now)
+        if len(self._recent_commands) < self._shared_limit or is_unlimited(principal):
             return None
-        taken = self._taken.get(principal, 0)
-        among = len(self._taken) + (not taken)
-        if taken < self._in_shares // among:
+        accepted_count = self._count_by_principal.get(principal, 0)
+        principal_count = len(self._count_by_principal) + (not accepted_count)
+        if accepted_count < self._fair_share_limit // principal_count:
             return None
         return TooBusy(
-            f"{taken} of the {len(self._fresh)} changes of the last {FRESH_S:g} s were asked for by"
+            f"{accepted_count} of the {len(self._recent_commands)} changes of the last "
+            f"{RESEND_WINDOW_S:g} s were asked for by"
             f" {principal}: more would push the answers to others out of memory"
         )
 
-    def on_taken(self, owner: str, now: float) -> None:
+    def on_accepted(self, owner: str, now: float) -> None:
         """A command of that owner was put into the log."""
-        self._fresh.append((now, owner))
-        principal = self._narrowed.get(owner, owner)
-        self._taken[principal] = self._taken.get(principal, 0) + 1
+        self._recent_commands.append((now, owner))
+        principal = self._principal_of_owner.get(owner, owner)
+        self._count_by_principal[principal] = self._count_by_principal.get(principal, 0) + 1
 
-    def _forget(self, now: float) -> None:
-        fresh, taken = self._fresh, self._taken
-        while fresh and fresh[0][0] <= now - FRESH_S:
-            _, owner = fresh.popleft()
-            principal = self._narrowed.get(owner, owner)
-            taken[principal] -= 1
-            if not taken[principal]:
-                del taken[principal]
+    def _drop_old(self, now: float) -> None:
+        recent, counts = self._recent_commands, self._count_by_principal
+        while recent and recent[0][0] <= now - RESEND_WINDOW_S:
+            _, owner = recent.popleft()
+            principal = self._principal_of_owner.get(owner, owner)
+            counts[principal] -= 1
+            if not counts[principal]:
+                del counts[principal]
 
     # --- leases and watches -----------------------------------------------------------------------
 
     def why_not_lease(self, state: KeyValueState, principal: str) -> OverQuota | None:
         """Why it gets no further lease."""
-        if is_free(principal):
+        if is_unlimited(principal):
             return None
-        counts = state.leases_of
-        narrower = {one for one in self._narrowings.pop(principal, ()) if one in counts}
-        if narrower:
-            self._narrowings[principal] = narrower
-        held = counts.get(principal, 0) + sum(counts[one] for one in narrower)
-        if held >= LEASES_OF_ONE_MAX:
-            return OverQuota(f"{principal} holds {held} leases, allowed are {LEASES_OF_ONE_MAX}")
-        if len(state.leases) >= LEASES_OF_USERS_MAX:
+        counts = state.lease_count_by_owner
+        scoped_owners = {
+            scoped_owner
+            for scoped_owner in self._owners_of_principal.pop(principal, ())
+            if scoped_owner in counts
+        }
+        if scoped_owners:
+            self._owners_of_principal[principal] = scoped_owners
+        lease_count = counts.get(principal, 0) + sum(
+            counts[scoped_owner] for scoped_owner in scoped_owners
+        )
+        if lease_count >= LEASES_PER_PRINCIPAL_MAX:
+            return OverQuota(
+                f"{principal} holds {lease_count} leases, allowed are {LEASES_PER_PRINCIPAL_MAX}"
+            )
+        if len(state.leases) >= USER_LEASES_MAX:
             return OverQuota(f"there are {len(state.leases)} leases: the last ones are for nodes")
         return None
 
 
-def why_not_watch(principal: str, watches: int) -> OverQuota | None:
+def watch_quota_error(principal: str, watches: int) -> OverQuota | None:
     """Why a node serves it no further watch; ``watches``: those that it has there."""
-    if watches < WATCHES_OF_ONE_MAX or is_free(principal):
+    if watches < WATCHES_PER_PRINCIPAL_MAX or is_unlimited(principal):
         return None
-    return OverQuota(f"{principal} has {watches} watches here, allowed are {WATCHES_OF_ONE_MAX}")
+    return OverQuota(
+        f"{principal} has {watches} watches here, allowed are {WATCHES_PER_PRINCIPAL_MAX}"
+    )
 
 
-def is_free(principal: str) -> bool:
+def is_unlimited(principal: str) -> bool:
     """Has it no bound?"""
     return principal == LOCAL or principal.partition("/")[0] in SERVERS

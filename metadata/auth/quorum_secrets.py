@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ...runtime.interfaces.errors import NotAllowed
 from ...runtime.protocol.capabilities import GENERATIONS_KEPT, SECRET_BYTES, Generation
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import blob, number, row, rows, stored
+from ...runtime.protocol.schema import blob, decode_stored, number, row, rows
 from ..model.interface import prefix_end
 from ..model.transaction import Transaction
 
@@ -30,28 +30,36 @@ _TOKENS = row(number(FORMAT, FORMAT), rows(row(number(1, 0xFFFF), _SECRET), GENE
 def check_not_secret(start: bytes, end: bytes | None = None) -> None:
     """Refuse a key, or a range that may hold one, which is nobody's. Raises `NotAllowed`."""
     if end is None:
-        touched = start.startswith(SECRET_PREFIX)
+        touches_secret = start.startswith(SECRET_PREFIX)
     else:
-        touched = start < SECRET_END and end > SECRET_PREFIX
-    if touched:
+        touches_secret = start < SECRET_END and end > SECRET_PREFIX
+    if touches_secret:
         raise NotAllowed("what is stored below secret/ is nobody's to read or write")
 
 
 def check_no_secrets(transaction: Transaction) -> None:
     """Refuse one that touches a secret; a compare is a read (H234). Raises `NotAllowed`."""
-    for one in (*transaction.compares, *transaction.operations):
-        check_not_secret(one.key)
+    for item in (*transaction.compares, *transaction.operations):
+        check_not_secret(item.key)
 
 
 def encode_generations(generations: tuple[Generation, ...]) -> bytes:
     """The value of `GENERATIONS_KEY`."""
-    return pack([FORMAT, [[one.number, one.key, one.passes] for one in generations]])
+    return pack(
+        [
+            FORMAT,
+            [
+                [generation.number, generation.key, generation.credential_key]
+                for generation in generations
+            ],
+        ]
+    )
 
 
 def decode_generations(value: bytes) -> tuple[Generation, ...]:
     """Raises `CorruptData`."""
-    _, found = stored(value, _GENERATIONS, "the secrets of ledgers")
-    return tuple(Generation(*one) for one in found)
+    _, generation_rows = decode_stored(value, _GENERATIONS, "the secrets of ledgers")
+    return tuple(Generation(*generation_row) for generation_row in generation_rows)
 
 
 def encode_token_secrets(secrets: Mapping[int, bytes]) -> bytes:
@@ -61,4 +69,4 @@ def encode_token_secrets(secrets: Mapping[int, bytes]) -> bytes:
 
 def decode_token_secrets(value: bytes) -> dict[int, bytes]:
     """Raises `CorruptData`."""
-    return dict(stored(value, _TOKENS, "the secrets of tokens")[1])
+    return dict(decode_stored(value, _TOKENS, "the secrets of tokens")[1])

@@ -10,15 +10,15 @@ from collections.abc import Callable
 from math import inf
 
 from ...runtime.interfaces.errors import InvalidRequest, NotAllowed, NotAuthenticated, NotReady
-from ...runtime.interfaces.principals import LOCAL, Narrowing, Token, Welcome
+from ...runtime.interfaces.principals import LOCAL, Token, TokenScope, Welcome
 from ...runtime.protocol.tokens import (
+    CLOCK_TOLERANCE_S,
     DAYS_MAX,
     NAME_BYTES,
-    OWN_S_MAX,
-    TOLERANCE_S,
+    OWN_TOKEN_S_MAX,
+    encode_token,
     is_within,
-    opened,
-    seal,
+    verify_token,
 )
 from ..model.rights import ADMIN
 from ..state.kv_state import KeyValueState
@@ -35,13 +35,13 @@ class TokenService:
     def __init__(
         self,
         cluster_id: str,
-        judge: Callable[[], Authorizer],
+        authorizer: Callable[[], Authorizer],
         time_s: Callable[[], float],
         secret_bytes: Callable[[int], bytes],
     ) -> None:
         """``judge``: by the state as it is now. ``time_s``: seconds since 1970."""
         self._cluster_id = cluster_id
-        self._judge = judge
+        self._authorizer = authorizer
         self._secret_bytes = secret_bytes
         self.time_s = time_s
 
@@ -58,84 +58,86 @@ class TokenService:
                 raise NotAuthenticated("a token whose key was rotated away: ask for another")
             return secrets[number]
 
-        token = opened(proof, secret_of)
+        token = verify_token(proof, secret_of)
         if token.cluster_id != self._cluster_id:
             raise NotAuthenticated("a token of another cluster")
-        left_s = token.ends_s + TOLERANCE_S - self.time_s()
-        if left_s <= 0:
+        remaining_s = token.ends_s + CLOCK_TOLERANCE_S - self.time_s()
+        if remaining_s <= 0:
             raise NotAuthenticated(
                 f"the token of {token.principal} has ended", NotAuthenticated.ENDED
             )
-        why = self._judge().why_no_token(token)
-        if why is not None:
-            if token.since > state.index:
+        error = self._authorizer().why_no_token(token)
+        if error is not None:
+            if token.revoked_at_revision > state.index:
                 raise NotReady("a token of a user whom this metadata node does not know yet")
-            raise why
-        return Welcome(token.principal, token=token, left_s=left_s)
+            raise error
+        return Welcome(token.principal, token=token, valid_s=remaining_s)
 
-    def check_asked(
+    def check_request(
         self,
         principal: str,
-        came_by: Token | None,
+        presented_token: Token | None,
         user: str,
         valid_s: int,
-        narrowing: Narrowing,
+        token_scope: TokenScope,
     ) -> None:
         """May this principal have such a token made? ``user`` "": for itself. Raises `NotAllowed`,
         `InvalidRequest`."""
-        judge = self._judge()
+        authorizer = self._authorizer()
         if user:
-            if came_by is not None and came_by.narrowing:
+            if presented_token is not None and presented_token.token_scope:
                 raise NotAllowed(f"a narrowed token of {principal} makes no tokens for others")
-            if not judge.cluster_rights(principal) & ADMIN:
+            if not authorizer.cluster_rights(principal) & ADMIN:
                 raise NotAllowed(f"{principal} makes no tokens for others: it needs admin")
-            low, high = VALID_S_MIN, DAYS_MAX * DAY_S
+            valid_min_s, valid_max_s = VALID_S_MIN, DAYS_MAX * DAY_S
         else:
             if not principal.startswith("user/"):
                 raise NotAllowed(f"{principal} is no user, and has no tokens")
-            outer = () if came_by is None else came_by.narrowing
-            if not is_within(narrowing, outer):
+            presented_scope = () if presented_token is None else presented_token.token_scope
+            if not is_within(token_scope, presented_scope):
                 raise NotAllowed(f"{principal} came by a token that is narrower than that")
-            low, high = VALID_S_MIN, OWN_S_MAX
-        if not low <= valid_s <= high:
-            raise InvalidRequest(f"a token is for {low} to {high} seconds, not {valid_s}")
+            valid_min_s, valid_max_s = VALID_S_MIN, OWN_TOKEN_S_MAX
+        if not valid_min_s <= valid_s <= valid_max_s:
+            raise InvalidRequest(
+                f"a token is for {valid_min_s} to {valid_max_s} seconds, not {valid_s}"
+            )
         name = user or principal.removeprefix("user/")
-        known = judge.user(name)
+        user_record = authorizer.user(name)
         if f"user/{name}" == LOCAL:
             raise InvalidRequest(f"{LOCAL} owns clusters on its own machine, and has no tokens")
-        if known is None or known.disabled:
+        if user_record is None or user_record.disabled:
             raise InvalidRequest(f"there is no user {name}, or it is disabled: dlog user add")
 
-    def make(
+    def make_token(
         self,
         state: KeyValueState,
         user: str,
         valid_s: int,
-        narrowing: Narrowing,
-        came_by: Token | None = None,
+        token_scope: TokenScope,
+        presented_token: Token | None = None,
     ) -> bytes:
-        """The token, after `check_asked`. Raises `InvalidRequest`; `NotReady` before secrets are drawn."""
+        """The token, after `check_request`. Raises `InvalidRequest`; `NotReady` before secrets are drawn."""
         secrets = token_secrets_of(state)
-        known = self._judge().user(user)
-        if not secrets or known is None:
+        user_record = self._authorizer().user(user)
+        if not secrets or user_record is None:
             raise NotReady("the secrets of tokens are not drawn yet")
-        most_s = came_by.ends_s if came_by is not None else inf
+        ends_max_s = presented_token.ends_s if presented_token is not None else inf
         token = Token(
             user,
-            ends_s=int(min(self.time_s() + valid_s, most_s)),
-            since=known.tokens_from,
+            ends_s=int(min(self.time_s() + valid_s, ends_max_s)),
+            revoked_at_revision=user_record.tokens_valid_from,
             key=max(secrets),
             cluster_id=self._cluster_id,
             name=self._secret_bytes(NAME_BYTES),
-            narrowing=narrowing,
+            token_scope=token_scope,
         )
         try:
-            return seal(token, secrets[token.key])
+            return encode_token(token, secrets[token.key])
         except ValueError as error:
             raise InvalidRequest(str(error)) from None
 
 
 def token_secrets_of(state: KeyValueState) -> dict[int, bytes]:
     """T by its number; none: not drawn yet. Raises `CorruptData`."""
-    found = state.get(TOKENS_KEY)
-    return {} if found is None else decode_token_secrets(found.value)
+    item = state.get(TOKENS_KEY)
+    return {} if item is None else decode_token_secrets(item.value)

@@ -20,44 +20,44 @@ from ...runtime.interfaces.errors import (
     TooBusy,
 )
 from ...runtime.interfaces.host import Address, Buffer
-from ...runtime.interfaces.principals import Narrowing, Welcome
+from ...runtime.interfaces.principals import TokenScope, Welcome
 from ...runtime.net.client_link import ClientLink, Reply
 from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.frames import Op, pack
 from ...runtime.protocol.tokens import read_token
 from ..model.acl_records import FORCE
 from ..model.command_results import CommandResult
-from ..model.commands import Grant, ReplicatedCommand, Revoke, Transact, encode_command
+from ..model.commands import GrantLease, ReplicatedCommand, RevokeLease, Transact, encode_command
 from ..model.configuration import Member
 from ..model.interface import MemberStatus, RangePage, Watch
 from ..model.transaction import KeyValue, Transaction, TransactionReply, check_number
 from ..protocol.client_messages import (
+    AuthorizationReport,
+    AuthorizationRequest,
     MembersRequest,
     RangeRequest,
-    TrustReport,
-    TrustRequest,
     WatchRequest,
+    decode_authorization_report,
     decode_item,
     decode_members,
     decode_outcome,
     decode_page,
-    decode_trust,
 )
 from ..protocol.token_messages import (
     RotateRequest,
     TokenRequest,
     VerifyRequest,
-    decode_left,
     decode_number,
+    decode_remaining,
     decode_token,
 )
-from ..storage.backup_format import SaveRequest, decode_begun, decode_chunk
+from ..storage.backup_format import BackupRequest, decode_backup_start, decode_chunk
 from .node_connections import NodeConnections
 from .request_router import QuorumRequest, RequestRouter
-from .status_query import ask_status
+from .status_query import query_status
 from .watch_client import WatchClient
 
-UNDER_WAY_MAX = 256
+PENDING_REQUESTS_MAX = 256
 """Questions of one client at a time, lease renewals not counted; more wait here, in the order they came."""
 
 
@@ -73,51 +73,51 @@ class MetadataClient:
         timeout_s: float = 30.0,
     ) -> None:
         self._failures = endpoint.failures
-        self._links = NodeConnections(
+        self._connections = NodeConnections(
             endpoint, addresses, timeout_s, lambda link: self._on_link(link)
         )
-        self._leases: dict[int, ClientLink | None] = {}
+        self._link_by_lease: dict[int, ClientLink | None] = {}
         """Those that we hold, and the connection that each belongs to; None: to none any more."""
-        self._cut = trio.Event()
-        self._questions = RequestRouter(self._links)
-        self._watcher = WatchClient(self._links)
+        self._lease_link_lost = trio.Event()
+        self._router = RequestRouter(self._connections)
+        self._watch_client = WatchClient(self._connections)
         self._client_id = client_id
-        self._turns = trio.Semaphore(UNDER_WAY_MAX)
-        self._request = 0
+        self._request_slots = trio.Semaphore(PENDING_REQUESTS_MAX)
+        self._last_request = 0
         self._base_index = -1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Hold the connections until cancelled."""
         async with trio.open_nursery() as nursery:
-            await nursery.start(self._links.run)
-            keep = self._failures.keep
-            nursery.start_soon(keep, "the deadlines of metadata questions", self._questions.run)
-            nursery.start_soon(keep, "the renewal of cut leases", self._keep_leases)
+            await nursery.start(self._connections.run)
+            keep = self._failures.keep_running
+            nursery.start_soon(keep, "the deadlines of metadata questions", self._router.run)
+            nursery.start_soon(keep, "the renewal of cut leases", self._renew_orphaned_leases)
             task_status.started()
 
     @property
     def cluster_id(self) -> str:
         """Known after the first contact; "" before."""
-        return self._links.cluster_id
+        return self._connections.cluster_id
 
     @property
     def listener(self) -> str:
         """The name of the listener that we came in on: whose addresses of other nodes reach them."""
-        return self._links.listener
+        return self._connections.listener
 
     # --- interface.Metadata -----------------------------------------------------------------------
 
     async def get(self, key: bytes) -> KeyValue | None:
         """See `interface.Metadata`."""
-        reply = await self.ask(Op.META_READ, RangeRequest(key, None).encode())
+        reply = await self.request(Op.META_READ, RangeRequest(key, None).encode())
         index, item = decode_item(reply.body)
         self._base_index = max(self._base_index, index)
         return item
 
     async def range(self, start: bytes, end: bytes, *, limit: int = 1000) -> RangePage:
         """See `interface.Metadata`."""
-        check_number(limit, "the limit of a range", least=1)
-        reply = await self.ask(Op.META_READ, RangeRequest(start, end, limit).encode())
+        check_number(limit, "the limit of a range", minimum=1)
+        reply = await self.request(Op.META_READ, RangeRequest(start, end, limit).encode())
         index, page = decode_page(reply.body)
         self._base_index = max(self._base_index, index)
         return page
@@ -126,7 +126,7 @@ class MetadataClient:
         """See `interface.Metadata`."""
         transaction.check()
         client = self._client_id
-        answer = await self._command(lambda n, base: Transact(client, n, base, transaction))
+        answer = await self._send_command(lambda n, base: Transact(client, n, base, transaction))
         assert answer.transaction is not None, "a transaction is answered with its reply"
         return answer.transaction
 
@@ -134,39 +134,41 @@ class MetadataClient:
         """See `interface.Metadata`."""
         check_number(ttl_ms, "the ttl of a lease in ms")
         client = self._client_id
-        lease = (await self._command(lambda n, base: Grant(client, n, base, ttl_ms))).lease
-        self._heard_of(lease)
+        lease = (
+            await self._send_command(lambda n, base: GrantLease(client, n, base, ttl_ms))
+        ).lease
+        self._assign_lease(lease)
         return lease
 
     async def renew_lease(self, lease: int) -> None:
         """See `interface.Metadata`."""
         check_number(lease, "a lease")
         try:
-            await self.ask(Op.META_LEASE, pack(["renew", lease]))
+            await self.request(Op.META_LEASE, pack(["renew", lease]))
         except LeaseExpired:
-            self._leases.pop(lease, None)
+            self._link_by_lease.pop(lease, None)
             raise
-        self._heard_of(lease)
+        self._assign_lease(lease)
 
     async def revoke_lease(self, lease: int) -> None:
         """See `interface.Metadata`."""
         check_number(lease, "a lease")
         client = self._client_id
-        self._leases.pop(lease, None)
-        await self._command(lambda n, base: Revoke(client, n, base, lease))
+        self._link_by_lease.pop(lease, None)
+        await self._send_command(lambda n, base: RevokeLease(client, n, base, lease))
 
     def watch(
         self, start: bytes, end: bytes, *, after_revision: int
     ) -> AbstractAsyncContextManager[Watch]:
         """See `interface.Metadata`."""
-        return self._watcher.watch(WatchRequest(start, end, after_revision))
+        return self._watch_client.watch(WatchRequest(start, end, after_revision))
 
     async def status(self) -> list[MemberStatus]:
         """See `interface.Metadata`. A member that knows a leader answers; else another; else one that waits.
 
         Addresses are those of the side that we came in on, as far as a node advertises one.
         """
-        return await ask_status(self._links)
+        return await query_status(self._connections)
 
     async def save(self) -> AsyncIterator[bytes]:
         """The whole state as of one moment after this call, as the chunks of a save (`backup_format.py`).
@@ -174,13 +176,13 @@ class MetadataClient:
         The moment lies in what the leader remembers of changes meanwhile: it ends with the connection.
         Raises `InvalidRequest` when that ended, or another leads: begin again.
         """
-        reply = await self.ask(Op.META_SAVE, SaveRequest().encode())
-        number, chunk = decode_begun(reply.body)
+        reply = await self.request(Op.META_SAVE, BackupRequest().encode())
+        number, chunk = decode_backup_start(reply.body)
         count = 0
         while chunk:
             yield chunk
             count += 1
-            reply = await self.ask(Op.META_SAVE, SaveRequest(number, count).encode())
+            reply = await self.request(Op.META_SAVE, BackupRequest(number, count).encode())
             chunk = decode_chunk(reply.body)
 
     async def change_members(self, request: MembersRequest) -> list[Member]:
@@ -188,7 +190,7 @@ class MetadataClient:
 
         Done once or more often is the same. Raises `MembersRefused`, `QuorumUnreachable`.
         """
-        reply = await self.ask(Op.META_MEMBERS, request.encode())
+        reply = await self.request(Op.META_MEMBERS, request.encode())
         return [reach.member for reach in decode_members(reply.body)]
 
     async def change_trust(self, *change: str, force: bool = False) -> None:
@@ -200,8 +202,8 @@ class MetadataClient:
         client = self._client_id
 
         async def send(words: tuple[str, ...]) -> None:
-            await self._command(
-                lambda n, base: TrustRequest(False, client, n, base, words), Op.META_TRUST
+            await self._send_command(
+                lambda n, base: AuthorizationRequest(False, client, n, base, words), Op.META_TRUST
             )
 
         try:
@@ -211,25 +213,29 @@ class MetadataClient:
                 raise
             await send((*change, FORCE))  # not at once: older nodes do not take the word
 
-    async def trust_report(self, *, own: bool = False) -> TrustReport:
+    async def trust_report(self, *, own: bool = False) -> AuthorizationReport:
         """What the leader says of who may do what; ``own``: of us alone."""
-        reply = await self.ask(Op.META_TRUST, TrustRequest(own).encode())
-        return decode_trust(reply.body)
+        reply = await self.request(Op.META_TRUST, AuthorizationRequest(own).encode())
+        return decode_authorization_report(reply.body)
 
-    async def make_token(self, user: str = "", *, valid_s: int, narrowing: Narrowing = ()) -> bytes:
+    async def make_token(
+        self, user: str = "", *, valid_s: int, narrowing: TokenScope = ()
+    ) -> bytes:
         """A token: of that user, asked by an admin; or "", of ourselves, for a day at most and no wider than
         we are. ``narrowing``: what it allows at most. Over TLS alone.
 
         Raises `NotAllowed`, `InvalidRequest`.
         """
         request = TokenRequest(user, valid_s, narrowing)
-        return decode_token((await self.ask(Op.META_TRUST, request.encode())).body)
+        return decode_token((await self.request(Op.META_TRUST, request.encode())).body)
 
     async def verify_token(self, token: bytes) -> Welcome:
         """Who shows it, asked by a proxy. Raises `NotAuthenticated`, `NotReady`, `QuorumUnreachable`."""
-        reply = await self.ask(Op.META_TRUST, VerifyRequest(token).encode())
-        said = read_token(token)
-        return Welcome(said.principal, token=said, left_s=decode_left(reply.body))
+        reply = await self.request(Op.META_TRUST, VerifyRequest(token).encode())
+        decoded_token = read_token(token)
+        return Welcome(
+            decoded_token.principal, token=decoded_token, valid_s=decode_remaining(reply.body)
+        )
 
     async def rotate_secrets(self, what: str = "ledgers") -> int:
         """Have new ones drawn, of ``ledgers`` or ``tokens``; their number.
@@ -237,11 +243,13 @@ class MetadataClient:
         Sent once: a second rotation ends what was made before the first. Raises `NotAllowed`;
         `OutcomeUnknown` where nobody knows whether it was done.
         """
-        question = QuorumRequest(self._questions, once=True)
+        request = QuorumRequest(self._router, once=True)
         try:
-            reply = await self.ask(Op.META_TRUST, RotateRequest(what).encode(), question=question)
+            reply = await self.request(
+                Op.META_TRUST, RotateRequest(what).encode(), quorum_request=request
+            )
         except DistributedLogError as error:
-            if question.unanswered:
+            if request.unknown_outcomes:
                 raise OutcomeUnknown(
                     f"{error}; new secrets may have been drawn: see dlog trust audit before another try"
                 ) from error
@@ -250,95 +258,103 @@ class MetadataClient:
 
     # --- leases -----------------------------------------------------------------------------------
 
-    def _heard_of(self, lease: int) -> None:
+    def _assign_lease(self, lease: int) -> None:
         """The leader has just answered: the lease belongs to our connection to it."""
-        self._leases[lease] = self._links.open_link(self._links.leader)
-        if self._leases[lease] is None:
-            self._cut.set()  # it ended right after its answer
+        self._link_by_lease[lease] = self._connections.current_link(self._connections.leader)
+        if self._link_by_lease[lease] is None:
+            self._lease_link_lost.set()  # it ended right after its answer
 
     def _on_link(self, link: ClientLink) -> None:
-        self._watcher.on_link(link)
-        link.on_closed.append(lambda _: self._on_closed(link))
+        self._watch_client.on_link(link)
+        link.on_closed.append(lambda _: self._on_link_closed(link))
 
-    def _on_closed(self, link: ClientLink) -> None:
-        for lease, belongs_to in self._leases.items():
+    def _on_link_closed(self, link: ClientLink) -> None:
+        for lease, belongs_to in self._link_by_lease.items():
             if belongs_to is link:
-                self._leases[lease] = None
-                self._cut.set()
+                self._link_by_lease[lease] = None
+                self._lease_link_lost.set()
 
-    async def _keep_leases(self) -> None:
+    async def _renew_orphaned_leases(self) -> None:
         """Renew at once what belongs to a connection that has ended, until cancelled."""
         while True:
-            await self._cut.wait()
-            self._cut = trio.Event()
+            await self._lease_link_lost.wait()
+            self._lease_link_lost = trio.Event()
             try:
-                for lease in [lease for lease, link in self._leases.items() if link is None]:
-                    if lease in self._leases:
+                for lease in [lease for lease, link in self._link_by_lease.items() if link is None]:
+                    if lease in self._link_by_lease:
                         # The holder renews it, too, and gets the error.
                         with suppress(DistributedLogError):
                             await self.renew_lease(lease)
             except Exception:
-                self._cut.set()  # the others are renewed when this is run again
+                self._lease_link_lost.set()  # the others are renewed when this is run again
                 raise
 
     # --- asking -----------------------------------------------------------------------------------
 
-    async def _command(
+    async def _send_command(
         self,
-        make: Callable[[int, int], ReplicatedCommand | TrustRequest],
+        make_command: Callable[[int, int], ReplicatedCommand | AuthorizationRequest],
         op: int = Op.META_TRANSACT,
     ) -> CommandResult:
         """Have a command done once, and return its answer."""
         if self._base_index < 0:  # H20: a request names what its client knew when it was first sent
             await self.get(b"\0")
-        self._request += 1
-        number = self._request  # others take theirs while this one waits
-        question = QuorumRequest(self._questions)
+        self._last_request += 1
+        number = self._last_request  # others take theirs while this one waits
+        request = QuorumRequest(self._router)
         while True:
-            made = make(number, self._base_index)
-            command = made.encode() if isinstance(made, TrustRequest) else encode_command(made)
+            new_command = make_command(number, self._base_index)
+            command = (
+                new_command.encode()
+                if isinstance(new_command, AuthorizationRequest)
+                else encode_command(new_command)
+            )
             try:
-                reply = await self.ask(op, command, question=question)
+                reply = await self.request(op, command, quorum_request=request)
             except DistributedLogError as error:
-                if question.unanswered and error.definite:  # of this sending, not of those before
+                if (
+                    request.unknown_outcomes and error.definite
+                ):  # of this sending, not of those before
                     raise OutcomeUnknown(f"{error}; the change may have been made") from error
                 raise
-            index, answer = decode_outcome(reply.body)
+            index, result = decode_outcome(reply.body)
             self._base_index = max(self._base_index, index)
-            if answer.error is None:
-                return answer
+            if result.error is None:
+                return result
             stale = (
-                isinstance(answer.error, OutcomeUnknown)
-                and answer.error.detail == OutcomeUnknown.STALE
+                isinstance(result.error, OutcomeUnknown)
+                and result.error.detail == OutcomeUnknown.STALE
             )
-            if not stale or question.unanswered:
-                raise answer.error
+            if not stale or request.unknown_outcomes:
+                raise result.error
             # Never done: this was its first sending, it only named too old a base.
 
-    async def ask(self, op: int, body: Buffer, *, question: QuorumRequest | None = None) -> Reply:
+    async def request(
+        self, op: int, body: Buffer, *, quorum_request: QuorumRequest | None = None
+    ) -> Reply:
         """Ask the leader, whoever that is, until somebody answers.
 
         Raises the error that an answer carries, or `QuorumUnreachable` at the client's time limit.
         """
-        deadline = trio.current_time() + self._links.timeout_s
-        question = question or QuorumRequest(self._questions)
+        deadline = trio.current_time() + self._connections.timeout_s
+        quorum_request = quorum_request or QuorumRequest(self._router)
         if op == Op.META_LEASE:  # a lease must not end because much else is asked
-            return await question.ask(op, body, deadline)
+            return await quorum_request.send(op, body, deadline)
         try:
-            self._turns.acquire_nowait()
+            self._request_slots.acquire_nowait()
         except trio.WouldBlock:
-            await self._wait_for_turn(deadline)
+            await self._acquire_slot(deadline)
         try:
-            return await question.ask(op, body, deadline)
+            return await quorum_request.send(op, body, deadline)
         finally:
-            self._turns.release()
+            self._request_slots.release()
 
-    async def _wait_for_turn(self, deadline: float) -> None:
+    async def _acquire_slot(self, deadline: float) -> None:
         """Until few enough questions are under way. Raises `TooBusy` at the deadline."""
         with trio.move_on_at(deadline):
-            await self._turns.acquire()
+            await self._request_slots.acquire()
             return
         raise TooBusy(
-            f"{UNDER_WAY_MAX} questions of this client to the metadata quorum are under way, and"
-            f" none of them was answered within {self._links.timeout_s:g} s"
+            f"{PENDING_REQUESTS_MAX} questions of this client to the metadata quorum are under way, and"
+            f" none of them was answered within {self._connections.timeout_s:g} s"
         ) from None

@@ -17,12 +17,12 @@ from ...runtime.net.client_link import ClientLink
 from ...runtime.net.rpc import Endpoint
 from ...runtime.primitives.backoff import Backoff
 from ...runtime.protocol.frames import Op, envelope
-from ..model.configuration import parse_place
+from ..model.configuration import parse_host_port
 from ..protocol.client_messages import MembersRequest, decode_members
 
-DIAL_S = 2.0
+DIAL_TIMEOUT_S = 2.0
 """A node that takes no connection within this time is not connected to."""
-GREET_S = 4.5
+HANDSHAKE_TIMEOUT_S = 4.5
 """Nor one that took it, and does not greet within this: behind hundreds that came before it a client waits
 some seconds for its turn (H224), and who gives up has to begin again. An `Endpoint` waits for five."""
 PING_S = 0.3
@@ -32,12 +32,12 @@ SILENCE_S = 0.6
 is away."""
 PAUSE_S = 0.05
 """Between two attempts when nobody leads."""
-HUNG_UP_MIN_S = 0.4
-HUNG_UP_MAX_S = 4.0
+REDIAL_MIN_S = 0.4
+REDIAL_MAX_S = 4.0
 """A node that takes a connection and ends it before it has greeted has more callers than it can greet: it is
 dialled again after so long, longer each time in a row. Hundreds that came back at once, each as often as it
 could, kept it from greeting any (H224)."""
-ASK_AGAIN_S = 60.0
+REFRESH_MEMBERS_S = 60.0
 ASK_S = 2.0
 
 
@@ -57,20 +57,20 @@ class NodeConnections:
         """Known after the first contact."""
         self.listener = ""
         """The name of the listener that we came in on: whose addresses of other nodes reach them."""
-        self.known = KnownNodes(addresses)
+        self.known_nodes = KnownNodes(addresses)
         self.leader = addresses[0]
         """Where to ask next: the leader as far as we know."""
-        self.chance = endpoint.host.random.random
+        self.random = endpoint.host.random.random
         self._endpoint = endpoint
         self._on_link = on_link
         self._nursery: trio.Nursery | None = None
-        self._over = False
+        self._ended = False
         self._links: dict[Address, ClientLink] = {}
-        self._dialing: dict[Address, _Dialing] = {}
-        self._hung_up: dict[Address, tuple[Backoff, float]] = {}
+        self._pending_connections: dict[Address, _PendingConnection] = {}
+        self._redial_backoff: dict[Address, tuple[Backoff, float]] = {}
         """Of nodes that ended a connection before they greeted: until when it is not dialled."""
         self._pinged_at: dict[Address, float] = {}
-        self._search = trio.Lock()
+        self._search_lock = trio.Lock()
         """Held by the caller of `any_link` that looks for a node."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -81,82 +81,86 @@ class NodeConnections:
             try:
                 await trio.sleep_forever()
             finally:
-                self._over = True
+                self._ended = True
 
-    async def link(
-        self, address: Address, deadline: float, *, may_wait: bool = False
+    async def connect(
+        self, address: Address, deadline: float, *, allow_unjoined: bool = False
     ) -> ClientLink:
         """The connection to a node, made if there is none. Raises what dialling raises.
 
         Raises `AlreadyClosed` once `run` has ended: whoever says a shielded goodbye may come that late.
         ``may_wait``: also to one that belongs to no cluster; that is not kept.
         """
-        link = self.open_link(address)
+        link = self.current_link(address)
         if link is not None:
             return link
         assert self._nursery is not None, "QuorumLinks.run is not running"
-        if self._over:
+        if self._ended:
             raise AlreadyClosed("the metadata client has ended")
-        dialing = self._dialing.get(address)
-        if dialing is None or dialing.may_wait != may_wait:
-            dialing = self._dialing[address] = _Dialing(may_wait)
-            self._nursery.start_soon(self._dial, self._nursery, address, dialing)
-        within_s = DIAL_S if may_wait else SILENCE_S
-        with trio.move_on_at(min(deadline, trio.current_time() + within_s)):
-            await dialing.done.wait()
-        if dialing.error is not None:
-            raise dialing.error
-        if dialing.link is None:  # it is dialled on: whoever asks it again may find it connected
-            raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {within_s:g} s")
-        return dialing.link
+        pending = self._pending_connections.get(address)
+        if pending is None or pending.allow_unjoined != allow_unjoined:
+            pending = self._pending_connections[address] = _PendingConnection(allow_unjoined)
+            self._nursery.start_soon(self._dial, self._nursery, address, pending)
+        timeout_s = DIAL_TIMEOUT_S if allow_unjoined else SILENCE_S
+        with trio.move_on_at(min(deadline, trio.current_time() + timeout_s)):
+            await pending.done.wait()
+        if pending.error is not None:
+            raise pending.error
+        if pending.link is None:  # it is dialled on: whoever asks it again may find it connected
+            raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {timeout_s:g} s")
+        return pending.link
 
-    def open_link(self, address: Address) -> ClientLink | None:
+    def current_link(self, address: Address) -> ClientLink | None:
         """The connection to that node, if there is one."""
         link = self._links.get(address)
         return link if link is not None and link.closed is None else None
 
-    async def _dial(self, nursery: trio.Nursery, address: Address, dialing: "_Dialing") -> None:
-        place = "{}:{}".format(*address)
+    async def _dial(
+        self, nursery: trio.Nursery, address: Address, pending: "_PendingConnection"
+    ) -> None:
+        address_text = "{}:{}".format(*address)
         try:
-            with self._endpoint.failures.contained(f"dialing metadata node {place}") as attempt:
-                await self._dial_once(nursery, address, dialing)
+            with self._endpoint.failures.attempt(
+                f"dialing metadata node {address_text}"
+            ) as attempt:
+                await self._dial_once(nursery, address, pending)
             if attempt.failed:
-                dialing.error = ConnectionLost(f"dialing {place} failed here")
+                pending.error = ConnectionLost(f"dialing {address_text} failed here")
         finally:
-            if self._over:
-                dialing.error = AlreadyClosed("the metadata client has ended")
-            if self._dialing.get(address) is dialing:
-                del self._dialing[address]
-            dialing.done.set()
+            if self._ended:
+                pending.error = AlreadyClosed("the metadata client has ended")
+            if self._pending_connections.get(address) is pending:
+                del self._pending_connections[address]
+            pending.done.set()
 
     async def _dial_once(
-        self, nursery: trio.Nursery, address: Address, dialing: "_Dialing"
+        self, nursery: trio.Nursery, address: Address, pending: "_PendingConnection"
     ) -> None:
         try:
-            backoff, until = self._hung_up.get(
-                address, (Backoff(HUNG_UP_MIN_S, HUNG_UP_MAX_S), 0.0)
+            backoff, redial_at = self._redial_backoff.get(
+                address, (Backoff(REDIAL_MIN_S, REDIAL_MAX_S), 0.0)
             )
-            await trio.sleep_until(until)
-            with dialing.within:
-                dialing.within.deadline = trio.current_time() + DIAL_S
-                dialing.link = await self._greeted(nursery, address, dialing)
-                self._hung_up.pop(address, None)
+            await trio.sleep_until(redial_at)
+            with pending.timeout_scope:
+                pending.timeout_scope.deadline = trio.current_time() + DIAL_TIMEOUT_S
+                pending.link = await self._dial_and_register(nursery, address, pending)
+                self._redial_backoff.pop(address, None)
         except DistributedLogError as error:
-            dialing.error = error
-            if dialing.connected and isinstance(error, ConnectionLost):
-                self._hung_up[address] = (
+            pending.error = error
+            if pending.is_connected and isinstance(error, ConnectionLost):
+                self._redial_backoff[address] = (
                     backoff,
-                    trio.current_time() + backoff.next_s(self.chance()),
+                    trio.current_time() + backoff.next_s(self.random()),
                 )
 
-    async def _greeted(
-        self, nursery: trio.Nursery, address: Address, dialing: "_Dialing"
+    async def _dial_and_register(
+        self, nursery: trio.Nursery, address: Address, pending: "_PendingConnection"
     ) -> ClientLink:
         link = await self._endpoint.dial(
-            address, nursery=nursery, kind=METADATA, on_connected=dialing.on_connected
+            address, nursery=nursery, kind=METADATA, on_connected=pending.on_connected
         )
         if not link.peer.cluster_id:
-            if not dialing.may_wait:
+            if not pending.allow_unjoined:
                 link.close(NotReady(f"{link.peer_address} belongs to no cluster yet"))
                 raise NotReady(f"{link.peer_address} belongs to no cluster yet")
             return link
@@ -164,8 +168,10 @@ class NodeConnections:
         self.cluster_id = self.cluster_id or link.peer.cluster_id
         self.listener = link.listener
         self._on_link(link)
-        keep = self._endpoint.failures.keep
-        nursery.start_soon(keep, "the list of metadata nodes", self.known.keep_up, link)
+        keep = self._endpoint.failures.keep_running
+        nursery.start_soon(
+            keep, "the list of metadata nodes", self.known_nodes.refresh_members, link
+        )
         return link
 
     # --- who is asked -----------------------------------------------------------------------------
@@ -176,42 +182,42 @@ class NodeConnections:
         One caller searches for all that wait. Thousands that each gave a node up after `SILENCE_S` woke all
         at once, again and again, and left no time for the connection to be made.
         """
-        link = self.open_link(self.leader)
+        link = self.current_link(self.leader)
         if link is not None:
             return link
         deadline = trio.current_time() + self.timeout_s
         with trio.move_on_at(deadline) as scope:
-            await self._search.acquire()
+            await self._search_lock.acquire()
         if scope.cancelled_caught:
-            raise self.unreachable("no answer")
+            raise self.unreachable_error("no answer")
         try:
             return await self._search_link(deadline)
         finally:
-            self._search.release()
+            self._search_lock.release()
 
     async def _search_link(self, deadline: float) -> ClientLink:
-        last: DistributedLogError | None = None
+        last_error: DistributedLogError | None = None
         while trio.current_time() < deadline:
             address = self.leader
             try:
-                return await self.link(address, deadline)
+                return await self.connect(address, deadline)
             except DistributedLogError as error:
-                last = error
-                self.next_after(address)
+                last_error = error
+                self.move_on_from(address)
                 await trio.sleep(PAUSE_S)
-        raise self.unreachable(f"{last}")
+        raise self.unreachable_error(f"{last_error}")
 
-    def turn(self) -> None:
+    def try_next_node(self) -> None:
         """Ask the next node from now on."""
-        self.next_after(self.leader)
+        self.move_on_from(self.leader)
 
-    def follow(self, asked: Address, leader: str) -> bool:
+    def follow_redirect(self, source: Address, leader: str) -> bool:
         """Ask the node that was named as leader next; False if that says nothing new."""
-        place = parse_place(leader)
-        if place is None or place == asked or self._is_silent(place):
-            self.next_after(asked)
+        address = parse_host_port(leader)
+        if address is None or address == source or self._is_silent(address):
+            self.move_on_from(source)
             return False
-        self.leader = place
+        self.leader = address
         return True
 
     def ping(self, address: Address, link: ClientLink) -> None:
@@ -229,37 +235,37 @@ class NodeConnections:
         pinged_at = self._pinged_at.get(address, 0.0)
         return link.received_at < pinged_at <= trio.current_time() - PING_S
 
-    def next_after(self, asked: Address) -> None:
+    def move_on_from(self, failed_address: Address) -> None:
         """``asked`` was of no help: ask the next node, unless somebody else has turned already."""
-        if self.leader != asked:
+        if self.leader != failed_address:
             return
-        self.leader = self.known.after(asked)
+        self.leader = self.known_nodes.next_after(failed_address)
 
-    def unreachable(self, last: str) -> QuorumUnreachable:
+    def unreachable_error(self, last_error: str) -> QuorumUnreachable:
         """Nobody answered in time: the error names all who were asked."""
-        places = ", ".join(f"{host}:{port}" for host, port in self.known.all)
+        addresses = ", ".join(f"{host}:{port}" for host, port in self.known_nodes.addresses)
         return QuorumUnreachable(
-            f"no node of the metadata quorum at {places} could be reached within"
-            f" {self.timeout_s:g} s (last: {last})"
+            f"no node of the metadata quorum at {addresses} could be reached within"
+            f" {self.timeout_s:g} s (last: {last_error})"
         )
 
 
-class _Dialing:
+class _PendingConnection:
     """A connection that is being made, by a task of its own: nobody who waits for it waits for long."""
 
     def __init__(self, may_wait: bool) -> None:
-        self.may_wait = may_wait
+        self.allow_unjoined = may_wait
         self.link: ClientLink | None = None
         self.error: DistributedLogError | None = None
-        self.connected = False
+        self.is_connected = False
         """Has the node taken the connection?"""
-        self.within = trio.CancelScope()
+        self.timeout_scope = trio.CancelScope()
         self.done = trio.Event()
 
     def on_connected(self) -> None:
         """It has."""
-        self.connected = True
-        self.within.deadline = trio.current_time() + GREET_S
+        self.is_connected = True
+        self.timeout_scope.deadline = trio.current_time() + HANDSHAKE_TIMEOUT_S
 
 
 class KnownNodes:
@@ -269,22 +275,25 @@ class KnownNodes:
     asked for the members at once, and again every minute.
     """
 
-    def __init__(self, given: Sequence[Address]) -> None:
-        assert given, "a quorum without addresses"
-        self.all = list(given)
-        self._given = list(given)
+    def __init__(self, configured: Sequence[Address]) -> None:
+        assert configured, "a quorum without addresses"
+        self.addresses = list(configured)
+        self._configured = list(configured)
 
-    def after(self, asked: Address) -> Address:
+    def next_after(self, address: Address) -> Address:
         """The one to try after ``asked``."""
-        place = self.all.index(asked) if asked in self.all else -1
-        return self.all[(place + 1) % len(self.all)]
+        position = self.addresses.index(address) if address in self.addresses else -1
+        return self.addresses[(position + 1) % len(self.addresses)]
 
-    def learn(self, members: Sequence[Address]) -> None:
+    def update_members(self, members: Sequence[Address]) -> None:
         """These are the members now."""
-        if not {*members} <= {*self._given}:  # else the order that was given is as good
-            self.all = [*members, *(place for place in self._given if place not in members)]
+        if not {*members} <= {*self._configured}:  # else the order that was given is as good
+            self.addresses = [
+                *members,
+                *(address for address in self._configured if address not in members),
+            ]
 
-    async def keep_up(self, link: ClientLink) -> None:
+    async def refresh_members(self, link: ClientLink) -> None:
         """Learn from one node for as long as it is connected."""
         ended = trio.Event()
         link.on_closed.append(lambda _: ended.set())
@@ -293,9 +302,9 @@ class KnownNodes:
                 reply = await link.request(
                     Op.META_MEMBERS, MembersRequest("show").encode(), timeout_s=ASK_S
                 )
-                places = [parse_place(reach.address) for reach in decode_members(reply.body)]
-                self.learn([place for place in places if place is not None])
+                addresses = [parse_host_port(reach.address) for reach in decode_members(reply.body)]
+                self.update_members([address for address in addresses if address is not None])
             except DistributedLogError:
                 pass  # another node, or the next time
-            with trio.move_on_after(ASK_AGAIN_S):
+            with trio.move_on_after(REFRESH_MEMBERS_S):
                 await ended.wait()

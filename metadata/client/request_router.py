@@ -35,7 +35,7 @@ from ...runtime.net.client_link import ClientLink, PendingReply, Reply
 from ...runtime.primitives.backoff import Backoff
 from .node_connections import PAUSE_S, PING_S, SILENCE_S, NodeConnections
 
-ELSEWHERE = (
+TRY_NEXT_ERRORS = (
     ConnectionLost,
     NotReady,
     OutcomeUnknown,
@@ -47,19 +47,19 @@ ELSEWHERE = (
 BUSY_MIN_S = 0.05
 BUSY_MAX_S = 2.0
 """A leader that has too much to do is asked again after about so long: longer each time, not all at once."""
-REST_S = 0.5
+SEARCH_WAIT_S = 0.5
 """So long a question waits for another one to find the leader, before it asks for itself."""
-TICK_S = 0.05
+SILENCE_CHECK_S = 0.05
 """How often the questions under way are looked at for silence: one clock for all of them, for a timeout round
 each wait cost more than the wait."""
-LATE_S = 0.1
+LATE_WAKEUP_S = 0.1
 """Woken so much later than asked for, this process did not run: silence in that time was our own (H25)."""
 
 
-class Next(Enum):
+class RetryAction(Enum):
     """What to do after a refusal."""
 
-    FOLLOW = auto()
+    FOLLOW_REDIRECT = auto()
     """Ask the leader that was named."""
     SEARCH = auto()
     """Nobody who was asked leads: one question searches, the others wait for what it finds."""
@@ -67,11 +67,11 @@ class Next(Enum):
     """The leader has too much to do."""
 
 
-class Sending(NamedTuple):
+class SentRequest(NamedTuple):
     """A question that is under way on one connection."""
 
     link: ClientLink
-    pending: PendingReply
+    pending_reply: PendingReply
     sent_at: float
 
 
@@ -79,236 +79,252 @@ class RequestRouter:
     """All that a client asks now."""
 
     def __init__(self, links: NodeConnections) -> None:
-        self.links = links
-        self.under_way: dict[QuorumRequest, None] = {}
+        self.connections = links
+        self.pending_requests: dict[QuorumRequest, None] = {}
         self.searcher: QuorumRequest | None = None
         """The one that looks for the leader."""
-        self._begun = trio.Event()
+        self._request_added = trio.Event()
 
     async def run(self) -> None:
         """Wake those that have waited for as long as they wanted to, until cancelled."""
         while True:
-            if not self.under_way:
-                self._begun = trio.Event()
-                await self._begun.wait()
-            await trio.sleep(TICK_S)
+            if not self.pending_requests:
+                self._request_added = trio.Event()
+                await self._request_added.wait()
+            await trio.sleep(SILENCE_CHECK_S)
             now = trio.current_time()
-            for question in self.under_way:
-                if question.waits_until <= now:
-                    question.wake()
+            for request in self.pending_requests:
+                if request.wake_at <= now:
+                    request.wake()
 
-    def begin(self, question: "QuorumRequest") -> None:
-        """It is under way from here on, until `end`."""
-        self.under_way[question] = None
-        self._begun.set()
+    def add(self, request: "QuorumRequest") -> None:
+        """It is under way from here on, until `remove`."""
+        self.pending_requests[request] = None
+        self._request_added.set()
 
-    def end(self, question: "QuorumRequest") -> None:
+    def remove(self, request: "QuorumRequest") -> None:
         """It was answered, or given up."""
-        del self.under_way[question]
-        if self.searcher is question:
+        del self.pending_requests[request]
+        if self.searcher is request:
             self.searcher = None
-            self.wake()  # somebody else searches on, where nobody was found
+            self.wake_all()  # somebody else searches on, where nobody was found
 
-    def found(self, leader: Address) -> None:
+    def on_leader_found(self, leader: Address) -> None:
         """That node answered as only a leader can."""
-        if self.links.leader != leader or self.searcher is not None:
-            self.links.leader = leader
-            self.wake()
+        if self.connections.leader != leader or self.searcher is not None:
+            self.connections.leader = leader
+            self.wake_all()
 
-    def wake(self) -> None:
+    def wake_all(self) -> None:
         """Let all of them look again."""
-        for question in self.under_way:
-            question.wake()
+        for request in self.pending_requests:
+            request.wake()
 
 
 class QuorumRequest:
-    """One request, through all its sendings. `ask` may be called again for what was refused as stale."""
+    """One request, through all its sendings. `send` may be called again for what was refused as stale."""
 
     __slots__ = (
         "_answers",
-        "_busy",
-        "_links",
-        "_news",
-        "_questions",
-        "_ran_at",
-        "_steps",
-        "_under_way",
-        "last",
-        "once",
-        "unanswered",
-        "waits_until",
+        "_busy_backoff",
+        "_connections",
+        "_resumed_at",
+        "_router",
+        "_search_steps",
+        "_sent_by_address",
+        "_wake",
+        "last_error",
+        "send_once",
+        "unknown_outcomes",
+        "wake_at",
     )
 
-    def __init__(self, questions: RequestRouter, *, once: bool = False) -> None:
-        self.once = once
+    def __init__(self, router: RequestRouter, *, once: bool = False) -> None:
+        self.send_once = once
         """Would it be done again where it is sent again? Then it is not, where it may have been done."""
-        self.unanswered = 0
+        self.unknown_outcomes = 0
         """Sendings of which nobody knows what became."""
-        self.last: DistributedLogError | None = None
-        self.waits_until = inf
+        self.last_error: DistributedLogError | None = None
+        self.wake_at = inf
         """Woken by `RequestRouter.run` once this has passed."""
-        self._questions = questions
-        self._links = questions.links
-        self._under_way: dict[Address, Sending] = {}
+        self._router = router
+        self._connections = router.connections
+        self._sent_by_address: dict[Address, SentRequest] = {}
         self._answers: list[tuple[Address, Reply | DistributedLogError]] = []
-        self._news: trio.Event | None = None
+        self._wake: trio.Event | None = None
         """Set when there is something to look at; None while nobody waits for it."""
-        self._ran_at = 0.0
+        self._resumed_at = 0.0
         """This process did not run just before: silence counts from here."""
-        self._steps = 0
-        self._busy: Backoff | None = None
+        self._search_steps = 0
+        self._busy_backoff: Backoff | None = None
 
-    async def ask(self, op: int, body: Buffer, deadline: float) -> Reply:
+    async def send(self, op: int, body: Buffer, deadline: float) -> Reply:
         """Ask until somebody answers. Raises the error that an answer carries; `TooBusy`,
         `QuorumUnreachable` at the deadline."""
-        links, questions = self._links, self._questions
-        questions.begin(self)
-        place: Address | None = links.leader
+        connections, router = self._connections, self._router
+        router.add(self)
+        address: Address | None = connections.leader
         try:
             while trio.current_time() < deadline:
-                if place is not None and place not in self._under_way:
-                    await self._send(place, op, body, deadline)
-                await self._wait(deadline)
-                if not self._answers and self.once and self._under_way:  # nobody else is asked
-                    await self._rest(min(deadline, trio.current_time() + REST_S))
+                if address is not None and address not in self._sent_by_address:
+                    await self._send_to(address, op, body, deadline)
+                await self._wait_for_answer(deadline)
+                if (
+                    not self._answers and self.send_once and self._sent_by_address
+                ):  # nobody else is asked
+                    await self._wait_until(min(deadline, trio.current_time() + SEARCH_WAIT_S))
                     continue
                 if not self._answers:  # silence
-                    for silent in self._under_way:
-                        links.next_after(silent)
-                    place = await self._place_of_search(deadline)
+                    for silent_address in self._sent_by_address:
+                        connections.move_on_from(silent_address)
+                    address = await self._next_search_address(deadline)
                     continue
-                asked, answer = self._answers.pop(0)
+                answering_address, answer = self._answers.pop(0)
                 if isinstance(answer, Reply):
-                    self.unanswered -= 1
-                    questions.found(asked)
+                    self.unknown_outcomes -= 1
+                    router.on_leader_found(answering_address)
                     return answer
-                self.last = answer
-                wanted = self._after(asked, answer)
-                place = links.leader
-                if wanted is Next.PAUSE:
-                    self._busy = self._busy or Backoff(BUSY_MIN_S, BUSY_MAX_S)
-                    pause_s = self._busy.next_s(links.chance())
-                    await self._rest(min(deadline, trio.current_time() + pause_s))
-                elif wanted is Next.SEARCH:
+                self.last_error = answer
+                action = self._retry_action(answering_address, answer)
+                address = connections.leader
+                if action is RetryAction.PAUSE:
+                    self._busy_backoff = self._busy_backoff or Backoff(BUSY_MIN_S, BUSY_MAX_S)
+                    pause_s = self._busy_backoff.next_s(connections.random())
+                    await self._wait_until(min(deadline, trio.current_time() + pause_s))
+                elif action is RetryAction.SEARCH:
                     now = trio.current_time()
-                    hears = now < self._heard_at(now) + SILENCE_S
-                    place = None if hears else await self._place_of_search(deadline)
+                    has_contact = now < self._last_contact(now) + SILENCE_S
+                    address = None if has_contact else await self._next_search_address(deadline)
         finally:
-            self._leave()
-        if isinstance(self.last, TooBusy) and not self.unanswered:
-            raise self.last
-        places = ", ".join(f"{host}:{port}" for host, port in links.known.all)
+            self._finish()
+        if isinstance(self.last_error, TooBusy) and not self.unknown_outcomes:
+            raise self.last_error
+        addresses = ", ".join(f"{host}:{port}" for host, port in connections.known_nodes.addresses)
         raise QuorumUnreachable(
-            f"no leader of the metadata quorum at {places} answered within {links.timeout_s:g} s"
-            f" (last: {self.last or 'no answer'})"
+            f"no leader of the metadata quorum at {addresses} answered within {connections.timeout_s:g} s"
+            f" (last: {self.last_error or 'no answer'})"
         )
 
     def wake(self) -> None:
         """Somebody leads."""
-        if self._news is not None:
-            self._news.set()
+        if self._wake is not None:
+            self._wake.set()
 
     # --- sending ----------------------------------------------------------------------------------
 
-    async def _send(self, place: Address, op: int, body: Buffer, deadline: float) -> None:
+    async def _send_to(self, address: Address, op: int, body: Buffer, deadline: float) -> None:
         """Have it under way at one more node, or note why it is not."""
         try:
-            link = self._links.open_link(place) or await self._links.link(place, deadline)
+            link = self._connections.current_link(address) or await self._connections.connect(
+                address, deadline
+            )
             now = trio.current_time()
-            left_s = max(0.01, deadline - now)
-            on_reply = partial(self._on_reply, place)
-            pending = link.stand(op, body, timeout_s=left_s, on_reply=on_reply)
+            timeout_s = max(0.01, deadline - now)
+            on_reply = partial(self._on_reply, address)
+            pending = link.start_repeated_request(op, body, timeout_s=timeout_s, on_reply=on_reply)
         except AlreadyClosed:
             raise
         except DistributedLogError as error:
-            self._answers.append((place, error))
-            self.unanswered += error.definite  # never sent: as if sent, and refused for certain
+            self._answers.append((address, error))
+            self.unknown_outcomes += (
+                error.definite
+            )  # never sent: as if sent, and refused for certain
             return
-        self._under_way[place] = Sending(link, pending, now)
-        self.unanswered += 1
+        self._sent_by_address[address] = SentRequest(link, pending, now)
+        self.unknown_outcomes += 1
 
-    def _on_reply(self, place: Address, answer: Reply | DistributedLogError) -> None:
-        self._under_way.pop(place, None)
-        self._answers.append((place, answer))
-        if self._news is not None:
-            self._news.set()
+    def _on_reply(self, address: Address, answer: Reply | DistributedLogError) -> None:
+        self._sent_by_address.pop(address, None)
+        self._answers.append((address, answer))
+        if self._wake is not None:
+            self._wake.set()
 
-    def _is_at(self, place: Address) -> bool:
-        return place in self._under_way
+    def _is_sent_to(self, address: Address) -> bool:
+        return address in self._sent_by_address
 
-    def _leave(self) -> None:
-        for sending in self._under_way.values():
-            sending.link.forget(sending.pending)
-        self._under_way.clear()
+    def _finish(self) -> None:
+        for sending in self._sent_by_address.values():
+            sending.link.discard_request(sending.pending_reply)
+        self._sent_by_address.clear()
         self._answers.clear()
-        self._questions.end(self)
+        self._router.remove(self)
 
     # --- waiting ----------------------------------------------------------------------------------
 
-    async def _wait(self, deadline: float) -> None:
+    async def _wait_for_answer(self, deadline: float) -> None:
         """Until there is an answer, or until no node that was asked shows a sign of life."""
-        while not self._answers and self._under_way:
+        while not self._answers and self._sent_by_address:
             now = trio.current_time()
-            heard_at = self._heard_at(now)
-            until = heard_at + PING_S
-            if now >= until:
-                until = heard_at + SILENCE_S
-                for place, sending in self._under_way.items():
-                    self._links.ping(place, sending.link)
-            if now >= min(until, deadline):
+            last_contact = self._last_contact(now)
+            silence_deadline = last_contact + PING_S
+            if now >= silence_deadline:
+                silence_deadline = last_contact + SILENCE_S
+                for address, sending in self._sent_by_address.items():
+                    self._connections.ping(address, sending.link)
+            if now >= min(silence_deadline, deadline):
                 return
-            self.waits_until = min(until, deadline)
-            self._news = news = trio.Event()
-            await news.wait()
-            self._news, self.waits_until = None, inf
-            if trio.current_time() > until + TICK_S + LATE_S:
-                self._ran_at = trio.current_time()
+            self.wake_at = min(silence_deadline, deadline)
+            self._wake = wake_event = trio.Event()
+            await wake_event.wait()
+            self._wake, self.wake_at = None, inf
+            if trio.current_time() > silence_deadline + SILENCE_CHECK_S + LATE_WAKEUP_S:
+                self._resumed_at = trio.current_time()
 
-    def _heard_at(self, now: float) -> float:
+    def _last_contact(self, now: float) -> float:
         """When a node that has the question last showed a sign of life; -inf where none has it."""
-        heard_at = -inf
-        for sending in self._under_way.values():
-            heard_at = max(heard_at, sending.link.received_at, sending.sent_at, self._ran_at)
-        return min(now, heard_at)
+        last_contact = -inf
+        for sending in self._sent_by_address.values():
+            last_contact = max(
+                last_contact, sending.link.received_at, sending.sent_at, self._resumed_at
+            )
+        return min(now, last_contact)
 
-    async def _rest(self, until: float) -> None:
+    async def _wait_until(self, deadline: float) -> None:
         """Until an answer, or news of a leader, or then."""
         if not self._answers:
-            self._news = news = trio.Event()
-            with trio.CancelScope(deadline=until):
-                await news.wait()
-            self._news = None
+            self._wake = wake_event = trio.Event()
+            with trio.CancelScope(deadline=deadline):
+                await wake_event.wait()
+            self._wake = None
 
-    async def _place_of_search(self, deadline: float) -> Address | None:
+    async def _next_search_address(self, deadline: float) -> Address | None:
         """Where to ask next for a leader; None where there is an answer meanwhile."""
-        links, questions = self._links, self._questions
-        if questions.searcher not in (None, self):
-            await self._rest(min(deadline, trio.current_time() + REST_S))
-            return None if self._answers or self._is_at(links.leader) else links.leader
-        questions.searcher = self
-        self._steps += 1
+        connections, router = self._connections, self._router
+        if router.searcher not in (None, self):
+            await self._wait_until(min(deadline, trio.current_time() + SEARCH_WAIT_S))
+            return (
+                None
+                if self._answers or self._is_sent_to(connections.leader)
+                else connections.leader
+            )
+        router.searcher = self
+        self._search_steps += 1
         # All of them may name a leader that has just died: one round of questions, then pauses.
-        if self._steps >= len(links.known.all):
-            await self._rest(min(deadline, trio.current_time() + PAUSE_S))
-        for _ in links.known.all:
-            if not self._is_at(links.leader):
+        if self._search_steps >= len(connections.known_nodes.addresses):
+            await self._wait_until(min(deadline, trio.current_time() + PAUSE_S))
+        for _ in connections.known_nodes.addresses:
+            if not self._is_sent_to(connections.leader):
                 break
-            links.turn()
-        return None if self._answers else links.leader
+            connections.try_next_node()
+        return None if self._answers else connections.leader
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _after(self, asked: Address, error: DistributedLogError) -> Next:
+    def _retry_action(self, address: Address, error: DistributedLogError) -> RetryAction:
         """What to do after a refusal. Raises it where it is the answer."""
-        self.unanswered -= error.definite
-        if self.once and self.unanswered:
+        self.unknown_outcomes -= error.definite
+        if self.send_once and self.unknown_outcomes:
             raise error
-        links = self._links
+        links = self._connections
         if isinstance(error, NotLeader):
-            return Next.FOLLOW if links.follow(asked, error.leader) else Next.SEARCH
+            return (
+                RetryAction.FOLLOW_REDIRECT
+                if links.follow_redirect(address, error.leader)
+                else RetryAction.SEARCH
+            )
         if isinstance(error, TooBusy):
-            return Next.PAUSE
-        if isinstance(error, ELSEWHERE):
-            links.next_after(asked)
-            return Next.SEARCH
+            return RetryAction.PAUSE
+        if isinstance(error, TRY_NEXT_ERRORS):
+            links.move_on_from(address)
+            return RetryAction.SEARCH
         raise error

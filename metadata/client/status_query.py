@@ -15,42 +15,42 @@ ASK_S = 2.0
 PAUSE_S = 0.05
 
 
-async def ask_status(links: NodeConnections) -> list[MemberStatus]:
+async def query_status(connections: NodeConnections) -> list[MemberStatus]:
     """What a member says that knows a leader; else another one; else all nodes that wait.
 
     Raises `QuorumUnreachable` when nobody has answered within the client's time limit; `NotAuthenticated` at
     once where that is what all of them say: it would be no other later.
     """
-    deadline = trio.current_time() + links.timeout_s
-    places = dict.fromkeys([links.leader, *links.known.all])
-    last: DistributedLogError | None = None
+    deadline = trio.current_time() + connections.timeout_s
+    addresses = dict.fromkeys([connections.leader, *connections.known_nodes.addresses])
+    last_error: DistributedLogError | None = None
     while trio.current_time() < deadline:
-        waiting: dict[str, MemberStatus] = {}
+        unjoined: dict[str, MemberStatus] = {}
         leaderless: list[MemberStatus] = []
         refusals = 0
-        for address in places:
+        for address in addresses:
             try:
-                link = await links.link(address, deadline, may_wait=True)
-                found = await _status_from(link)
+                link = await connections.connect(address, deadline, allow_unjoined=True)
+                statuses = await _status_from(link)
             except DistributedLogError as error:
-                last = error
+                last_error = error
                 refusals += isinstance(error, NotAuthenticated)
                 continue
-            if any(status.role == "leader" for status in found):
-                return found
+            if any(status.role == "leader" for status in statuses):
+                return statuses
             if link.peer.cluster_id:  # it may have been put out of the quorum, and not know it
-                leaderless = leaderless or found
+                leaderless = leaderless or statuses
                 continue
             link.close(NotReady("it may belong to a cluster when it is asked again"))
-            waiting.update((status.node_id, status) for status in found)
+            unjoined.update((status.node_id, status) for status in statuses)
         if leaderless:
             return leaderless
-        if waiting:
-            return sorted(waiting.values(), key=lambda status: status.name)
-        if isinstance(last, NotAuthenticated) and refusals == len(places):
-            raise last
+        if unjoined:
+            return sorted(unjoined.values(), key=lambda status: status.name)
+        if isinstance(last_error, NotAuthenticated) and refusals == len(addresses):
+            raise last_error
         await trio.sleep(PAUSE_S)
-    raise links.unreachable(f"{last}")
+    raise connections.unreachable_error(f"{last_error}")
 
 
 async def _status_from(link: ClientLink) -> list[MemberStatus]:

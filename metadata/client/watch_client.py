@@ -25,10 +25,10 @@ from ..protocol.client_messages import WatchRequest, decode_events
 from .node_connections import NodeConnections
 
 WAITING_BYTES_MAX = 8 * 1024 * 1024
-AGAIN_S = 0.05
-AGAIN_MAX_S = 1.0
+RETRY_MIN_S = 0.05
+RETRY_MAX_S = 1.0
 
-FINAL = (Compacted, InvalidRequest, NotAllowed)
+FINAL_ERRORS = (Compacted, InvalidRequest, NotAllowed)
 """Ends of a watch that no other node would tell otherwise."""
 
 
@@ -36,10 +36,10 @@ class WatchClient:
     """All watches of a client."""
 
     def __init__(self, links: NodeConnections) -> None:
-        self._links = links
-        self._open: dict[int, ClientWatch] = {}
+        self._connections = links
+        self._watch_by_number: dict[int, ClientWatch] = {}
         """By their numbers, which no two watches of a client have: a frame finds its watch in one step."""
-        self._last = 0
+        self._last_number = 0
 
     @asynccontextmanager
     async def watch(self, request: WatchRequest) -> AsyncIterator[Watch]:
@@ -49,7 +49,7 @@ class WatchClient:
         try:
             yield watch
         finally:
-            self.leave(watch)
+            self.cancel(watch)
 
     def on_link(self, link: ClientLink) -> None:
         """A connection was made: its frames that answer no request are ours."""
@@ -57,37 +57,37 @@ class WatchClient:
         def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
             if op != Op.META_WATCH_EVENTS:
                 raise ProtocolError(f"{link.peer_address} sent operation {op} to a client")
-            watch = self._open.get(ident)
+            watch = self._watch_by_number.get(ident)
             if watch is not None and watch.link is link:
-                watch.take(status, body)
+                watch.on_frame(status, body)
 
         link.subscribe(on_frame, on_closed=self._on_closed)
 
     def _on_closed(self, reason: DistributedLogError) -> None:
         """A connection has ended: its watches are taken up elsewhere."""
-        for watch in list(self._open.values()):
+        for watch in list(self._watch_by_number.values()):
             if watch.link is not None and watch.link.closed is not None:
-                watch.drop()
+                watch.detach()
 
-    async def take_up(self, watch: "ClientWatch") -> None:
+    async def resume(self, watch: "ClientWatch") -> None:
         """Begin, or begin again, where the consumer stands. Raises `Compacted`, `QuorumUnreachable`."""
-        link = await self._links.any_link()
-        self._last += 1
-        ident = self._last
-        watch.link, watch.ident, watch.ended = link, ident, None
-        self._open[ident] = watch
+        link = await self._connections.any_link()
+        self._last_number += 1
+        ident = self._last_number
+        watch.link, watch.ident, watch.end_error = link, ident, None
+        self._watch_by_number[ident] = watch
         request = WatchRequest(watch.request.start, watch.request.end, watch.revision)
         body = request.encode()
         link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
 
-    async def pause(self, again: Backoff) -> None:
+    async def pause_before_retry(self, backoff: Backoff) -> None:
         """A node refused a watch: wait, and let another one be asked."""
-        self._links.turn()
-        await trio.sleep(again.next_s())
+        self._connections.try_next_node()
+        await trio.sleep(backoff.next_s())
 
-    def leave(self, watch: "ClientWatch") -> None:
+    def cancel(self, watch: "ClientWatch") -> None:
         """Forget a watch, and tell its node."""
-        self._open.pop(watch.ident, None)
+        self._watch_by_number.pop(watch.ident, None)
         if watch.link is not None and watch.link.closed is None:
             watch.link.send(envelope(Op.META_WATCH_CANCEL, 0, ident=watch.ident))
         watch.link = None
@@ -96,57 +96,57 @@ class WatchClient:
 class ClientWatch:
     """One watch; `next` is for one task at a time."""
 
-    def __init__(self, watcher: WatchClient, request: WatchRequest) -> None:
+    def __init__(self, watch_client: WatchClient, request: WatchRequest) -> None:
         self.request = request
         self.revision = request.after_revision
         """Everything up to here has been taken by the consumer."""
         self.link: ClientLink | None = None
         self.ident = 0
-        self.ended: DistributedLogError | None = None
-        self._watcher = watcher
-        self._waiting: deque[tuple[WatchBatch, int]] = deque()
-        self._waiting_bytes = 0
-        self._again = Backoff(AGAIN_S, AGAIN_MAX_S)
+        self.end_error: DistributedLogError | None = None
+        self._watch_client = watch_client
+        self._batches: deque[tuple[WatchBatch, int]] = deque()
+        self._batch_bytes = 0
+        self._retry_backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
         """Longer for each node in a row that could not serve it."""
-        self._news = trio.Event()
+        self._wake = trio.Event()
 
-    async def next(self) -> WatchBatch:
+    async def next_batch(self) -> WatchBatch:
         """See `interface.Watch.next`."""
         await trio.lowlevel.checkpoint()
         while True:
-            while self._waiting:
-                batch, size = self._waiting.popleft()
-                self._waiting_bytes -= size
+            while self._batches:
+                batch, size = self._batches.popleft()
+                self._batch_bytes -= size
                 self.revision = max(self.revision, batch.revision)
                 if batch.events:
                     return batch
-            if isinstance(self.ended, FINAL):
-                raise self.ended
+            if isinstance(self.end_error, FINAL_ERRORS):
+                raise self.end_error
             if self.link is None:
-                if self.ended is not None:  # this node cannot serve it
-                    await self._watcher.pause(self._again)
-                await self._watcher.take_up(self)
+                if self.end_error is not None:  # this node cannot serve it
+                    await self._watch_client.pause_before_retry(self._retry_backoff)
+                await self._watch_client.resume(self)
                 continue
-            self._news = trio.Event()
-            await self._news.wait()
+            self._wake = trio.Event()
+            await self._wake.wait()
 
-    def take(self, status: int, body: memoryview) -> None:
+    def on_frame(self, status: int, body: memoryview) -> None:
         """Changes, or the watch's end, from the node."""
         if status:
-            self.ended = error_from(status, body)
-            self.drop()
+            self.end_error = error_from(status, body)
+            self.detach()
             return
         batch = decode_events(body)
-        self._again.reset()
-        self._waiting.append((batch, len(body)))
-        self._waiting_bytes += len(body)
-        if self._waiting_bytes > WAITING_BYTES_MAX:
-            self.drop()  # taken up again from where the consumer stands
-        self._news.set()
+        self._retry_backoff.reset()
+        self._batches.append((batch, len(body)))
+        self._batch_bytes += len(body)
+        if self._batch_bytes > WAITING_BYTES_MAX:
+            self.detach()  # taken up again from where the consumer stands
+        self._wake.set()
 
-    def drop(self) -> None:
+    def detach(self) -> None:
         """The node sends no more: what waits is asked for again."""
-        self._watcher.leave(self)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-        self._news.set()
+        self._watch_client.cancel(self)
+        self._batches.clear()
+        self._batch_bytes = 0
+        self._wake.set()

@@ -7,23 +7,23 @@
     trust/ended/PRINCIPAL    [1, ms]      put anew with all that takes something away from it
     audit/<log index, 16 hex>    [1, ms, principal, address, action, subject]
 
-They change by `commands.TrustChange` alone; who puts one of them otherwise is refused, in every mode.
+They change by `AuthorizationChange` alone; who puts one of them otherwise is refused, in every mode.
 """
 
 from dataclasses import dataclass
 
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import flag, number, row, rows, stored, text, word
+from ...runtime.protocol.schema import decode_stored, flag, number, one_of, row, rows, text
 from .rights import ROLES
 from .transaction import KeyValue
 
-TRUST_PREFIX = b"trust/"
+ACL_PREFIX = b"trust/"
 AUDIT_PREFIX = b"audit/"
 MODE_KEY = b"trust/mode"
 USER_PREFIX = b"trust/user/"
 GRANT_PREFIX = b"trust/grant/"
-ENDED_PREFIX = b"trust/ended/"
+REVOKED_PREFIX = b"trust/ended/"
 QUOTA_PREFIX = b"trust/quota/"
 FORCE = "force"
 """The last word of a change that is made though it lowers the protection or stops writers."""
@@ -34,7 +34,7 @@ NAME_CHARS_MAX = 64
 SERIALS_MAX = 64
 QUOTA_CHARS_MAX = 32
 SUBJECT_CHARS_MAX = 256
-WOULD_REFUSE_MAX = 1024
+REPORTED_DENIALS_MAX = 1024
 """In mode ``report`` so many kinds of refusal are counted."""
 ADDRESS_CHARS_MAX = 80
 
@@ -45,22 +45,30 @@ class User:
 
     made_ms: int = 0
     disabled: bool = False
-    tokens_from: int = 0
+    tokens_valid_from: int = 0
     """Tokens that were made when this was another number are taken no more: it is the place in the log of
     the change that last ended them all, so no clock and no order of clocks matters (H237)."""
-    serials: tuple[str, ...] = ()
+    revoked_serials: tuple[str, ...] = ()
     """Certificates that are taken no more."""
     quota: str = ""
 
     def encode(self) -> bytes:
         """As the value of its key."""
-        fields = [self.made_ms, self.disabled, self.tokens_from, list(self.serials), self.quota]
+        fields = [
+            self.made_ms,
+            self.disabled,
+            self.tokens_valid_from,
+            list(self.revoked_serials),
+            self.quota,
+        ]
         return pack([FORMAT, *fields])
 
     @classmethod
     def decode(cls, value: bytes) -> "User":
         """Raises `CorruptData`."""
-        _, made_ms, disabled, tokens_from, serials, quota = stored(value, _USER, "a user's record")
+        _, made_ms, disabled, tokens_from, serials, quota = decode_stored(
+            value, _USER, "a user's record"
+        )
         return cls(made_ms, disabled, tokens_from, serials, quota)
 
 
@@ -80,7 +88,7 @@ class NamespaceQuota:
     @classmethod
     def decode(cls, value: bytes) -> "NamespaceQuota":
         """Raises `CorruptData`."""
-        return cls(*stored(value, _QUOTA, "the quota of a namespace")[1:])
+        return cls(*decode_stored(value, _QUOTA, "the quota of a namespace")[1:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +107,20 @@ class AuditLine:
             [
                 FORMAT,
                 self.ms,
-                shown(self.principal, NAME_CHARS_MAX),
-                shown(self.address, ADDRESS_CHARS_MAX),
-                shown(self.action, NAME_CHARS_MAX),
-                shown(self.subject, SUBJECT_CHARS_MAX),
+                printable_text(self.principal, NAME_CHARS_MAX),
+                printable_text(self.address, ADDRESS_CHARS_MAX),
+                printable_text(self.action, NAME_CHARS_MAX),
+                printable_text(self.subject, SUBJECT_CHARS_MAX),
             ]
         )
 
     @classmethod
     def decode(cls, value: bytes) -> "AuditLine":
         """Raises `CorruptData`."""
-        return cls(*stored(value, _AUDIT, "a line of the audit")[1:])
+        return cls(*decode_stored(value, _AUDIT, "a line of the audit")[1:])
 
 
-def shown(what: str, chars_max: int) -> str:
+def printable_text(what: str, chars_max: int) -> str:
     """Text of a peer for a line: nothing that ends it or moves a cursor, and no more than so much."""
     return "".join(c if c.isprintable() else "?" for c in what[:chars_max])
 
@@ -126,11 +134,11 @@ def decode_mode(value: bytes | None) -> str:
     """One of `MODES`; "open" where there is none. Raises `CorruptData`."""
     if value is None:
         return "open"
-    mode: str = stored(value, _MODE, "the mode of trust")[1]
+    mode: str = decode_stored(value, _MODE, "the mode of trust")[1]
     return mode
 
 
-def mode_in(item: KeyValue | None) -> str:
+def mode_of(item: KeyValue | None) -> str:
     """What ``trust/mode`` says as it is stored; "required" where that cannot be read: it lets nobody in."""
     try:
         return decode_mode(None if item is None else item.value)
@@ -169,7 +177,7 @@ def encode_grant(role: str) -> bytes:
 
 def decode_grant(value: bytes) -> str:
     """Its role. Raises `CorruptData`."""
-    role: str = stored(value, _GRANT, "a grant")[1]
+    role: str = decode_stored(value, _GRANT, "a grant")[1]
     return role
 
 
@@ -178,12 +186,12 @@ def quota_key(namespace: str) -> bytes:
     return QUOTA_PREFIX + namespace.encode()
 
 
-def ended_key(principal: str) -> bytes:
+def revoked_key(principal: str) -> bytes:
     """Says since when (its revision) something was taken away from a principal."""
-    return ENDED_PREFIX + principal.encode()
+    return REVOKED_PREFIX + principal.encode()
 
 
-def encode_ended(ms: int) -> bytes:
+def encode_revoked(ms: int) -> bytes:
     """The value of such a key."""
     return pack([FORMAT, ms])
 
@@ -194,8 +202,8 @@ def audit_key(index: int) -> bytes:
 
 
 _VERSION = number(FORMAT, FORMAT)
-_MODE = row(_VERSION, word(*MODES))
-_GRANT = row(_VERSION, word(*ROLES))
+_MODE = row(_VERSION, one_of(*MODES))
+_GRANT = row(_VERSION, one_of(*ROLES))
 _SERIALS = rows(text(NAME_CHARS_MAX), SERIALS_MAX)
 _USER = row(_VERSION, number(), flag, number(), _SERIALS, text(QUOTA_CHARS_MAX))
 _QUOTA = row(_VERSION, number(), number(), number())

@@ -9,7 +9,7 @@ from ...runtime.protocol.schema import SchemaError, is_number
 from .transaction import NUMBER_MAX, KeyValue, TransactionReply
 
 STALE_REQUEST = "the request is older than the answers that are remembered: it may have been done"
-"""A constant: versions without `FEATURE_CODES` compare it."""
+"""A constant: versions without `FEATURE_ERROR_CODES` compare it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -24,8 +24,8 @@ class CommandResult:
 def encode_answer(answer: CommandResult, *, codes: bool = True) -> bytes:
     """Return the answer for the wire, always below the limit of a control message.
 
-    ``codes``: whether the peer has `FEATURE_CODES`. An older version has no detail, and recognizes a stale
-    request by its message.
+    ``codes``: whether the peer has `FEATURE_ERROR_CODES`. An older version has no detail, and recognizes a
+    stale request by its message.
     """
     if (error := answer.error) is not None:
         detail = [error.detail[:ERROR_CHARS_MAX]] if codes and error.detail else []
@@ -53,8 +53,8 @@ def decode_answer(packed: bytes | memoryview) -> CommandResult:
             case ["transaction", bool() as succeeded, revision, list() as current] if is_number(
                 revision
             ):
-                found = tuple(map(item_from_list, current))
-                return CommandResult(TransactionReply(succeeded, revision, found))
+                items = tuple(map(item_from_list, current))
+                return CommandResult(TransactionReply(succeeded, revision, items))
     except SchemaError:
         pass
     raise CorruptData("an answer of the metadata quorum that cannot be read")

@@ -20,7 +20,7 @@ from ...runtime.interfaces.errors import ProtocolError
 from ...runtime.interfaces.host import Address
 from ...runtime.protocol.frames import pack, unpack
 
-MARK = b"\xc1"
+CONFIGURATION_MARKER = b"\xc1"
 FORMAT = 1
 MEMBERS_MAX = 9
 
@@ -42,15 +42,17 @@ class Configuration:
     members: tuple[Member, ...] = ()
 
     @classmethod
-    def of(cls, members: Iterable[Member]) -> "Configuration":
+    def from_members(cls, members: Iterable[Member]) -> "Configuration":
         """Of members in any order."""
         return cls(tuple(sorted(members, key=lambda member: (member.name, member.node_id))))
 
     @classmethod
-    def of_ids(cls, voters: Iterable[str], learners: Iterable[str] = ()) -> "Configuration":
+    def from_ids(cls, voters: Iterable[str], learners: Iterable[str] = ()) -> "Configuration":
         """Of ids that are their own names, without addresses: for worlds that have no network."""
-        found = [Member(node_id, node_id, "", True) for node_id in voters]
-        return cls.of([*found, *(Member(node_id, node_id, "", False) for node_id in learners)])
+        voter_members = [Member(node_id, node_id, "", True) for node_id in voters]
+        return cls.from_members(
+            [*voter_members, *(Member(node_id, node_id, "", False) for node_id in learners)]
+        )
 
     @property
     def voters(self) -> tuple[str, ...]:
@@ -70,15 +72,17 @@ class Configuration:
         """The member of this id."""
         return next((member for member in self.members if member.node_id == node_id), None)
 
-    def named(self, name: str) -> list[Member]:
+    def members_named(self, name: str) -> list[Member]:
         """The members of this name: a voter, or a learner, or (while it is replaced) one of each."""
         return [member for member in self.members if member.name == name]
 
     def with_member(self, member: Member) -> "Configuration":
         """The same with one more, or one in the place of what had its id."""
-        return self.of([*(m for m in self.members if m.node_id != member.node_id), member])
+        return self.from_members(
+            [*(m for m in self.members if m.node_id != member.node_id), member]
+        )
 
-    def promoted(self, node_id: str) -> "Configuration":
+    def with_promoted(self, node_id: str) -> "Configuration":
         """The same with that learner as a voter."""
         member = self.member(node_id)
         assert member is not None, f"{node_id} is no member"
@@ -88,31 +92,31 @@ class Configuration:
         """The same without that member."""
         return Configuration(tuple(m for m in self.members if m.node_id != node_id))
 
-    def follows(self, before: "Configuration") -> bool:
+    def can_follow(self, previous: "Configuration") -> bool:
         """May this one come after ``before``: is there a voter, and at most one of them other?"""
-        return bool(self.voters) and len({*self.voters} ^ {*before.voters}) <= 1
+        return bool(self.voters) and len({*self.voters} ^ {*previous.voters}) <= 1
 
     def encode(self) -> bytes:
         """As the data of an entry."""
         rows = [[m.node_id, m.name, m.address, m.votes] for m in self.members]
-        return MARK + pack([FORMAT, rows])
+        return CONFIGURATION_MARKER + pack([FORMAT, rows])
 
 
-UNKNOWN = Configuration()
+UNKNOWN_CONFIGURATION = Configuration()
 
 
 def is_configuration(data: bytes) -> bool:
     """Is an entry's data a configuration, and no command?"""
-    return data[:1] == MARK
+    return data[:1] == CONFIGURATION_MARKER
 
 
 def decode_configuration(data: bytes) -> Configuration:
     """The way back. Raises `ProtocolError`."""
     match unpack(memoryview(data)[1:], "a configuration of the quorum"):
-        case [int() as form, list() as rows] if form == FORMAT and data[:1] == MARK:
-            found = Configuration.of(_member(row) for row in rows)
-            if len({m.node_id for m in found.members}) == len(rows) <= MEMBERS_MAX:
-                return found
+        case [int() as form, list() as rows] if form == FORMAT and data[:1] == CONFIGURATION_MARKER:
+            configuration = Configuration.from_members(_member(row) for row in rows)
+            if len({m.node_id for m in configuration.members}) == len(rows) <= MEMBERS_MAX:
+                return configuration
     raise ProtocolError("a configuration of the quorum that cannot be read")
 
 
@@ -123,9 +127,9 @@ def _member(row: Any) -> Member:
     raise ProtocolError("a member of the quorum that cannot be read")
 
 
-def parse_place(text: str) -> Address | None:
+def parse_host_port(text: str) -> Address | None:
     """The address that a member's "host:port" means; None for anything else."""
     host, _, port = text.rpartition(":")
     # Only these are numbers to `int`: "²" is a digit, and none.
-    sound = host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
-    return (host, int(port)) if sound else None
+    is_valid = host and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65_535
+    return (host, int(port)) if is_valid else None

@@ -88,7 +88,7 @@ class MemberStatus:
 class Watch(Protocol):
     """Changes of a range, in order, without gap or duplicate, over reconnects."""
 
-    async def next(self) -> WatchBatch:
+    async def next_batch(self) -> WatchBatch:
         """Wait for the next changes. Raises `Compacted`: list, then watch from there."""
         ...
 
@@ -163,7 +163,7 @@ class Scan:
         self.revision = -1
         """Of the first page, so of before all that was missed; -1 until it is read."""
         self._metadata = metadata
-        self._next: bytes | None = start
+        self._next_key: bytes | None = start
         self._end = prefix_end(start) if end is None else end
         self._limit = limit
         self._page: Iterator[KeyValue] = iter(())
@@ -173,13 +173,13 @@ class Scan:
 
     async def __anext__(self) -> KeyValue:
         while (item := next(self._page, None)) is None:
-            if self._next is None:
+            if self._next_key is None:
                 raise StopAsyncIteration
-            page = await self._metadata.range(self._next, self._end, limit=self._limit)
+            page = await self._metadata.range(self._next_key, self._end, limit=self._limit)
             if self.revision < 0:
                 self.revision = page.revision
             self._page = iter(page.items)
-            self._next = page.items[-1].key + b"\0" if page.more else None
+            self._next_key = page.items[-1].key + b"\0" if page.more else None
         return item
 
 

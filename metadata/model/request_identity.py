@@ -41,13 +41,13 @@ def request_identity(principal: str, token: Token | None) -> str:
     These are of whoever has the same narrowing: so such a token ends no lock of its user's other programs,
     and its successor keeps its own.
     """
-    if token is None or not token.narrowing:
+    if token is None or not token.token_scope:
         return principal
-    said = pack([principal, token.narrowing])
-    return f"user/~{hashlib.blake2s(said, digest_size=8).hexdigest()}"
+    scope_bytes = pack([principal, token.token_scope])
+    return f"user/~{hashlib.blake2s(scope_bytes, digest_size=8).hexdigest()}"
 
 
-def client_of(principal: str, client: str) -> str:
+def qualified_client(principal: str, client: str) -> str:
     """What a command of this principal's client has for its client."""
     if principal == ANONYMOUS:
         return client
@@ -57,6 +57,6 @@ def client_of(principal: str, client: str) -> str:
     return f"{principal}/{xxh3_64_hexdigest(client.encode())}"
 
 
-def owner_of(client: str) -> str:
-    """The principal in what `client_of` gave; "" for an anonymous one."""
+def principal_of_client(client: str) -> str:
+    """The principal in what `qualified_client` gave; "" for an anonymous one."""
     return client.rpartition("/")[0]

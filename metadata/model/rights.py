@@ -17,18 +17,18 @@ WRITE = 2
 MANAGE = 4
 PRODUCE = 8
 CONSUME = 16
-ANY_OF_A_LOG = READ | WRITE | MANAGE | PRODUCE | CONSUME
+ALL_LOG_RIGHTS = READ | WRITE | MANAGE | PRODUCE | CONSUME
 OPERATOR = 32
 ADMIN = 64
-KNOWN = 128
+AUTHENTICATED = 128
 """Has proved who it is, and was not disabled."""
 BOOKIE = 256
 PROXY = 512
 OWN = 1024
 """The key is about this very principal: a bookie's cookie, a user's position."""
-HOLDER = 2048
+REPLICA_HOLDER = 2048
 """A bookie that the ledger's record names, or that is to take a place in it."""
-JANITOR = 4096
+REPAIR_LEADER = 4096
 """The bookie that holds the lease of who repairs."""
 EVERYBODY = 8192
 """Whoever is connected."""
@@ -54,15 +54,15 @@ _WORDS = {
     CONSUME: "consume",
     OPERATOR: "operator",
     ADMIN: "admin",
-    KNOWN: "to be known",
+    AUTHENTICATED: "to be known",
     BOOKIE: "to be a bookie",
     PROXY: "to be a proxy",
     OWN: "to be its owner",
-    HOLDER: "to hold a copy",
-    JANITOR: "to be the bookie that repairs",
+    REPLICA_HOLDER: "to hold a copy",
+    REPAIR_LEADER: "to be the bookie that repairs",
 }
 
 
-def words(rights: int) -> str:
+def describe_rights(rights: int) -> str:
     """Each by its word: "write or operator"; of none "nobody may"."""
     return " or ".join(word for bit, word in _WORDS.items() if bit & rights) or "nobody may"

@@ -56,13 +56,13 @@ class Compare:
         """The key was changed last at ``revision``; 0: it does not exist."""
         return cls("mod_revision", key, revision)
 
-    def holds(self, found: KeyValue | None) -> bool:
+    def holds(self, item: KeyValue | None) -> bool:
         """Is the condition true of what was found?"""
         if self.kind == "exists":
-            return found is not None
-        if found is None:
+            return item is not None
+        if item is None:
             return self.number == 0
-        return self.number == (found.version if self.kind == "version" else found.mod_revision)
+        return self.number == (item.version if self.kind == "version" else item.mod_revision)
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -104,14 +104,14 @@ class Transaction:
         compares, operations = self.compares, self.operations
         count = len(compares) + len(operations)
         size = 0
-        fits = True
+        keys_valid = True
         for compare in compares:
             key_bytes = len(compare.key)
-            fits = fits and 0 < key_bytes <= KEY_BYTES_MAX
+            keys_valid = keys_valid and 0 < key_bytes <= KEY_BYTES_MAX
             size += key_bytes
         for operation in operations:
             key_bytes = len(operation.key)
-            fits = fits and 0 < key_bytes <= KEY_BYTES_MAX
+            keys_valid = keys_valid and 0 < key_bytes <= KEY_BYTES_MAX
             size += key_bytes
             if isinstance(operation, Put):
                 size += len(operation.value)
@@ -120,9 +120,9 @@ class Transaction:
                 f"a transaction of {count} conditions and operations and {size} bytes;"
                 f" allowed are {OPERATIONS_MAX} and {BYTES_MAX}"
             )
-        if not fits:
-            for one in (*compares, *operations):
-                _check_key(one.key)
+        if not keys_valid:
+            for item in (*compares, *operations):
+                _check_key(item.key)
         if len(operations) > 1:
             self._check_written_once()
 
@@ -145,11 +145,13 @@ class Transaction:
         """From `frames.unpack`. Raises `ProtocolError`, and what `check` raises."""
         match value:
             case [list() as compares, list() as operations]:
-                made = cls(tuple(map(_compare, compares)), tuple(map(_operation, operations)))
+                transaction = cls(
+                    tuple(map(_compare, compares)), tuple(map(_operation, operations))
+                )
             case _:
                 raise ProtocolError("a transaction that is no pair of lists")
-        made.check()
-        return made
+        transaction.check()
+        return transaction
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -165,13 +167,13 @@ class TransactionReply:
     Succeeded: empty."""
 
 
-def check_number(value: Any, what: str, *, least: int = 0) -> None:
+def check_number(value: Any, what: str, *, minimum: int = 0) -> None:
     """Raises `InvalidRequest` for what no request can carry: it is refused before it is sent."""
-    if type(value) is not int or not least <= value <= NUMBER_MAX:
+    if type(value) is not int or not minimum <= value <= NUMBER_MAX:
         # Only a small number is shown: a list may be too deep for that, and an integer too long.
         small = type(value) is int and abs(value) <= 1 << 64
-        shown = str(value) if small else f"this {type(value).__name__}"
-        raise InvalidRequest(f"{what} is {least} to {NUMBER_MAX}, not {shown}")
+        printable = str(value) if small else f"this {type(value).__name__}"
+        raise InvalidRequest(f"{what} is {minimum} to {NUMBER_MAX}, not {printable}")
 
 
 def _check_key(key: bytes) -> None:

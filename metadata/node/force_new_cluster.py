@@ -19,7 +19,7 @@ from random import Random
 
 import xxhash
 
-from ...runtime.disk.atomic_file import ASIDE
+from ...runtime.disk.atomic_file import TEMPORARY_SUFFIX
 from ...runtime.disk.node_identity import FILE_NAME as IDENTITY
 from ...runtime.disk.node_identity import NodeIdentity, load_identity, new_node_id, store_identity
 from ...runtime.interfaces.errors import CorruptData, ForeignData
@@ -33,23 +33,23 @@ from ..state import kv_snapshot
 from ..state.kv_state import KeyValueState, pack_item
 from ..storage.backup_format import CHUNK_BYTES_MAX, BackupHeader, backup_chunks
 from ..storage.member_identity import (
-    MEMBERS,
+    MEMBERS_FILE,
     MemberIdentity,
-    load_ghost,
-    load_members,
-    store_members,
+    load_member_identity,
+    load_recovery_floor,
+    store_member_identity,
 )
 from ..storage.raft_storage import RaftStorage
 from ..storage.snapshot_store import CHUNK, checked_chunks
 
-AHEAD = 1 << 32
+INDEXES_AHEAD = 1 << 32
 """Log indexes and revisions: so many between a save and the loss would take weeks at any rate."""
 VERSIONS_AHEAD = 1 << 24
 """Versions of one key, and leases."""
 PAGE = 1000
-ABOVE_ALL = b"\xff" * 64
+KEY_UPPER_BOUND = b"\xff" * 64
 
-Change = Callable[[KeyValue], bytes]
+ChangeValue = Callable[[KeyValue], bytes]
 """The value that a key is to have in the new cluster."""
 
 
@@ -74,10 +74,10 @@ async def write_backup(
 
 async def read_backup(disk: Disk, name: str) -> LoadedBackup:
     """Read a save and check all of it. Raises `CorruptData`, `UnsupportedFormat`."""
-    return await saved_from(checked_chunks(disk, name), name)
+    return await restore_backup(checked_chunks(disk, name), name)
 
 
-async def saved_from(chunks: AsyncIterator[bytes], name: str) -> LoadedBackup:
+async def restore_backup(chunks: AsyncIterator[bytes], name: str) -> LoadedBackup:
     """Restore the chunks of the save ``name``. Raises `CorruptData`, `UnsupportedFormat`."""
     head: BackupHeader | None = None
     async for chunk in chunks:
@@ -90,77 +90,82 @@ async def saved_from(chunks: AsyncIterator[bytes], name: str) -> LoadedBackup:
     return LoadedBackup(head, state)
 
 
-async def read_survivor(disk: Disk) -> LoadedBackup:
+async def read_node_disk(disk: Disk) -> LoadedBackup:
     """What a node that does not run has on its disk, to its last entry; nothing there is changed.
 
     The last entries may not have been acknowledged by anybody: they count here as if they were, for nobody is
     left who could say. Raises `ForeignData`, `CorruptData` (a damaged disk), `UnsupportedFormat`.
     """
-    members, identity = await load_members(disk), await load_identity(disk)
+    members, identity = await load_member_identity(disk), await load_identity(disk)
     if members is None or identity is None:
         raise ForeignData("this is no data directory of a metadata node that belongs to a cluster")
     storage = RaftStorage(disk, members.seed)
-    found = await storage.look(members)
-    if found.damage:
-        raise CorruptData(f"the disk of this node is damaged: {found.damage}")
+    loaded = await storage.inspect(members)
+    if loaded.damage:
+        raise CorruptData(f"the disk of this node is damaged: {loaded.damage}")
     if not members.may_vote:
-        word = await load_ghost(disk)
-        if word is None or RaftEntryId(found.log.last_term, found.log.last_index) < word.last:
+        recovered = await load_recovery_floor(disk)
+        if (
+            recovered is None
+            or RaftEntryId(loaded.log.last_term, loaded.log.last_index) < recovered.last
+        ):
             raise CorruptData("the disk of this node is damaged: its log is less than it ever was")
     state = KeyValueState()
-    if found.snapshot is not None:
-        state, _ = await restore(storage.snapshots.chunks(found.snapshot))
-    for entry in found.log.tail(state.index + 1):
+    if loaded.snapshot is not None:
+        state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))
+    for entry in loaded.log.entries_from(state.index + 1):
         state.apply(entry.index, b"" if is_configuration(entry.data) else entry.data)
-    term = found.log.last_term
+    term = loaded.log.last_term
     if not state.index or not term:
         raise ForeignData("this node never had an entry of its cluster's log")
-    head = BackupHeader(members.cluster_id, state.index, term, found.log.configuration)
+    head = BackupHeader(members.cluster_id, state.index, term, loaded.log.configuration)
     return LoadedBackup(head, state)
 
 
-async def chunks_of(saved: LoadedBackup) -> AsyncIterator[bytes]:
+async def backup_file_chunks(backup: LoadedBackup) -> AsyncIterator[bytes]:
     """For `write_backup`."""
-    for chunk in backup_chunks(saved.head, saved.state):
+    for chunk in backup_chunks(backup.head, backup.state):
         yield chunk
 
 
-def moved_ahead(
-    before: KeyValueState, change: Change, added: Mapping[bytes, bytes]
+def advance_state(
+    old_state: KeyValueState, change: ChangeValue, added_keys: Mapping[bytes, bytes]
 ) -> KeyValueState:
     """The state that a new cluster begins with; the module says what moves. ``added``: keys to be set."""
-    after = KeyValueState()
-    after.index = before.index + AHEAD
-    after.revision = before.revision + AHEAD
-    after.next_lease = before.next_lease + VERSIONS_AHEAD
-    after.history.compacted_to = after.revision
-    after.trust_revision = after.revision if before.trust_revision else 0
-    for remembered in before.ring.rows():
-        after.ring.add(*remembered)
-    after.ring.floor = after.index
+    new_state = KeyValueState()
+    new_state.index = old_state.index + INDEXES_AHEAD
+    new_state.revision = old_state.revision + INDEXES_AHEAD
+    new_state.next_lease = old_state.next_lease + VERSIONS_AHEAD
+    new_state.watch_history.compacted_to = new_state.revision
+    new_state.authorization_revision = new_state.revision if old_state.authorization_revision else 0
+    for remembered in old_state.request_dedup.rows():
+        new_state.request_dedup.add(*remembered)
+    new_state.request_dedup.forgotten_through = new_state.index
 
-    def moved(item: KeyValue) -> KeyValue:
-        value = change(item)
-        revision = item.mod_revision if value == item.value else after.revision
-        version = item.version + VERSIONS_AHEAD
-        return replace(item, value=value, version=version, mod_revision=revision)
+    def moved(old_item: KeyValue) -> KeyValue:
+        value = change(old_item)
+        revision = old_item.mod_revision if value == old_item.value else new_state.revision
+        version = old_item.version + VERSIONS_AHEAD
+        return replace(old_item, value=value, version=version, mod_revision=revision)
 
-    revision = after.revision
-    kept = (moved(i) for i in all_items(before) if not i.lease and i.key not in added)
-    new = (
-        KeyValue(key, value, VERSIONS_AHEAD, revision, revision, 0)
-        for key, value in sorted(added.items())
+    revision = new_state.revision
+    kept_items = (
+        moved(i) for i in iter_items(old_state) if not i.lease and i.key not in added_keys
     )
-    for item in merge(kept, new, key=lambda item: item.key):
-        after.add_stored(item.key, pack_item(item), 0)
-    return after
+    new_items = (
+        KeyValue(key, value, VERSIONS_AHEAD, revision, revision, 0)
+        for key, value in sorted(added_keys.items())
+    )
+    for item in merge(kept_items, new_items, key=lambda item: item.key):
+        new_state.add_stored(item.key, pack_item(item), 0)
+    return new_state
 
 
-def all_items(state: KeyValueState) -> Iterator[KeyValue]:
+def iter_items(state: KeyValueState) -> Iterator[KeyValue]:
     """All keys, in order."""
     start = b""
     while True:
-        page = state.range(start, ABOVE_ALL, PAGE)
+        page = state.range(start, KEY_UPPER_BOUND, PAGE)
         yield from page.items
         if not page.more:
             return
@@ -168,32 +173,36 @@ def all_items(state: KeyValueState) -> Iterator[KeyValue]:
 
 
 async def force_new_cluster(
-    disk: Disk, head: BackupHeader, state: KeyValueState, *, name: str, address: str, chance: Random
+    disk: Disk, head: BackupHeader, state: KeyValueState, *, name: str, address: str, rng: Random
 ) -> str:
     """Make an empty directory the only node of the cluster, by that name; return its new id.
 
-    ``state``: what `moved_ahead` made. MEMBERS is the last that is written: a directory without it is begun
+    ``state``: what `advance_state` made. MEMBERS is the last that is written: a directory without it is begun
     anew. Raises `ForeignData` for one that belongs to a cluster, or to somebody else.
     """
     identity = await load_identity(disk)
-    if MEMBERS in disk.list():
+    if MEMBERS_FILE in disk.list():
         raise ForeignData(
             "this directory belongs to a cluster already; give the new node an empty one"
         )
-    others = [name for name in disk.list() if name != IDENTITY + ASIDE]  # of a try that was killed
+    others = [
+        name for name in disk.list() if name != IDENTITY + TEMPORARY_SUFFIX
+    ]  # of a try that was killed
     if identity is None and others:
         raise ForeignData(f"this directory is not empty: it holds {others[0]}")
-    node_id = new_node_id(chance)
-    members = MemberIdentity(head.cluster_id, {name: node_id}, True, chance.getrandbits(63))
+    node_id = new_node_id(rng)
+    members = MemberIdentity(head.cluster_id, {name: node_id}, True, rng.getrandbits(63))
     await store_identity(disk, NodeIdentity("", node_id, "metadata", name, 1, "distributedlog 0.1"))
-    alone = Configuration.of([Member(node_id, name, address, True)])
-    snapshot = Snapshot(state.index, head.term, alone)
+    configuration = Configuration.from_members([Member(node_id, name, address, True)])
+    snapshot = Snapshot(state.index, head.term, configuration)
     storage = RaftStorage(disk, members.seed)
-    for _, left in storage.snapshots.list():
-        await disk.delete(left)
-    await storage.snapshots.save(snapshot, chain([alone.encode()], kv_snapshot.snapshot(state)))
-    await storage.begin(after=snapshot)
-    await store_members(disk, members)
+    for _, old_name in storage.snapshots.list():
+        await disk.delete(old_name)
+    await storage.snapshots.save(
+        snapshot, chain([configuration.encode()], kv_snapshot.snapshot_chunks(state))
+    )
+    await storage.create_log(base_snapshot=snapshot)
+    await store_member_identity(disk, members)
     return node_id
 
 

@@ -9,17 +9,17 @@ from ...runtime.declarations.health_conditions import NodeConditions, limited
 from ...runtime.interfaces.errors import DistributedLogError, NotLeader
 from ...runtime.net.rpc import Endpoint
 from ..declarations.options import MetadataOptions
-from ..model.configuration import Member, parse_place
+from ..model.configuration import Member, parse_host_port
 from ..model.interface import MemberRole, MemberStatus
-from ..peers.membership_changes import who_is_at
+from ..peers.membership_changes import query_node
 from ..peers.raft_peers import RaftPeers
-from ..protocol.client_messages import MemberAddress, Row
+from ..protocol.client_messages import MemberAddress, MemberStatusRow
 from ..replica.replica import RaftReplica
 
-QUESTIONS_MAX = 16
+STATUS_REQUESTS_MAX = 16
 
 
-def own_row(
+def make_own_row(
     options: MetadataOptions,
     node_id: str,
     conditions: NodeConditions,
@@ -29,7 +29,7 @@ def own_row(
     address: str = "",
     term: int = 0,
     applied: int = 0,
-) -> Row:
+) -> MemberStatusRow:
     """A node's line about itself. ``address``: as the members know it, if they do."""
     address = address or "{}:{}".format(*options.peers[options.name])
     status = MemberStatus(
@@ -43,7 +43,13 @@ def own_row(
         limited(conditions.current()),
         role_detail,
     )
-    return Row(status, {name: "{}:{}".format(*at) for name, at in options.advertised.items()})
+    return MemberStatusRow(
+        status,
+        {
+            name: "{}:{}".format(*advertised_address)
+            for name, advertised_address in options.advertised.items()
+        },
+    )
 
 
 class StatusBoard:
@@ -64,93 +70,100 @@ class StatusBoard:
         self._peers = peers
         self._endpoint = endpoint
         self._nursery = nursery
-        self._questions = 0
+        self._pending_requests = 0
 
     @property
     def _members(self) -> Sequence[Member]:
         return self._replica.raft.configuration.members
 
-    def row(self) -> Row:
+    def own_row(self) -> MemberStatusRow:
         """Our own line."""
         raft = self._replica.raft
-        known = raft.configuration.member(raft.node_id)
+        own_member = raft.configuration.member(raft.node_id)
         role = raft.role.value
-        if known is not None and not known.votes:
+        if own_member is not None and not own_member.votes:
             role = MemberRole.LEARNER.value
-        elif known is None and self._members:
+        elif own_member is None and self._members:
             role = MemberRole.REMOVED.value
-        return own_row(
+        return make_own_row(
             self._options,
             raft.node_id,
             self._conditions,
             role,
-            address=known.address if known is not None else "",
+            address=own_member.address if own_member is not None else "",
             term=raft.term,
             applied=self._replica.state.index,
         )
 
-    def ask_all(self, reply: Callable[[list[Row]], None]) -> bool:
+    def query_all(self, reply: Callable[[list[MemberStatusRow]], None]) -> bool:
         """Ask every member for its line; False when too many ask already."""
-        if self._questions >= QUESTIONS_MAX:
+        if self._pending_requests >= STATUS_REQUESTS_MAX:
             return False
-        self._questions += 1
-        self._nursery.start_soon(self._ask_all, reply)
+        self._pending_requests += 1
+        self._nursery.start_soon(self._query_all, reply)
         return True
 
-    def reach(self, listener: str) -> list[MemberAddress]:
+    def reachable_members(self, listener: str) -> list[MemberAddress]:
         """All members with the addresses that whoever came in on this listener can dial."""
-        return [MemberAddress(member, self._address(member, listener)) for member in self._members]
+        return [
+            MemberAddress(member, self._address_on_listener(member, listener))
+            for member in self._members
+        ]
 
-    def for_listener(self, error: DistributedLogError, listener: str) -> DistributedLogError:
+    def with_leader_address(self, error: DistributedLogError, listener: str) -> DistributedLogError:
         """A redirection to the leader's address on the listener that the asker came in on."""
         if not isinstance(error, NotLeader):
             return error
         raft = self._replica.raft
         leader = raft.configuration.member(raft.leader_id)
-        return NotLeader(str(error), self._address(leader, listener) if leader is not None else "")
+        return NotLeader(
+            str(error), self._address_on_listener(leader, listener) if leader is not None else ""
+        )
 
-    def _address(self, member: Member, listener: str) -> str:
+    def _address_on_listener(self, member: Member, listener: str) -> str:
         if member.node_id == self._replica.raft.node_id:
-            return self.row().advertised.get(listener, member.address)
-        told = self._peers.advertised.get(member.node_id, {}).get(listener)
-        listed = self._options.peers.get(member.name)
-        return told or member.address or ("{}:{}".format(*listed) if listed else "")
+            return self.own_row().advertised.get(listener, member.address)
+        advertised = self._peers.advertised.get(member.node_id, {}).get(listener)
+        configured = self._options.peers.get(member.name)
+        return advertised or member.address or ("{}:{}".format(*configured) if configured else "")
 
-    async def _ask_all(self, reply: Callable[[list[Row]], None]) -> None:
-        own, members = self._replica.raft.node_id, self._members
-        known = {member.node_id for member in members}
-        rows = {own: self.row()} if own in known or not known else {}
+    async def _query_all(self, reply: Callable[[list[MemberStatusRow]], None]) -> None:
+        own_id, members = self._replica.raft.node_id, self._members
+        member_ids = {member.node_id for member in members}
+        rows = {own_id: self.own_row()} if own_id in member_ids or not member_ids else {}
 
-        async def ask(member: Member) -> None:
-            rows[member.node_id] = await self._row_of(member)
+        async def ask(queried: Member) -> None:
+            rows[queried.node_id] = await self._query_row(queried)
 
         try:
-            with self._endpoint.failures.contained("the question to all members for a status"):
+            with self._endpoint.failures.attempt("the question to all members for a status"):
                 async with trio.open_nursery() as nursery:
                     for member in members:
-                        if member.node_id != own:
+                        if member.node_id != own_id:
                             nursery.start_soon(ask, member)
             reply(sorted(rows.values(), key=lambda row: (row.status.name, row.status.node_id)))
         finally:
-            self._questions -= 1
+            self._pending_requests -= 1
 
-    async def _row_of(self, member: Member) -> Row:
-        address = self._address(member, "")
-        row = await self._peers.ask_status(member.node_id)
+    async def _query_row(self, member: Member) -> MemberStatusRow:
+        address = self._address_on_listener(member, "")
+        row = await self._peers.query_status(member.node_id)
         if row is not None:
             return replace(row, status=replace(row.status, name=member.name, address=address))
         role, alive = MemberRole.UNREACHABLE.value, False
-        why = self._peers.refusals.get(member.node_id, "")
-        place = parse_place(address)
-        if place is not None:
+        reason = self._peers.connect_errors.get(member.node_id, "")
+        parsed_address = parse_host_port(address)
+        if parsed_address is not None:
             try:
-                met = await who_is_at(self._endpoint, place)
-                if met.name == member.name and not met.cluster_id:
+                answer = await query_node(self._endpoint, parsed_address)
+                if answer.name == member.name and not answer.cluster_id:
                     # Its disk was emptied: the member that voted is no more.
-                    role, why, alive = MemberRole.EMPTY.value, "", True
+                    role, reason, alive = MemberRole.EMPTY.value, "", True
             except DistributedLogError:
                 pass
-        return Row(
-            MemberStatus(member.name, address, role, 0, 0, alive, member.node_id, role_detail=why),
+        return MemberStatusRow(
+            MemberStatus(
+                member.name, address, role, 0, 0, alive, member.node_id, role_detail=reason
+            ),
             {},
         )

@@ -20,7 +20,7 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.host import Host
 from ...runtime.interfaces.log_lines import get_logger
-from ...runtime.interfaces.principals import BY_CERTIFICATE, Meeting, Welcome
+from ...runtime.interfaces.principals import BY_CERTIFICATE, HandshakeContext, Welcome
 from ...runtime.net.rpc import Endpoint
 from ...runtime.primitives.backoff import Backoff
 from ...runtime.protocol.handshake import Hello
@@ -32,25 +32,30 @@ from ..model.configuration import Configuration, Member
 from ..model.interface import MemberRole
 from ..peers.bootstrap import (
     Bootstrap,
-    FormAnswer,
+    BootstrapAnswer,
     ListDifference,
+    bootstrap_obstacle,
     list_difference,
-    listed,
-    may_bootstrap,
     may_join,
+    sorted_peers,
 )
-from ..peers.hard_state_recovery import VoterReport, places_of, request_voter_reports
-from ..peers.membership_changes import who_is_at
-from ..protocol.client_messages import Row
+from ..peers.hard_state_recovery import VoterReport, member_addresses, request_voter_reports
+from ..peers.membership_changes import query_node
+from ..protocol.client_messages import MemberStatusRow
 from ..raft.recovered_hard_state import RecoveredHardState
 from ..replica.replica import RestoredNode
 from ..replica.snapshot_receiver import restore
 from ..state.kv_state import KeyValueState
-from ..storage.member_identity import MemberIdentity, load_members, new_members, store_members
+from ..storage.member_identity import (
+    MemberIdentity,
+    load_member_identity,
+    new_identity,
+    store_member_identity,
+)
 from ..storage.metadata_disk_space import MetadataDiskSpace
-from ..storage.raft_storage import Loaded, RaftStorage, remove_leftovers
-from .admin_recovery import ask_if_told
-from .member_status import own_row
+from ..storage.raft_storage import LoadedRaftState, RaftStorage, remove_leftovers
+from .admin_recovery import request_if_configured
+from .member_status import make_own_row
 from .quorum_member import MemberNode
 from .watch_server import ServedWatches
 
@@ -59,9 +64,9 @@ log = get_logger("distributedlog.metadata.node.metadata_node")
 
 PROBE_S = 0.05
 PROBE_MAX_S = 0.5
-COMPARE_S = 5.0
+COMPARE_LISTS_S = 5.0
 """How often a node that does not found compares its list of nodes with theirs."""
-RECALL_S = 0.5
+HARD_STATE_RECOVERY_S = 0.5
 
 
 class MetadataNode:
@@ -72,17 +77,17 @@ class MetadataNode:
         host: Host,
         options: MetadataOptions,
         identity: NodeIdentity,
-        classes: KeySpace | None = None,
+        key_space: KeySpace | None = None,
     ) -> None:
         """``classes``: what the keys are, for who is judged (`authorizer.py`)."""
-        self._classes = classes or KeySpace()
+        self._key_space = key_space or KeySpace()
         self.options = options
         self.identity = identity
         self.cluster_id = ""
         """Said while it loads, too: a member must not pass for an empty node (H5)."""
         self.member: MemberNode | None = None
         """None while it forms and loads, and while a damaged disk leaves it no word of what it promised."""
-        self.waiting_because = "this node has just started"
+        self.not_ready_reason = "this node has just started"
         self.conditions = NodeConditions()
         """The node's health conditions, for its row of a status."""
         self.watches: dict[ServedWatches, None] = {}
@@ -97,9 +102,9 @@ class MetadataNode:
         self._damage = ""
         self.list_differences: tuple[ListDifference, ...] = ()
         """How the lists of other nodes, or the members of the quorum, differ from the list of this node."""
-        self._told_differences: set[ListDifference] = set()
-        self._offer: tuple[Bootstrap, Callable[[FormAnswer], None]] | None = None
-        self._offered = trio.Event()
+        self._logged_differences: set[ListDifference] = set()
+        self._bootstrap_offer: tuple[Bootstrap, Callable[[BootstrapAnswer], None]] | None = None
+        self._offer_received = trio.Event()
         self._joining = False
         """It is storing which cluster it belongs to: what else it is offered comes too late."""
 
@@ -115,20 +120,23 @@ class MetadataNode:
             durability=self._disk.durability,
         )
 
-    def form_answer(self) -> FormAnswer:
+    def bootstrap_answer(self) -> BootstrapAnswer:
         """What we say while a cluster forms."""
-        return FormAnswer(
-            self.options.name, self.identity.node_id, self.cluster_id, listed(self.options.peers)
+        return BootstrapAnswer(
+            self.options.name,
+            self.identity.node_id,
+            self.cluster_id,
+            sorted_peers(self.options.peers),
         )
 
-    def row(self) -> Row:
+    def status_row(self) -> MemberStatusRow:
         """Our line of a status."""
         if self.member is not None:
-            return self.member.board.row()
+            return self.member.status_board.own_row()
         role = MemberRole.STARTING if self.cluster_id else MemberRole.EMPTY
         if self._damage:
             role = MemberRole.DAMAGED
-        return own_row(
+        return make_own_row(
             self.options,
             self.identity.node_id,
             self.conditions,
@@ -144,120 +152,131 @@ class MetadataNode:
             return self.member.replica.raft.configuration.member(hello.node_id) is not None
         return hello.kind == "bookie"
 
-    def _verify_token(self, meeting: Meeting, proof: bytes) -> Welcome:
+    def _verify_token(self, meeting: HandshakeContext, proof: bytes) -> Welcome:
         """The method ``token``. Raises `NotAuthenticated`, `NotReady`."""
         if not meeting.is_secret:
             raise NotAuthenticated(f"a token is not taken in clear, and {meeting.peer_address} is")
         if self.member is None:
-            raise NotReady(self.waiting_because)
-        return self.member.tokens.welcome(self.member.replica.state, proof)
+            raise NotReady(self.not_ready_reason)
+        return self.member.token_service.welcome(self.member.replica.state, proof)
 
     # --- how it comes to a cluster ----------------------------------------------------------------
 
-    def offer(self, founding: Bootstrap, reply: Callable[[FormAnswer], None]) -> None:
+    def offer_bootstrap(
+        self, bootstrap: Bootstrap, reply: Callable[[BootstrapAnswer], None]
+    ) -> None:
         """A founder says that we vote in its cluster; ``reply`` is told when that is durable, or not so."""
-        free = self._offer is None and not self._joining
-        if free and may_join(self.form_answer(), founding):
-            self._offer = (founding, reply)
-            self._offered.set()
+        can_accept = self._bootstrap_offer is None and not self._joining
+        if can_accept and may_join(self.bootstrap_answer(), bootstrap):
+            self._bootstrap_offer = (bootstrap, reply)
+            self._offer_received.set()
         else:
-            reply(self.form_answer())
+            reply(self.bootstrap_answer())
 
-    async def members(self) -> MemberIdentity | None:
+    async def load_identity(self) -> MemberIdentity | None:
         """The cluster that this directory belongs to, if it does. Raises `ForeignData`, `CorruptData`."""
         await remove_leftovers(self._disk)
-        members = await load_members(self._disk)
-        if members is None:
+        identity = await load_member_identity(self._disk)
+        if identity is None:
             return None
-        if members.voters.get(self.options.name) != self.identity.node_id:
+        if identity.voters.get(self.options.name) != self.identity.node_id:
             raise ForeignData(
                 f"this data directory belongs to node {self.identity.node_id} of cluster"
-                f" {members.cluster_id}, not to its {self.options.name}; give it its own, or an empty one"
+                f" {identity.cluster_id}, not to its {self.options.name}; give it its own, or an empty one"
             )
-        self.cluster_id = members.cluster_id
-        return members
+        self.cluster_id = identity.cluster_id
+        return identity
 
-    async def form(self) -> MemberIdentity:
+    async def bootstrap(self) -> MemberIdentity:
         """Found a cluster, or wait until somebody says that we belong to one."""
         backoff = Backoff(PROBE_S, PROBE_MAX_S, factor=1.5)
-        compared_at = -COMPARE_S
+        compared_at = -COMPARE_LISTS_S
         while True:
-            if self._offer is not None:
-                (founding, reply), self._offer = self._offer, None
-                members = await self._join(founding)
-                reply(self.form_answer())
-                return members
-            founds = self.options.name == min(self.options.peers)
-            answers: dict[str, FormAnswer] = {}
-            if founds or trio.current_time() >= compared_at + COMPARE_S:
+            if self._bootstrap_offer is not None:
+                (offered_bootstrap, reply), self._bootstrap_offer = self._bootstrap_offer, None
+                identity = await self._join_cluster(offered_bootstrap)
+                reply(self.bootstrap_answer())
+                return identity
+            is_founder = self.options.name == min(self.options.peers)
+            answers: dict[str, BootstrapAnswer] = {}
+            if is_founder or trio.current_time() >= compared_at + COMPARE_LISTS_S:
                 compared_at = trio.current_time()
-                answers = await self._probe()
+                answers = await self._probe_peers()
                 self._compare_lists(answers)
-            self.waiting_because = may_bootstrap(self.form_answer(), answers if founds else {})
-            if not self.waiting_because and self._offer is None:
+            self.not_ready_reason = bootstrap_obstacle(
+                self.bootstrap_answer(), answers if is_founder else {}
+            )
+            if not self.not_ready_reason and self._bootstrap_offer is None:
                 voters = {name: answer.node_id for name, answer in answers.items()}
                 voters[self.options.name] = self.identity.node_id
-                return await self._join(Bootstrap(new_node_id(self._host.random), voters))
+                return await self._join_cluster(Bootstrap(new_node_id(self._host.random), voters))
             with trio.move_on_after(backoff.next_s()):
-                await self._offered.wait()
+                await self._offer_received.wait()
 
-    def _compare_lists(self, answers: Mapping[str, FormAnswer]) -> None:
+    def _compare_lists(self, answers: Mapping[str, BootstrapAnswer]) -> None:
         """The lists of the nodes that answer with this one's: with two lists no cluster is formed."""
-        ours = self.form_answer().peers
-        found = [
-            list_difference(name, ours, answers[name].peers)
+        own_list = self.bootstrap_answer().peers
+        differences = [
+            list_difference(name, own_list, answers[name].peers)
             for name in sorted(answers)
             if not answers[name].cluster_id  # else it was formed, and its members may have changed
         ]
-        self._note_differences([one for one in found if one is not None])
+        self._report_differences(
+            [difference for difference in differences if difference is not None]
+        )
 
-    def _note_differences(self, found: Sequence[ListDifference]) -> None:
-        for one in found:
-            if one not in self._told_differences:
-                self._told_differences.add(one)
-                LISTS_DIFFER.say(log, "%s", one, peer=one.peer, why=str(one))
-        self.list_differences = tuple(found)
-        if found and not self.cluster_id:
+    def _report_differences(self, differences: Sequence[ListDifference]) -> None:
+        for difference in differences:
+            if difference not in self._logged_differences:
+                self._logged_differences.add(difference)
+                LISTS_DIFFER.emit(log, "%s", difference, peer=difference.peer, why=str(difference))
+        self.list_differences = tuple(differences)
+        if differences and not self.cluster_id:
             self.conditions.set(
                 condition(
                     Code.METADATA_LISTS_DIFFER,
-                    peer=found[0].peer,
-                    missing=", ".join(found[0].missing),
-                    more=", ".join(found[0].more),
+                    peer=differences[0].peer,
+                    missing=", ".join(differences[0].missing),
+                    more=", ".join(differences[0].additional),
                     moved=", ".join(
-                        f"{name}: {here}, {there}" for name, here, there in found[0].moved
+                        f"{name}: {own_address}, {other_address}"
+                        for name, own_address, other_address in differences[0].moved
                     ),
                 )
             )
         else:
             self.conditions.clear(Code.METADATA_LISTS_DIFFER)
 
-    async def _join(self, founding: Bootstrap) -> MemberIdentity:
+    async def _join_cluster(self, bootstrap: Bootstrap) -> MemberIdentity:
         self._joining = True
-        members = new_members(founding.cluster_id, founding.voters, self._host.random)
+        identity = new_identity(bootstrap.cluster_id, bootstrap.voters, self._host.random)
         founders = [
             Member(node_id, name, "{}:{}".format(*self.options.peers[name]), True)
-            for name, node_id in founding.voters.items()
-            if not founding.let_in and name in self.options.peers
+            for name, node_id in bootstrap.voters.items()
+            if not bootstrap.is_addition and name in self.options.peers
         ]
-        await RaftStorage(self._disk, members.seed).begin(Configuration.of(founders))
-        await store_members(self._disk, members)
-        self.cluster_id = members.cluster_id
+        await RaftStorage(self._disk, identity.seed).create_log(
+            Configuration.from_members(founders)
+        )
+        await store_member_identity(self._disk, identity)
+        self.cluster_id = identity.cluster_id
         log.info(
             "metadata node %s %s cluster %s",
             self.options.name,
-            "is let into" if founding.let_in else f"founds, with {', '.join(founding.voters)},",
-            founding.cluster_id,
+            "is let into"
+            if bootstrap.is_addition
+            else f"founds, with {', '.join(bootstrap.voters)},",
+            bootstrap.cluster_id,
         )
-        return members
+        return identity
 
-    async def _probe(self) -> dict[str, FormAnswer]:
+    async def _probe_peers(self) -> dict[str, BootstrapAnswer]:
         names = [name for name in sorted(self.options.peers) if name != self.options.name]
-        answers: dict[str, FormAnswer] = {}
+        answers: dict[str, BootstrapAnswer] = {}
 
         async def ask(name: str) -> None:
             try:
-                answers[name] = await who_is_at(self.endpoint, self.options.peers[name])
+                answers[name] = await query_node(self.endpoint, self.options.peers[name])
             except DistributedLogError:
                 return
 
@@ -268,92 +287,104 @@ class MetadataNode:
 
     # --- what it becomes --------------------------------------------------------------------------
 
-    async def become_member(self, members: MemberIdentity, nursery: trio.Nursery) -> None:
+    async def become_member(self, identity: MemberIdentity, nursery: trio.Nursery) -> None:
         """Load what the disk has, and take part; ``nursery`` holds the member's tasks."""
-        storage = RaftStorage(self._disk, members.seed)
-        loaded, members = await storage.load(members)
+        storage = RaftStorage(self._disk, identity.seed)
+        loaded, identity = await storage.load(identity)
         if loaded.damage:
             log.error("metadata node %s: %s", self.options.name, loaded.damage)
-        if not members.may_vote and loaded.ghost is None:
+        if not identity.may_vote and loaded.recovery_floor is None:
             # No part in the quorum yet: it has forgotten in which terms it voted, and would confirm to
             # an earlier leader what a later one, elected with its help, has decided otherwise (M1, M4).
             self._damage = loaded.damage or "its log was damaged before"
-            DAMAGED.say(
+            DAMAGED.emit(
                 log,
                 "metadata node %s takes no part: %s",
                 self.options.name,
                 self._damage,
                 why=self._damage,
             )
-            self.waiting_because = f"this node's disk is damaged: {self._damage}"
-            nursery.start_soon(self._recall, members, storage, loaded, nursery)
+            self.not_ready_reason = f"this node's disk is damaged: {self._damage}"
+            nursery.start_soon(self._recover_hard_state, identity, storage, loaded, nursery)
             return
-        await self._take_part(members, storage, loaded, nursery)
+        await self._start_member(identity, storage, loaded, nursery)
 
-    async def _recall(
-        self, members: MemberIdentity, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
+    async def _recover_hard_state(
+        self,
+        identity: MemberIdentity,
+        storage: RaftStorage,
+        loaded: LoadedRaftState,
+        nursery: trio.Nursery,
     ) -> None:
         """Ask all other voters until they have said what this node may have promised; then take part."""
         # Says where the members are; what it says of promises is old.
-        known: dict[str, VoterReport] = {}
+        reports_by_voter: dict[str, VoterReport] = {}
         while True:
-            places = {**self.options.peers, **places_of(known)}
-            places.pop(self.options.name, None)
+            addresses = {**self.options.peers, **member_addresses(reports_by_voter)}
+            addresses.pop(self.options.name, None)
             unit = "the question what this node may have promised"
-            with self.endpoint.failures.contained(unit) as attempt:
-                said, word = await request_voter_reports(
-                    self.endpoint, self.identity.node_id, places.values(), members.cluster_id
+            with self.endpoint.failures.attempt(unit) as attempt:
+                new_reports, recovered = await request_voter_reports(
+                    self.endpoint, self.identity.node_id, addresses.values(), identity.cluster_id
                 )
-                known.update(said)
-                if isinstance(word, RecoveredHardState):
+                reports_by_voter.update(new_reports)
+                if isinstance(recovered, RecoveredHardState):
                     break
-                self.waiting_because = f"this node's disk is damaged, and {word}"
-            wait_s = RECALL_S
+                self.not_ready_reason = f"this node's disk is damaged, and {recovered}"
+            wait_s = HARD_STATE_RECOVERY_S
             if attempt.failed:
-                wait_s = self.endpoint.failures.rest_s(unit)
+                wait_s = self.endpoint.failures.retry_delay_s(unit)
             await trio.sleep(wait_s)
-        word = await storage.remember(word)
-        RECALLED.say(
+        recovered = await storage.store_recovered_state(recovered)
+        RECALLED.emit(
             log,
             "metadata node %s knows from the others what it may have promised: term %d, entry %d",
             self.options.name,
-            word.hard_state.term,
-            word.last.at,
-            term=word.hard_state.term,
-            entry=word.last.at,
+            recovered.hard_state.term,
+            recovered.last.log_index,
+            term=recovered.hard_state.term,
+            entry=recovered.last.log_index,
         )
         self._damage = ""
-        loaded = replace(loaded, hard_state=word.hard_state, ghost=word.last)
-        await self._take_part(members, storage, loaded, nursery)
+        loaded = replace(loaded, hard_state=recovered.hard_state, recovery_floor=recovered.last)
+        await self._start_member(identity, storage, loaded, nursery)
 
-    async def _take_part(
-        self, members: MemberIdentity, storage: RaftStorage, loaded: Loaded, nursery: trio.Nursery
+    async def _start_member(
+        self,
+        identity: MemberIdentity,
+        storage: RaftStorage,
+        loaded: LoadedRaftState,
+        nursery: trio.Nursery,
     ) -> None:
         state = KeyValueState()
         if loaded.snapshot is not None:
             state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))
-        room = MetadataDiskSpace(self._disk, storage, self.conditions, self.options.name)
-        await room.begin()
+        disk_space = MetadataDiskSpace(self._disk, storage, self.conditions, self.options.name)
+        await disk_space.start()
         self.member = MemberNode(
             self.options,
             self.identity.node_id,
-            RestoredNode(members, loaded, state, storage, room),
+            RestoredNode(identity, loaded, state, storage, disk_space),
             endpoint=self.endpoint,
             conditions=self.conditions,
             watches=self.watches,
             nursery=nursery,
-            classes=self._classes,
+            key_space=self._key_space,
         )
         members_now = self.member.replica.raft.configuration.members
         listed_now = tuple(sorted((member.name, member.address) for member in members_now))
-        other = list_difference("", listed(self.options.peers), listed_now) if listed_now else None
-        self._note_differences([] if other is None else [other])
+        difference = (
+            list_difference("", sorted_peers(self.options.peers), listed_now)
+            if listed_now
+            else None
+        )
+        self._report_differences([] if difference is None else [difference])
         self.member.start()
         nursery.start_soon(
-            self.endpoint.failures.keep,
+            self.endpoint.failures.keep_running,
             "the question for an admin",
-            ask_if_told,
+            request_if_configured,
             self._disk,
-            self.member.ask_for_admin,
+            self.member.request_admin,
             self.conditions,
         )

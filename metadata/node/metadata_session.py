@@ -15,27 +15,32 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.principals import ANONYMOUS
 from ...runtime.net.link import Link
-from ...runtime.protocol.capability_messages import decode_question
+from ...runtime.protocol.capability_messages import decode_request
 from ...runtime.protocol.frames import Op, pack
-from ...runtime.protocol.handshake import FEATURE_CODES
-from ...runtime.protocol.schema import message
+from ...runtime.protocol.handshake import FEATURE_ERROR_CODES
+from ...runtime.protocol.schema import decode_message
 from ..auth.capability_issuer import generations_of
-from ..auth.namespace_quotas import NOTHING
+from ..auth.namespace_quotas import NO_GROWTH
 from ..auth.quorum_secrets import check_no_secrets, check_not_secret
 from ..auth.token_service import token_secrets_of
 from ..model.command_results import CommandResult
 from ..model.commands import (
-    Grant,
+    AuthorizationChange,
+    GrantLease,
     ReplicatedCommand,
-    Revoke,
+    RevokeLease,
     Transact,
-    TrustChange,
     decode_command,
     encode_command,
 )
 from ..model.interface import RangePage
-from ..model.request_identity import PRINCIPAL_CHARS_MAX, client_of, is_principal, request_identity
-from ..model.rights import ADMIN, KNOWN, OPERATOR, PROXY
+from ..model.request_identity import (
+    PRINCIPAL_CHARS_MAX,
+    is_principal,
+    qualified_client,
+    request_identity,
+)
+from ..model.rights import ADMIN, AUTHENTICATED, OPERATOR, PROXY
 from ..peers.bootstrap import Bootstrap
 from ..peers.hard_state_recovery import VoterReport
 from ..protocol.client_messages import (
@@ -45,39 +50,39 @@ from ..protocol.client_messages import (
     WatchRequest,
     decode_digest,
     decode_lease,
+    encode_authorization_report,
     encode_item,
     encode_members,
     encode_outcome,
     encode_page,
     encode_rows,
-    encode_trust,
 )
 from ..protocol.token_messages import (
-    RescueRequest,
+    AdminRecoveryRequest,
     RotateRequest,
     TokenRequest,
     VerifyRequest,
-    decode_trust_question,
-    encode_by,
-    encode_left,
+    decode_authorization_request,
     encode_number,
+    encode_remaining,
+    encode_requesting_nodes,
 )
 from ..raft.raft_messages import SnapshotChunk, SnapshotChunkReply, decode
 from ..raft.recovered_hard_state import RaftEntryId
 from ..replica.admission_control import NEVER_S
 from ..storage.backup_format import (
     BackupHeader,
-    SaveGivenOut,
-    SaveRequest,
+    BackupRequest,
+    BackupTransfer,
     backup_chunks,
-    encode_begun,
+    encode_backup_start,
     encode_chunk,
 )
 from .metadata_node import MetadataNode
-from .quorum_member import MemberNode, Rescued
+from .quorum_member import AdminRecoveryResult, MemberNode
 from .watch_server import ServedWatches, serial_of
 
-FROM_CLIENTS = (Transact, Grant, Revoke)
+CLIENT_COMMANDS = (Transact, GrantLease, RevokeLease)
 
 
 class MetadataSession:
@@ -85,19 +90,19 @@ class MetadataSession:
 
     def __init__(self, node: MetadataNode, link: Link) -> None:
         member = node.member
-        if member is not None and member.replica.state.trust_revision:
-            why = member.trust.why_out(link.principal, serial_of(link), link.token)
-            if why is not None:
-                raise why
+        if member is not None and member.replica.state.authorization_revision:
+            error = member.authorizer.connection_error(link.principal, serial_of(link), link.token)
+            if error is not None:
+                raise error
         self._node = node
         self._link = link
         self._principal = link.principal
-        self._owner = request_identity(link.principal, link.token)
+        self._request_owner = request_identity(link.principal, link.token)
         self._watches = ServedWatches(link)
         node.watches[self._watches] = None
-        self._save: SaveGivenOut | None = None
+        self._backup: BackupTransfer | None = None
         """The one that is fetched on this connection; another beginning ends it."""
-        self._saves = 0
+        self._backup_count = 0
 
     # --- runtime.link.Session ---------------------------------------------------------------------
 
@@ -107,37 +112,37 @@ class MetadataSession:
         """See `link.Session`."""
         member = self._node.member
         if op == Op.META_FORM:
-            self._form(ident, body)
+            self._bootstrap(ident, body)
         elif op == Op.META_STATUS:
             self._status(ident, body)
         elif op == Op.META_MEMBERS:
             self._members(ident, body)
         elif member is None:
-            self._refuse(op, ident, NotReady(self._node.waiting_because))
+            self._refuse(op, ident, NotReady(self._node.not_ready_reason))
         elif op == Op.META_RAFT:
-            self._raft(member, ident, body)
+            self._on_raft_message(member, ident, body)
         elif op == Op.META_READ:
             self._read(member, ident, body)
         elif op == Op.META_TRANSACT:
             self._transact(member, ident, deadline_ms, body)
         elif op == Op.META_TRUST:
-            self._trust(member, ident, deadline_ms, body)
+            self._on_authorization_request(member, ident, deadline_ms, body)
         elif op == Op.META_LEASE:
-            self._renew(member, ident, decode_lease(body))
+            self._renew_lease(member, ident, decode_lease(body))
         elif op == Op.META_WATCH:
             self._watch(member, ident, body)
         elif op == Op.META_DIFFERS:
-            self._differs(member, body)
+            self._on_state_differs(member, body)
         elif op == Op.META_RECALL:
-            self._testify(member, ident)
+            self._report_hard_state(member, ident)
         elif op == Op.META_SAVE:
-            self._give_save(member, ident, SaveRequest.decode(body))
+            self._send_backup(member, ident, BackupRequest.decode(body))
         elif op == Op.META_CAPS:
-            self._caps(member, ident, body)
+            self._issue_capabilities(member, ident, body)
         elif op == Op.META_WATCH_CANCEL:
             self._watches.cancel(ident)
         elif op == Op.INFO:
-            if self._has_credit(ident):
+            if self._check_credit(ident):
                 self._link.reply(ident, pack(member.info()))
         else:
             raise ProtocolError(
@@ -152,28 +157,30 @@ class MetadataSession:
     def on_closed(self) -> None:
         """See `link.Session`."""
         del self._node.watches[self._watches]
-        self._save = None
+        self._backup = None
         if self._node.member is not None:
             self._node.member.leases.on_closed(self._link)
 
     # --- requests ---------------------------------------------------------------------------------
 
-    def _raft(self, member: MemberNode, ident: int, body: memoryview) -> None:
+    def _on_raft_message(self, member: MemberNode, ident: int, body: memoryview) -> None:
         peer = self._link.peer
         if peer.kind != "metadata" or peer.cluster_id != self._node.cluster_id:
             raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
-        said = decode(body)
-        if said.sender != peer.node_id:
-            raise ProtocolError(f"{self._link.peer_address} speaks for {said.sender}")
-        if isinstance(said, SnapshotChunkReply):
+        message = decode(body)
+        if message.sender != peer.node_id:
+            raise ProtocolError(f"{self._link.peer_address} speaks for {message.sender}")
+        if isinstance(message, SnapshotChunkReply):
             raise ProtocolError("a snapshot's progress is a reply, not a message")
-        if not member.peers.strangers.may_speak(peer.node_id, self._link.peer_address):
+        if not member.peers.unknown_peers.is_trusted(peer.node_id, self._link.peer_address):
             return  # said again, when it is known that it is a member
-        if isinstance(said, SnapshotChunk):
-            member.receiver.take(said, lambda offset: self._link.reply(ident, pack([offset])))
+        if isinstance(message, SnapshotChunk):
+            member.snapshot_receiver.on_chunk(
+                message, lambda offset: self._link.reply(ident, pack([offset]))
+            )
         else:
-            member.peers.on_heard(peer.node_id, self._link)
-            member.replica.on_message(said)
+            member.peers.on_message_from(peer.node_id, self._link)
+            member.replica.on_message(message)
 
     def _read(self, member: MemberNode, ident: int, body: memoryview) -> None:
         request = RangeRequest.decode(body)
@@ -186,58 +193,60 @@ class MetadataSession:
         def ready(error: DistributedLogError | None) -> None:
             state = member.replica.state
             if error is not None:
-                self._link.reply_error(ident, self._led_from_here(member, error))
+                self._link.reply_error(ident, self._with_leader_address(member, error))
                 return
-            if not self._has_credit(ident):
+            if not self._check_credit(ident):
                 return
-            part = (
+            visible_parts = (
                 member.may_read(self._link, request.start, request.end)
-                if state.trust_revision
+                if state.authorization_revision
                 else None
             )
-            if isinstance(part, NotAllowed):
-                self._link.reply_error(ident, part)
+            if isinstance(visible_parts, NotAllowed):
+                self._link.reply_error(ident, visible_parts)
             elif request.end is None:
                 item = state.get(request.start)
                 self._link.reply(ident, encode_item(state.index, state.revision, item))
             else:
-                if part is None or callable(part):
+                if visible_parts is None or callable(visible_parts):
                     page = state.range(request.start, request.end, request.limit)
                 else:
-                    page = state.range_of(part, request.limit)
-                if callable(part):
-                    shown = tuple(item for item in page.items if part(item.key))
+                    page = state.range_of_parts(visible_parts, request.limit)
+                if callable(visible_parts):
+                    visible_items = tuple(item for item in page.items if visible_parts(item.key))
                     # A page is gone on from its last key: one that shows none is the last.
-                    page = RangePage(shown, page.revision, page.more and bool(shown))
+                    page = RangePage(
+                        visible_items, page.revision, page.more and bool(visible_items)
+                    )
                 self._link.reply(ident, encode_page(state.index, page))
 
-        member.replica.read(ready)
+        member.replica.read_linearizable(ready)
 
-    def _differs(self, member: MemberNode, body: memoryview) -> None:
+    def _on_state_differs(self, member: MemberNode, body: memoryview) -> None:
         peer = self._link.peer
         if peer.kind != "metadata" or peer.cluster_id != self._node.cluster_id:
             raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
-        member.replica.on_differs(peer.node_id, *decode_digest(body))
+        member.replica.on_state_differs(peer.node_id, *decode_digest(body))
 
-    def _testify(self, member: MemberNode, ident: int) -> None:
+    def _report_hard_state(self, member: MemberNode, ident: int) -> None:
         raft = member.replica.raft
         last = RaftEntryId(raft.log.last_term, raft.log.last_index)
-        if raft.ghost is not None:
-            last = max(last, raft.ghost)
-        said = VoterReport(raft.node_id, raft.term, last, raft.configuration)
-        self._link.reply(ident, said.encode())
+        if raft.recovery_floor is not None:
+            last = max(last, raft.recovery_floor)
+        report = VoterReport(raft.node_id, raft.term, last, raft.configuration)
+        self._link.reply(ident, report.encode())
 
-    def _give_save(self, member: MemberNode, ident: int, request: SaveRequest) -> None:
-        if request.number:
-            if not self._allowed(member, ident, ADMIN, "have a save") or not self._has_credit(
+    def _send_backup(self, member: MemberNode, ident: int, request: BackupRequest) -> None:
+        if request.backup_number:
+            if not self._check_right(member, ident, ADMIN, "have a save") or not self._check_credit(
                 ident
             ):
                 return  # also where that ended since it was begun
-            given = self._save
+            backup = self._backup
             try:
-                if given is None or given.number != request.number:
+                if backup is None or backup.number != request.backup_number:
                     raise InvalidRequest("this save is not given out here any more: begin again")
-                self._link.reply(ident, encode_chunk(given.chunk(request.chunk)))
+                self._link.reply(ident, encode_chunk(backup.chunk(request.chunk)))
             except InvalidRequest as error:
                 self._link.reply_error(ident, error)
             return
@@ -245,118 +254,135 @@ class MetadataSession:
         def ready(error: DistributedLogError | None) -> None:
             replica = member.replica
             if error is not None:
-                self._link.reply_error(ident, self._led_from_here(member, error))
+                self._link.reply_error(ident, self._with_leader_address(member, error))
                 return
-            if not self._allowed(member, ident, ADMIN, "have a save"):
+            if not self._check_right(member, ident, ADMIN, "have a save"):
                 return
             index, log = replica.state.index, replica.raft.log
             term = log.term_at(index) or log.base_term
             head = BackupHeader(self._node.cluster_id, index, term, log.configuration_at(index))
-            self._saves += 1
-            self._save = SaveGivenOut(self._saves, backup_chunks(head, replica.state))
-            self._link.reply(ident, encode_begun(self._saves, self._save.chunk(0)))
+            self._backup_count += 1
+            self._backup = BackupTransfer(self._backup_count, backup_chunks(head, replica.state))
+            self._link.reply(ident, encode_backup_start(self._backup_count, self._backup.chunk(0)))
 
-        member.replica.read(ready)  # after all that was acknowledged before
+        member.replica.read_linearizable(ready)  # after all that was acknowledged before
 
     def _transact(self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview) -> None:
         command = bytes(body)
         try:
-            meant = decode_command(command)
+            decoded_command = decode_command(command)
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
             return
-        if type(meant) not in FROM_CLIENTS or not meant.client or "/" in meant.client:
+        if (
+            type(decoded_command) not in CLIENT_COMMANDS
+            or not decoded_command.client
+            or "/" in decoded_command.client
+        ):
             raise ProtocolError(f"{self._link.peer_address} sent a command that is not a client's")
-        if isinstance(meant, Transact):
+        if isinstance(decoded_command, Transact):
             try:
-                check_no_secrets(meant.transaction)
+                check_no_secrets(decoded_command.transaction)
             except NotAllowed as refusal:
                 self._link.reply_error(ident, refusal)
                 return
         if self._principal != ANONYMOUS:
-            meant.client = client_of(self._owner, meant.client)
-            command = encode_command(meant)
-        replica, growth = member.replica, NOTHING
+            decoded_command.client = qualified_client(self._request_owner, decoded_command.client)
+            command = encode_command(decoded_command)
+        replica, growth = member.replica, NO_GROWTH
         # One that is under way was judged, and will be done: a refusal now would be a lie soon.
-        if replica.leads and not replica.is_under_way(meant):
-            refused = self._why_not(member, meant)
-            if refused is not None and not _is_done(replica.state.answered(meant)):
-                known = replica.may_refuse
-                self._link.reply_error(ident, refused if known else replica.not_judged_yet())
+        if replica.is_leader and not replica.is_pending(decoded_command):
+            denial = self._command_error(member, decoded_command)
+            if denial is not None and not _has_succeeded(
+                replica.state.earlier_result(decoded_command)
+            ):
+                can_authorize = replica.can_authorize
+                self._link.reply_error(
+                    ident, denial if can_authorize else replica.authorization_pending_error()
+                )
                 return
-            self._tell_owner(member)
-            growth = member.growth(self._principal, meant)
-            over = member.over_quota(self._principal, meant, growth)
-            if over is not None and replica.state.answered(meant) is None:
-                self._link.reply_error(ident, over)
+            self._record_owner(member)
+            growth = member.growth(self._principal, decoded_command)
+            quota_error = member.quota_error(self._principal, decoded_command, growth)
+            if quota_error is not None and replica.state.earlier_result(decoded_command) is None:
+                self._link.reply_error(ident, quota_error)
                 return
-            if replica.state.trust_revision and isinstance(meant, Transact):
-                told = member.with_line(meant, self._principal, self._link.peer_address)
-                if told is not meant:
-                    meant, command = told, encode_command(told)
+            if replica.state.authorization_revision and isinstance(decoded_command, Transact):
+                audited_command = member.with_audit_line(
+                    decoded_command, self._principal, self._link.peer_address
+                )
+                if audited_command is not decoded_command:
+                    decoded_command, command = audited_command, encode_command(audited_command)
 
         def done(answer: CommandResult | DistributedLogError) -> None:
             if isinstance(answer, DistributedLogError):
-                self._link.reply_error(ident, self._led_from_here(member, answer))
+                self._link.reply_error(ident, self._with_leader_address(member, answer))
             else:
-                if isinstance(meant, Grant):
+                if isinstance(decoded_command, GrantLease):
                     member.leases.on_granted(answer.lease, self._link)
-                    self._tell_owner(member)
+                    self._record_owner(member)
                 self._reply_outcome(ident, member, answer)
 
-        within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
-        last = replica.raft.log.last_index
-        replica.request(command, meant, done, asker=self._link, within_s=within_s)
-        if replica.state.trust_revision and replica.raft.log.last_index > last:
-            member.on_taken(self._owner, replica.raft.log.last_index, growth)
+        timeout_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+        last_index = replica.raft.log.last_index
+        replica.request(command, decoded_command, done, requester=self._link, timeout_s=timeout_s)
+        if replica.state.authorization_revision and replica.raft.log.last_index > last_index:
+            member.on_accepted(self._request_owner, replica.raft.log.last_index, growth)
 
-    def _tell_owner(self, member: MemberNode) -> None:
-        leases_of = member.replica.state.leases_of
-        member.quotas.on_owner(self._owner, self._principal, leases_of)
+    def _record_owner(self, member: MemberNode) -> None:
+        leases_of = member.replica.state.lease_count_by_owner
+        member.principal_quotas.record_owner(self._request_owner, self._principal, leases_of)
 
-    def _caps(self, member: MemberNode, ident: int, body: memoryview) -> None:
-        question = decode_question(body)
+    def _issue_capabilities(self, member: MemberNode, ident: int, body: memoryview) -> None:
+        request = decode_request(body)
 
         def drawn(error: DistributedLogError | None) -> None:
             if error is None:
                 error = TooBusy("the secrets of ledgers were just drawn: ask again")
-            self._link.reply_error(ident, self._led_from_here(member, error))
+            self._link.reply_error(ident, self._with_leader_address(member, error))
 
         def ready(error: DistributedLogError | None) -> None:
             if error is not None:
-                self._link.reply_error(ident, self._led_from_here(member, error))
+                self._link.reply_error(ident, self._with_leader_address(member, error))
                 return
-            if not self._has_credit(ident):
+            if not self._check_credit(ident):
                 return
             try:
                 state = member.replica.state
                 self._link.reply(
-                    ident, member.desk.answer(state, question, self._principal, self._link.token)
+                    ident,
+                    member.capability_issuer.answer(
+                        state, request, self._principal, self._link.token
+                    ),
                 )
             except NotReady:
-                member.secrets.rotate(drawn, first=True)
+                member.secrets.rotate(drawn, only_first=True)
             except DistributedLogError as refusal:
                 self._link.reply_error(ident, refusal)
 
-        member.replica.read(ready)
+        member.replica.read_linearizable(ready)
 
-    def _why_not(self, member: MemberNode, meant: ReplicatedCommand) -> DistributedLogError | None:
+    def _command_error(
+        self, member: MemberNode, decoded_command: ReplicatedCommand
+    ) -> DistributedLogError | None:
         """Why this client's command is not proposed."""
         if not is_principal(self._principal) and self._principal != ANONYMOUS:
             return NotAllowed(
                 f"the name of a principal has at most {PRINCIPAL_CHARS_MAX} characters, with its kind"
             )
-        if isinstance(meant, Revoke):
-            return member.leases.why_not(meant.lease, self._owner)
-        if member.replica.state.trust_revision:
-            trust = member.trust.narrowed(self._link.token)
-            if isinstance(meant, Transact):
-                return trust.transact(self._principal, meant.transaction)
-            return trust.op(self._principal, KNOWN, "hold a lease")
+        if isinstance(decoded_command, RevokeLease):
+            return member.leases.why_not(decoded_command.lease, self._request_owner)
+        if member.replica.state.authorization_revision:
+            trust = member.authorizer.narrowed(self._link.token)
+            if isinstance(decoded_command, Transact):
+                return trust.authorize_transaction(self._principal, decoded_command.transaction)
+            return trust.authorize_operation(self._principal, AUTHENTICATED, "hold a lease")
         return None
 
-    def _trust(self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview) -> None:
-        request = decode_trust_question(body)
+    def _on_authorization_request(
+        self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview
+    ) -> None:
+        request = decode_authorization_request(body)
         if isinstance(request, TokenRequest):
             self._make_token(member, ident, deadline_ms, request)
             return
@@ -366,52 +392,57 @@ class MetadataSession:
         if isinstance(request, RotateRequest):
             self._rotate(member, ident, request)
             return
-        if isinstance(request, RescueRequest):
-            self._rescue(member, ident, request)
+        if isinstance(request, AdminRecoveryRequest):
+            self._recover_admin(member, ident, request)
             return
         if request.change is None:
 
             def ready(error: DistributedLogError | None) -> None:
                 if error is not None:
-                    self._link.reply_error(ident, self._led_from_here(member, error))
-                elif request.own or self._allowed(
+                    self._link.reply_error(ident, self._with_leader_address(member, error))
+                elif request.own_only or self._check_right(
                     member, ident, ADMIN | OPERATOR, "see who is refused"
                 ):
                     self._link.reply(
-                        ident, encode_trust(member.trust_report(self._link, own=request.own))
+                        ident,
+                        encode_authorization_report(
+                            member.authorization_report(self._link, own_only=request.own_only)
+                        ),
                     )
 
-            member.replica.read(ready)
+            member.replica.read_linearizable(ready)
             return
 
         def done(answer: CommandResult | DistributedLogError) -> None:
             if isinstance(answer, DistributedLogError):
-                self._link.reply_error(ident, self._led_from_here(member, answer))
+                self._link.reply_error(ident, self._with_leader_address(member, answer))
             else:
                 self._reply_outcome(ident, member, answer)
 
-        client = client_of(self._owner, request.client)
-        head = TrustChange(client, request.request, request.base_index)
+        client = qualified_client(self._request_owner, request.client)
+        head = AuthorizationChange(client, request.request_number, request.base_index)
         try:
-            change = member.change_of_trust(head, request.change, self._principal, self._link)
+            change = member.compose_acl_change(head, request.change, self._principal, self._link)
         except DistributedLogError as error:
             replica = member.replica
-            known = replica.may_refuse or not replica.leads
-            said = error if known else replica.not_judged_yet()
-            self._link.reply_error(ident, self._led_from_here(member, said))
+            can_authorize = replica.can_authorize or not replica.is_leader
+            reported_error = error if can_authorize else replica.authorization_pending_error()
+            self._link.reply_error(ident, self._with_leader_address(member, reported_error))
             return
-        within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+        timeout_s = deadline_ms / 1000 if deadline_ms else NEVER_S
         member.replica.request(
-            encode_command(change), change, done, asker=self._link, within_s=within_s
+            encode_command(change), change, done, requester=self._link, timeout_s=timeout_s
         )
 
     def _make_token(
         self, member: MemberNode, ident: int, deadline_ms: int, request: TokenRequest
     ) -> None:
         # A request of its own: asked again, another token is made, and nobody has the one before.
-        client = client_of(self._owner, self._node.endpoint.host.secret_bytes(8).hex())
-        within_s = deadline_ms / 1000 if deadline_ms else NEVER_S
-        _TokenIssue(member, self._link, ident, request, client, within_s).begin()
+        client = qualified_client(
+            self._request_owner, self._node.endpoint.host.secret_bytes(8).hex()
+        )
+        timeout_s = deadline_ms / 1000 if deadline_ms else NEVER_S
+        _TokenIssue(member, self._link, ident, request, client, timeout_s).begin()
 
     def _verify_token(self, member: MemberNode, ident: int, request: VerifyRequest) -> None:
         """For a proxy, which took it from its client."""
@@ -419,12 +450,12 @@ class MetadataSession:
         def ready(error: DistributedLogError | None) -> None:
             try:
                 if error is not None:
-                    raise self._led_from_here(member, error)
-                trust, who = member.trust.narrowed(self._link.token), self._principal
+                    raise self._with_leader_address(member, error)
+                trust, who = member.authorizer.narrowed(self._link.token), self._principal
                 if not self._link.is_secret or not trust.cluster_rights(who) & (PROXY | OPERATOR):
                     raise NotAllowed(f"{who} looks at nobody's tokens: proxies do, by TLS")
                 try:
-                    welcome = member.tokens.welcome(member.replica.state, request.proof)
+                    welcome = member.token_service.welcome(member.replica.state, request.proof)
                 except NotReady:
                     # The leader, asked so, knows all that there is. "Not ready" would have the proxy look
                     # for another one, for as long as strangers show it such tokens.
@@ -432,15 +463,15 @@ class MetadataSession:
             except DistributedLogError as refused:
                 self._link.reply_error(ident, refused)
             else:
-                self._link.reply(ident, encode_left(welcome.left_s))
+                self._link.reply(ident, encode_remaining(welcome.valid_s))
 
-        member.replica.read(ready)
+        member.replica.read_linearizable(ready)
 
     def _rotate(self, member: MemberNode, ident: int, request: RotateRequest) -> None:
         def done(error: DistributedLogError | None) -> None:
             state = member.replica.state
             if error is not None:
-                self._link.reply_error(ident, self._led_from_here(member, error))
+                self._link.reply_error(ident, self._with_leader_address(member, error))
             elif request.what == "tokens":
                 self._link.reply(ident, encode_number(max(token_secrets_of(state))))
             else:
@@ -450,95 +481,103 @@ class MetadataSession:
             if error is not None:
                 done(error)
                 return
-            trust = member.trust.narrowed(self._link.token)
+            trust = member.authorizer.narrowed(self._link.token)
             if not trust.cluster_rights(self._principal) & ADMIN:
                 done(NotAllowed(f"{self._principal} may not rotate secrets: it needs admin"))
                 return
-            if member.replica.state.trust_revision:
-                member.tell(self._principal, self._link.peer_address, "rotate", request.what)
+            if member.replica.state.authorization_revision:
+                member.write_audit_line(
+                    self._principal, self._link.peer_address, "rotate", request.what
+                )
             if request.what == "tokens":
                 member.secrets.rotate_tokens(done)
             else:
                 member.secrets.rotate(done)
 
-        member.replica.read(ready)
+        member.replica.read_linearizable(ready)
 
-    def _rescue(self, member: MemberNode, ident: int, request: RescueRequest) -> None:
-        def done(answer: Rescued) -> None:
+    def _recover_admin(self, member: MemberNode, ident: int, request: AdminRecoveryRequest) -> None:
+        def done(answer: AdminRecoveryResult) -> None:
             if isinstance(answer, DistributedLogError):
-                self._link.reply_error(ident, self._led_from_here(member, answer))
+                self._link.reply_error(ident, self._with_leader_address(member, answer))
             else:
-                self._link.reply(ident, encode_by(answer))
+                self._link.reply(ident, encode_requesting_nodes(answer))
 
-        member.rescue(self._principal, self._link.peer.node_id, request.user, done)
+        member.recover_admin(self._principal, self._link.peer.node_id, request.user, done)
 
-    def _renew(self, member: MemberNode, ident: int, lease: int) -> None:
+    def _renew_lease(self, member: MemberNode, ident: int, lease: int) -> None:
         def done(error: DistributedLogError | None) -> None:
             if error is None:
-                self._tell_owner(member)
+                self._record_owner(member)
                 self._link.reply(ident, pack([]))
             else:
-                self._link.reply_error(ident, self._led_from_here(member, error))
+                self._link.reply_error(ident, self._with_leader_address(member, error))
 
         member.leases.renew(lease, self._link, done)
 
-    def _form(self, ident: int, body: memoryview) -> None:
+    def _bootstrap(self, ident: int, body: memoryview) -> None:
         if len(body):
-            self._node.offer(
+            self._node.offer_bootstrap(
                 Bootstrap.decode(body), lambda answer: self._link.reply(ident, answer.encode())
             )
         else:
-            self._link.reply(ident, self._node.form_answer().encode())
+            self._link.reply(ident, self._node.bootstrap_answer().encode())
 
     def _status(self, ident: int, body: memoryview) -> None:
         member = self._node.member
-        if message(body, STATUS_QUESTION, "META_STATUS") == ("self",):
-            if self._has_credit(ident):
-                self._link.reply(ident, encode_rows([self._node.row()]))
+        if decode_message(body, STATUS_QUESTION, "META_STATUS") == ("self",):
+            if self._check_credit(ident):
+                self._link.reply(ident, encode_rows([self._node.status_row()]))
         elif member is None:
-            self._link.reply(ident, encode_rows([self._node.row()]))
-        elif not member.board.ask_all(lambda rows: self._link.reply(ident, encode_rows(rows))):
+            self._link.reply(ident, encode_rows([self._node.status_row()]))
+        elif not member.status_board.query_all(
+            lambda rows: self._link.reply(ident, encode_rows(rows))
+        ):
             self._link.reply_error(ident, TooBusy("too many ask for the status of all nodes"))
 
     def _members(self, ident: int, body: memoryview) -> None:
         request = MembersRequest.decode(body)
         member = self._node.member
         if request.kind == "show":
-            if self._has_credit(ident):
+            if self._check_credit(ident):
                 self._show_members(member, ident)
             return
         if member is None:
-            self._link.reply_error(ident, NotReady(self._node.waiting_because))
+            self._link.reply_error(ident, NotReady(self._node.not_ready_reason))
             return
 
         def done(error: DistributedLogError | None) -> None:
             if error is None:
                 self._show_members(member, ident)
             else:
-                self._link.reply_error(ident, self._led_from_here(member, error))
+                self._link.reply_error(ident, self._with_leader_address(member, error))
 
-        if self._allowed(member, ident, OPERATOR, "change the members of the quorum"):
-            if member.replica.state.trust_revision and member.replica.leads:
+        if self._check_right(member, ident, OPERATOR, "change the members of the quorum"):
+            if member.replica.state.authorization_revision and member.replica.is_leader:
                 subject = f"{request.name} {request.address}".strip()
-                member.tell(
+                member.write_audit_line(
                     self._principal, self._link.peer_address, f"{request.kind}-member", subject
                 )
-            member.admission.ask(request, done)
+            member.membership_changes.submit(request, done)
 
     def _show_members(self, member: MemberNode | None, ident: int) -> None:
-        reached = member.board.reach(self._link.listener) if member is not None else []
+        reached = (
+            member.status_board.reachable_members(self._link.listener) if member is not None else []
+        )
         self._link.reply(ident, encode_members(reached))
 
-    def _allowed(self, member: MemberNode, ident: int, rights: int, what: str) -> bool:
+    def _check_right(self, member: MemberNode, ident: int, rights: int, what: str) -> bool:
         """May this principal have that of the cluster? Else it is told."""
-        if not member.replica.state.trust_revision:
+        if not member.replica.state.authorization_revision:
             return True
-        refused = member.trust.narrowed(self._link.token).op(self._principal, rights, what)
-        if refused is not None:
-            self._link.reply_error(ident, refused)
-        return refused is None
+        denial = member.authorizer.narrowed(self._link.token).authorize_operation(
+            self._principal, rights, what
+        )
+        if denial is not None:
+            self._link.reply_error(ident, denial)
+        return denial is None
 
-    def _has_credit(self, ident: int) -> bool:
+    def _check_credit(self, ident: int) -> bool:
         """May it be answered? Else the peer is told to read what it was sent, and to come again."""
         if self._node.endpoint.has_credit(self._link):
             return True
@@ -546,7 +585,7 @@ class MetadataSession:
         return False
 
     def _reply_outcome(self, ident: int, member: MemberNode, answer: CommandResult) -> None:
-        codes = bool(self._link.peer.features & FEATURE_CODES)
+        codes = bool(self._link.peer.features & FEATURE_ERROR_CODES)
         self._link.reply(ident, encode_outcome(member.replica.state.index, answer, codes=codes))
 
     def _refuse(self, op: int, ident: int, error: DistributedLogError) -> None:
@@ -555,8 +594,10 @@ class MetadataSession:
         elif ident:  # Raft's messages have none, and are sent again
             self._link.reply_error(ident, error)
 
-    def _led_from_here(self, member: MemberNode, error: DistributedLogError) -> DistributedLogError:
-        return member.board.for_listener(error, self._link.listener)
+    def _with_leader_address(
+        self, member: MemberNode, error: DistributedLogError
+    ) -> DistributedLogError:
+        return member.status_board.with_leader_address(error, self._link.listener)
 
     def _watch(self, member: MemberNode, ident: int, body: memoryview) -> None:
         try:
@@ -571,34 +612,34 @@ class MetadataSession:
         except NotAllowed as refusal:
             self._watches.end(ident, refusal)
             return
-        lost = member.quorum_contact.lost
-        if lost is not None:
-            self._watches.end(ident, lost)
+        contact_error = member.quorum_contact.lost_error
+        if contact_error is not None:
+            self._watches.end(ident, contact_error)
             return
         state = member.replica.state
-        if state.trust_revision and state.revision < request.after_revision:
+        if state.authorization_revision and state.revision < request.after_revision:
             # It knows of more than this node: perhaps of the very grant that it comes for.
             self._watches.end(ident, NotReady("this metadata node is not so far yet"))
             return
-        part = member.may_read(self._link, request.start, request.end)
-        over = member.over_watches(self._principal)
-        if isinstance(part, NotAllowed):
-            self._watches.end(ident, part)
-        elif over is not None:
-            self._watches.end(ident, over)
+        visible_parts = member.may_read(self._link, request.start, request.end)
+        quota_error = member.watch_quota_error(self._principal)
+        if isinstance(visible_parts, NotAllowed):
+            self._watches.end(ident, visible_parts)
+        elif quota_error is not None:
+            self._watches.end(ident, quota_error)
         else:
-            self._watches.open(state, ident, request, part)
+            self._watches.open(state, ident, request, visible_parts)
 
 
-def _is_done(known: CommandResult | None) -> bool:
+def _has_succeeded(earlier_result: CommandResult | None) -> bool:
     """Was it done when it was sent before? Then it may be said again to whoever asked for it.
 
     What it did may have ended its own right: who deletes a log has none on it after that. What was not done
     is judged as new: the answer to a condition that does not hold shows what is there now.
     """
-    if known is None or known.error is not None:
+    if earlier_result is None or earlier_result.error is not None:
         return False
-    return known.transaction is None or known.transaction.succeeded
+    return earlier_result.transaction is None or earlier_result.transaction.succeeded
 
 
 class _TokenIssue:
@@ -615,7 +656,7 @@ class _TokenIssue:
         ident: int,
         request: TokenRequest,
         client: str,
-        within_s: float,
+        timeout_s: float,
     ) -> None:
         """``client``: the name under which the audit line is written, once."""
         self._member = member
@@ -623,22 +664,22 @@ class _TokenIssue:
         self._ident = ident
         self._request = request
         self._client = client
-        self._within_s = within_s
+        self._timeout_s = timeout_s
 
     def begin(self) -> None:
         """Start with a quorum round, so that no rights of before are used."""
-        self._member.replica.read(self._check)
+        self._member.replica.read_linearizable(self._check_requester)
 
-    def _check(self, error: DistributedLogError | None) -> None:
+    def _check_requester(self, error: DistributedLogError | None) -> None:
         link, member, request = self._link, self._member, self._request
         if error is None and not link.is_secret:
             error = NotAllowed("a token is not said in clear: connect by TLS")
         try:
-            if error is None and not member.trust.is_live(link.principal, serial_of(link)):
+            if error is None and not member.authorizer.is_active(link.principal, serial_of(link)):
                 # In no mode: a token would be good for a day in the one that refuses.
                 error = NotAuthenticated(f"{link.principal}, or its certificate, was disabled")
             if error is None:
-                member.tokens.check_asked(
+                member.token_service.check_request(
                     link.principal, link.token, request.user, request.valid_s, request.narrowing
                 )
         except DistributedLogError as refused:
@@ -646,23 +687,23 @@ class _TokenIssue:
         if error is not None:
             self._refuse(error)
         else:
-            member.secrets.rotate_tokens(self._write_line, first=True)
+            member.secrets.rotate_tokens(self._write_audit_line, only_first=True)
 
-    def _write_line(self, error: DistributedLogError | None) -> None:
+    def _write_audit_line(self, error: DistributedLogError | None) -> None:
         """There is a secret: write the audit line, if the token is for another user."""
         member, request = self._member, self._request
         if error is not None:
             self._refuse(error)
             return
         if not request.user:
-            self._make()
+            self._make_token()
             return
         what = f"for {request.valid_s} s"
         if request.narrowing:
             what += ": " + ", ".join(f"{n}/{path}" for n, path, _ in request.narrowing)
-        head = TrustChange(self._client, 1, member.replica.state.index)
+        head = AuthorizationChange(self._client, 1, member.replica.state.index)
         try:
-            change = member.change_of_trust(
+            change = member.compose_acl_change(
                 head, ("token", request.user, what), self._link.principal, self._link
             )
         except DistributedLogError as refused:
@@ -671,25 +712,25 @@ class _TokenIssue:
         member.replica.request(
             encode_command(change),
             change,
-            self._on_line,
-            asker=self._link,
-            within_s=self._within_s,
+            self._on_audit_line,
+            requester=self._link,
+            timeout_s=self._timeout_s,
         )
         member.replica.drain()
 
-    def _on_line(self, answer: CommandResult | DistributedLogError) -> None:
+    def _on_audit_line(self, answer: CommandResult | DistributedLogError) -> None:
         error = answer if isinstance(answer, DistributedLogError) else answer.error
         if error is None:
-            self._make()
+            self._make_token()
         else:
             self._refuse(error)
 
-    def _make(self) -> None:
+    def _make_token(self) -> None:
         link, member, request = self._link, self._member, self._request
         user = request.user or link.principal.removeprefix("user/")
         came_by = None if request.user else link.token
         try:
-            token = member.tokens.make(
+            token = member.token_service.make_token(
                 member.replica.state, user, request.valid_s, request.narrowing, came_by
             )
         except DistributedLogError as error:
@@ -698,5 +739,5 @@ class _TokenIssue:
             link.reply(self._ident, token)
 
     def _refuse(self, error: DistributedLogError) -> None:
-        told = self._member.board.for_listener(error, self._link.listener)
-        self._link.reply_error(self._ident, told)
+        reported_error = self._member.status_board.with_leader_address(error, self._link.listener)
+        self._link.reply_error(self._ident, reported_error)

@@ -29,25 +29,31 @@ from ...runtime.net.rpc import Endpoint
 from ...runtime.primitives.steady_clock import steady_time
 from ...runtime.protocol.capabilities import CapabilityKind
 from ...runtime.protocol.frames import Op
-from ...runtime.protocol.handshake import FEATURE_RESCUE, FEATURE_TRUST, NONE
-from ..auth.acl_commands import RESCUE, compose, line_share
-from ..auth.authorizer import Authorizer, Parts
-from ..auth.capability_issuer import CapabilityIssuer, may_have
+from ...runtime.protocol.handshake import FEATURE_ADMIN_RECOVERY, FEATURE_TRUST, METHOD_NONE
+from ..auth.acl_commands import RECOVER_ADMIN, audit_line_ops, compose
+from ..auth.authorizer import Authorizer, VisibleParts
+from ..auth.capability_issuer import CapabilityIssuer, may_have_capability
 from ..auth.key_space import KeySpace
-from ..auth.namespace_quotas import NOTHING, NamespaceQuotas
-from ..auth.namespace_usage import Growth
-from ..auth.principal_quotas import Quotas, why_not_watch
+from ..auth.namespace_quotas import NO_GROWTH, NamespaceQuotas
+from ..auth.namespace_usage import UsageGrowth
+from ..auth.principal_quotas import PrincipalQuotas, watch_quota_error
 from ..auth.token_service import TokenService
 from ..declarations.events import LESS
 from ..declarations.options import MetadataOptions
 from ..model.acl_records import AuditLine
 from ..model.command_results import CommandResult
-from ..model.commands import Grant, ReplicatedCommand, Transact, TrustChange, encode_command
+from ..model.commands import (
+    AuthorizationChange,
+    GrantLease,
+    ReplicatedCommand,
+    Transact,
+    encode_command,
+)
 from ..model.transaction import Transaction
 from ..peers.membership_changes import MembershipChanges
-from ..peers.raft_peers import REFUSED_S, RaftPeers
-from ..protocol.client_messages import TrustReport
-from ..protocol.token_messages import RescueRequest, decode_by
+from ..peers.raft_peers import SNAPSHOT_RETRY_S, RaftPeers
+from ..protocol.client_messages import AuthorizationReport
+from ..protocol.token_messages import AdminRecoveryRequest, decode_requesting_nodes
 from ..raft.quorum import majority
 from ..raft.ready import SendSnapshot
 from ..replica.leases import Leases
@@ -59,36 +65,36 @@ from .admin_recovery import AdminRecoveryVotes
 from .member_status import StatusBoard
 from .watch_server import LeaderContact, ServedWatches, serial_of
 
-ASK_S = 1.0
-WALK_PAUSE_S = 0.005
+CHECK_INTERVAL_S = 1.0
+COUNT_PAUSE_S = 0.005
 """After each piece of a walk over all keys: at most half of the time goes to it."""
 
 log = get_logger("distributedlog.metadata.member")
 
-Rescued = tuple[str, ...] | DistributedLogError
+AdminRecoveryResult = tuple[str, ...] | DistributedLogError
 """The names of the nodes that asked, none where they are too few; or why not."""
 
-LINE_EVERY_S = 3600.0
-TOLD_MAX = 10_000
+REPEATED_LINE_INTERVAL_S = 3600.0
+LOGGED_ACTIONS_MAX = 10_000
 
 
 class CurrentRights:
     """Who may do what, by the state of a replica as it is now."""
 
-    def __init__(self, judge: Authorizer, replica: RaftReplica) -> None:
-        self._judge = judge
+    def __init__(self, authorizer: Authorizer, replica: RaftReplica) -> None:
+        self._authorizer = authorizer
         self._replica = replica
 
-    def judge(self) -> Authorizer:
+    def authorizer(self) -> Authorizer:
         """Return the judge, which has seen the state."""
-        self._judge.see(self._replica.state)
-        return self._judge
+        self._authorizer.refresh(self._replica.state)
+        return self._authorizer
 
     def is_bookie(self, principal: str, bookie_id: str) -> bool:
         """Whether a principal is that bookie."""
-        return principal == LOCAL or self.judge().is_bookie(principal, bookie_id)
+        return principal == LOCAL or self.authorizer().is_bookie(principal, bookie_id)
 
-    def may_have(
+    def may_have_capability(
         self,
         principal: str,
         token: Token | None,
@@ -97,11 +103,11 @@ class CurrentRights:
         bookies: Collection[str],
     ) -> bool:
         """Whether a principal may have a capability; a refusal is counted, also in mode ``report``."""
-        trust = self.judge().narrowed(token)
-        if may_have(trust, principal, kind, ledger, bookies):
+        scoped = self.authorizer().narrowed(token)
+        if may_have_capability(scoped, principal, kind, ledger, bookies):
             return True
-        what = f"{principal} may not {kind.name.lower()} ledgers of that log"
-        trust.verdict(principal, NotAllowed(what))
+        reason = f"{principal} may not {kind.name.lower()} ledgers of that log"
+        scoped.apply_mode(principal, NotAllowed(reason))
         return False
 
 
@@ -118,45 +124,49 @@ class MemberNode:
         conditions: NodeConditions,
         watches: Iterable[ServedWatches],
         nursery: trio.Nursery,
-        classes: KeySpace,
+        key_space: KeySpace,
     ) -> None:
         """``watches``: those of all connections, as they come and go. ``classes``: for the judge."""
-        host, cluster_id = endpoint.host, restored.members.cluster_id
+        host, cluster_id = endpoint.host, restored.identity.cluster_id
         self.endpoint = endpoint
         self.failures = endpoint.failures
         self._conditions = conditions
         self._watches = watches
         self._nursery = nursery
-        self._members = restored.members
-        self._wall_ms = host.wall_ms
-        self._often = classes.often
-        self._snapshots_out: dict[str, None] = {}
-        self._differing: dict[str, HealthCondition] = {}
+        self._identity = restored.identity
+        self._clock_ms = host.wall_ms
+        self._repeated_actions = key_space.repeated_actions
+        self._snapshot_receivers: dict[str, None] = {}
+        self._state_conditions: dict[str, HealthCondition] = {}
         """The conditions of nodes whose state differs, by node ID."""
-        self._told_at: dict[tuple[str, str, str], float] = {}
+        self._logged_at: dict[tuple[str, str, str], float] = {}
         """When the audit got its last line of an act that is repeated: principal, act, subject."""
-        self._judged_by = (0, 0)
+        self._watch_rights_version = (0, 0)
         """What the watches were judged by."""
-        self._counting = trio.Event()
-        self._wishes = AdminRecoveryVotes()
-        self.replica = RaftReplica(node_id, restored, options=options.raft, chance=host.random)
+        self._count_wanted = trio.Event()
+        self._admin_votes = AdminRecoveryVotes()
+        self.replica = RaftReplica(node_id, restored, options=options.raft, rng=host.random)
         self.peers = RaftPeers(
             endpoint, options.peers, self.replica, nursery, cluster_id, options.name
         )
-        self._rights = CurrentRights(Authorizer(classes, trio.current_time), self.replica)
+        self._current_rights = CurrentRights(Authorizer(key_space, trio.current_time), self.replica)
         self.leases = Leases(self.replica)
-        self.quotas = Quotas()
-        self.namespaces = NamespaceQuotas(classes)
+        self.principal_quotas = PrincipalQuotas()
+        self.namespace_quotas = NamespaceQuotas(key_space)
         self.secrets = SecretRotation(self.replica, host.secret_bytes)
-        self.desk = CapabilityIssuer(cluster_id, self._rights.may_have, self._rights.is_bookie)
-        self.tokens = TokenService(
-            cluster_id, self._rights.judge, steady_time(host), host.secret_bytes
+        self.capability_issuer = CapabilityIssuer(
+            cluster_id, self._current_rights.may_have_capability, self._current_rights.is_bookie
         )
-        self.admission = MembershipChanges(self.replica, endpoint, cluster_id)
+        self.token_service = TokenService(
+            cluster_id, self._current_rights.authorizer, steady_time(host), host.secret_bytes
+        )
+        self.membership_changes = MembershipChanges(self.replica, endpoint, cluster_id)
         self.quorum_contact = LeaderContact(self.replica, watches)
-        self.receiver = SnapshotReceiver(self.replica)
-        self.board = StatusBoard(options, conditions, self.replica, self.peers, endpoint, nursery)
-        if restored.loaded.ghost is not None:
+        self.snapshot_receiver = SnapshotReceiver(self.replica)
+        self.status_board = StatusBoard(
+            options, conditions, self.replica, self.peers, endpoint, nursery
+        )
+        if restored.loaded.recovery_floor is not None:
             conditions.set(condition(Code.METADATA_LOG_INCOMPLETE, last=-1))
 
     # --- what its replica tells it: `ReplicaListener` ---------------------------------------------
@@ -164,46 +174,46 @@ class MemberNode:
     def on_applied(self) -> None:
         """See `ReplicaListener`: watches get the changes."""
         state = self.replica.state
-        if state.trust_revision:
-            if not self.namespaces.use.follows(state):
-                self.namespaces.use.begin(state)
-                self._counting.set()
-            trust = self.trust
-            if (trust.revision, trust.renames) != self._judged_by:
-                self._judge_watches()
+        if state.authorization_revision:
+            if not self.namespace_quotas.usage.is_counting(state):
+                self.namespace_quotas.usage.start_counting(state)
+                self._count_wanted.set()
+            trust = self.authorizer
+            if (trust.revision, trust.rename_count) != self._watch_rights_version:
+                self._reauthorize_watches()
         for watches in self._watches:
             watches.push(self.replica.state)
 
-    def on_snapshot_wanted(self, wanted: SendSnapshot) -> None:
+    def on_snapshot_wanted(self, snapshot_request: SendSnapshot) -> None:
         """See `ReplicaListener`."""
-        if wanted.peer not in self._snapshots_out:
-            self._snapshots_out[wanted.peer] = None
-            self._nursery.start_soon(self._send_snapshot_to, wanted)
+        if snapshot_request.peer not in self._snapshot_receivers:
+            self._snapshot_receivers[snapshot_request.peer] = None
+            self._nursery.start_soon(self._send_snapshot_to, snapshot_request)
 
     def on_state(self) -> None:
         """See `ReplicaListener`: the status lists nodes whose state is wrong, for as long as it is."""
         replica = self.replica
-        found: dict[str, HealthCondition] = {}
-        if not replica.raft.may_serve:
-            found[replica.raft.node_id] = condition(Code.METADATA_STATE_DIFFERS)
+        conditions: dict[str, HealthCondition] = {}
+        if not replica.raft.is_state_valid:
+            conditions[replica.raft.node_id] = condition(Code.METADATA_STATE_DIFFERS)
         else:
-            for peer, index in replica.digests.wrong.items():
-                found[peer] = condition(
-                    Code.METADATA_PEER_DIFFERS, peer=self.peers.name(peer), entry=index
+            for peer, index in replica.digests.wrong_peers.items():
+                conditions[peer] = condition(
+                    Code.METADATA_PEER_DIFFERS, peer=self.peers.name_of(peer), entry=index
                 )
-        before, self._differing = self._differing, found
-        for node in before.keys() - found.keys():
-            self._conditions.clear(Code(before[node].code), node)
-        for node, one in found.items():
-            self._conditions.set(one, node)
-            if before.get(node) != one:
-                log.error("metadata: %s", text_of(one))
+        conditions_before, self._state_conditions = self._state_conditions, conditions
+        for node in conditions_before.keys() - conditions.keys():
+            self._conditions.clear(Code(conditions_before[node].code), node)
+        for node, new_condition in conditions.items():
+            self._conditions.set(new_condition, node)
+            if conditions_before.get(node) != new_condition:
+                log.error("metadata: %s", text_of(new_condition))
 
     def on_less(self) -> None:
         """See `ReplicaListener`. It is not stored: after a restart a leader says so again, or a newer one."""
         incomplete = condition(Code.METADATA_LOG_INCOMPLETE, last=self.replica.raft.log.last_index)
         self._conditions.set(incomplete)
-        LESS.say(
+        LESS.emit(
             log,
             "this metadata node does not stand, and votes for no less than it had: %s",
             text_of(incomplete),
@@ -212,7 +222,7 @@ class MemberNode:
 
     async def on_whole(self) -> None:
         """See `ReplicaListener`."""
-        self._members = await self.replica.storage.be_whole(self._members)
+        self._identity = await self.replica.storage.clear_recovery_floor(self._identity)
         self._conditions.clear(Code.METADATA_LOG_INCOMPLETE)
         log.info("this metadata node's log is whole again: it counts by itself")
 
@@ -223,36 +233,36 @@ class MemberNode:
         self.replica.subscribe(
             ReplicaListener(
                 send=self.peers.send,
-                tell_wrong=self.peers.tell_wrong,
+                notify_state_differs=self.peers.notify_state_differs,
                 on_members=self.peers.on_members,
                 on_applied=self.on_applied,
                 on_role=self.leases.on_role,
                 on_late=self.leases.on_late,
-                on_state=self.on_state,
-                on_less=self.on_less,
-                on_whole=self.on_whole,
+                on_state_validity=self.on_state,
+                on_log_incomplete=self.on_less,
+                on_log_complete=self.on_whole,
                 on_snapshot_wanted=self.on_snapshot_wanted,
             )
         )
         self.peers.on_members()
-        replica, keep = self.replica, self.failures.keep
+        replica, keep = self.replica, self.failures.keep_running
         # An exception of the log of Raft or of its hard state ends the node.
         for ends_node in (
             replica.persist,
             replica.storage.zero_ahead,
             replica.run_clock,
-            replica.end_if_must,
+            replica.raise_failure,
         ):
             self._nursery.start_soon(ends_node)
         for unit, run in (
             ("snapshots", replica.take_snapshots),
-            ("the look at free space", replica.mind_room),
-            ("the look at the quorum's free space", self._mind_quorum),
+            ("the look at free space", replica.monitor_disk_space),
+            ("the look at the quorum's free space", self._monitor_quorum_disk_space),
             ("the count of namespaces", self._count_namespaces),
-            ("changes of members", self.admission.run),
+            ("changes of members", self.membership_changes.run),
             ("the look for a leader", self.quorum_contact.run),
             ("the end of leases", self.leases.run),
-            ("the receipt of snapshots", self.receiver.run),
+            ("the receipt of snapshots", self.snapshot_receiver.run),
         ):
             self._nursery.start_soon(keep, unit, run)
 
@@ -266,67 +276,74 @@ class MemberNode:
             "applied": replica.state.index,
             "revision": replica.state.revision,
             "leases": len(replica.state.leases),
-            "differs": len(replica.digests.wrong) + (not replica.raft.may_serve),
+            "differs": len(replica.digests.wrong_peers) + (not replica.raft.is_state_valid),
             "syncs": replica.storage.syncs,
             "bytes_written": replica.storage.bytes_written,
             **self.endpoint.info(),
         }
 
     @property
-    def trust(self) -> Authorizer:
+    def authorizer(self) -> Authorizer:
         """Who may do what, by the state as it is now."""
-        return self._rights.judge()
+        return self._current_rights.authorizer()
 
-    def may_read(self, link: Link, start: bytes, end: bytes | None) -> NotAllowed | Parts | None:
+    def may_read(
+        self, link: Link, start: bytes, end: bytes | None
+    ) -> NotAllowed | VisibleParts | None:
         """Of a key (``end`` None), a range, a watch: no, or these parts of it; None: all of it."""
-        if not self.replica.state.trust_revision:
+        if not self.replica.state.authorization_revision:
             return None
-        return self.trust.narrowed(link.token).read(link.principal, start, end)
+        return self.authorizer.narrowed(link.token).authorize_read(link.principal, start, end)
 
-    def change_of_trust(
-        self, head: TrustChange, change: Sequence[str], principal: str, link: Link
-    ) -> TrustChange:
+    def compose_acl_change(
+        self, head: AuthorizationChange, change: Sequence[str], principal: str, link: Link
+    ) -> AuthorizationChange:
         """What a client asks to be changed about who may do what, for the log; ``head``: its request.
 
         Raises `NotLeader`, `NotAllowed`, `InvalidRequest`.
         """
         replica = self.replica
-        if link.token is not None and link.token.narrowing:
+        if link.token is not None and link.token.token_scope:
             raise NotAllowed(f"a narrowed token of {principal} changes nobody's rights")
-        if not replica.leads:
-            raise replica.not_leader()
-        if replica.state.answered(head) is not None:
+        if not replica.is_leader:
+            raise replica.not_leader_error()
+        if replica.state.earlier_result(head) is not None:
             return head
-        if not replica.state.trust_revision:
-            lacking = self.peers.lacking(FEATURE_TRUST)
-            if lacking:
+        if not replica.state.authorization_revision:
+            lacking_nodes = self.peers.peers_without_feature(FEATURE_TRUST)
+            if lacking_nodes:
                 raise InvalidRequest(
                     "nobody is told what he may do before all metadata nodes know of it:"
-                    f" {', '.join(lacking)} is away, or older"
+                    f" {', '.join(lacking_nodes)} is away, or older"
                 )
         methods = self.endpoint.methods
-        if list(change[:2]) == ["mode", "required"] and {NONE, BY_CERTIFICATE} <= methods.keys():
+        if (
+            list(change[:2]) == ["mode", "required"]
+            and {METHOD_NONE, BY_CERTIFICATE} <= methods.keys()
+        ):
             raise InvalidRequest(
                 "this metadata node takes plain connections beside TLS (--transport either): who comes by one"
                 " could act as a node, whatever is required; first start the metadata nodes with --transport"
                 " tls, one by one"
             )
         head.transaction = compose(
-            self.trust,
+            self.authorizer,
             replica.state,
             change,
             principal=principal,
             address=link.peer_address,
-            now_ms=self._wall_ms(),
+            now_ms=self._clock_ms(),
             index=replica.raft.log.last_index + 1,
             serial=serial_of(link),
             by_token=link.token is not None,
-            uses=self.namespaces.use.spaces if self.namespaces.use.follows(replica.state) else {},
+            usage_by_namespace=self.namespace_quotas.usage.usage_by_namespace
+            if self.namespace_quotas.usage.is_counting(replica.state)
+            else {},
         )
         return head
 
-    def rescue(
-        self, principal: str, node_id: str, user: str, done: Callable[[Rescued], None]
+    def recover_admin(
+        self, principal: str, node_id: str, user: str, done: Callable[[AdminRecoveryResult], None]
     ) -> None:
         """A node asks for this user as an admin; ``done`` is told who asked, when enough do, or why not."""
         replica = self.replica
@@ -340,233 +357,278 @@ class MemberNode:
                     raise NotAllowed(
                         f"{principal} asks for no admin: metadata nodes do, by their certificates"
                     )
-                if not replica.state.trust_revision:
+                if not replica.state.authorization_revision:
                     raise InvalidRequest(
                         "nothing is judged in this cluster: dlog trust require names an admin"
                     )
                 raft = replica.raft
-                if user in self.trust.admins():
+                if user in self.authorizer.admins():
                     done((member.name,))
                     return
                 now = trio.current_time()
-                asking = self._wishes.on_asked(raft.term, node_id, user, raft.voters, now)
-                if asking:
-                    self._make_admin(user, sorted(map(self.peers.name, asking)), done)
+                requesting_nodes = self._admin_votes.on_vote(
+                    raft.term, node_id, user, raft.voters, now
+                )
+                if requesting_nodes:
+                    self._make_admin(user, sorted(map(self.peers.name_of, requesting_nodes)), done)
                 else:
                     done(())
-            except DistributedLogError as refused:
-                done(refused)
+            except DistributedLogError as denial:
+                done(denial)
 
-        replica.read(ready)
+        replica.read_linearizable(ready)
 
-    def _make_admin(self, user: str, names: Sequence[str], done: Callable[[Rescued], None]) -> None:
+    def _make_admin(
+        self, user: str, names: Sequence[str], done: Callable[[AdminRecoveryResult], None]
+    ) -> None:
         replica = self.replica
-        head = TrustChange(f"{RESCUE}-{self.endpoint.host.secret_bytes(8).hex()}", 1)
-        head.transaction = compose(
-            self.trust,
+        command = AuthorizationChange(
+            f"{RECOVER_ADMIN}-{self.endpoint.host.secret_bytes(8).hex()}", 1
+        )
+        command.transaction = compose(
+            self.authorizer,
             replica.state,
-            (RESCUE, user, f"by {', '.join(names)}"),
-            principal=f"metadata/{self.peers.name(replica.raft.node_id)}",
+            (RECOVER_ADMIN, user, f"by {', '.join(names)}"),
+            principal=f"metadata/{self.peers.name_of(replica.raft.node_id)}",
             address="",
-            now_ms=self._wall_ms(),
+            now_ms=self._clock_ms(),
             index=replica.raft.log.last_index + 1,
         )
 
         def applied(answer: CommandResult | DistributedLogError) -> None:
             error = answer if isinstance(answer, DistributedLogError) else answer.error
             if error is None:
-                self._wishes.on_done()
+                self._admin_votes.on_done()
             done(tuple(names) if error is None else error)
 
-        replica.request(encode_command(head), head, applied, asker=self)
+        replica.request(encode_command(command), command, applied, requester=self)
         replica.drain()
 
-    async def ask_for_admin(self, user: str) -> tuple[str, ...]:
+    async def request_admin(self, user: str) -> tuple[str, ...]:
         """Ask the leader for this user as an admin: which nodes it was done for; none: too few ask.
 
         Raises `NotAllowed`, `InvalidRequest`; `DistributedLogError` where nobody leads, or answers.
         """
         replica = self.replica
-        own = self.endpoint.host.certificate()
-        if own is None:
+        certificate = self.endpoint.host.certificate()
+        if certificate is None:
             raise NotAllowed("a node without a certificate is nobody whom a leader could count")
-        if not replica.leads:
-            body = RescueRequest(user).encode()
+        if not replica.is_leader:
+            body = AdminRecoveryRequest(user).encode()
             leader = replica.raft.leader_id
-            return decode_by(
-                await self.peers.ask(leader, Op.META_TRUST, body, feature=FEATURE_RESCUE)
+            return decode_requesting_nodes(
+                await self.peers.request(
+                    leader, Op.META_TRUST, body, feature=FEATURE_ADMIN_RECOVERY
+                )
             )
-        said: list[Rescued] = []
-        told = trio.Event()
+        results: list[AdminRecoveryResult] = []
+        answered = trio.Event()
 
-        def done(answer: Rescued) -> None:
-            said.append(answer)
-            told.set()
+        def done(answer: AdminRecoveryResult) -> None:
+            results.append(answer)
+            answered.set()
 
-        self.rescue(own.principal, replica.raft.node_id, user, done)
+        self.recover_admin(certificate.principal, replica.raft.node_id, user, done)
         replica.drain()
-        await told.wait()
-        if isinstance(said[0], DistributedLogError):
-            raise said[0]
-        return said[0]
+        await answered.wait()
+        if isinstance(results[0], DistributedLogError):
+            raise results[0]
+        return results[0]
 
-    def growth(self, principal: str, meant: ReplicatedCommand) -> Mapping[str, Growth]:
-        """What a command would add to namespaces, where rights are required; by `over_quota`, `on_taken`."""
+    def growth(
+        self, principal: str, decoded_command: ReplicatedCommand
+    ) -> Mapping[str, UsageGrowth]:
+        """What a command would add to namespaces, where rights are required; by `quota_error`,
+        `on_accepted`."""
         state = self.replica.state
-        if not isinstance(meant, Transact) or not self.namespaces.use.follows(state):
-            return NOTHING
-        return self.namespaces.growth(principal, meant.transaction)
+        if not isinstance(decoded_command, Transact) or not self.namespace_quotas.usage.is_counting(
+            state
+        ):
+            return NO_GROWTH
+        return self.namespace_quotas.growth_by_namespace(principal, decoded_command.transaction)
 
-    def over_quota(
-        self, principal: str, meant: ReplicatedCommand, growth: Mapping[str, Growth]
+    def quota_error(
+        self, principal: str, decoded_command: ReplicatedCommand, growth: Mapping[str, UsageGrowth]
     ) -> DistributedLogError | None:
         """Why no command of this principal is taken now, where rights are required."""
-        replica, quotas = self.replica, self.quotas
-        if not replica.state.trust_revision or self.trust.mode != "required":
+        replica, quotas = self.replica, self.principal_quotas
+        if not replica.state.authorization_revision or self.authorizer.mode != "required":
             return None
-        self.namespaces.begin(replica.raft.term)
-        over = self.namespaces.why_not(replica.state, growth)
-        if over is not None:
-            return over
-        quotas.begin(replica.raft.term, replica.state.ring, trio.current_time())
-        if isinstance(meant, Grant):
-            crowd = quotas.why_not_lease(replica.state, principal)
-            if crowd is not None:
-                return crowd
+        self.namespace_quotas.begin_term(replica.raft.term)
+        namespace_error = self.namespace_quotas.quota_error(replica.state, growth)
+        if namespace_error is not None:
+            return namespace_error
+        quotas.begin_term(replica.raft.term, replica.state.request_dedup, trio.current_time())
+        if isinstance(decoded_command, GrantLease):
+            lease_error = quotas.why_not_lease(replica.state, principal)
+            if lease_error is not None:
+                return lease_error
         return quotas.why_not_request(principal, trio.current_time())
 
-    def on_taken(self, owner: str, index: int, growth: Mapping[str, Growth]) -> None:
+    def on_accepted(self, owner: str, index: int, growth: Mapping[str, UsageGrowth]) -> None:
         """A command of that owner was put into the log, at this place."""
-        self.quotas.on_taken(owner, trio.current_time())
-        self.namespaces.on_taken(index, growth)
+        self.principal_quotas.on_accepted(owner, trio.current_time())
+        self.namespace_quotas.on_accepted(index, growth)
 
-    def over_watches(self, principal: str) -> OverQuota | None:
+    def watch_quota_error(self, principal: str) -> OverQuota | None:
         """Why it is served no further watch here."""
-        if not self.replica.state.trust_revision or self.trust.mode != "required":
+        if not self.replica.state.authorization_revision or self.authorizer.mode != "required":
             return None
-        there = sum(len(one) for one in self._watches if one.principal == principal)
-        return why_not_watch(principal, there)
+        watch_count = sum(len(served) for served in self._watches if served.principal == principal)
+        return watch_quota_error(principal, watch_count)
 
-    def with_line(self, meant: Transact, principal: str, address: str) -> Transact:
+    def with_audit_line(self, decoded_command: Transact, principal: str, address: str) -> Transact:
         """With a line of the audit in the same transaction, where it is an act that has one."""
-        told = self.trust.act(principal, meant.transaction)
-        if told is None or not self._is_line_due(principal, *told):
-            return meant
-        share = meant.transaction + self._line(principal, address, *told)
+        action = self.authorizer.audited_action(principal, decoded_command.transaction)
+        if action is None or not self._is_line_due(principal, *action):
+            return decoded_command
+        transaction = decoded_command.transaction + self._audit_line_ops(
+            principal, address, *action
+        )
         try:
-            share.check()
+            transaction.check()
         except (
             TransactionTooLarge
         ):  # as large as it may be by itself: then the line stands in front of it
-            self.tell(principal, address, *told)
-            return meant
-        return replace(meant, transaction=share)
+            self.write_audit_line(principal, address, *action)
+            return decoded_command
+        return replace(decoded_command, transaction=transaction)
 
     def _is_line_due(self, principal: str, action: str, subject: str) -> bool:
         """An act that programs repeat must not displace the other lines of the audit."""
-        if action not in self._often:
+        if action not in self._repeated_actions:
             return True
-        one, now = (principal, action, subject), trio.current_time()
-        if now - self._told_at.get(one, -LINE_EVERY_S) < LINE_EVERY_S:
+        action_key, now = (principal, action, subject), trio.current_time()
+        if (
+            now - self._logged_at.get(action_key, -REPEATED_LINE_INTERVAL_S)
+            < REPEATED_LINE_INTERVAL_S
+        ):
             return False
-        if len(self._told_at) >= TOLD_MAX:
-            self._told_at.clear()
-        self._told_at[one] = now
+        if len(self._logged_at) >= LOGGED_ACTIONS_MAX:
+            self._logged_at.clear()
+        self._logged_at[action_key] = now
         return True
 
-    def tell(self, principal: str, address: str, action: str, subject: str) -> None:
+    def write_audit_line(self, principal: str, address: str, action: str, subject: str) -> None:
         """A line of its own, for what is no transaction: put before it is done, and it may fail."""
-        said = Transact(transaction=self._line(principal, address, action, subject))
-        self.replica.propose(encode_command(said), lambda answer: None)
+        command = Transact(transaction=self._audit_line_ops(principal, address, action, subject))
+        self.replica.propose(encode_command(command), lambda answer: None)
 
-    def _line(self, principal: str, address: str, action: str, subject: str) -> Transaction:
+    def _audit_line_ops(
+        self, principal: str, address: str, action: str, subject: str
+    ) -> Transaction:
         replica = self.replica
-        line = AuditLine(self._wall_ms(), principal, address, action, subject)
-        return line_share(replica.state, line, replica.raft.log.last_index + 1)
+        line = AuditLine(self._clock_ms(), principal, address, action, subject)
+        return audit_line_ops(replica.state, line, replica.raft.log.last_index + 1)
 
-    def trust_report(self, link: Link, *, own: bool) -> TrustReport:
+    def authorization_report(self, link: Link, *, own_only: bool) -> AuthorizationReport:
         """What the leader says of it; ``own``: only to whom it says it."""
-        trust, principal = self.trust.narrowed(link.token), link.principal
-        would = tuple(
-            (who, what, times) for (who, what), times in trust.would_refuse.items() if not own
+        scoped, principal = self.authorizer.narrowed(link.token), link.principal
+        report_denials = tuple(
+            (who, what, times)
+            for (who, what), times in scoped.report_denials.items()
+            if not own_only
         )
-        state, namespaces = self.replica.state, self.namespaces
-        told = () if own or not namespaces.use.follows(state) else namespaces.told(state)
-        spaces = tuple(
-            (name, use.keys, use.size_bytes, use.ledgers, most.keys, most.size_bytes, most.ledgers)
-            for name, use, most in told
+        state, namespaces = self.replica.state, self.namespace_quotas
+        usage_rows = (
+            ()
+            if own_only or not namespaces.usage.is_counting(state)
+            else namespaces.usage_report(state)
         )
-        rights = trust.cluster_rights(principal)
-        return TrustReport(trust.mode, principal, rights, would, namespaces.use.whole, spaces)
+        namespaces_used = tuple(
+            (
+                name,
+                use.keys,
+                use.size_bytes,
+                use.ledgers,
+                quota.keys,
+                quota.size_bytes,
+                quota.ledgers,
+            )
+            for name, use, quota in usage_rows
+        )
+        rights = scoped.cluster_rights(principal)
+        return AuthorizationReport(
+            scoped.mode,
+            principal,
+            rights,
+            report_denials,
+            namespaces.usage.is_complete,
+            namespaces_used,
+        )
 
-    def _judge_watches(self) -> None:
+    def _reauthorize_watches(self) -> None:
         """Who may what has changed: what was opened before is judged again, and who is out is put out."""
-        trust = self.trust
-        self._judged_by = (trust.revision, trust.renames)
+        trust = self.authorizer
+        self._watch_rights_version = (trust.revision, trust.rename_count)
         for watches in list(self._watches):
-            if not watches.is_out(trust):
+            if not watches.close_if_revoked(trust):
                 watches.judge(self.may_read)
 
     async def _count_namespaces(self) -> None:
         """What was there when it began to matter who does what, some at a time; then each change is told."""
         while True:
-            await self._counting.wait()
-            self._counting = trio.Event()
-            left = True
+            await self._count_wanted.wait()
+            self._count_wanted = trio.Event()
+            has_more = True
             try:
-                while left:
-                    left = self.namespaces.use.walk()
-                    await trio.sleep(WALK_PAUSE_S)
+                while has_more:
+                    has_more = self.namespace_quotas.usage.count_some()
+                    await trio.sleep(COUNT_PAUSE_S)
             except Exception:
-                self._counting.set()  # the next run continues the walk
+                self._count_wanted.set()  # the next run continues the walk
                 raise
 
-    async def _send_snapshot_to(self, wanted: SendSnapshot) -> None:
+    async def _send_snapshot_to(self, snapshot_request: SendSnapshot) -> None:
         replica = self.replica
-        rest_s, index = ASK_S, wanted.index
-        unit = f"the snapshot for metadata node {self.peers.name(wanted.peer)}"
-        with self.failures.contained(
+        wait_s, index = CHECK_INTERVAL_S, snapshot_request.index
+        unit = f"the snapshot for metadata node {self.peers.name_of(snapshot_request.peer)}"
+        with self.failures.attempt(
             unit
         ) as attempt:  # after any failure the core learns that nothing was sent
-            if replica.snapshot is not None and replica.snapshot.index >= wanted.index:
+            if replica.snapshot is not None and replica.snapshot.index >= snapshot_request.index:
                 index = replica.snapshot.index
-                rest_s = await self.peers.send_snapshot(
+                wait_s = await self.peers.send_snapshot(
                     replica.raft.term,
                     replica.raft.node_id,
-                    wanted,
+                    snapshot_request,
                     replica.snapshot,
                     replica.storage,
                 )
-            if rest_s == REFUSED_S:
-                await replica.doubt_snapshot()
+            if wait_s == SNAPSHOT_RETRY_S:
+                await replica.verify_snapshot()
         if attempt.failed:
-            rest_s = self.failures.rest_s(unit)
-        await trio.sleep(rest_s)
-        self._snapshots_out.pop(wanted.peer, None)
-        replica.raft.on_snapshot_sent(wanted.peer, index, not rest_s)
-        if rest_s and replica.snapshot is not None:
+            wait_s = self.failures.retry_delay_s(unit)
+        await trio.sleep(wait_s)
+        self._snapshot_receivers.pop(snapshot_request.peer, None)
+        replica.raft.on_snapshot_sent(snapshot_request.peer, index, not wait_s)
+        if wait_s and replica.snapshot is not None:
             # What was kept for that peer meanwhile: it may need another snapshot for a long time yet.
             replica.raft.compact(replica.snapshot.index)
         replica.drain()
 
-    async def _mind_quorum(self) -> None:
+    async def _monitor_quorum_disk_space(self) -> None:
         """While we lead: see which voters are short of room; let one lead that is not."""
         replica = self.replica
         while True:
-            await trio.sleep(ASK_S)
-            self.tokens.time_s()  # it is to follow the wall's clock
-            if not replica.leads:
-                replica.room.quorum_short = False
+            await trio.sleep(CHECK_INTERVAL_S)
+            self.token_service.time_s()  # it is to follow the wall's clock
+            if not replica.is_leader:
+                replica.disk_space.is_quorum_low = False
                 continue
             voters = [v for v in replica.raft.voters if v != replica.raft.node_id]
-            well, short = [], int(replica.room.short)
+            voters_with_space, low_count = [], int(replica.disk_space.is_low)
             for voter in voters:
-                row = await self.peers.ask_status(voter)
+                row = await self.peers.query_status(voter)
                 if row is not None and is_disk_low(row.status.conditions):
-                    short += 1
+                    low_count += 1
                 elif row is not None:
-                    well.append(voter)
-            replica.room.quorum_short = short >= majority(len(voters) + 1)
-            if replica.room.short and well and not replica.room.quorum_short:
-                replica.raft.transfer_leadership(trio.current_time(), well[0])
+                    voters_with_space.append(voter)
+            replica.disk_space.is_quorum_low = low_count >= majority(len(voters) + 1)
+            if (
+                replica.disk_space.is_low
+                and voters_with_space
+                and not replica.disk_space.is_quorum_low
+            ):
+                replica.raft.transfer_leadership(trio.current_time(), voters_with_space[0])
                 replica.drain()

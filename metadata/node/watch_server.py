@@ -19,7 +19,7 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.net.link import Link
 from ...runtime.protocol.frames import Op, envelope, error_body
-from ..auth.authorizer import Authorizer, Parts, is_within
+from ..auth.authorizer import Authorizer, VisibleParts, is_visible
 from ..model.interface import WatchBatch, WatchEvent
 from ..protocol.client_messages import WatchRequest, encode_events
 from ..replica.replica import RaftReplica
@@ -35,8 +35,8 @@ EVENTS_BYTES_MAX = 1024 * 1024
 EVENTS_MAX = 10_000
 EVENT_BYTES = 40
 """What an event takes beside its key and value, about."""
-STEP_S = 0.5
-CUT_OFF_STEPS = 6
+LEADER_CHECK_S = 0.5
+LEADERLESS_CHECKS_MAX = 6
 """So many looks in a row without a leader: longer than an election takes. Looks, not time: a node that stood
 still has not been looking."""
 
@@ -47,28 +47,28 @@ def serial_of(link: Link) -> str:
 
 
 @dataclass(slots=True)
-class _Watch:
+class _ServedWatch:
     request: WatchRequest
-    seen: int
+    checked_revision: int
     """The revision up to which its changes were looked for."""
-    told: int | None = None
+    sent_revision: int | None = None
     """The revision that its client knows of from here."""
-    parts: Parts | None = None
+    visible_parts: VisibleParts | None = None
     """Those of the range that it may see; None: all of it."""
 
-    def visible(
-        self, found: list[tuple[int, tuple[WatchEvent, ...]]]
+    def filter_visible(
+        self, changes: list[tuple[int, tuple[WatchEvent, ...]]]
     ) -> list[tuple[int, tuple[WatchEvent, ...]]]:
         """What is in these parts."""
-        parts = self.parts
+        parts = self.visible_parts
         if parts is None:
-            return found
-        seen = []
-        for revision, events in found:
-            inside = tuple(event for event in events if is_within(parts, event.item.key))
-            if inside:
-                seen.append((revision, inside))
-        return seen
+            return changes
+        visible_changes = []
+        for revision, events in changes:
+            visible_events = tuple(event for event in events if is_visible(parts, event.item.key))
+            if visible_events:
+                visible_changes.append((revision, visible_events))
+        return visible_changes
 
 
 class ServedWatches:
@@ -76,7 +76,7 @@ class ServedWatches:
 
     def __init__(self, link: Link) -> None:
         self._link = link
-        self._watches: dict[int, _Watch] = {}
+        self._watches: dict[int, _ServedWatch] = {}
         """By the client's number."""
 
     def __len__(self) -> int:
@@ -92,34 +92,40 @@ class ServedWatches:
         state: KeyValueState,
         ident: int,
         request: WatchRequest,
-        parts: Parts | None = None,
+        visible_parts: VisibleParts | None = None,
     ) -> None:
         """The client wants one more. ``parts``: of its range, what it may see."""
         if len(self._watches) >= WATCHES_MAX:
             self.end(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))
             return
-        self._watches[ident] = _Watch(request, request.after_revision, parts=parts)
+        self._watches[ident] = _ServedWatch(
+            request, request.after_revision, visible_parts=visible_parts
+        )
         self.push(state, ident)
 
     def cancel(self, ident: int) -> None:
         """The client wants it no more."""
         self._watches.pop(ident, None)
 
-    def judge(self, may_read: Callable[[Link, bytes, bytes], NotAllowed | Parts | None]) -> None:
+    def judge(
+        self, may_read: Callable[[Link, bytes, bytes], NotAllowed | VisibleParts | None]
+    ) -> None:
         """Who may what has changed: end those that are allowed no more."""
         for ident, watch in list(self._watches.items()):
-            part = may_read(self._link, watch.request.start, watch.request.end)
-            if isinstance(part, NotAllowed):
-                self.end(ident, part)
+            visible_parts = may_read(self._link, watch.request.start, watch.request.end)
+            if isinstance(visible_parts, NotAllowed):
+                self.end(ident, visible_parts)
             else:
-                watch.parts = part
+                watch.visible_parts = visible_parts
 
-    def is_out(self, trust: Authorizer) -> bool:
+    def close_if_revoked(self, authorizer: Authorizer) -> bool:
         """Is it the connection of somebody who is no user any more? Then it ends here."""
-        why = trust.why_out(self._link.principal, serial_of(self._link), self._link.token)
-        if why is not None:
-            self._link.refuse(why)
-        return why is not None
+        error = authorizer.connection_error(
+            self._link.principal, serial_of(self._link), self._link.token
+        )
+        if error is not None:
+            self._link.refuse(error)
+        return error is not None
 
     def end_all(self, error: DistributedLogError) -> None:
         """No watch can be served here any more."""
@@ -140,37 +146,45 @@ class ServedWatches:
             return
         for ident in [only] if only is not None else list(self._watches):
             watch = self._watches[ident]
-            if state.revision <= watch.seen:
+            if state.revision <= watch.checked_revision:
                 continue
             if self._link.outgoing_bytes > WATCH_BYTES_MAX:
                 self.end(ident, TooBusy("this watch's changes are read too slowly"))
                 continue
             start, end = watch.request.start, watch.request.end
             try:
-                found = watch.visible(state.events_after(watch.seen, start, end))
+                changes = watch.filter_visible(
+                    state.events_after(watch.checked_revision, start, end)
+                )
             except Compacted as error:
                 self.end(ident, error)
                 continue
             # Looked at is not told: a quiet watch must not fall behind the history.
-            watch.seen = state.revision
-            new = watch.told is None
-            if found or new or watch.seen - (watch.told or 0) >= PROGRESS_REVISIONS:
-                watch.told = watch.seen
-                self._send_changes(ident, watch.seen, found)
+            watch.checked_revision = state.revision
+            is_new = watch.sent_revision is None
+            if (
+                changes
+                or is_new
+                or watch.checked_revision - (watch.sent_revision or 0) >= PROGRESS_REVISIONS
+            ):
+                watch.sent_revision = watch.checked_revision
+                self._send_changes(ident, watch.checked_revision, changes)
 
     def _send_changes(
-        self, ident: int, revision: int, found: list[tuple[int, tuple[WatchEvent, ...]]]
+        self, ident: int, revision: int, changes: list[tuple[int, tuple[WatchEvent, ...]]]
     ) -> None:
         """Changes and how far they go, cut between revisions so that each message is within its bound."""
         events: list[WatchEvent] = []
-        size = last = 0
-        for at, changed in found:
-            more = sum(len(e.item.key) + len(e.item.value) + EVENT_BYTES for e in changed)
-            if events and (size + more > EVENTS_BYTES_MAX or len(events) > EVENTS_MAX):
-                self._send_events(ident, WatchBatch(last, tuple(events)))
+        size = last_revision = 0
+        for change_revision, revision_events in changes:
+            change_bytes = sum(
+                len(e.item.key) + len(e.item.value) + EVENT_BYTES for e in revision_events
+            )
+            if events and (size + change_bytes > EVENTS_BYTES_MAX or len(events) > EVENTS_MAX):
+                self._send_events(ident, WatchBatch(last_revision, tuple(events)))
                 events, size = [], 0
-            events += changed
-            size, last = size + more, at
+            events += revision_events
+            size, last_revision = size + change_bytes, change_revision
         self._send_events(ident, WatchBatch(revision, tuple(events)))
 
     def _send_events(self, ident: int, batch: WatchBatch) -> None:
@@ -186,23 +200,23 @@ class LeaderContact:
     """
 
     def __init__(self, replica: RaftReplica, watches: Iterable[ServedWatches]) -> None:
-        self.lost: NotReady | None = None
+        self.lost_error: NotReady | None = None
         """The reason why no watch can be served here, or None."""
         self._replica = replica
         self._watches = watches
 
     async def run(self) -> None:
         """Look, until cancelled."""
-        silent = 0
+        leaderless_checks = 0
         while True:
-            await trio.sleep(STEP_S)
-            if self._replica.raft.hears_leader(trio.current_time()):
-                silent, self.lost = 0, None
+            await trio.sleep(LEADER_CHECK_S)
+            if self._replica.raft.has_leader_contact(trio.current_time()):
+                leaderless_checks, self.lost_error = 0, None
                 continue
-            silent += 1
-            if silent == CUT_OFF_STEPS:
-                self.lost = NotReady(
-                    f"this metadata node has heard no leader for {CUT_OFF_STEPS * STEP_S:g} s"
+            leaderless_checks += 1
+            if leaderless_checks == LEADERLESS_CHECKS_MAX:
+                self.lost_error = NotReady(
+                    f"this metadata node has heard no leader for {LEADERLESS_CHECKS_MAX * LEADER_CHECK_S:g} s"
                 )
                 for watches in list(self._watches):
-                    watches.end_all(self.lost)
+                    watches.end_all(self.lost_error)

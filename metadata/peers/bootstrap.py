@@ -14,23 +14,27 @@ from typing import Any
 from ...runtime.interfaces.errors import ProtocolError
 from ...runtime.interfaces.host import Address, Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import flag, mapping, message, row, rows, text
+from ...runtime.protocol.schema import decode_message, flag, mapping, row, rows, text
 
 VOTERS_MAX = 9
 PEERS_MAX = 64
 # What is told here goes into messages, and onto the disk: nothing of it is long.
 _ANSWER = row(text(), text(), text(), rows(row(text(), text(300)), PEERS_MAX))
-_FOUNDED = (text(chars_min=1), mapping(text(chars_min=1), VOTERS_MAX))
+_BOOTSTRAP_FIELDS = (text(chars_min=1), mapping(text(chars_min=1), VOTERS_MAX))
 
 
-def _founding(value: Any) -> tuple[Any, ...]:
-    form = row(*_FOUNDED, flag) if type(value) is list and len(value) == 3 else row(*_FOUNDED)
-    found: tuple[Any, ...] = form(value)
-    return found
+def _decode_bootstrap_fields(value: Any) -> tuple[Any, ...]:
+    form = (
+        row(*_BOOTSTRAP_FIELDS, flag)
+        if type(value) is list and len(value) == 3
+        else row(*_BOOTSTRAP_FIELDS)
+    )
+    fields_read: tuple[Any, ...] = form(value)
+    return fields_read
 
 
 @dataclass(frozen=True, slots=True)
-class FormAnswer:
+class BootstrapAnswer:
     """What a node says of itself while a cluster forms."""
 
     name: str
@@ -45,9 +49,9 @@ class FormAnswer:
         return pack([self.name, self.node_id, self.cluster_id, [list(pair) for pair in self.peers]])
 
     @classmethod
-    def decode(cls, body: Buffer) -> "FormAnswer":
+    def decode(cls, body: Buffer) -> "BootstrapAnswer":
         """Raises `ProtocolError`."""
-        return cls(*message(body, _ANSWER, "an answer about forming"))
+        return cls(*decode_message(body, _ANSWER, "an answer about forming"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +64,28 @@ class Bootstrap:
 
     cluster_id: str
     voters: Mapping[str, str]
-    let_in: bool = False
+    is_addition: bool = False
 
     def encode(self) -> bytes:
         """As a frame body."""
         head = [self.cluster_id, dict(self.voters)]
-        return pack([*head, True] if self.let_in else head)
+        return pack([*head, True] if self.is_addition else head)
 
     @classmethod
     def decode(cls, body: Buffer) -> "Bootstrap":
         """Raises `ProtocolError`."""
         what = "a founding"
-        cluster_id, voters, *more = message(body, _founding, what)
-        if more:
-            (let_in,) = more
-            if not let_in:
+        cluster_id, voters, *addition_flag = decode_message(body, _decode_bootstrap_fields, what)
+        if addition_flag:
+            (is_addition,) = addition_flag
+            if not is_addition:
                 raise ProtocolError(f"{what} that lets nobody in")
         if not voters or len({*voters.values()}) != len(voters):
             raise ProtocolError(f"{what} without voters of different ids")
-        return cls(cluster_id, voters, bool(more))
+        return cls(cluster_id, voters, bool(addition_flag))
 
 
-def listed(peers: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:
+def sorted_peers(peers: Mapping[str, Address]) -> tuple[tuple[str, str], ...]:
     """A list of peers in the form that is compared."""
     return tuple(sorted((name, f"{address[0]}:{address[1]}") for name, address in peers.items()))
 
@@ -94,7 +98,7 @@ class ListDifference:
     """The node that was given the other list; "" for the members of the quorum."""
     missing: tuple[str, ...] = ()
     """Names in the list of this node alone."""
-    more: tuple[str, ...] = ()
+    additional: tuple[str, ...] = ()
     """Names in the other list alone."""
     moved: tuple[tuple[str, str, str], ...] = ()
     """Name, address here, address there."""
@@ -103,50 +107,50 @@ class ListDifference:
         whose = f"the list of {self.peer}" if self.peer else "the members of the quorum"
         parts = [f"{name} is {here} here and {there} there" for name, here, there in self.moved]
         parts += [f"{name} is listed here alone" for name in self.missing]
-        parts += [f"{name} is listed there alone" for name in self.more]
+        parts += [f"{name} is listed there alone" for name in self.additional]
         return f"the list of metadata nodes of this node differs from {whose}: {'; '.join(parts)}"
 
 
 def list_difference(
-    peer: str, ours: tuple[tuple[str, str], ...], theirs: tuple[tuple[str, str], ...]
+    peer: str, own_peers: tuple[tuple[str, str], ...], other_peers: tuple[tuple[str, str], ...]
 ) -> ListDifference | None:
     """Compare two lists. None if they are equal."""
-    if ours == theirs:
+    if own_peers == other_peers:
         return None
-    here, there = dict(ours), dict(theirs)
+    own_addresses, other_addresses = dict(own_peers), dict(other_peers)
     return ListDifference(
         peer,
-        tuple(name for name in here if name not in there),
-        tuple(name for name in there if name not in here),
+        tuple(name for name in own_addresses if name not in other_addresses),
+        tuple(name for name in other_addresses if name not in own_addresses),
         tuple(
-            (name, here[name], there[name])
-            for name in here
-            if name in there and here[name] != there[name]
+            (name, own_addresses[name], other_addresses[name])
+            for name in own_addresses
+            if name in other_addresses and own_addresses[name] != other_addresses[name]
         ),
     )
 
 
-def may_bootstrap(ours: FormAnswer, answers: Mapping[str, FormAnswer]) -> str:
+def bootstrap_obstacle(own: BootstrapAnswer, answers: Mapping[str, BootstrapAnswer]) -> str:
     """Why ``ours`` may not found a cluster now; "" if it may. ``answers`` are the other peers', by name."""
-    names = [name for name, _ in ours.peers]
-    if ours.name != min(names):
+    names = [name for name, _ in own.peers]
+    if own.name != min(names):
         return f"{min(names)} is the one that founds"
     for name in names:
-        if name == ours.name:
+        if name == own.name:
             continue
         answer = answers.get(name)
         if answer is None:
             return f"{name} has not answered yet"
         if answer.cluster_id:
             return f"{name} belongs to cluster {answer.cluster_id} already: this node waits to be added"
-        if answer.name != name or answer.peers != ours.peers:
+        if answer.name != name or answer.peers != own.peers:
             return f"{name} calls itself {answer.name} and lists other peers: {answer.peers}"
     ids = [answer.node_id for answer in answers.values()]
-    if len({ours.node_id, *ids}) != len(names):
+    if len({own.node_id, *ids}) != len(names):
         return "two names answer with one node id"
     return ""
 
 
-def may_join(ours: FormAnswer, founding: Bootstrap) -> bool:
+def may_join(own: BootstrapAnswer, bootstrap: Bootstrap) -> bool:
     """Does an empty node belong to a cluster that was founded? Only under its own id."""
-    return not ours.cluster_id and founding.voters.get(ours.name) == ours.node_id
+    return not own.cluster_id and bootstrap.voters.get(own.name) == own.node_id

@@ -20,13 +20,13 @@ from ...runtime.interfaces.principals import METADATA
 from ...runtime.net.client_link import ClientLink
 from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.frames import Op, pack
-from ...runtime.protocol.schema import blob, message, number, row, text
-from ..model.configuration import Configuration, decode_configuration, parse_place
+from ...runtime.protocol.schema import blob, decode_message, number, row, text
+from ..model.configuration import Configuration, decode_configuration, parse_host_port
 from ..raft.raft_messages import TERM_MAX
 from ..raft.ready import HardState
 from ..raft.recovered_hard_state import RaftEntryId, RecoveredHardState
 
-GIVEN_AWAY = "?"
+UNKNOWN_VOTE = "?"
 """Nobody's id: a vote that may have been given to anybody."""
 TERMS_AHEAD = 1000
 """Of the others' highest term a node goes on that has forgotten its own: it may have stood in later ones
@@ -43,50 +43,56 @@ class VoterReport:
 
     node_id: str
     term: int
-    last: RaftEntryId
+    last_entry: RaftEntryId
     configuration: Configuration
 
     def encode(self) -> bytes:
         """As a frame body."""
         members = self.configuration.encode()
-        return pack([self.node_id, self.term, self.last.term, self.last.at, members])
+        return pack(
+            [self.node_id, self.term, self.last_entry.term, self.last_entry.log_index, members]
+        )
 
     @classmethod
     def decode(cls, body: Buffer) -> "VoterReport":
         """Raises `ProtocolError`."""
-        node_id, term, *last, members = message(body, _FORM, "a voter's statement")
+        node_id, term, *last, members = decode_message(body, _FORM, "a voter's statement")
         if last[0] > term:
             raise ProtocolError("a voter's statement of an entry newer than its term")
         return cls(node_id, term, RaftEntryId(*last), decode_configuration(members))
 
 
-def recovered_hard_state(node_id: str, said: Mapping[str, VoterReport]) -> RecoveredHardState | str:
+def recovered_hard_state(
+    node_id: str, reports: Mapping[str, VoterReport]
+) -> RecoveredHardState | str:
     """The word that ``node_id`` is held to by all that was ``said``, by node id; or why that is not all."""
-    members = [member for one in said.values() for member in one.configuration.members]
+    members = [member for report in reports.values() for member in report.configuration.members]
     others = {m.node_id: m.name for m in members if m.votes and m.node_id != node_id}
     if not any(member.node_id == node_id for member in members):
         return "nobody who knows this node has answered"
-    silent = sorted(name for voter, name in others.items() if voter not in said)
-    if silent or not others:
-        return f"{', '.join(silent) or 'nobody else'} must say what this node may have promised"
-    term = min(TERM_MAX, max(one.term for one in said.values()) + TERMS_AHEAD)
-    last = max(one.last for one in said.values())
-    return RecoveredHardState(HardState(term, GIVEN_AWAY), last)
+    silent_voters = sorted(name for voter, name in others.items() if voter not in reports)
+    if silent_voters or not others:
+        return (
+            f"{', '.join(silent_voters) or 'nobody else'} must say what this node may have promised"
+        )
+    term = min(TERM_MAX, max(report.term for report in reports.values()) + TERMS_AHEAD)
+    last = max(report.last_entry for report in reports.values())
+    return RecoveredHardState(HardState(term, UNKNOWN_VOTE), last)
 
 
-def places_of(said: Mapping[str, VoterReport]) -> dict[str, Address]:
+def member_addresses(reports: Mapping[str, VoterReport]) -> dict[str, Address]:
     """Where the members are that were heard of, by name."""
-    found: dict[str, Address] = {}
-    for one in said.values():
-        for member in one.configuration.members:
-            place = parse_place(member.address)
-            if place is not None:
-                found[member.name] = place
-    return found
+    addresses: dict[str, Address] = {}
+    for report in reports.values():
+        for member in report.configuration.members:
+            address = parse_host_port(member.address)
+            if address is not None:
+                addresses[member.name] = address
+    return addresses
 
 
 async def request_voter_reports(
-    endpoint: Endpoint, node_id: str, places: Iterable[Address], cluster_id: str
+    endpoint: Endpoint, node_id: str, addresses: Iterable[Address], cluster_id: str
 ) -> tuple[dict[str, VoterReport], RecoveredHardState | str]:
     """What is said there now, by node id; and the word that it holds ``node_id`` to, or why there is none.
 
@@ -96,46 +102,48 @@ async def request_voter_reports(
     was committed with them until then is told by who has it durably. Asked one by one, a leader that ends
     in between could have committed, after the first had answered, what it does not have itself (H106).
     """
-    first: dict[str, VoterReport] = {}
-    again: dict[str, VoterReport] = {}
+    first_reports: dict[str, VoterReport] = {}
+    second_reports: dict[str, VoterReport] = {}
     links: dict[str, ClientLink] = {}
-    word: RecoveredHardState | str = ""
+    recovered: RecoveredHardState | str = ""
 
-    async def ask(place: Address) -> None:
+    async def ask(address: Address) -> None:
         with suppress(DistributedLogError), trio.move_on_after(ASK_S):
-            link = await endpoint.dial(place, nursery=nursery, kind=METADATA)
+            link = await endpoint.dial(address, nursery=nursery, kind=METADATA)
             if link.peer.cluster_id == cluster_id and link.peer.kind == "metadata":
-                said = await _statement_of(link)
-                if said.node_id == link.peer.node_id:
-                    first[said.node_id], links[said.node_id] = said, link
+                report = await _request_report(link)
+                if report.node_id == link.peer.node_id:
+                    first_reports[report.node_id], links[report.node_id] = report, link
 
     async def ask_again(link: ClientLink) -> None:
         with suppress(DistributedLogError):
-            said = await _statement_of(link)
-            again[said.node_id] = said
+            report = await _request_report(link)
+            second_reports[report.node_id] = report
 
     async with trio.open_nursery() as nursery:
-        async with trio.open_nursery() as asking:
-            for place in places:
-                asking.start_soon(ask, place)
-        word = recovered_hard_state(node_id, first)
-        if isinstance(word, RecoveredHardState):
-            async with trio.open_nursery() as asking:
+        async with trio.open_nursery() as first_nursery:
+            for address in addresses:
+                first_nursery.start_soon(ask, address)
+        recovered = recovered_hard_state(node_id, first_reports)
+        if isinstance(recovered, RecoveredHardState):
+            async with trio.open_nursery() as first_nursery:
                 for link in links.values():
-                    asking.start_soon(ask_again, link)
-            word = joined(word, recovered_hard_state(node_id, again))
+                    first_nursery.start_soon(ask_again, link)
+            recovered = merge_recovered(recovered, recovered_hard_state(node_id, second_reports))
         nursery.cancel_scope.cancel()
-    return first, word
+    return first_reports, recovered
 
 
-async def _statement_of(link: ClientLink) -> VoterReport:
+async def _request_report(link: ClientLink) -> VoterReport:
     reply = await link.request(Op.META_RECALL, timeout_s=ASK_S)
     return VoterReport.decode(reply.body)
 
 
-def joined(one: RecoveredHardState, other: RecoveredHardState | str) -> RecoveredHardState | str:
+def merge_recovered(
+    first: RecoveredHardState, second: RecoveredHardState | str
+) -> RecoveredHardState | str:
     """What two rounds of questions hold a node to; ``other`` may say why the second one was not whole."""
-    if isinstance(other, str):
-        return other
-    term = max(one.hard_state.term, other.hard_state.term)
-    return RecoveredHardState(HardState(term, GIVEN_AWAY), max(one.last, other.last))
+    if isinstance(second, str):
+        return second
+    term = max(first.hard_state.term, second.hard_state.term)
+    return RecoveredHardState(HardState(term, UNKNOWN_VOTE), max(first.last, second.last))

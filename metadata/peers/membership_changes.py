@@ -25,21 +25,21 @@ from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.frames import Op
 from ..declarations.events import MEMBERS
 from ..model.command_results import CommandResult
-from ..model.configuration import Configuration, parse_place
+from ..model.configuration import Configuration, parse_host_port
 from ..protocol.client_messages import MembersRequest
 from ..replica.replica import RaftReplica
-from .bootstrap import FormAnswer
-from .membership_rules import let_in, next_step, put_out
+from .bootstrap import BootstrapAnswer
+from .membership_rules import add_learner, next_promotion_step, remove_member
 
 log = get_logger("distributedlog.metadata.peers.membership_changes")
 
-STEP_S = 0.2
+LEARNER_CHECK_S = 0.2
 """So often a leader looks whether a learner has caught up."""
-ASK_S = 1.0
-COMMIT_S = 5.0
+REQUEST_TIMEOUT_S = 1.0
+COMMIT_TIMEOUT_S = 5.0
 REQUESTS_MAX = 16
 
-Done = Callable[[DistributedLogError | None], None]
+OnChanged = Callable[[DistributedLogError | None], None]
 """Told once: None when the change is committed (or was before), or why it is not."""
 
 
@@ -50,29 +50,29 @@ class MembershipChanges:
         self._replica = replica
         self._endpoint = endpoint
         self._cluster_id = cluster_id
-        self._requests: deque[tuple[MembersRequest, Done]] = deque()
-        self._asked = trio.Event()
+        self._requests: deque[tuple[MembersRequest, OnChanged]] = deque()
+        self._wake = trio.Event()
 
-    def ask(self, request: MembersRequest, done: Done) -> None:
+    def submit(self, request: MembersRequest, done: OnChanged) -> None:
         """An operator wants a change."""
-        if not self._replica.leads:
-            done(self._replica.not_leader())
+        if not self._replica.is_leader:
+            done(self._replica.not_leader_error())
         elif len(self._requests) >= REQUESTS_MAX:
             done(TooBusy("too many changes of the quorum's members are asked for"))
         else:
             self._requests.append((request, done))
-            self._asked.set()
+            self._wake.set()
 
     async def run(self) -> None:
         """Do what was asked, and let learners take their places, until cancelled."""
         while True:
-            with trio.move_on_after(STEP_S):
-                await self._asked.wait()
-            self._asked = trio.Event()
+            with trio.move_on_after(LEARNER_CHECK_S):
+                await self._wake.wait()
+            self._wake = trio.Event()
             while self._requests:
                 request, done = self._requests.popleft()
                 try:
-                    await self._carry_out(request)
+                    await self._execute(request)
                 except DistributedLogError as error:
                     done(error)
                 except Exception as error:
@@ -80,104 +80,124 @@ class MembershipChanges:
                     raise
                 else:
                     done(None)
-            if self._replica.leads and self._replica.raft.configuration.learners:
+            if self._replica.is_leader and self._replica.raft.configuration.learners:
                 try:
-                    await self._step()
+                    await self._promote_learners()
                 except DistributedLogError as error:
                     log.info("the next step with a new metadata node waits: %s", error)
 
-    async def _carry_out(self, request: MembersRequest) -> None:
+    async def _execute(self, request: MembersRequest) -> None:
         raft = self._replica.raft
         if request.kind == "remove":
-            wanted = put_out(raft.configuration, request.name, self._voters_heard())
+            new_configuration = remove_member(
+                raft.configuration, request.name, self._active_voters()
+            )
         else:
             address = request.address or self._address_of(request.name)
-            answer = await self._who_is_at(address)
-            if not self._replica.leads:
-                raise self._replica.not_leader()
-            wanted = let_in(
+            answer = await self._query_node(address)
+            if not self._replica.is_leader:
+                raise self._replica.not_leader_error()
+            new_configuration = add_learner(
                 raft.configuration,
                 request.name,
                 address,
                 answer,
                 replace=request.kind == "replace",
                 cluster_id=self._cluster_id,
-                heard=self._voters_heard(),
+                active_voters=self._active_voters(),
             )
-        if wanted is not None:
-            await self._change(wanted)
+        if new_configuration is not None:
+            await self._commit_change(new_configuration)
 
-    async def _step(self) -> None:
+    async def _promote_learners(self) -> None:
         raft, now = self._replica.raft, trio.current_time()
-        if raft.leadership is None:
+        if raft.leader_state is None:
             return
-        caught_up = raft.leadership.learners_caught_up(now)
-        wanted = next_step(raft.configuration, caught_up, raft.leadership.voters_heard(now))
-        if wanted is not None and raft.commit >= raft.log.configuration_index:
-            await self._change(wanted)
+        caught_up = raft.leader_state.caught_up_learners(now)
+        new_configuration = next_promotion_step(
+            raft.configuration, caught_up, raft.leader_state.active_voters(now)
+        )
+        if new_configuration is not None and raft.commit >= raft.log.configuration_index:
+            await self._commit_change(new_configuration)
 
-    def _voters_heard(self) -> tuple[str, ...]:
-        leadership = self._replica.raft.leadership
-        return leadership.voters_heard(trio.current_time()) if leadership is not None else ()
+    def _active_voters(self) -> tuple[str, ...]:
+        leadership = self._replica.raft.leader_state
+        return leadership.active_voters(trio.current_time()) if leadership is not None else ()
 
     def _address_of(self, name: str) -> str:
-        named = self._replica.raft.configuration.named(name)
+        named = self._replica.raft.configuration.members_named(name)
         if not named:
-            known = ", ".join(member.name for member in self._replica.raft.configuration.members)
-            raise MembersRefused(f"no metadata node is called {name}; known are {known}")
+            member_names = ", ".join(
+                member.name for member in self._replica.raft.configuration.members
+            )
+            raise MembersRefused(f"no metadata node is called {name}; known are {member_names}")
         return max(named, key=lambda member: member.votes).address
 
-    async def _who_is_at(self, address: str) -> FormAnswer:
-        place = parse_place(address)
-        if place is None:
+    async def _query_node(self, address: str) -> BootstrapAnswer:
+        parsed_address = parse_host_port(address)
+        if parsed_address is None:
             raise MembersRefused(f"the address {address!r} is not HOST:PORT")
         try:
-            return await who_is_at(self._endpoint, place)
+            return await query_node(self._endpoint, parsed_address)
         except (ConnectionLost, RequestTimeout) as error:
             raise MembersRefused(
                 f"nobody answers at {address} ({error}); start the node there with an empty directory first"
             ) from error
 
-    async def _change(self, wanted: Configuration) -> None:
+    async def _commit_change(self, new_configuration: Configuration) -> None:
         """Returns when that is committed."""
-        before = self._replica.raft.configuration
+        old_configuration = self._replica.raft.configuration
         outcome: list[CommandResult | DistributedLogError] = []
-        told = trio.Event()
+        answered = trio.Event()
 
         def reply(answer: CommandResult | DistributedLogError) -> None:
             outcome.append(answer)
-            told.set()
+            answered.set()
 
-        self._replica.change_members(wanted, reply)
+        self._replica.change_members(new_configuration, reply)
         self._replica.drain()
-        with trio.move_on_after(COMMIT_S):
-            await told.wait()
+        with trio.move_on_after(COMMIT_TIMEOUT_S):
+            await answered.wait()
         if not outcome:
-            raise NotReady(f"the change was not committed within {COMMIT_S:g} s; it may be later")
+            raise NotReady(
+                f"the change was not committed within {COMMIT_TIMEOUT_S:g} s; it may be later"
+            )
         if isinstance(outcome[0], DistributedLogError):
             raise outcome[0]
-        was, is_ = told_as(before), told_as(wanted)
-        MEMBERS.say(log, "the metadata quorum was %s and is %s", was, is_, after=is_, before=was)
+        members_before, members_after = (
+            describe_members(old_configuration),
+            describe_members(new_configuration),
+        )
+        MEMBERS.emit(
+            log,
+            "the metadata quorum was %s and is %s",
+            members_before,
+            members_after,
+            after=members_after,
+            before=members_before,
+        )
 
 
-async def who_is_at(endpoint: Endpoint, place: Address) -> FormAnswer:
+async def query_node(endpoint: Endpoint, address: Address) -> BootstrapAnswer:
     """What the node at an address says of itself, whoever it is. Raises what dialling raises."""
-    error: DistributedLogError = RequestTimeout(f"{place[0]}:{place[1]} is silent for {ASK_S:g} s")
+    error: DistributedLogError = RequestTimeout(
+        f"{address[0]}:{address[1]} is silent for {REQUEST_TIMEOUT_S:g} s"
+    )
     async with trio.open_nursery() as nursery:
-        with trio.move_on_after(ASK_S):
+        with trio.move_on_after(REQUEST_TIMEOUT_S):
             try:
-                link = await endpoint.dial(place, nursery=nursery, kind=METADATA)
-                reply = await link.request(Op.META_FORM, timeout_s=ASK_S)
-                return FormAnswer.decode(reply.body)
-            except DistributedLogError as found:
-                error = found
+                link = await endpoint.dial(address, nursery=nursery, kind=METADATA)
+                reply = await link.request(Op.META_FORM, timeout_s=REQUEST_TIMEOUT_S)
+                return BootstrapAnswer.decode(reply.body)
+            except DistributedLogError as dial_error:
+                error = dial_error
             finally:
                 nursery.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
     raise error
 
 
-def told_as(configuration: Configuration) -> str:
+def describe_members(configuration: Configuration) -> str:
     """Members for a log line."""
     return ", ".join(
         f"{member.name} ({member.node_id[:8]}{'' if member.votes else ', learner'})"

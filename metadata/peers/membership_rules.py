@@ -13,18 +13,18 @@ from collections.abc import Collection
 from ...runtime.interfaces.errors import MembersRefused
 from ..model.configuration import MEMBERS_MAX, Configuration, Member
 from ..raft.quorum import majority
-from .bootstrap import FormAnswer
+from .bootstrap import BootstrapAnswer
 
 
-def let_in(
+def add_learner(
     configuration: Configuration,
     name: str,
     address: str,
-    answer: FormAnswer,
+    answer: BootstrapAnswer,
     *,
     replace: bool,
     cluster_id: str,
-    heard: Collection[str],
+    active_voters: Collection[str],
 ) -> Configuration | None:
     """The members with the node that gave ``answer`` as a learner; None if it is one already.
 
@@ -32,83 +32,89 @@ def let_in(
     """
     if answer.name != name:
         raise MembersRefused(f"the node at {address} calls itself {answer.name}, not {name}")
-    known = configuration.member(answer.node_id)
-    if known is not None and not (known.votes and replace):
+    existing = configuration.member(answer.node_id)
+    if existing is not None and not (existing.votes and replace):
         return None
-    if known is not None:
+    if existing is not None:
         raise MembersRefused(
             f"{name} at {address} still has the id that it votes under: there is nothing to replace; if its"
             " disk is damaged, stop it, empty its directory, and start it again"
         )
     if answer.cluster_id:
-        ours = "this" if answer.cluster_id == cluster_id else "another"
+        whose = "this" if answer.cluster_id == cluster_id else "another"
         raise MembersRefused(
-            f"{name} at {address} has data of {ours} cluster ({answer.cluster_id}): only a node with an"
+            f"{name} at {address} has data of {whose} cluster ({answer.cluster_id}): only a node with an"
             " empty directory is let in"
         )
-    voters = [member for member in configuration.named(name) if member.votes]
+    voters = [member for member in configuration.members_named(name) if member.votes]
     if voters and not replace:
         raise MembersRefused(f'there is a metadata node {name}; see "dlog metadata replace"')
     if replace and not voters:
         raise MembersRefused(f'no voter of the quorum is called {name}; see "dlog metadata add"')
     for old in voters:
-        check_majority(configuration, old, heard)
-    for earlier in configuration.named(name):
-        if not earlier.votes:  # it was let in, and then lost its disk again
-            configuration = configuration.without(earlier.node_id)
+        check_majority(configuration, old, active_voters)
+    for previous in configuration.members_named(name):
+        if not previous.votes:  # it was let in, and then lost its disk again
+            configuration = configuration.without(previous.node_id)
     if len(configuration.members) >= MEMBERS_MAX:
         raise MembersRefused(f"a quorum has at most {MEMBERS_MAX} members")
     return configuration.with_member(Member(answer.node_id, name, address, False))
 
 
-def put_out(
-    configuration: Configuration, name: str, heard: Collection[str]
+def remove_member(
+    configuration: Configuration, name: str, active_voters: Collection[str]
 ) -> Configuration | None:
     """The members without that one; None if there is none. Of a voter and its replacement, the latter.
 
     Raises `MembersRefused`.
     """
-    named = sorted(configuration.named(name), key=lambda member: member.votes)
+    named = sorted(configuration.members_named(name), key=lambda member: member.votes)
     if not named:
         return None
     if named[0].votes:
-        check_majority(configuration, named[0], heard)
+        check_majority(configuration, named[0], active_voters)
     return configuration.without(named[0].node_id)
 
 
-def next_step(
-    configuration: Configuration, caught_up: Collection[str], heard: Collection[str]
+def next_promotion_step(
+    configuration: Configuration, caught_up: Collection[str], active_voters: Collection[str]
 ) -> Configuration | None:
     """What the leader does by itself with a learner that has caught up; None: nothing now."""
     for member in configuration.members:
         if member.votes or member.node_id not in caught_up:
             continue
-        for old in configuration.named(member.name):
-            if old.votes and has_majority(configuration, old, heard):
+        for old in configuration.members_named(member.name):
+            if old.votes and has_majority(configuration, old, active_voters):
                 return configuration.without(old.node_id)
             if old.votes:
                 break
         else:
-            return configuration.promoted(member.node_id)
+            return configuration.with_promoted(member.node_id)
     return None
 
 
-def check_majority(configuration: Configuration, lost: Member, heard: Collection[str]) -> None:
+def check_majority(
+    configuration: Configuration, lost: Member, active_voters: Collection[str]
+) -> None:
     """Raises `MembersRefused` where the quorum would be lost without that voter."""
-    if has_majority(configuration, lost, heard):
+    if has_majority(configuration, lost, active_voters):
         return
-    left = [m for m in configuration.without(lost.node_id).members if m.votes]
-    if not left:
+    remaining = [m for m in configuration.without(lost.node_id).members if m.votes]
+    if not remaining:
         raise MembersRefused(f"{lost.name} is the last voter of the quorum")
-    answering = [m.name for m in left if m.node_id in heard]
+    answering = [m.name for m in remaining if m.node_id in active_voters]
     raise MembersRefused(
-        f"without {lost.name} the voters would be {', '.join(m.name for m in left)}, and only"
+        f"without {lost.name} the voters would be {', '.join(m.name for m in remaining)}, and only"
         f" {len(answering)} of them answer ({', '.join(answering) or 'none'}): the quorum would be lost;"
         " start the others first"
     )
 
 
-def has_majority(configuration: Configuration, lost: Member, heard: Collection[str]) -> bool:
+def has_majority(
+    configuration: Configuration, lost: Member, active_voters: Collection[str]
+) -> bool:
     """Whether the voters that are left without that one answer as a majority."""
-    left = configuration.without(lost.node_id).voters
-    return bool(left) and sum(voter in heard for voter in left) >= majority(len(left))
+    remaining = configuration.without(lost.node_id).voters
+    return bool(remaining) and sum(voter in active_voters for voter in remaining) >= majority(
+        len(remaining)
+    )

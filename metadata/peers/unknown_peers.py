@@ -19,13 +19,13 @@ from ...runtime.interfaces.host import Address
 from ...runtime.interfaces.principals import METADATA
 from ...runtime.net.rpc import Endpoint
 from ...runtime.protocol.frames import Op
-from ..model.configuration import UNKNOWN
+from ..model.configuration import UNKNOWN_CONFIGURATION
 from ..protocol.client_messages import MembersRequest, decode_members
 from ..raft.raft import Raft
 
-ASK_S = 1.0
-ASK_AGAIN_S = 1.0
-NO_MEMBER = "no member"
+QUERY_TIMEOUT_S = 1.0
+QUERY_INTERVAL_S = 1.0
+NOT_A_MEMBER = "no member"
 """The reason under which one that is not heard is counted, and told (`rejection_log.py`)."""
 
 
@@ -36,71 +36,73 @@ class UnknownPeers:
         self,
         raft: Raft,
         endpoint: Endpoint,
-        places: Callable[[], Iterable[Address]],
+        known_addresses: Callable[[], Iterable[Address]],
         cluster_id: str,
         nursery: trio.Nursery,
     ) -> None:
         """``places``: the addresses of the members that are known here, but our own."""
         self._raft = raft
         self._endpoint = endpoint
-        self._places = places
+        self._known_addresses = known_addresses
         self._cluster_id = cluster_id
         self._nursery = nursery
-        self._asked_at = -ASK_AGAIN_S
-        self._asking = False
-        self._named: frozenset[str] | None = None
+        self._queried_at = -QUERY_INTERVAL_S
+        self._is_querying = False
+        self._vouched_members: frozenset[str] | None = None
         """The members as those that were asked last say; None: nobody was asked, or nobody answered."""
-        self._unanswered = False
+        self._no_answer = False
 
-    def may_speak(self, node_id: str, where: str) -> bool:
+    def is_trusted(self, node_id: str, peer_address: str) -> bool:
         """Whether what that node says as a member is heard. ``where`` is its address, for the log."""
         raft = self._raft
         if node_id in raft.peers:
             return True  # a member: the short way, for each message takes it
-        if raft.configuration == UNKNOWN:
+        if raft.configuration == UNKNOWN_CONFIGURATION:
             return True  # let in just now: who the members are is what it waits to be told
         if raft.configuration.member(node_id):
             return True
         if raft.log.configuration_at(raft.commit).member(node_id):
             return True  # it is being put out, and may be the only one that knows
-        if self._named is not None and node_id in self._named:
+        if self._vouched_members is not None and node_id in self._vouched_members:
             return True
-        if not self._asking and trio.current_time() - self._asked_at >= ASK_AGAIN_S:
-            self._asking = True
-            self._nursery.start_soon(self._ask_all)
-        if self._named is not None:
-            why = f"it speaks as metadata node {node_id}, which is no member"
-            self._endpoint.refusals.note(where, NO_MEMBER, why)
-        return self._unanswered
+        if not self._is_querying and trio.current_time() - self._queried_at >= QUERY_INTERVAL_S:
+            self._is_querying = True
+            self._nursery.start_soon(self._query_all)
+        if self._vouched_members is not None:
+            reason = f"it speaks as metadata node {node_id}, which is no member"
+            self._endpoint.rejection_log.record(peer_address, NOT_A_MEMBER, reason)
+        return self._no_answer
 
     def on_members(self) -> None:
         """Other members count: whoever was vouched for is one of them now, or is asked about again."""
-        self._named, self._unanswered = None, False
+        self._vouched_members, self._no_answer = None, False
 
-    async def _ask_all(self) -> None:
+    async def _query_all(self) -> None:
         answers: list[frozenset[str]] = []
-        before = self._raft.configuration
+        configuration_before = self._raft.configuration
         unit = "the question whether one is a member who says so"
         try:
-            with self._endpoint.failures.contained(unit):
-                async with trio.open_nursery() as asking:
-                    for place in dict.fromkeys(self._places()):
-                        asking.start_soon(self._ask, place, answers)
+            with self._endpoint.failures.attempt(unit):
+                async with trio.open_nursery() as nursery:
+                    for address in dict.fromkeys(self._known_addresses()):
+                        nursery.start_soon(self._query_members, address, answers)
         finally:
-            self._asking = False
-            self._asked_at = trio.current_time()
-        if self._raft.configuration is before:
-            self._named = frozenset().union(*answers) if answers else None
-            self._unanswered = not answers
+            self._is_querying = False
+            self._queried_at = trio.current_time()
+        if self._raft.configuration is configuration_before:
+            self._vouched_members = frozenset().union(*answers) if answers else None
+            self._no_answer = not answers
 
-    async def _ask(self, place: Address, answers: list[frozenset[str]]) -> None:
-        with trio.move_on_after(ASK_S):
+    async def _query_members(self, address: Address, answers: list[frozenset[str]]) -> None:
+        with trio.move_on_after(QUERY_TIMEOUT_S):
             async with trio.open_nursery() as nursery:
                 try:
-                    link = await self._endpoint.dial(place, nursery=nursery, kind=METADATA)
+                    link = await self._endpoint.dial(address, nursery=nursery, kind=METADATA)
                     if link.peer.kind == "metadata" and link.peer.cluster_id == self._cluster_id:
                         reply = await link.request(
-                            Op.META_MEMBERS, MembersRequest("show").encode(), timeout_s=ASK_S
+                            Op.META_MEMBERS,
+                            MembersRequest("show").encode(),
+                            timeout_s=QUERY_TIMEOUT_S,
                         )
                         reached = decode_members(reply.body)
                         answers.append(frozenset(reach.member.node_id for reach in reached))

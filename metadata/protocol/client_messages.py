@@ -34,18 +34,18 @@ from ...runtime.protocol.schema import (
     TEXT_CHARS_MAX,
     Form,
     SchemaError,
+    check_message,
+    decode_message,
     flag,
     is_number,
     mapping,
-    message,
     number,
-    read,
+    one_of,
     row,
     rows,
     text,
-    word,
 )
-from ..model.acl_records import FORCE, MODES, NAME_CHARS_MAX, WOULD_REFUSE_MAX
+from ..model.acl_records import FORCE, MODES, NAME_CHARS_MAX, REPORTED_DENIALS_MAX
 from ..model.command_results import (
     CommandResult,
     decode_answer,
@@ -64,13 +64,13 @@ ROWS_MAX = 64 * 1024
 PATH_CHARS_MAX = 255
 NODES_MAX = 64
 """Rows of a status: the members, and those that wait to be."""
-SPACES_MAX = 1000
+NAMESPACES_MAX = 1000
 """Namespaces that a report tells of."""
-PLACE_CHARS_MAX = 300
+ADDRESS_CHARS_MAX = 300
 """Of "host:port"."""
 
 
-def _there(value: Any) -> KeyValue:
+def _required_item(value: Any) -> KeyValue:
     item = item_from_list(value)
     if item is None:
         raise SchemaError("no key")
@@ -82,19 +82,19 @@ def _event(value: Any) -> WatchEvent:
     return WatchEvent(kind, item)
 
 
-_EVENT = row(word("put", "delete"), _there)
-_FOUND = row(number(), number(), item_from_list)
-_PAGE = row(number(), number(), row(rows(_there, ROWS_MAX), flag))
+_EVENT = row(one_of("put", "delete"), _required_item)
+_ITEM_REPLY = row(number(), number(), item_from_list)
+_PAGE = row(number(), number(), row(rows(_required_item, ROWS_MAX), flag))
 _EVENTS = row(number(), rows(_event, ROWS_MAX))
-_TRUST_BEFORE = (
-    word(*MODES),
+_REPORT_FIELDS = (
+    one_of(*MODES),
     text(),
     number(),
-    rows(row(text(), text(4096), number()), WOULD_REFUSE_MAX),
+    rows(row(text(), text(4096), number()), REPORTED_DENIALS_MAX),
 )
-_TRUST_OF_BEFORE = row(*_TRUST_BEFORE)
-_SPACE = row(text(), *[number()] * 6)
-_TRUST = row(*_TRUST_BEFORE, row(flag, rows(_SPACE, SPACES_MAX)), later=True)
+_REPORT_WITHOUT_NAMESPACES = row(*_REPORT_FIELDS)
+_NAMESPACE_USE = row(text(), *[number()] * 6)
+_REPORT = row(*_REPORT_FIELDS, row(flag, rows(_NAMESPACE_USE, NAMESPACES_MAX)), later=True)
 _NAME = text(NAME_CHARS_MAX)
 _DIGITS = text(19)
 _PATH_OF_LOGS = text(PATH_CHARS_MAX)
@@ -102,66 +102,68 @@ _PATH_OF_LOGS = text(PATH_CHARS_MAX)
 
 def _forceable(*forms: Form) -> Form:
     """A change that takes one more word, `FORCE`. Nodes of older versions do not take it."""
-    plain, forced = row(*forms), row(*forms, word(FORCE))
+    plain, forced = row(*forms), row(*forms, one_of(FORCE))
 
     def change(value: Any) -> tuple[Any, ...]:
-        found: tuple[Any, ...] = (forced if len(value) > len(forms) else plain)(value)
-        return found
+        words: tuple[Any, ...] = (forced if len(value) > len(forms) else plain)(value)
+        return words
 
     return change
 
 
 _CHANGES = {
-    "mode": _forceable(word("mode"), word(*MODES), _NAME),
-    "user": row(word("user"), _NAME),
-    "disable": row(word("disable"), _NAME),
-    "enable": row(word("enable"), _NAME),
-    "remove": row(word("remove"), _NAME),
-    "tokens": row(word("tokens"), _NAME),
-    "refuse": row(word("refuse"), _NAME, _NAME),
-    "grant": row(word("grant"), _NAME, word(*ROLES), _PATH_OF_LOGS, _PATH_OF_LOGS),
-    "quota": _forceable(word("quota"), _PATH_OF_LOGS, _DIGITS, _DIGITS, _DIGITS),
-    "revoke": row(word("revoke"), _NAME, _PATH_OF_LOGS, _PATH_OF_LOGS),
+    "mode": _forceable(one_of("mode"), one_of(*MODES), _NAME),
+    "user": row(one_of("user"), _NAME),
+    "disable": row(one_of("disable"), _NAME),
+    "enable": row(one_of("enable"), _NAME),
+    "remove": row(one_of("remove"), _NAME),
+    "tokens": row(one_of("tokens"), _NAME),
+    "refuse": row(one_of("refuse"), _NAME, _NAME),
+    "grant": row(one_of("grant"), _NAME, one_of(*ROLES), _PATH_OF_LOGS, _PATH_OF_LOGS),
+    "quota": _forceable(one_of("quota"), _PATH_OF_LOGS, _DIGITS, _DIGITS, _DIGITS),
+    "revoke": row(one_of("revoke"), _NAME, _PATH_OF_LOGS, _PATH_OF_LOGS),
 }
 """Of trust: see `acl_commands.py`."""
 
 
 def _trust_report(value: Any) -> tuple[Any, ...]:
     """A leader of before says nothing of namespaces."""
-    known = type(value) is list and len(value) > len(_TRUST_BEFORE)
-    found: tuple[Any, ...] = _TRUST(value) if known else _TRUST_OF_BEFORE(value)
-    return found
+    has_namespaces = type(value) is list and len(value) > len(_REPORT_FIELDS)
+    report_fields: tuple[Any, ...] = (
+        _REPORT(value) if has_namespaces else _REPORT_WITHOUT_NAMESPACES(value)
+    )
+    return report_fields
 
 
 def _change(value: Any) -> tuple[str, ...]:
     kind = value[0] if type(value) is list and value and type(value[0]) is str else ""
-    found: tuple[str, ...] = _CHANGES.get(kind, _CHANGES["user"])(value)
-    return found
+    words: tuple[str, ...] = _CHANGES.get(kind, _CHANGES["user"])(value)
+    return words
 
 
-_CHANGE = row(word("change"), text(CLIENT_CHARS_MAX, 1), number(), number(), _change)
+_CHANGE = row(one_of("change"), text(CLIENT_CHARS_MAX, 1), number(), number(), _change)
 _DIGEST = row(number(1), number())
-_LEASE = row(word("renew"), number())
-STATUS_QUESTION = row(word("self", "all"))
-_PLACE = text(PLACE_CHARS_MAX)
-_STATUS = (text(), _PLACE, text(ERROR_CHARS_MAX), number(), number(), flag, text())
+_LEASE = row(one_of("renew"), number())
+STATUS_QUESTION = row(one_of("self", "all"))
+_ADDRESS = text(ADDRESS_CHARS_MAX)
+_STATUS = (text(), _ADDRESS, text(ERROR_CHARS_MAX), number(), number(), flag, text())
 _STATUS_ADDED = (legacy_form, conditions_form, text(), text(ERROR_CHARS_MAX))
 """Fields that versions added in this order: texts, conditions, role and detail."""
 _STATUS_ROWS = tuple(
-    row(*_STATUS, mapping(_PLACE, NODES_MAX), *_STATUS_ADDED[:count], later=count == 4)
+    row(*_STATUS, mapping(_ADDRESS, NODES_MAX), *_STATUS_ADDED[:count], later=count == 4)
     for count in range(5)
 )
 """By how many of the added fields a row has."""
 
 
-def _status_row(value: Any) -> "Row":
+def _status_row(value: Any) -> "MemberStatusRow":
     """Return a row of any version. Older versions lack the last fields."""
     added = len(value) - len(_STATUS) - 1 if type(value) is list else 0
     form = _STATUS_ROWS[max(0, min(added, len(_STATUS_ADDED)))]
     name, address, legacy_role, term, applied, alive, node_id, advertised, *later = form(value)
     conditions = later[1] if len(later) > 1 else later[0] if later else ()
     role, detail = later[2:4] if len(later) > 3 else _role_of(legacy_role)
-    return Row(
+    return MemberStatusRow(
         MemberStatus(
             name, address, role, term, applied, alive, node_id, conditions, role_detail=detail
         ),
@@ -193,7 +195,7 @@ def _legacy_role(status: MemberStatus) -> str:
 
 
 _ROWS = rows(_status_row, NODES_MAX)
-_MEMBERS = rows(row(text(), text(), _PLACE, flag, _PLACE), NODES_MAX)
+_MEMBERS = rows(row(text(), text(), _ADDRESS, flag, _ADDRESS), NODES_MAX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +265,7 @@ def encode_item(index: int, revision: int, item: KeyValue | None) -> bytes:
 
 def decode_item(body: Buffer) -> tuple[int, KeyValue | None]:
     """(index, item). Raises `ProtocolError`."""
-    index, _, item = message(body, _FOUND, "the answer to a read of a key")
+    index, _, item = decode_message(body, _ITEM_REPLY, "the answer to a read of a key")
     return index, item
 
 
@@ -275,7 +277,7 @@ def encode_page(index: int, page: RangePage) -> bytes:
 def decode_page(body: Buffer) -> tuple[int, RangePage]:
     """(index, page). Raises `ProtocolError`."""
     what = "the answer to a read of a range"
-    index, revision, (items, more) = message(body, _PAGE, what)
+    index, revision, (items, more) = decode_message(body, _PAGE, what)
     if more and not items:
         raise ProtocolError(f"{what} without a key to go on from")
     return index, RangePage(items, revision, more)
@@ -296,7 +298,7 @@ def decode_outcome(body: Buffer) -> tuple[int, CommandResult]:
 
 def decode_lease(body: Buffer) -> int:
     """The lease of a META_LEASE request. Raises `ProtocolError`."""
-    _, lease = message(body, _LEASE, "META_LEASE")
+    _, lease = decode_message(body, _LEASE, "META_LEASE")
     return int(lease)
 
 
@@ -307,7 +309,7 @@ def encode_digest(index: int, digest: int) -> bytes:
 
 def decode_digest(body: Buffer) -> tuple[int, int]:
     """Index and digest of a META_DIFFERS. Raises `ProtocolError`."""
-    index, digest = message(body, _DIGEST, "META_DIFFERS")
+    index, digest = decode_message(body, _DIGEST, "META_DIFFERS")
     return int(index), int(digest)
 
 
@@ -320,70 +322,80 @@ def encode_events(batch: WatchBatch) -> bytes:
 
 def decode_events(body: Buffer) -> WatchBatch:
     """Raises `ProtocolError`."""
-    revision, events = message(body, _EVENTS, "META_WATCH_EVENTS")
+    revision, events = decode_message(body, _EVENTS, "META_WATCH_EVENTS")
     return WatchBatch(revision, events)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MemberStatusRow:
     """A node of the quorum with the addresses it advertises, "host:port" by listener name."""
 
     status: MemberStatus
     advertised: dict[str, str]
 
 
-def encode_rows(found: list[Row]) -> bytes:
+def encode_rows(status_rows: list[MemberStatusRow]) -> bytes:
     """The answer to META_STATUS."""
     fields = []
-    for one in found:
-        r = one.status
+    for status_row in status_rows:
+        status = status_row.status
         fields.append(
             [
-                *(r.name, r.address, _legacy_role(r), r.term, r.applied, r.alive, r.node_id),
-                *(one.advertised, texts_for_older_versions(r.conditions)),
-                *(as_maps(r.conditions), r.role, r.role_detail[:ERROR_CHARS_MAX]),
+                *(
+                    status.name,
+                    status.address,
+                    _legacy_role(status),
+                    status.term,
+                    status.applied,
+                    status.alive,
+                    status.node_id,
+                ),
+                *(status_row.advertised, texts_for_older_versions(status.conditions)),
+                *(as_maps(status.conditions), status.role, status.role_detail[:ERROR_CHARS_MAX]),
             ]
         )
     return pack(fields)
 
 
-def decode_rows(body: Buffer) -> list[Row]:
+def decode_rows(body: Buffer) -> list[MemberStatusRow]:
     """Raises `ProtocolError`."""
-    return list(message(body, _ROWS, "META_STATUS"))
+    return list(decode_message(body, _ROWS, "META_STATUS"))
 
 
 @dataclass(frozen=True, slots=True)
-class TrustRequest:
+class AuthorizationRequest:
     """A question about who may do what, or a change of it."""
 
-    own: bool = False
+    own_only: bool = False
     """What the asker itself is here; else all that a leader says."""
     client: str = ""
-    request: int = 0
+    request_number: int = 0
     base_index: int = 0
     change: tuple[str, ...] | None = None
 
     def encode(self) -> bytes:
         """As a frame body."""
         if self.change is None:
-            return pack(["who" if self.own else "show"])
-        return pack(["change", self.client, self.request, self.base_index, list(self.change)])
+            return pack(["who" if self.own_only else "show"])
+        return pack(
+            ["change", self.client, self.request_number, self.base_index, list(self.change)]
+        )
 
     @classmethod
-    def decode(cls, body: Buffer) -> "TrustRequest":
+    def decode(cls, body: Buffer) -> "AuthorizationRequest":
         """Raises `ProtocolError`."""
         match unpack(body, "META_TRUST"):
             case ["who" | "show" as kind]:
-                return cls(own=kind == "who")
-            case ["change", *_] as said:
-                _, client, number, base_index, change = read(said, _CHANGE, "META_TRUST")
+                return cls(own_only=kind == "who")
+            case ["change", *_] as words:
+                _, client, number, base_index, change = check_message(words, _CHANGE, "META_TRUST")
                 if "/" not in client:
                     return cls(False, client, number, base_index, change)
         raise ProtocolError("a question about trust that cannot be read")
 
 
 @dataclass(frozen=True, slots=True)
-class TrustReport:
+class AuthorizationReport:
     """What a leader says of who may do what."""
 
     mode: str
@@ -399,17 +411,17 @@ class TrustReport:
     """Namespaces, the fullest first: keys, bytes, ledgers, and how many of each there may be."""
 
 
-def encode_trust(report: TrustReport) -> bytes:
+def encode_authorization_report(report: AuthorizationReport) -> bytes:
     """The answer to META_TRUST without a change."""
-    rows_ = [list(one) for one in report.would_refuse]
-    spaces = [report.counted, [list(one) for one in report.spaces]]
-    return pack([report.mode, report.principal, report.rights, rows_, spaces])
+    denial_rows = [list(values) for values in report.would_refuse]
+    spaces = [report.counted, [list(values) for values in report.spaces]]
+    return pack([report.mode, report.principal, report.rights, denial_rows, spaces])
 
 
-def decode_trust(body: Buffer) -> TrustReport:
+def decode_authorization_report(body: Buffer) -> AuthorizationReport:
     """Raises `ProtocolError`."""
-    mode, principal, rights, would, *later = message(body, _trust_report, "META_TRUST")
-    return TrustReport(mode, principal, rights, would, *(later[0] if later else ()))
+    mode, principal, rights, denials, *later = decode_message(body, _trust_report, "META_TRUST")
+    return AuthorizationReport(mode, principal, rights, denials, *(later[0] if later else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,7 +446,7 @@ class MembersRequest:
             case ["remove", str() as name] if len(name) <= TEXT_CHARS_MAX:
                 return cls("remove", name)
             case ["add" | "replace" as kind, str() as name, str() as address] if (
-                len(name) <= TEXT_CHARS_MAX and len(address) <= PLACE_CHARS_MAX
+                len(name) <= TEXT_CHARS_MAX and len(address) <= ADDRESS_CHARS_MAX
             ):
                 return cls(kind, name, address)
         raise ProtocolError("a question about members that cannot be read")
@@ -448,9 +460,9 @@ class MemberAddress:
     address: str
 
 
-def encode_members(found: list[MemberAddress]) -> bytes:
+def encode_members(reachable: list[MemberAddress]) -> bytes:
     """The answer to META_MEMBERS."""
-    members = [(reach.member, reach.address) for reach in found]
+    members = [(reach.member, reach.address) for reach in reachable]
     return pack([[m.node_id, m.name, m.address, m.votes, address] for m, address in members])
 
 
@@ -458,5 +470,5 @@ def decode_members(body: Buffer) -> list[MemberAddress]:
     """Raises `ProtocolError`."""
     return [
         MemberAddress(Member(*member), address)
-        for *member, address in message(body, _MEMBERS, "META_MEMBERS")
+        for *member, address in decode_message(body, _MEMBERS, "META_MEMBERS")
     ]

@@ -11,19 +11,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...runtime.interfaces.host import Buffer
-from ...runtime.interfaces.principals import Narrowing
+from ...runtime.interfaces.principals import TokenScope
 from ...runtime.protocol.frames import pack, unpack
-from ...runtime.protocol.schema import blob, message, number, read, row, rows, text, word
-from ...runtime.protocol.tokens import NARROWING_MAX, TEXT_BYTES_MAX, USER_CHARS_MAX, read_token
+from ...runtime.protocol.schema import (
+    blob,
+    check_message,
+    decode_message,
+    number,
+    one_of,
+    row,
+    rows,
+    text,
+)
+from ...runtime.protocol.tokens import SCOPE_PATHS_MAX, TEXT_BYTES_MAX, USER_CHARS_MAX, read_token
 from ..model.acl_records import NAME_CHARS_MAX
 from ..model.configuration import MEMBERS_MAX
-from .client_messages import PATH_CHARS_MAX, TrustRequest
+from .client_messages import PATH_CHARS_MAX, AuthorizationRequest
 
-_PATHS = rows(row(text(PATH_CHARS_MAX, 1), text(PATH_CHARS_MAX), number(1, 31)), NARROWING_MAX)
-_TOKEN = row(word("token"), text(USER_CHARS_MAX), number(), _PATHS)
-_VERIFY = row(word("verify"), blob(TEXT_BYTES_MAX, 1))
-_ROTATE = row(word("rotate"), word("ledgers", "tokens"))
-_RESCUE = row(word("rescue"), text(NAME_CHARS_MAX, 1))
+_PATHS = rows(row(text(PATH_CHARS_MAX, 1), text(PATH_CHARS_MAX), number(1, 31)), SCOPE_PATHS_MAX)
+_TOKEN = row(one_of("token"), text(USER_CHARS_MAX), number(), _PATHS)
+_VERIFY = row(one_of("verify"), blob(TEXT_BYTES_MAX, 1))
+_ROTATE = row(one_of("rotate"), one_of("ledgers", "tokens"))
+_RESCUE = row(one_of("rescue"), text(NAME_CHARS_MAX, 1))
 _BY = row(rows(text(), MEMBERS_MAX))
 _LEFT = row(number())
 _NUMBER = row(number(1))
@@ -35,11 +44,11 @@ class TokenRequest:
 
     user: str
     valid_s: int
-    narrowing: Narrowing = ()
+    narrowing: TokenScope = ()
 
     def encode(self) -> bytes:
         """As a frame body."""
-        return pack(["token", self.user, self.valid_s, [list(one) for one in self.narrowing]])
+        return pack(["token", self.user, self.valid_s, [list(scope) for scope in self.narrowing]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +74,7 @@ class RotateRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class RescueRequest:
+class AdminRecoveryRequest:
     """Make that user an admin, for nobody else is left who could."""
 
     user: str
@@ -75,44 +84,44 @@ class RescueRequest:
         return pack(["rescue", self.user])
 
 
-def decode_trust_question(
+def decode_authorization_request(
     body: Buffer,
-) -> TrustRequest | TokenRequest | VerifyRequest | RotateRequest | RescueRequest:
+) -> AuthorizationRequest | TokenRequest | VerifyRequest | RotateRequest | AdminRecoveryRequest:
     """A META_TRUST. Raises `ProtocolError`."""
     what = "META_TRUST"
     value = unpack(body, what)
     kind = value[0] if type(value) is list and value and type(value[0]) is str else ""
     if kind == "token":
-        _, user, valid_s, narrowing = read(value, _TOKEN, what)
+        _, user, valid_s, narrowing = check_message(value, _TOKEN, what)
         return TokenRequest(user, valid_s, narrowing)
     if kind == "verify":
-        return VerifyRequest(read(value, _VERIFY, what)[1])
+        return VerifyRequest(check_message(value, _VERIFY, what)[1])
     if kind == "rotate":
-        return RotateRequest(read(value, _ROTATE, what)[1])
+        return RotateRequest(check_message(value, _ROTATE, what)[1])
     if kind == "rescue":
-        return RescueRequest(read(value, _RESCUE, what)[1])
-    return TrustRequest.decode(body)
+        return AdminRecoveryRequest(check_message(value, _RESCUE, what)[1])
+    return AuthorizationRequest.decode(body)
 
 
-def encode_left(left_s: float) -> bytes:
+def encode_remaining(remaining_s: float) -> bytes:
     """The answer to `VerifyRequest`."""
-    return pack([max(0, int(left_s))])
+    return pack([max(0, int(remaining_s))])
 
 
-def decode_left(body: Buffer) -> int:
+def decode_remaining(body: Buffer) -> int:
     """Seconds. Raises `ProtocolError`."""
-    return int(message(body, _LEFT, "the answer about a token")[0])
+    return int(decode_message(body, _LEFT, "the answer about a token")[0])
 
 
-def encode_by(names: Sequence[str]) -> bytes:
-    """The answer to `RescueRequest`: the nodes for whom it was done; none: too few ask."""
+def encode_requesting_nodes(names: Sequence[str]) -> bytes:
+    """The answer to `AdminRecoveryRequest`: the nodes for whom it was done; none: too few ask."""
     return pack([list(names)])
 
 
-def decode_by(body: Buffer) -> tuple[str, ...]:
+def decode_requesting_nodes(body: Buffer) -> tuple[str, ...]:
     """Raises `ProtocolError`."""
-    found: tuple[str, ...] = message(body, _BY, "the answer to a rescue")[0]
-    return found
+    names: tuple[str, ...] = decode_message(body, _BY, "the answer to a rescue")[0]
+    return names
 
 
 def encode_number(generation: int) -> bytes:
@@ -122,11 +131,11 @@ def encode_number(generation: int) -> bytes:
 
 def decode_number(body: Buffer) -> int:
     """Raises `ProtocolError`."""
-    return int(message(body, _NUMBER, "the answer to a rotation")[0])
+    return int(decode_message(body, _NUMBER, "the answer to a rotation")[0])
 
 
 def decode_token(body: Buffer) -> bytes:
     """The answer to `TokenRequest`: a token. Raises `NotAuthenticated` where it is none."""
-    made = bytes(body)
-    read_token(made)
-    return made
+    token = bytes(body)
+    read_token(token)
+    return token

@@ -21,15 +21,17 @@ class LogWatermarks:
         self.commit = applied
         self.applied = applied
         self.durable_index = log.last_index
-        self._handed = applied  # committed entries up to here were handed out
+        self._handed_out = applied  # committed entries up to here were handed out
         self._unstable_from = log.last_index + 1  # the disk was not asked for these yet
         self._truncate_from: int | None = None
         self._snapshot: Snapshot | None = None
-        self._writes: deque[list[int]] = deque()  # [number, last index] of Readys not yet durable
+        self._pending_writes: deque[list[int]] = (
+            deque()
+        )  # [number, last index] of Readys not yet durable
 
     # --- changes of the log -----------------------------------------------------------------------
 
-    def accept(self, prev_index: int, entries: Sequence[Entry]) -> int:
+    def append_from_leader(self, prev_index: int, entries: Sequence[Entry]) -> int:
         """Take a leader's entries after ``prev_index``, which fits; the last index now equal to its.
 
         Entries that are here already stay: an old message must not cut what followed it (paper,
@@ -50,19 +52,19 @@ class LogWatermarks:
             self._truncate_from = min(self._truncate_from or from_index, from_index)
             self._unstable_from = from_index
         self.durable_index = min(self.durable_index, from_index - 1)
-        for write in self._writes:
+        for write in self._pending_writes:
             write[1] = min(write[1], from_index - 1)
 
-    def install(self, snapshot: Snapshot) -> None:
+    def install_snapshot(self, snapshot: Snapshot) -> None:
         """Begin anew after a snapshot; durable when the next Ready is."""
         self.log.reset(snapshot.index, snapshot.term, snapshot.configuration)
         self._snapshot = snapshot
         self._truncate_from = None
         self._unstable_from = snapshot.index + 1
         self.durable_index = 0
-        for write in self._writes:
+        for write in self._pending_writes:
             write[1] = 0
-        self.commit = self._handed = snapshot.index
+        self.commit = self._handed_out = snapshot.index
 
     def commit_to(self, index: int) -> None:
         """Entries up to ``index`` are committed; never moves back."""
@@ -76,45 +78,47 @@ class LogWatermarks:
         """Whether there is something to write or to hand out."""
         return (
             self._unstable_from <= self.log.last_index
-            or self._handed < min(self.commit, self.durable_index)
+            or self._handed_out < min(self.commit, self.durable_index)
             or self._truncate_from is not None
             or self._snapshot is not None
         )
 
-    def take_write(self, number: int) -> tuple[Snapshot | None, int | None, tuple[Entry, ...]]:
+    def next_write(self, number: int) -> tuple[Snapshot | None, int | None, tuple[Entry, ...]]:
         """What Ready ``number`` must make durable: snapshot, truncate from, append."""
         last = self.log.last_index
-        write = (self._snapshot, self._truncate_from, self.log.tail(self._unstable_from))
+        write = (self._snapshot, self._truncate_from, self.log.entries_from(self._unstable_from))
         if write != (None, None, ()):
-            self._writes.append([number, last])
+            self._pending_writes.append([number, last])
         self._unstable_from = last + 1
         self._truncate_from = None
         self._snapshot = None
         return write
 
-    def take_committed(self, bytes_max: int) -> tuple[Entry, ...]:
+    def next_committed(self, bytes_max: int) -> tuple[Entry, ...]:
         """Entries to apply: committed, durable here, not handed out before."""
-        until = min(self.commit, self.durable_index)
-        if self._handed >= until:
+        last_index = min(self.commit, self.durable_index)
+        if self._handed_out >= last_index:
             return ()
-        entries = self.log.slice(self._handed + 1, until, bytes_max=bytes_max)
-        self._handed = entries[-1].index
+        entries = self.log.slice(self._handed_out + 1, last_index, bytes_max=bytes_max)
+        self._handed_out = entries[-1].index
         return entries
 
     def on_persisted(self, number: int) -> None:
         """The writes of the Readys up to ``number`` are durable."""
-        while self._writes and self._writes[0][0] <= number:
-            self.durable_index = max(self.durable_index, self._writes.popleft()[1])
+        while self._pending_writes and self._pending_writes[0][0] <= number:
+            self.durable_index = max(self.durable_index, self._pending_writes.popleft()[1])
 
     def on_applied(self, index: int) -> None:
         """The state machine has applied everything up to ``index``."""
-        assert index <= self._handed, f"applied {index}, handed out {self._handed}"
+        assert index <= self._handed_out, f"applied {index}, handed out {self._handed_out}"
         self.applied = max(self.applied, index)
 
-    def check(self) -> None:
+    def check_invariants(self) -> None:
         """The marks are in order."""
         last = self.log.last_index
-        assert self.log.base_index <= self._handed <= self.commit <= last, "the order of the marks"
-        assert self.applied <= self._handed
+        assert self.log.base_index <= self._handed_out <= self.commit <= last, (
+            "the order of the marks"
+        )
+        assert self.applied <= self._handed_out
         assert self.durable_index <= last
         assert self._unstable_from <= last + 1

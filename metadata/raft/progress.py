@@ -30,46 +30,46 @@ class Progress:
     """
 
     __slots__ = (
-        "answered",
-        "asked_from",
-        "catch_up_to",
-        "commit_told",
-        "counted",
-        "counts_from",
-        "heard_at",
-        "holds_from",
+        "acks_count_from",
+        "commit_sent",
         "in_flight",
         "in_flight_bytes",
+        "is_responsive",
+        "last_contact",
         "match",
-        "next",
-        "nudge",
-        "pace",
+        "next_index",
         "probe_number",
         "probe_sent",
+        "quorum_match",
+        "refusals_count_from",
+        "resend_probe",
         "round",
+        "snapshot_catch_up_to",
+        "snapshot_index",
+        "state",
         "stuck_since",
     )
 
     def __init__(self, next_index: int, now: float) -> None:
-        self.pace = ProgressState.PROBE
+        self.state = ProgressState.PROBE
         self.match = 0
-        self.counted = 0
-        self.counts_from = (
+        self.quorum_match = 0
+        self.acks_count_from = (
             0  # acknowledgements of appends numbered below are of an earlier connection
         )
-        self.next = next_index
-        self.heard_at = now
-        self.asked_from = 0  # refusals of appends numbered below are of an earlier attempt
-        self.catch_up_to = (
+        self.next_index = next_index
+        self.last_contact = now
+        self.refusals_count_from = 0  # refusals of appends numbered below are of an earlier attempt
+        self.snapshot_catch_up_to = (
             0  # it got a snapshot: entries from ``holds_from`` to here are still for it
         )
-        self.holds_from = 0
-        self.answered = False  # since the connection was last known to break
+        self.snapshot_index = 0
+        self.is_responsive = False  # since the connection was last known to break
         self.round = 0
-        self.commit_told = 0
+        self.commit_sent = 0
         self.probe_sent = False
         self.probe_number = 0  # of the newest append that was sent as a probe
-        self.nudge = False
+        self.resend_probe = False
         self.stuck_since = -1.0  # appends wait while heartbeats are answered; -1: they do not
         self.in_flight: deque[tuple[int, int]] = (
             deque()
@@ -80,9 +80,9 @@ class Progress:
         """An append with entries went out in pace REPLICATE."""
         self.in_flight.append((last_index, size))
         self.in_flight_bytes += size
-        self.next = last_index + 1
+        self.next_index = last_index + 1
 
-    def has_room(self, bytes_max: int) -> bool:
+    def has_capacity(self, bytes_max: int) -> bool:
         """Whether another append may be sent ahead."""
         return self.in_flight_bytes < bytes_max and len(self.in_flight) < IN_FLIGHT_APPENDS_MAX
 
@@ -91,106 +91,108 @@ class Progress:
 
         ``number``: of the append that it answers; 0 from an older version.
         """
-        if (number and number < self.counts_from) or index < self.match > self.counted:
+        if (number and number < self.acks_count_from) or index < self.match > self.quorum_match:
             return False  # of an earlier connection: a probe asks whether it still is there
         self.stuck_since = -1.0
         while self.in_flight and self.in_flight[0][0] <= index:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
-        news = index > self.counted
-        self.counted = max(self.counted, index)
+        has_advanced = index > self.quorum_match
+        self.quorum_match = max(self.quorum_match, index)
         self.match = max(self.match, index)
-        self.next = max(self.next, index + 1)
-        if self.pace is ProgressState.PROBE or (
-            self.pace is ProgressState.SNAPSHOT and self.match >= base_index
+        self.next_index = max(self.next_index, index + 1)
+        if self.state is ProgressState.PROBE or (
+            self.state is ProgressState.SNAPSHOT and self.match >= base_index
         ):
-            self._change(ProgressState.REPLICATE, self.match + 1)
-        return news
+            self._set_state(ProgressState.REPLICATE, self.match + 1)
+        return has_advanced
 
-    def on_refused(self, number: int, prev_index: int, next_index: int, sent: int) -> None:
+    def on_refused(self, number: int, prev_index: int, next_index: int, appends_sent: int) -> None:
         """The peer lacks ``prev_index``: try ``next_index``, unless this answers an earlier attempt.
 
         ``sent`` appends were sent so far: a lost one is followed by a refusal of each that was in
         flight after it, and only the first of them may make the leader start again.
         """
         self.stuck_since = -1.0
-        if number < self.asked_from or self.pace is ProgressState.SNAPSHOT:
+        if number < self.refusals_count_from or self.state is ProgressState.SNAPSHOT:
             return
         if prev_index <= self.match:
-            newest = self.pace is ProgressState.PROBE and number >= self.probe_number
-            if not newest or prev_index != self.next - 1:
+            is_newest_probe = self.state is ProgressState.PROBE and number >= self.probe_number
+            if not is_newest_probe or prev_index != self.next_index - 1:
                 return
-            self.match = self.counted = 0  # its disk has lost what it had acknowledged (H106)
-            self.counts_from = sent + 1
-        self._change(ProgressState.PROBE, max(self.match + 1, min(next_index, prev_index)))
-        self.asked_from = sent + 1
+            self.match = self.quorum_match = 0  # its disk has lost what it had acknowledged (H106)
+            self.acks_count_from = appends_sent + 1
+        self._set_state(ProgressState.PROBE, max(self.match + 1, min(next_index, prev_index)))
+        self.refusals_count_from = appends_sent + 1
 
     def on_heard(self, now: float) -> None:
         """Any answer of the peer arrived."""
-        self.heard_at = now
-        if not self.answered:
-            self.answered = True
+        self.last_contact = now
+        if not self.is_responsive:
+            self.is_responsive = True
             self.probe_sent = False  # it is back: the probe went to a connection that is gone
 
-    def on_heartbeat_answered(self, last_index: int, now: float, patience_s: float) -> None:
+    def on_heartbeat_answered(self, last_index: int, now: float, stuck_s: float) -> None:
         """The peer is there: appends unanswered for ``patience_s`` may be lost, ask again."""
-        waits = self.probe_sent if self.pace is ProgressState.PROBE else self.match < last_index
-        if not waits:
+        is_waiting = (
+            self.probe_sent if self.state is ProgressState.PROBE else self.match < last_index
+        )
+        if not is_waiting:
             self.stuck_since = -1.0
         elif self.stuck_since < 0:
             self.stuck_since = now
-        elif now - self.stuck_since >= patience_s:
+        elif now - self.stuck_since >= stuck_s:
             self.stuck_since = now
             self.probe_sent = False
-            self.nudge = self.pace is ProgressState.REPLICATE
+            self.resend_probe = self.state is ProgressState.REPLICATE
 
-    def on_lost(self, sent: int) -> None:
+    def on_connection_lost(self, appends_sent: int) -> None:
         """The connection broke: what was in flight is unknown, start from what was answered.
 
         ``sent`` appends were sent so far: what answers them says nothing of who will be there now.
         """
-        self.answered = False
-        self.counted, self.counts_from = 0, sent + 1
-        self.catch_up_to = 0
-        if self.pace is ProgressState.REPLICATE:
-            self._change(ProgressState.PROBE, self.match + 1)
+        self.is_responsive = False
+        self.quorum_match, self.acks_count_from = 0, appends_sent + 1
+        self.snapshot_catch_up_to = 0
+        if self.state is ProgressState.REPLICATE:
+            self._set_state(ProgressState.PROBE, self.match + 1)
             self.probe_sent = True  # until it answers a heartbeat
 
     def on_silent(self) -> None:
         """Not heard for an election timeout: it has no claim on the log any more."""
-        self.answered = False
-        self.catch_up_to = 0
+        self.is_responsive = False
+        self.snapshot_catch_up_to = 0
 
     def on_snapshot_needed(self) -> None:
         """Nothing is sent until `on_snapshot_ended`."""
-        self._change(ProgressState.SNAPSHOT, self.next)
+        self._set_state(ProgressState.SNAPSHOT, self.next_index)
 
     def on_snapshot_ended(self, index: int, delivered: bool, last_index: int) -> None:
         """The driver's sending ended; undelivered: wait for a heartbeat's answer, then try again."""
-        if self.pace is not ProgressState.SNAPSHOT:
+        if self.state is not ProgressState.SNAPSHOT:
             return
         if delivered:
-            self.holds_from, self.catch_up_to = index, last_index
-        self._change(ProgressState.PROBE, max(self.match, index if delivered else 0) + 1)
+            self.snapshot_index, self.snapshot_catch_up_to = index, last_index
+        self._set_state(ProgressState.PROBE, max(self.match, index if delivered else 0) + 1)
         self.probe_sent = not delivered
 
-    def needs_after(self, up_to: int, fed_from: int) -> int | None:
+    def compaction_limit(self, up_to: int, fully_fed_from: int) -> int | None:
         """The log must stay behind this index for the peer's sake; None: it makes no claim (H39).
 
         A peer that gets a snapshot claims what was appended meanwhile, until it has caught up with
         that or is silent: else one that takes longer than the log's tail lives would never catch up.
         A peer that has everything up to ``fed_from`` needs no snapshot at all.
         """
-        if self.pace is ProgressState.SNAPSHOT:
+        if self.state is ProgressState.SNAPSHOT:
             return 0
-        if self.match < self.catch_up_to:
-            return max(self.match, self.holds_from)
-        if self.answered and fed_from <= self.match <= up_to:
+        if self.match < self.snapshot_catch_up_to:
+            return max(self.match, self.snapshot_index)
+        if self.is_responsive and fully_fed_from <= self.match <= up_to:
             return self.match
         return None
 
-    def _change(self, pace: ProgressState, next_index: int) -> None:
-        self.pace = pace
-        self.next = next_index
-        self.probe_sent = self.nudge = False
+    def _set_state(self, state: ProgressState, next_index: int) -> None:
+        self.state = state
+        self.next_index = next_index
+        self.probe_sent = self.resend_probe = False
         self.in_flight.clear()
         self.in_flight_bytes = 0

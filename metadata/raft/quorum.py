@@ -32,7 +32,7 @@ def reached_by_majority(values: Iterable[_Number]) -> _Number:
 
 def tally(votes: Mapping[str, bool], voters: Sequence[str]) -> VoteResult:
     """Count the votes of ``voters`` (of nobody else): won, lost, or not yet decided."""
-    needed = majority(len(voters))
+    majority_size = majority(len(voters))
     yes = no = 0
     for voter in voters:
         vote = votes.get(voter)
@@ -40,8 +40,8 @@ def tally(votes: Mapping[str, bool], voters: Sequence[str]) -> VoteResult:
             yes += 1
         elif vote is False:
             no += 1
-    if yes >= needed:
+    if yes >= majority_size:
         return VoteResult.WON
-    if no > len(voters) - needed:
+    if no > len(voters) - majority_size:
         return VoteResult.LOST
     return VoteResult.PENDING

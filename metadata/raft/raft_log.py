@@ -8,7 +8,12 @@ disk neither (metadata/storage/raft_storage.py).
 
 from collections.abc import Iterable
 
-from ..model.configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
+from ..model.configuration import (
+    UNKNOWN_CONFIGURATION,
+    Configuration,
+    decode_configuration,
+    is_configuration,
+)
 from .raft_messages import ENTRIES_MAX, Entry
 
 
@@ -25,7 +30,7 @@ class RaftLog:
         base_index: int = 0,
         base_term: int = 0,
         entries: Iterable[Entry] = (),
-        configuration: Configuration = UNKNOWN,
+        configuration: Configuration = UNKNOWN_CONFIGURATION,
     ) -> None:
         assert (base_index == 0) == (base_term == 0), "an index without a term"
         self.base_index = base_index
@@ -48,10 +53,10 @@ class RaftLog:
 
     def term_at(self, index: int) -> int | None:
         """The term of entry ``index``; None where that is compacted or not there yet."""
-        place = index - self.base_index - 1
-        if 0 <= place < len(self._entries):
-            return self._entries[place].term
-        return self.base_term if place == -1 else None
+        position = index - self.base_index - 1
+        if 0 <= position < len(self._entries):
+            return self._entries[position].term
+        return self.base_term if position == -1 else None
 
     @property
     def configuration(self) -> Configuration:
@@ -71,7 +76,11 @@ class RaftLog:
     def configuration_at(self, index: int) -> Configuration:
         """The members as of entry ``index``, which is at ``base_index`` or after it."""
         assert index >= self.base_index, f"entry {index} is compacted"
-        return next(found for at, found in reversed(self._configurations) if at <= index)
+        return next(
+            configuration
+            for config_index, configuration in reversed(self._configurations)
+            if config_index <= index
+        )
 
     def entry(self, index: int) -> Entry:
         """The entry at ``index``, which must be above ``base_index`` and at most ``last_index``."""
@@ -85,26 +94,26 @@ class RaftLog:
         assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
         start = first - self.base_index - 1
         stop = min(last - self.base_index, len(self._entries), start + entries_max)
-        size = 0
-        for place in range(start, stop):
-            size += len(self._entries[place].data)
-            if size > bytes_max and place > start:
-                stop = place
+        size_bytes = 0
+        for position in range(start, stop):
+            size_bytes += len(self._entries[position].data)
+            if size_bytes > bytes_max and position > start:
+                stop = position
                 break
         return tuple(self._entries[start:stop])
 
-    def last_bytes(self, up_to: int, *, bytes_max: int, entries_max: int) -> int:
+    def index_before_last_bytes(self, up_to: int, *, bytes_max: int, entries_max: int) -> int:
         """The first index after which up to ``up_to`` no more than so much follows."""
-        place = up_to - self.base_index
-        least = max(0, place - entries_max)
-        while place > least:
-            bytes_max -= len(self._entries[place - 1].data)
+        position = up_to - self.base_index
+        position_min = max(0, position - entries_max)
+        while position > position_min:
+            bytes_max -= len(self._entries[position - 1].data)
             if bytes_max < 0:
                 break
-            place -= 1
-        return self.base_index + place
+            position -= 1
+        return self.base_index + position
 
-    def tail(self, first: int) -> tuple[Entry, ...]:
+    def entries_from(self, first: int) -> tuple[Entry, ...]:
         """Entry ``first``, which is above ``base_index``, and all after it."""
         assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
         return tuple(self._entries[first - self.base_index - 1 :])
@@ -134,13 +143,19 @@ class RaftLog:
             return
         term = self.term_at(up_to)
         assert term is not None, f"compact to {up_to}, the log ends at {self.last_index}"
-        base = self.configuration_at(up_to)
+        base_configuration = self.configuration_at(up_to)
         del self._entries[: up_to - self.base_index]
         self.base_index, self.base_term = up_to, term
-        later = [(at, found) for at, found in self._configurations if at > up_to]
-        self._configurations = [(up_to, base), *later]
+        later_configurations = [
+            (config_index, configuration)
+            for config_index, configuration in self._configurations
+            if config_index > up_to
+        ]
+        self._configurations = [(up_to, base_configuration), *later_configurations]
 
-    def reset(self, index: int, term: int, configuration: Configuration = UNKNOWN) -> None:
+    def reset(
+        self, index: int, term: int, configuration: Configuration = UNKNOWN_CONFIGURATION
+    ) -> None:
         """Drop everything: the log now begins after a snapshot that ends at (``index``, ``term``)."""
         self._entries.clear()
         self.base_index, self.base_term = index, term
@@ -150,26 +165,26 @@ class RaftLog:
         """Whether a log that ends so is at least as complete as this one (paper 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
-    def has_other(self, index: int, term: int, data: bytes | None = None) -> bool:
+    def conflicts_with(self, index: int, term: int, data: bytes | None = None) -> bool:
         """Whether the entry here has another term or other data. False where its term is not known here.
 
         In Raft, entries of one index and term are equal. Older copies of most disks may lead once more in a
         term that had a leader, and then they are not.
         """
-        own = self.term_at(index)
-        if own is None or own != term:
-            return own is not None
+        own_term = self.term_at(index)
+        if own_term is None or own_term != term:
+            return own_term is not None
         return data is not None and index > self.base_index and self.entry(index).data != data
 
     def first_conflict(self, entries: Iterable[Entry]) -> int:
         """The first index of ``entries`` that is missing here or is another entry; 0: none."""
         for entry in entries:
             missing = self.term_at(entry.index) is None
-            if missing or self.has_other(entry.index, entry.term, entry.data):
+            if missing or self.conflicts_with(entry.index, entry.term, entry.data):
                 return entry.index
         return 0
 
-    def hint(self, prev_index: int) -> tuple[int, int]:
+    def conflict_hint(self, prev_index: int) -> tuple[int, int]:
         """What to answer to a refused ``prev_index``: (first index of the term there, that term).
 
         (last index + 1, 0) when this log is too short. Paper 5.3: one refusal a term, not one an entry.
@@ -185,7 +200,7 @@ class RaftLog:
         return first, term
 
     def next_after_hint(self, prev_index: int, hint_index: int, hint_term: int) -> int:
-        """The leader's side of `hint` for a refused ``prev_index``: the next index worth trying."""
+        """The leader's side of `conflict_hint` for a refused ``prev_index``: the next index worth trying."""
         if hint_term == 0:
             return hint_index
         for index in range(min(prev_index - 1, self.last_index), self.base_index, -1):

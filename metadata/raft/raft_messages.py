@@ -184,7 +184,7 @@ def encode(message: WireMessage, *, codes: bool = True) -> bytes:
 
     Args:
         message: The message.
-        codes: Whether the peer has `FEATURE_CODES`. An `AppendReply` to an older version has no
+        codes: Whether the peer has `FEATURE_ERROR_CODES`. An `AppendReply` to an older version has no
             fields for the state: an accepted one carries it in the hint, which is of no use there.
     """
     kind = _KINDS[type(message)]
@@ -217,19 +217,19 @@ def decode(body: Buffer) -> WireMessage:
     if type(value) is not list or not value:
         raise ProtocolError("a Raft message: not a list")
     kind = value[0]
-    form = _FORMS.get(kind) if type(kind) is int else None
-    if form is None:
+    message_form = _FORMS.get(kind) if type(kind) is int else None
+    if message_form is None:
         raise ProtocolError("a Raft message of a kind that is not known")
-    cls, fields = form
+    cls, fields = message_form
     if cls is AppendReply and len(value) == _LEGACY_REPLY_FIELDS + 1:
-        value = _with_reply_state(value)
+        value = _upgrade_append_reply(value)
     if len(value) != len(fields) + 1:
         raise ProtocolError(f"{cls.__name__}: {len(value) - 1} fields, expected {len(fields)}")
-    for (name, fits), field in zip(fields, value[1:], strict=True):
-        if not fits(field):
+    for (name, is_valid), field in zip(fields, value[1:], strict=True):
+        if not is_valid(field):
             raise ProtocolError(f"{cls.__name__}: field {name} is malformed")
     if cls is AppendRequest:
-        return _append(*value[1:])
+        return _decode_append(*value[1:])
     message: WireMessage = cls(*value[1:])
     if isinstance(message, PreVote | Vote) and message.last_term > message.term:
         raise ProtocolError(f"{cls.__name__}: last term {message.last_term} above its own term")
@@ -241,7 +241,7 @@ def decode(body: Buffer) -> WireMessage:
     return message
 
 
-def _with_reply_state(value: list[Any]) -> list[Any]:
+def _upgrade_append_reply(value: list[Any]) -> list[Any]:
     """The fields of an `AppendReply` of an older version, with those that this version has."""
     *head, accepted, index, first, second, number = value
     if accepted is True:
@@ -249,28 +249,28 @@ def _with_reply_state(value: list[Any]) -> list[Any]:
     return [*value, 0, 0]
 
 
-def _append(
+def _decode_append(
     term: int,
     sender: str,
     prev_index: int,
     prev_term: int,
     commit: int,
-    raw: list[Any],
+    raw_entries: list[Any],
     number: int,
 ) -> AppendRequest:
     if prev_term > term or (prev_index == 0) != (prev_term == 0):
         raise ProtocolError(f"Append: entry {prev_index} cannot have term {prev_term}")
     entries = []
-    before = prev_term
-    for index, item in enumerate(raw, prev_index + 1):
+    previous_term = prev_term
+    for index, item in enumerate(raw_entries, prev_index + 1):
         if type(item) is not list or len(item) != 2:
             raise ProtocolError("Append: an entry is malformed")
         entry_term, data = item
         if type(entry_term) is not int or type(data) is not bytes:
             raise ProtocolError("Append: an entry is malformed")
-        if not (1 <= entry_term <= term and entry_term >= before):
+        if not (1 <= entry_term <= term and entry_term >= previous_term):
             raise ProtocolError(f"Append: entry {index} cannot have term {entry_term}")
-        before = entry_term
+        previous_term = entry_term
         # The core takes it for good: one that leaves nobody to vote leaves nobody to undo it.
         if is_configuration(data) and not decode_configuration(data).voters:
             raise ProtocolError(f"Append: entry {index} leaves no voter")
@@ -302,19 +302,19 @@ def _is_entry_list(value: Any) -> bool:
     return type(value) is list and len(value) <= ENTRIES_MAX
 
 
-_HEAD = (("term", _is_term), ("sender", _is_node_id))
-_LAST = (("last_index", _is_number), ("last_term", _is_number))
-_MARK = (("index", _is_number), ("index_term", _is_number))
+_COMMON_FIELDS = (("term", _is_term), ("sender", _is_node_id))
+_LAST_ENTRY_FIELDS = (("last_index", _is_number), ("last_term", _is_number))
+_SNAPSHOT_FIELDS = (("index", _is_number), ("index_term", _is_number))
 
 _FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]]] = {
-    1: (PreVote, (*_HEAD, *_LAST)),
-    2: (PreVoteReply, (*_HEAD, ("granted", _is_flag))),
-    3: (Vote, (*_HEAD, *_LAST, ("transfer", _is_flag))),
-    4: (VoteReply, (*_HEAD, ("granted", _is_flag))),
+    1: (PreVote, (*_COMMON_FIELDS, *_LAST_ENTRY_FIELDS)),
+    2: (PreVoteReply, (*_COMMON_FIELDS, ("granted", _is_flag))),
+    3: (Vote, (*_COMMON_FIELDS, *_LAST_ENTRY_FIELDS, ("transfer", _is_flag))),
+    4: (VoteReply, (*_COMMON_FIELDS, ("granted", _is_flag))),
     5: (
         AppendRequest,
         (
-            *_HEAD,
+            *_COMMON_FIELDS,
             ("prev_index", _is_number),
             ("prev_term", _is_number),
             ("commit", _is_number),
@@ -325,7 +325,7 @@ _FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]
     6: (
         AppendReply,
         (
-            *_HEAD,
+            *_COMMON_FIELDS,
             ("accepted", _is_flag),
             ("index", _is_number),
             ("hint_index", _is_number),
@@ -335,20 +335,20 @@ _FORMS: dict[int, tuple[type[Any], tuple[tuple[str, Callable[[Any], bool]], ...]
             ("state_digest", _is_number),
         ),
     ),
-    7: (Heartbeat, (*_HEAD, ("commit", _is_number), ("round", _is_number))),
-    8: (HeartbeatReply, (*_HEAD, ("round", _is_number))),
-    9: (TimeoutNow, _HEAD),
+    7: (Heartbeat, (*_COMMON_FIELDS, ("commit", _is_number), ("round", _is_number))),
+    8: (HeartbeatReply, (*_COMMON_FIELDS, ("round", _is_number))),
+    9: (TimeoutNow, _COMMON_FIELDS),
     10: (
         SnapshotChunk,
         (
-            *_HEAD,
-            *_MARK,
+            *_COMMON_FIELDS,
+            *_SNAPSHOT_FIELDS,
             ("offset", _is_number),
             ("total_bytes", _is_number),
             ("data", _is_bytes),
         ),
     ),
-    11: (SnapshotChunkReply, (*_HEAD, *_MARK, ("next_offset", _is_number))),
+    11: (SnapshotChunkReply, (*_COMMON_FIELDS, *_SNAPSHOT_FIELDS, ("next_offset", _is_number))),
 }
 _LEGACY_REPLY_FIELDS = len(_FORMS[6][1]) - 2
 _KINDS: dict[type[Any], int] = {cls: kind for kind, (cls, _) in _FORMS.items()}

@@ -33,7 +33,7 @@ received snapshot file whose Ready was not made durable does not count.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from ..model.configuration import UNKNOWN, Configuration
+from ..model.configuration import UNKNOWN_CONFIGURATION, Configuration
 from .raft_messages import Entry, Message
 
 
@@ -60,7 +60,7 @@ class Snapshot:
 
     index: int
     term: int
-    configuration: Configuration = field(default=UNKNOWN, compare=False)
+    configuration: Configuration = field(default=UNKNOWN_CONFIGURATION, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ class SendSnapshot:
 class Ready:
     """One turn's work. The module says what must come before what."""
 
-    number: int
+    ready_number: int
     hard_state: HardState | None
     snapshot: Snapshot | None
     truncate_from: int | None

@@ -11,7 +11,7 @@ class ReadyBuilder:
     """Filled by the core's inputs, emptied by `Raft.ready`."""
 
     def __init__(self) -> None:
-        self.number = 0  # of the last Ready given out
+        self.ready_number = 0  # of the last Ready given out
         self.persisted = 0
         self.hard_state: HardState | None = None
         self.send_now: list[tuple[str, Message]] = []
@@ -20,7 +20,7 @@ class ReadyBuilder:
         self.reads_lost: list[int] = []
         self.send_snapshots: list[SendSnapshot] = []
         self._hard_state_number = 0  # the Ready that carries the newest hard state
-        self._told: tuple[RaftRole, int, str] | None = None
+        self._last_state: tuple[RaftRole, int, str] | None = None
 
     def send(self, to: str, message: Message, after_persist: bool = False) -> None:
         """Queue a message, after the disk if it must be or if a term or vote is on its way there."""
@@ -38,17 +38,17 @@ class ReadyBuilder:
             or self.reads
             or self.reads_lost
             or self.send_snapshots
-            or state != self._told
+            or state != self._last_state
         )
 
-    def is_news(self, state: tuple[RaftRole, int, str]) -> bool:
+    def has_changed(self, state: tuple[RaftRole, int, str]) -> bool:
         """Whether role, term or leader differ from what the Ready before said."""
-        return state != self._told
+        return state != self._last_state
 
-    def on_taken(self, state: tuple[RaftRole, int, str]) -> None:
+    def clear_taken(self, state: tuple[RaftRole, int, str]) -> None:
         """The Ready ``number`` took everything."""
         if self.hard_state is not None:
-            self._hard_state_number = self.number
+            self._hard_state_number = self.ready_number
             self.hard_state = None
         if self.send_now:
             self.send_now = []
@@ -60,9 +60,9 @@ class ReadyBuilder:
             self.reads_lost = []
         if self.send_snapshots:
             self.send_snapshots = []
-        self._told = state
+        self._last_state = state
 
     def on_persisted(self, number: int) -> None:
         """The Readys up to ``number`` are durable."""
-        assert number <= self.number, f"Ready {number} was never given out"
+        assert number <= self.ready_number, f"Ready {number} was never given out"
         self.persisted = max(self.persisted, number)

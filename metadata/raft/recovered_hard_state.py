@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 from ...runtime.interfaces.errors import ProtocolError, UnsupportedFormat
 from ...runtime.protocol.frames import pack, unpack
-from ...runtime.protocol.schema import SchemaError, list_of_any, number, row, stored, text
+from ...runtime.protocol.schema import SchemaError, decode_stored, list_of_any, number, row, text
 from .raft_messages import TERM_MAX
 from .ready import HardState
 
-GHOST = "GHOST"
-GHOST_FORMAT = 1
+RECOVERY_FLOOR_FILE = "GHOST"
+RECOVERY_FLOOR_FORMAT = 1
 _FORM = row(number(), number(0, TERM_MAX), number(), number(0, TERM_MAX), text())
 _MARK = row(number(0, TERM_MAX), text(), number(0, TERM_MAX), number())
 
@@ -36,7 +36,7 @@ class RaftEntryId(NamedTuple):
     """The last entry of a log, in the order in which logs are newer than others."""
 
     term: int
-    at: int
+    log_index: int
 
 
 class RecoveredHardState(NamedTuple):
@@ -52,67 +52,69 @@ class HardStateScanner:
     def __init__(self) -> None:
         self._sequence = -1
         self._hard_state: HardState | None = None
-        self._last: RaftEntryId | None = None
+        self._last_entry: RaftEntryId | None = None
 
-    def take(self, sequence: int, operations: Any) -> None:
+    def add_operations(self, sequence: int, operations: Any) -> None:
         """A block of operations (`log_replay.py`). One missing before it may have said anything."""
-        self._go_on(sequence)
+        self._check_sequence(sequence)
         for operation in list_of_any(operations):
             match operation:
                 case ["hard", int() as term, str() as vote]:
                     self._hard_state = HardState(term, vote)
                 case ["snapshot" | "entry", int() as index, int() as term, *_]:
-                    self._last = RaftEntryId(term, index)
+                    self._last_entry = RaftEntryId(term, index)
                 case ["truncate", *_]:
-                    self._last = None
+                    self._last_entry = None
 
     def take_mark(self, sequence: int, payload: bytes) -> None:
         """A mark; those of before they said something are empty."""
-        self._go_on(sequence)
+        self._check_sequence(sequence)
         if payload:
             try:
                 term, vote, last_term, last_index = _MARK(unpack(payload, "a mark"))
             except (SchemaError, ProtocolError):
-                self._hard_state = self._last = None
+                self._hard_state = self._last_entry = None
                 return
             self._hard_state = HardState(term, vote)
-            self._last = RaftEntryId(last_term, last_index)
+            self._last_entry = RaftEntryId(last_term, last_index)
 
-    def _go_on(self, sequence: int) -> None:
+    def _check_sequence(self, sequence: int) -> None:
         if sequence != self._sequence + 1:
-            self._hard_state = self._last = None
+            self._hard_state = self._last_entry = None
         self._sequence = sequence
 
     @property
-    def last(self) -> RaftEntryId | None:
+    def last_entry(self) -> RaftEntryId | None:
         """The last entry of the log as of the last block; None where that cannot be known."""
-        return self._last
+        return self._last_entry
 
-    def word(self) -> RecoveredHardState | None:
+    def recovered_state(self) -> RecoveredHardState | None:
         """As of the last block; None where that cannot be known."""
-        if self._hard_state is None or self._last is None:
+        if self._hard_state is None or self._last_entry is None:
             return None
-        return RecoveredHardState(self._hard_state, self._last)
+        return RecoveredHardState(self._hard_state, self._last_entry)
 
 
-def mark_payload(word: RecoveredHardState) -> bytes:
+def watermark_payload(recovered: RecoveredHardState) -> bytes:
     """What a mark says."""
-    return pack([*_flat(word.hard_state), *word.last])
+    return pack([*_hard_state_fields(recovered.hard_state), *recovered.last])
 
 
-def _flat(hard_state: HardState) -> tuple[int, str]:
+def _hard_state_fields(hard_state: HardState) -> tuple[int, str]:
     return hard_state.term, hard_state.vote
 
 
-def encode_hard_state(word: RecoveredHardState) -> bytes:
+def encode_hard_state(recovered: RecoveredHardState) -> bytes:
     """As the file's content after its checksum."""
-    return pack([GHOST_FORMAT, *word.last, *_flat(word.hard_state)])
+    return pack([RECOVERY_FLOOR_FORMAT, *recovered.last, *_hard_state_fields(recovered.hard_state)])
 
 
 def decode_hard_state(body: bytes) -> RecoveredHardState:
     """What the file says after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
-    (form, *_) = stored(body, row(number(), later=True), GHOST)
-    if form != GHOST_FORMAT:
-        raise UnsupportedFormat(f"{GHOST}: format {form}, known is {GHOST_FORMAT}")
-    _, last_term, last_index, term, vote = stored(body, _FORM, GHOST)
+    (form, *_) = decode_stored(body, row(number(), later=True), RECOVERY_FLOOR_FILE)
+    if form != RECOVERY_FLOOR_FORMAT:
+        raise UnsupportedFormat(
+            f"{RECOVERY_FLOOR_FILE}: format {form}, known is {RECOVERY_FLOOR_FORMAT}"
+        )
+    _, last_term, last_index, term, vote = decode_stored(body, _FORM, RECOVERY_FLOOR_FILE)
     return RecoveredHardState(HardState(term, vote), RaftEntryId(last_term, last_index))

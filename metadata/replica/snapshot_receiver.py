@@ -9,8 +9,13 @@ import trio
 from ...runtime.interfaces.errors import CorruptData, DiskFull, ProtocolError, UnsupportedFormat
 from ...runtime.interfaces.host import File
 from ...runtime.interfaces.log_lines import get_logger
-from ...runtime.process.process_memory import pass_over_what_is_there
-from ..model.configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
+from ...runtime.process.process_memory import freeze_existing_objects
+from ..model.configuration import (
+    UNKNOWN_CONFIGURATION,
+    Configuration,
+    decode_configuration,
+    is_configuration,
+)
 from ..raft.raft_messages import SnapshotChunk
 from ..raft.ready import Snapshot
 from ..state.kv_snapshot import SnapshotBuilder
@@ -24,8 +29,8 @@ SnapshotProgress = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class _Incoming:
-    of: tuple[str, Snapshot, int]
+class _IncomingSnapshot:
+    source: tuple[str, Snapshot, int]
     """Sender, which one, how many bytes."""
     file: File
     offset: int = 0
@@ -36,13 +41,13 @@ class SnapshotReceiver:
 
     def __init__(self, replica: RaftReplica) -> None:
         self._replica = replica
-        self._incoming: _Incoming | None = None
-        self._waiting: tuple[SnapshotChunk, SnapshotProgress] | None = None
+        self._incoming: _IncomingSnapshot | None = None
+        self._pending_chunk: tuple[SnapshotChunk, SnapshotProgress] | None = None
         self._arrived = trio.Event()
 
-    def take(self, chunk: SnapshotChunk, progress: SnapshotProgress) -> None:
+    def on_chunk(self, chunk: SnapshotChunk, on_progress: SnapshotProgress) -> None:
         """A chunk came in; ``progress`` is told when it is taken. A newer one replaces one that waits."""
-        self._waiting = (chunk, progress)
+        self._pending_chunk = (chunk, on_progress)
         self._arrived.set()
 
     async def run(self) -> None:
@@ -50,65 +55,67 @@ class SnapshotReceiver:
         while True:
             await self._arrived.wait()
             self._arrived = trio.Event()
-            waiting, self._waiting = self._waiting, None
-            if waiting is None:
+            pending, self._pending_chunk = self._pending_chunk, None
+            if pending is None:
                 continue
             try:
-                await self._take(*waiting)
+                await self._write_chunk(*pending)
             except DiskFull as error:  # the leader hears nothing, and sends it again
                 if self._incoming is not None:
                     self._incoming.file.close()
                     self._incoming = None
                 await self._replica.storage.snapshots.drop_received()
-                await self._replica.room.on_snapshot_failed(error)
+                await self._replica.disk_space.on_snapshot_failed(error)
 
-    async def _take(self, chunk: SnapshotChunk, progress: SnapshotProgress) -> None:
+    async def _write_chunk(self, chunk: SnapshotChunk, on_progress: SnapshotProgress) -> None:
         replica, incoming = self._replica, self._incoming
         if chunk.term < replica.raft.term:
             return  # of a leader that is none any more: it hears nothing and gives up
-        of = (chunk.sender, Snapshot(chunk.index, chunk.index_term), chunk.total_bytes)
-        if incoming is None or incoming.of != of or chunk.offset == incoming.offset == 0:
+        source = (chunk.sender, Snapshot(chunk.index, chunk.index_term), chunk.total_bytes)
+        if incoming is None or incoming.source != source or chunk.offset == incoming.offset == 0:
             if incoming is not None:
                 incoming.file.close()
-            incoming = self._incoming = _Incoming(of, await replica.storage.snapshots.receive())
+            incoming = self._incoming = _IncomingSnapshot(
+                source, await replica.storage.snapshots.create_received()
+            )
         if chunk.offset != incoming.offset:
-            progress(incoming.offset)
+            on_progress(incoming.offset)
             return
         incoming.file.write_at(incoming.offset, [chunk.data])
         incoming.offset += len(chunk.data)
         if incoming.offset >= chunk.total_bytes:
             self._incoming = None
-            if not await self._finish(chunk, incoming):
+            if not await self._install_received(chunk, incoming):
                 incoming.offset = 0  # begin again
-        progress(incoming.offset)
+        on_progress(incoming.offset)
 
-    async def _finish(self, chunk: SnapshotChunk, incoming: _Incoming) -> bool:
+    async def _install_received(self, chunk: SnapshotChunk, incoming: _IncomingSnapshot) -> bool:
         """All of it is here: have it, and tell the core; False where it is nonsense."""
-        replica, (_, snapshot, _) = self._replica, incoming.of
+        replica, (_, snapshot, _) = self._replica, incoming.source
         snapshots = replica.storage.snapshots
         try:
             await incoming.file.sync()
             state, members = await restore(snapshots.received_chunks())  # first: it is not ours yet
-            await snapshots.keep_received(snapshot, incoming.file)
+            await snapshots.commit_received(snapshot, incoming.file)
         except (CorruptData, ProtocolError, UnsupportedFormat) as error:
             log.warning("the snapshot at entry %d cannot be taken: %s", chunk.index, error)
             return False
         finally:
             incoming.file.close()
-        if members == UNKNOWN:
+        if members == UNKNOWN_CONFIGURATION:
             members = replica.raft.configuration
         snapshot = Snapshot(snapshot.index, snapshot.term, members)
-        await replica.room.on_snapshot(replica.room.applied_bytes)
-        replica.received = (snapshot, state)
+        await replica.disk_space.on_snapshot(replica.disk_space.applied_bytes)
+        replica.received_snapshot = (snapshot, state)
         now = trio.current_time()
         try:
             replica.raft.on_snapshot_received(chunk.term, chunk.sender, snapshot, now)
         except AssertionError as error:
-            replica.end(error)
+            replica.fail(error)
             raise
-        replica.end_if_diverged()
+        replica.fail_if_diverged()
         replica.drain()
-        replica.received = None
+        replica.received_snapshot = None
         return True
 
 
@@ -122,7 +129,7 @@ async def restore(chunks: AsyncIterator[bytes]) -> tuple[KeyValueState, Configur
     part of a cycle, so it is held off until all are there, and then told to pass them over for good, if the
     process is this node's alone.
     """
-    builder, members = SnapshotBuilder(KeyValueState()), UNKNOWN
+    builder, members = SnapshotBuilder(KeyValueState()), UNKNOWN_CONFIGURATION
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -131,8 +138,8 @@ async def restore(chunks: AsyncIterator[bytes]) -> tuple[KeyValueState, Configur
                 members = decode_configuration(chunk)
             else:
                 builder.add(chunk)
-        pass_over_what_is_there()
+        freeze_existing_objects()
     finally:
         if was_enabled:
             gc.enable()
-    return builder.done(), members
+    return builder.finish(), members

@@ -5,8 +5,8 @@
     K | key length u16 | stored length u32 | key | stored | key length ...             in key order
     ["requests", [[index, client, request, code, outcome], ...]]                      oldest first
 
-``stored`` is what the state keeps for a key (`kv.HEAD` and the value): neither side packs or unpacks it, and
-no chunk of msgpack begins with a K. Format 1 had the keys as msgpack rows:
+``decode_stored`` is what the state keeps for a key (`kv.HEAD` and the value): neither side packs or unpacks
+it, and no chunk of msgpack begins with a K. Format 1 had the keys as msgpack rows:
 
     ["items",    [[key, value, version, create revision, mod revision, lease], ...]]
 
@@ -27,69 +27,73 @@ from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import (
     Form,
     SchemaError,
+    decode_stored,
     list_of_any,
     number,
+    one_of,
     row,
     rows,
-    stored,
     text,
-    word,
 )
 from ..model.command_results import item_from_list
 from ..model.interface import prefix_end
 from ..model.request_identity import CLIENT_CHARS_MAX, PRINCIPAL_CHARS_MAX
 from ..model.transaction import KEY_BYTES_MAX, KeyValue
-from .kv_state import HEAD, KeyValueState, StateView, pack_item
-from .request_dedup import MESSAGE_CHARS_MAX, Remembered, Row
+from .kv_state import VALUE_HEADER, KeyValueState, StateView, pack_item
+from .request_dedup import MESSAGE_CHARS_MAX, RememberedRequest, RememberedRow
 
 SNAPSHOT_FORMAT = 3
-FORMAT_OPEN = 2
+FORMAT_WITHOUT_OWNERS = 2
 """Where no lease has an owner and nobody was ever told what he may do: what programs of before read."""
 CHUNK_BYTES = 64 * 1024
 """About the size of a chunk (one key may make it larger): half a millisecond of work."""
 CHUNK_ROWS_MAX = 4096
-KEYS = b"K"
-ROW = Struct("<HI")
-TAKEN_KEYS = 256
+KEYS_CHUNK_MARKER = b"K"
+KEY_ROW = Struct("<HI")
+KEYS_PER_STEP = 256
 """Keys that are taken of the state at once."""
 
 
-def snapshot(
-    state: KeyValueState, changes_bytes_max: int = maxsize, *, without: bytes = b""
+def snapshot_chunks(
+    state: KeyValueState, changes_bytes_max: int = maxsize, *, excluded_prefix: bytes = b""
 ) -> Iterator[bytes]:
     """The whole state in chunks, as it is at this call, whatever is applied while they are taken.
 
     ``changes_bytes_max``: see `StateView`; beyond it taking the next chunk raises `InvalidRequest`.
     ``without``: a prefix; its keys are left out.
     """
-    left_out = len(state.keys.between(without, prefix_end(without), maxsize)) if without else 0
-    return _chunks(state.view(changes_bytes_max), without, left_out)
+    excluded_count = (
+        len(state.keys.between(excluded_prefix, prefix_end(excluded_prefix), maxsize))
+        if excluded_prefix
+        else 0
+    )
+    return _chunks(state.snapshot_view(changes_bytes_max), excluded_prefix, excluded_count)
 
 
-def _chunks(view: StateView, without: bytes, left_out: int) -> Iterator[bytes]:
-    owned = any(owner for _, _, owner in view.leases)
-    form = SNAPSHOT_FORMAT if owned or view.trust_revision else FORMAT_OPEN
-    head = [form, view.index, view.revision, view.next_lease, view.floor]
-    counts = [len(view.leases), view.count - left_out, len(view.requests)]
+def _chunks(view: StateView, excluded_prefix: bytes, excluded_count: int) -> Iterator[bytes]:
+    has_owners = any(owner for _, _, owner in view.leases)
+    form = SNAPSHOT_FORMAT if has_owners or view.trust_revision else FORMAT_WITHOUT_OWNERS
+    head = [form, view.index, view.revision, view.next_lease, view.dedup_floor]
+    counts = [len(view.leases), view.key_count - excluded_count, len(view.requests)]
     yield pack([*head, *counts, *([view.trust_revision] if form == SNAPSHOT_FORMAT else [])])
-    if form == FORMAT_OPEN:
-        yield from _grouped("leases", ((16, lease[:2]) for lease in view.leases))
+    if form == FORMAT_WITHOUT_OWNERS:
+        yield from _group_rows("leases", ((16, lease[:2]) for lease in view.leases))
     else:
-        yield from _grouped("leases", ((24 + len(lease[2]), lease) for lease in view.leases))
-    yield from _key_chunks(view, without)
-    yield from _grouped("requests", map(_request_row, view.requests))
+        yield from _group_rows("leases", ((24 + len(lease[2]), lease) for lease in view.leases))
+    yield from _key_chunks(view, excluded_prefix)
+    yield from _group_rows("requests", map(_request_row, view.requests))
 
 
-def _key_chunks(view: StateView, without: bytes) -> Iterator[bytes]:
-    chunk = bytearray(KEYS)
-    while taken := view.take(TAKEN_KEYS):
-        for key, content in taken:
-            if without and key.startswith(without):
+def _key_chunks(view: StateView, excluded_prefix: bytes) -> Iterator[bytes]:
+    chunk = bytearray(KEYS_CHUNK_MARKER)
+    while key_values := view.next_keys(KEYS_PER_STEP):
+        for key, content in key_values:
+            if excluded_prefix and key.startswith(excluded_prefix):
                 continue
             if len(chunk) > 1 and len(chunk) + len(key) + len(content) > CHUNK_BYTES:
                 yield bytes(chunk)
-                chunk = bytearray(KEYS)
-            chunk += ROW.pack(len(key), len(content)) + key + content
+                chunk = bytearray(KEYS_CHUNK_MARKER)
+            chunk += KEY_ROW.pack(len(key), len(content)) + key + content
     if len(chunk) > 1:
         yield bytes(chunk)
 
@@ -100,40 +104,44 @@ class SnapshotBuilder:
     def __init__(self, state: KeyValueState) -> None:
         """``state``: an empty one. A chunk a turn: others have theirs between them (H39)."""
         self._state = state
-        self._missing: list[int] | None = None  # leases, keys, requests that are still to come
+        self._missing_counts: list[int] | None = (
+            None  # leases, keys, requests that are still to come
+        )
         self._last_key = b""
         self._last_request = -1
 
     def add(self, chunk: bytes) -> None:
         """Take the next chunk. Raises `CorruptData`, `UnsupportedFormat`."""
-        if self._missing is None:
-            self._begin(stored(chunk, _HEAD, "the head of a snapshot"))
+        if self._missing_counts is None:
+            self._read_head(decode_stored(chunk, _HEAD, "the head of a snapshot"))
             return
         try:
-            if chunk[:1] == KEYS:
-                self._missing[1] -= self._take_keys(chunk)
+            if chunk[:1] == KEYS_CHUNK_MARKER:
+                self._missing_counts[1] -= self._take_keys(chunk)
                 return
-            kind, listed = stored(chunk, _CHUNK, "a snapshot's chunk")
-            self._missing[_KINDS.index(kind)] -= len(listed)
+            kind, chunk_rows = decode_stored(chunk, _CHUNK, "a snapshot's chunk")
+            self._missing_counts[_KINDS.index(kind)] -= len(chunk_rows)
             form: Form = {"leases": _lease, "items": item_from_list, "requests": _REQUEST}[kind]
-            takes: dict[str, Callable[[Any], None]] = {
-                "leases": self._take_lease,
-                "items": self._take_item,
-                "requests": self._take_request,
+            decoders: dict[str, Callable[[Any], None]] = {
+                "leases": self._add_lease,
+                "items": self._add_item,
+                "requests": self._add_request,
             }
-            take = takes[kind]
-            for one in listed:
-                take(form(one))
+            add_row = decoders[kind]
+            for chunk_row in chunk_rows:
+                add_row(form(chunk_row))
         except SchemaError as error:
             raise CorruptData(f"not a snapshot of the key space: {error}") from None
 
-    def done(self) -> KeyValueState:
+    def finish(self) -> KeyValueState:
         """The state. Raises `CorruptData` if it is not whole."""
-        if self._missing != [0, 0, 0]:
-            raise CorruptData(f"a snapshot that is not whole: {self._missing} rows are missing")
+        if self._missing_counts != [0, 0, 0]:
+            raise CorruptData(
+                f"a snapshot that is not whole: {self._missing_counts} rows are missing"
+            )
         return self._state
 
-    def _begin(self, head: tuple[int, ...]) -> None:
+    def _read_head(self, head: tuple[int, ...]) -> None:
         state = self._state
         if head[0] > SNAPSHOT_FORMAT:
             raise UnsupportedFormat(
@@ -142,54 +150,65 @@ class SnapshotBuilder:
             )
         if len(head) != HEAD_FIELDS + (head[0] == SNAPSHOT_FORMAT):
             raise CorruptData(f"the head of a snapshot has {len(head)} fields")
-        _, state.index, state.revision, state.next_lease, state.ring.floor, *missing = head
+        (
+            _,
+            state.index,
+            state.revision,
+            state.next_lease,
+            state.request_dedup.forgotten_through,
+            *missing,
+        ) = head
         if head[0] == SNAPSHOT_FORMAT:
-            state.trust_revision = missing.pop()
-        state.history.compacted_to = state.revision
-        self._missing = missing
+            state.authorization_revision = missing.pop()
+        state.watch_history.compacted_to = state.revision
+        self._missing_counts = missing
 
-    def _take_lease(self, lease: tuple[int, int] | tuple[int, int, str]) -> None:
+    def _add_lease(self, lease: tuple[int, int] | tuple[int, int, str]) -> None:
         self._state.add_lease(*lease)
 
     def _take_keys(self, chunk: bytes) -> int:
         """Rows of keys and what they have; how many."""
-        at, end, count = 1, len(chunk), 0
-        while at < end:
-            if at + ROW.size > end:
+        offset, end, count = 1, len(chunk), 0
+        while offset < end:
+            if offset + KEY_ROW.size > end:
                 raise SchemaError("a row that is cut")
-            key_bytes, stored_bytes = ROW.unpack_from(chunk, at)
-            at += ROW.size
-            until = at + key_bytes + stored_bytes
-            if not 0 < key_bytes <= KEY_BYTES_MAX or stored_bytes < HEAD.size or until > end:
+            key_bytes, stored_bytes = KEY_ROW.unpack_from(chunk, offset)
+            offset += KEY_ROW.size
+            row_end = offset + key_bytes + stored_bytes
+            if (
+                not 0 < key_bytes <= KEY_BYTES_MAX
+                or stored_bytes < VALUE_HEADER.size
+                or row_end > end
+            ):
                 raise SchemaError("a row whose lengths do not fit")
-            self._take(chunk[at : at + key_bytes], chunk[at + key_bytes : until])
-            at, count = until, count + 1
+            self._take(chunk[offset : offset + key_bytes], chunk[offset + key_bytes : row_end])
+            offset, count = row_end, count + 1
         return count
 
-    def _take_item(self, item: KeyValue | None) -> None:
+    def _add_item(self, item: KeyValue | None) -> None:
         if item is None:
             raise SchemaError("a key that is none")
         self._take(item.key, pack_item(item))
 
-    def _take(self, key: bytes, content: bytes) -> None:
+    def _take(self, key: bytes, stored_value: bytes) -> None:
         if key <= self._last_key:
             raise SchemaError("keys out of order")
-        version, lease, created, changed = HEAD.unpack_from(content)
+        version, lease, created, changed = VALUE_HEADER.unpack_from(stored_value)
         if version < 0 or created < 0 or changed < 0:
             raise SchemaError("a key with a number below 0")
         if lease and lease not in self._state.leases:
             raise SchemaError("a key under a lease that is not there")
         self._last_key = key
-        self._state.add_stored(key, content, lease)
+        self._state.add_stored(key, stored_value, lease)
 
-    def _take_request(self, request: tuple[int, str, int, int, int | str]) -> None:
-        answer = Remembered(*request)
-        if self._state.ring.find(answer.client, answer.request) is not None:
+    def _add_request(self, request: tuple[int, str, int, int, int | str]) -> None:
+        remembered = RememberedRequest(*request)
+        if self._state.request_dedup.find(remembered.client, remembered.request) is not None:
             raise SchemaError("a request that is answered twice")
-        if answer.log_index <= self._last_request:
+        if remembered.log_index <= self._last_request:
             raise SchemaError("answers out of order")  # the oldest is the first to be forgotten
-        self._last_request = answer.log_index
-        self._state.ring.add(*answer)
+        self._last_request = remembered.log_index
+        self._state.request_dedup.add(*remembered)
 
 
 HEAD_FIELDS = 8
@@ -197,34 +216,36 @@ HEAD_FIELDS = 8
 
 def _outcome(value: Any) -> int | str:
     """A revision or a lease, or an error's message."""
-    found: int | str = _MESSAGE(value) if type(value) is str else _NUMBER(value)
-    return found
+    outcome: int | str = _MESSAGE(value) if type(value) is str else _NUMBER(value)
+    return outcome
 
 
 _NUMBER = number()
 _MESSAGE = text(MESSAGE_CHARS_MAX)
 _HEAD = rows(_NUMBER, 64, 1)
 _KINDS = ("leases", "items", "requests")
-_CHUNK = row(word(*_KINDS), list_of_any)
-_OWNED = row(_NUMBER, _NUMBER, text(PRINCIPAL_CHARS_MAX))
-_UNOWNED = row(_NUMBER, _NUMBER)
+_CHUNK = row(one_of(*_KINDS), list_of_any)
+_LEASE_WITH_OWNER = row(_NUMBER, _NUMBER, text(PRINCIPAL_CHARS_MAX))
+_LEASE_WITHOUT_OWNER = row(_NUMBER, _NUMBER)
 
 
 def _lease(value: Any) -> tuple[int, int] | tuple[int, int, str]:
     """With whose it is, from format 3 on."""
-    found: tuple[int, int] = _OWNED(value) if len(list_of_any(value)) == 3 else _UNOWNED(value)
-    return found
+    lease: tuple[int, int] = (
+        _LEASE_WITH_OWNER(value) if len(list_of_any(value)) == 3 else _LEASE_WITHOUT_OWNER(value)
+    )
+    return lease
 
 
 _REQUEST = row(_NUMBER, text(CLIENT_CHARS_MAX, 1), _NUMBER, _NUMBER, _outcome)
 
 
-def _request_row(answer: Row) -> tuple[int, Any]:
-    _, client, _, _, outcome = answer
-    return 40 + 4 * (len(client) + len(str(outcome))), answer
+def _request_row(remembered: RememberedRow) -> tuple[int, Any]:
+    _, client, _, _, outcome = remembered
+    return 40 + 4 * (len(client) + len(str(outcome))), remembered
 
 
-def _grouped(kind: str, sized_rows: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
+def _group_rows(kind: str, sized_rows: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
     """Rows in chunks, each cut before it grows above its bounds."""
     group: list[Any] = []
     total = 0

@@ -35,16 +35,16 @@ from ..model.command_results import (
     CommandResult,
 )
 from ..model.commands import (
-    Expire,
-    Grant,
+    AuthorizationChange,
+    ExpireLease,
+    GrantLease,
     ReplicatedCommand,
-    Revoke,
+    RevokeLease,
     Transact,
-    TrustChange,
     decode_command,
 )
 from ..model.interface import RangePage, WatchEvent
-from ..model.request_identity import owner_of
+from ..model.request_identity import principal_of_client
 from ..model.transaction import (
     BYTES_MAX,
     OPERATIONS_MAX,
@@ -54,25 +54,32 @@ from ..model.transaction import (
     Transaction,
     TransactionReply,
 )
-from .request_dedup import DONE, MESSAGE_CHARS_MAX, REFUSED, RING_SIZE, Remembered, RequestDedup
+from .request_dedup import (
+    CONDITION_FAILED,
+    MESSAGE_CHARS_MAX,
+    REMEMBERED_REQUESTS,
+    SUCCEEDED,
+    RememberedRequest,
+    RequestDedup,
+)
 from .watch_history import HISTORY_BYTES_MAX, WatchHistory
 
 TTL_MS_MIN = 100
 TTL_MS_MAX = 24 * 3600 * 1000
 LEASES_MAX = 50_000
-ITEM_BYTES = 100
+KEY_OVERHEAD_BYTES = 100
 """What a key takes beside its bytes, about."""
 RANGE_BYTES_MAX = 1024 * 1024
 CURRENT_BYTES_MAX = 1024 * 1024
 """Keys and values of ``TransactionReply.current``."""
 
 
-HEAD = Struct("<qqqq")
+VALUE_HEADER = Struct("<qqqq")
 """What is stored before a key's value: version, lease, create revision, mod revision."""
 _DIGEST = Struct("<QqqqqQ")
 _SUM_MASK = (1 << 64) - 1
 DIGEST_BITS = 62
-CHANGES = (Transact, TrustChange)
+TRANSACTION_COMMANDS = (Transact, AuthorizationChange)
 
 OnChange = Callable[[bytes, bytes | None, bytes | None], None]
 """Gets each key that is made, replaced or deleted, with the stored bytes before and after."""
@@ -95,31 +102,31 @@ class KeyValueState:
     def __init__(
         self,
         *,
-        requests_max: int = RING_SIZE,
+        requests_max: int = REMEMBERED_REQUESTS,
         history_bytes_max: int = HISTORY_BYTES_MAX,
         leases_max: int = LEASES_MAX,
     ) -> None:
         self.revision = 0
         self.index = 0
         """The log index of the last command applied."""
-        self.trust_revision = 0
-        """Of the last change of who may do what (`commands.TrustChange`); 0: there was none, and nothing is
+        self.authorization_revision = 0
+        """Of the last change of who may do what (`AuthorizationChange`); 0: there was none, and nothing is
         judged."""
         self.leases: dict[int, Lease] = {}
-        self.leases_of: dict[str, int] = {}
+        self.lease_count_by_owner: dict[str, int] = {}
         """How many each owner has; "": anonymous clients."""
         self.next_lease = 1
         self.keys = SortedKeys()
         """The keys of ``stored``."""
-        self.stored: dict[bytes, bytes] = {}
-        """What each key has: `HEAD` and the value."""
-        self.ring = RequestDedup(requests_max)
-        self.history = WatchHistory(history_bytes_max)
-        self._sum = 0
+        self.stored_values: dict[bytes, bytes] = {}
+        """What each key has: `VALUE_HEADER` and the value."""
+        self.request_dedup = RequestDedup(requests_max)
+        self.watch_history = WatchHistory(history_bytes_max)
+        self._hash_sum = 0
         """Of what all keys have: see `digest`."""
         self._leases_max = leases_max
         self._on_change: OnChange | None = None
-        self._is_viewed = False
+        self._has_views = False
         """There may be some of these:"""
         self._views: WeakSet[StateView] = WeakSet()
         """Snapshots that are being taken: told of every item before it changes."""
@@ -133,60 +140,64 @@ class KeyValueState:
     @property
     def compacted_to(self) -> int:
         """Watches can begin after this revision, not before it."""
-        return self.history.compacted_to
+        return self.watch_history.compacted_to
 
     def get(self, key: bytes) -> KeyValue | None:
         """The key as it is, or None."""
-        stored = self.stored.get(key)
+        stored = self.stored_values.get(key)
         return _item(key, stored) if stored is not None else None
 
-    def growth(self, transaction: Transaction) -> int:
+    def growth_bytes(self, transaction: Transaction) -> int:
         """About how many bytes the transaction would add to what stays, as the keys are now.
 
         What lives under a lease does not stay; a key without a value is a note of what is to be done.
         """
-        grown = 0
+        total_bytes = 0
         for operation in transaction.operations:
-            before = self.stored.get(operation.key)
+            stored = self.stored_values.get(operation.key)
             if isinstance(operation, Delete) or operation.lease:
-                grown -= len(before) - HEAD.size + ITEM_BYTES if before is not None else 0
-            elif before is not None:
-                grown += len(operation.value) - (len(before) - HEAD.size)
+                total_bytes -= (
+                    len(stored) - VALUE_HEADER.size + KEY_OVERHEAD_BYTES
+                    if stored is not None
+                    else 0
+                )
+            elif stored is not None:
+                total_bytes += len(operation.value) - (len(stored) - VALUE_HEADER.size)
             elif operation.value:
-                grown += len(operation.key) + len(operation.value) + ITEM_BYTES
-        return grown
+                total_bytes += len(operation.key) + len(operation.value) + KEY_OVERHEAD_BYTES
+        return total_bytes
 
     def range(
         self, start: bytes, end: bytes, limit: int, bytes_max: int = RANGE_BYTES_MAX
     ) -> RangePage:
         """Up to ``limit`` keys and about ``bytes_max`` of values; at least one if there is one."""
         keys = self.keys.between(start, end, limit + 1)
-        found: list[KeyValue] = []
+        items: list[KeyValue] = []
         size = 0
         for key in keys[:limit]:
-            stored = self.stored[key]
-            size += len(key) + len(stored) - HEAD.size
-            if found and size > bytes_max:
+            stored = self.stored_values[key]
+            size += len(key) + len(stored) - VALUE_HEADER.size
+            if items and size > bytes_max:
                 break
-            found.append(_item(key, stored))
-        return RangePage(tuple(found), self.revision, len(found) < len(keys))
+            items.append(_item(key, stored))
+        return RangePage(tuple(items), self.revision, len(items) < len(keys))
 
-    def range_of(self, parts: Iterable[tuple[bytes, bytes]], limit: int) -> RangePage:
+    def range_of_parts(self, parts: Iterable[tuple[bytes, bytes]], limit: int) -> RangePage:
         """The same, of parts of a range, in order."""
-        found: list[KeyValue] = []
+        items: list[KeyValue] = []
         parts = list(parts)
         for number, (start, end) in enumerate(parts):
-            page = self.range(start, end, limit - len(found))
-            found += page.items
-            if page.more or len(found) >= limit:
-                return RangePage(tuple(found), self.revision, page.more or number + 1 < len(parts))
-        return RangePage(tuple(found), self.revision, False)
+            page = self.range(start, end, limit - len(items))
+            items += page.items
+            if page.more or len(items) >= limit:
+                return RangePage(tuple(items), self.revision, page.more or number + 1 < len(parts))
+        return RangePage(tuple(items), self.revision, False)
 
     def events_after(
         self, revision: int, start: bytes, end: bytes
     ) -> list[tuple[int, tuple[WatchEvent, ...]]]:
         """The changes in a range after ``revision``, a revision at a time. Raises `Compacted`."""
-        return self.history.after(revision, start, end)
+        return self.watch_history.after(revision, start, end)
 
     def digest(self) -> int:
         """`DIGEST_BITS` bits that are the same on every node after the same entry, and hardly otherwise.
@@ -194,15 +205,17 @@ class KeyValueState:
         Nodes of all versions compare it: what goes in here is never changed. A sum over all keys, so that a
         change costs what it changes, and a snapshot need not store it.
         """
-        assert len(self.keys) == len(self.stored), "every key is in order once"
-        numbers = (self.revision, self.next_lease, len(self.stored), len(self.leases))
-        words = _DIGEST.pack(self._sum & _SUM_MASK, *numbers, self.ring.floor)
+        assert len(self.keys) == len(self.stored_values), "every key is in order once"
+        numbers = (self.revision, self.next_lease, len(self.stored_values), len(self.leases))
+        words = _DIGEST.pack(
+            self._hash_sum & _SUM_MASK, *numbers, self.request_dedup.forgotten_through
+        )
         return xxh3_64_intdigest(words) >> 64 - DIGEST_BITS
 
     # --- commands ---------------------------------------------------------------------------------
 
     def apply(
-        self, index: int, command: bytes, meant: ReplicatedCommand | None = None
+        self, index: int, command: bytes, decoded_command: ReplicatedCommand | None = None
     ) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
         """Do the command at log position ``index``; return its answer and what it changed.
 
@@ -213,9 +226,9 @@ class KeyValueState:
         """
         assert index == self.index + 1, f"command {index} applied after {self.index}"
         refusal: DistributedLogError | None = None
-        if command and meant is None:
+        if command and decoded_command is None:
             try:
-                meant = decode_command(command)
+                decoded_command = decode_command(command)
             except UnsupportedFormat:
                 raise  # a snapshot of before it must not say that it was applied
             except ProtocolError as error:
@@ -223,61 +236,79 @@ class KeyValueState:
             except DistributedLogError as error:
                 refusal = error
         self.index = index
-        if meant is None:
+        if decoded_command is None:
             return CommandResult(error=refusal), ()
-        if meant.client:
-            known = self.ring.find(meant.client, meant.request)
-            if known is not None:
-                return self._again(meant, known), ()
-            if self.ring.may_be_forgotten(meant.base_index):
+        if decoded_command.client:
+            remembered = self.request_dedup.find(
+                decoded_command.client, decoded_command.request_number
+            )
+            if remembered is not None:
+                return self._result_of_remembered(decoded_command, remembered), ()
+            if self.request_dedup.may_be_forgotten(decoded_command.base_index):
                 return CommandResult(error=OutcomeUnknown(STALE_REQUEST, OutcomeUnknown.STALE)), ()
         revision = self.revision
-        answer, events = self._do(meant)
-        if meant.client:
-            self.ring.add(index, meant.client, meant.request, *_outcome(answer))
+        result, events = self._execute(decoded_command)
+        if decoded_command.client:
+            self.request_dedup.add(
+                index, decoded_command.client, decoded_command.request_number, *_outcome(result)
+            )
         if events:
-            self.history.append(self.revision, events)
+            self.watch_history.append(self.revision, events)
         assert self.revision == revision + bool(events), "a change is one revision, nothing is none"
-        return answer, events
+        return result, events
 
-    def _do(self, meant: ReplicatedCommand) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
-        if isinstance(meant, Transact):
-            return self._transact(meant.transaction)
-        if isinstance(meant, TrustChange):
-            answer, events = self._transact(meant.transaction)
+    def _execute(
+        self, decoded_command: ReplicatedCommand
+    ) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
+        if isinstance(decoded_command, Transact):
+            return self._transact(decoded_command.transaction)
+        if isinstance(decoded_command, AuthorizationChange):
+            result, events = self._transact(decoded_command.transaction)
             if events:
-                self.trust_revision = self.revision
-            return answer, events
-        if isinstance(meant, Grant):
-            return self._grant(meant.ttl_ms, owner_of(meant.client)), ()
-        if isinstance(meant, Revoke | Expire):
-            return CommandResult(lease=meant.lease), self._end_lease(meant.lease)
+                self.authorization_revision = self.revision
+            return result, events
+        if isinstance(decoded_command, GrantLease):
+            return self._grant(
+                decoded_command.ttl_ms, principal_of_client(decoded_command.client)
+            ), ()
+        if isinstance(decoded_command, RevokeLease | ExpireLease):
+            return CommandResult(lease=decoded_command.lease), self._end_lease(
+                decoded_command.lease
+            )
         return CommandResult(), ()
 
-    def answered(self, meant: ReplicatedCommand) -> CommandResult | None:
+    def earlier_result(self, decoded_command: ReplicatedCommand) -> CommandResult | None:
         """What a client's request came to, if that is known: it need not be in the log once more."""
-        known = self.ring.find(meant.client, meant.request)
-        return self._again(meant, known) if known is not None else None
+        remembered = self.request_dedup.find(decoded_command.client, decoded_command.request_number)
+        return (
+            self._result_of_remembered(decoded_command, remembered)
+            if remembered is not None
+            else None
+        )
 
-    def _again(self, meant: ReplicatedCommand, known: Remembered) -> CommandResult:
+    def _result_of_remembered(
+        self, decoded_command: ReplicatedCommand, remembered: RememberedRequest
+    ) -> CommandResult:
         """The answer to a command that was done before, or refused before."""
-        if known.code == REFUSED:
+        if remembered.code == CONDITION_FAILED:
             return (
-                self._refusal(meant.transaction) if isinstance(meant, CHANGES) else CommandResult()
+                self._condition_failed_result(decoded_command.transaction)
+                if isinstance(decoded_command, TRANSACTION_COMMANDS)
+                else CommandResult()
             )
-        if known.code != DONE:
-            return CommandResult(error=from_code(known.code, str(known.outcome)))
-        if isinstance(meant, CHANGES):
-            return CommandResult(TransactionReply(True, int(known.outcome)))
-        return CommandResult(lease=int(known.outcome))
+        if remembered.code != SUCCEEDED:
+            return CommandResult(error=from_code(remembered.code, str(remembered.outcome)))
+        if isinstance(decoded_command, TRANSACTION_COMMANDS):
+            return CommandResult(TransactionReply(True, int(remembered.outcome)))
+        return CommandResult(lease=int(remembered.outcome))
 
     # --- transactions -----------------------------------------------------------------------------
 
     def _transact(self, transaction: Transaction) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
         for compare in transaction.compares:
             if not compare.holds(self.get(compare.key)):
-                return self._refusal(transaction), ()
-        error = self._why_leases_refuse(transaction)
+                return self._condition_failed_result(transaction), ()
+        error = self._lease_error(transaction)
         if error is not None:
             return CommandResult(error=error), ()
         events: list[WatchEvent] = []
@@ -285,13 +316,13 @@ class KeyValueState:
         for operation in transaction.operations:
             if isinstance(operation, Put):
                 events.append(self._put(operation, revision))
-            elif operation.key in self.stored:
+            elif operation.key in self.stored_values:
                 events.append(self._delete(operation.key, revision))
         if events:
             self.revision = revision
         return CommandResult(TransactionReply(True, self.revision)), tuple(events)
 
-    def _refusal(self, transaction: Transaction) -> CommandResult:
+    def _condition_failed_result(self, transaction: Transaction) -> CommandResult:
         """A compare did not hold: say how the keys are now. Said again, it may say something newer."""
         current = tuple(self.get(compare.key) for compare in transaction.compares)
         size = sum(len(item.key) + len(item.value) for item in current if item is not None)
@@ -304,7 +335,7 @@ class KeyValueState:
             )
         return CommandResult(TransactionReply(False, self.revision, current))
 
-    def _why_leases_refuse(self, transaction: Transaction) -> DistributedLogError | None:
+    def _lease_error(self, transaction: Transaction) -> DistributedLogError | None:
         added: dict[int, list[int]] = {}
         for operation in transaction.operations:
             if not isinstance(operation, Put) or not operation.lease:
@@ -328,32 +359,32 @@ class KeyValueState:
 
     def _put(self, put: Put, revision: int) -> WatchEvent:
         key, value, lease = put.key, put.value, put.lease
-        before = self.stored.get(key)
-        if before is None:
+        stored_before = self.stored_values.get(key)
+        if stored_before is None:
             self.keys.add(key)
             version, created = 1, revision
         else:
-            version, _, created, _ = HEAD.unpack_from(before)
+            version, _, created, _ = VALUE_HEADER.unpack_from(stored_before)
             version += 1
-        stored = HEAD.pack(version, lease, created, revision) + value
-        self._leave(key, before)
-        self._enter(key, lease, stored)
+        stored = VALUE_HEADER.pack(version, lease, created, revision) + value
+        self._leave(key, stored_before)
+        self._set_stored(key, lease, stored)
         if self._on_change is not None:
-            self._on_change(key, before, stored)
+            self._on_change(key, stored_before, stored)
         return WatchEvent("put", KeyValue(key, value, version, created, revision, lease))
 
     def _delete(self, key: bytes, revision: int) -> WatchEvent:
-        before = self.stored.pop(key)
+        stored_before = self.stored_values.pop(key)
         self.keys.remove(key)
-        self._leave(key, before)
+        self._leave(key, stored_before)
         if self._on_change is not None:
-            self._on_change(key, before, None)
-        version, _, created, _ = HEAD.unpack_from(before)
+            self._on_change(key, stored_before, None)
+        version, _, created, _ = VALUE_HEADER.unpack_from(stored_before)
         return WatchEvent("delete", KeyValue(key, b"", version, created, revision, 0))
 
-    def _enter(self, key: bytes, lease_id: int, stored: bytes) -> None:
-        self.stored[key] = stored
-        self._sum += xxh3_64_intdigest(key + stored)
+    def _set_stored(self, key: bytes, lease_id: int, stored: bytes) -> None:
+        self.stored_values[key] = stored
+        self._hash_sum += xxh3_64_intdigest(key + stored)
         if lease_id:
             lease = self.leases[lease_id]
             lease.keys[key] = None
@@ -362,15 +393,15 @@ class KeyValueState:
     def _leave(self, key: bytes, stored: bytes | None) -> None:
         """What the key has is replaced or deleted; None: it is made."""
         if stored is not None:
-            self._sum -= xxh3_64_intdigest(key + stored)
-            if lease_id := HEAD.unpack_from(stored)[1]:
+            self._hash_sum -= xxh3_64_intdigest(key + stored)
+            if lease_id := VALUE_HEADER.unpack_from(stored)[1]:
                 lease = self.leases[lease_id]
                 del lease.keys[key]
                 lease.key_bytes -= len(key)
-        if self._is_viewed:
+        if self._has_views:
             for view in self._views:
                 view.on_change(key, stored)
-            self._is_viewed = bool(self._views)
+            self._has_views = bool(self._views)
 
     # --- leases -----------------------------------------------------------------------------------
 
@@ -390,31 +421,31 @@ class KeyValueState:
         # In key order: a node that was restored from a snapshot knows no other.
         events = tuple(self._delete(key, revision) for key in sorted(lease.keys))
         del self.leases[lease_id]
-        self.leases_of[lease.owner] -= 1
-        if not self.leases_of[lease.owner]:
-            del self.leases_of[lease.owner]
+        self.lease_count_by_owner[lease.owner] -= 1
+        if not self.lease_count_by_owner[lease.owner]:
+            del self.lease_count_by_owner[lease.owner]
         if events:
             self.revision = revision
         return events
 
     # --- snapshots --------------------------------------------------------------------------------
 
-    def view(self, changes_bytes_max: int = maxsize) -> "StateView":
+    def snapshot_view(self, changes_bytes_max: int = maxsize) -> "StateView":
         """The state as it is at this call, for `kv_snapshot.py`; see `StateView`."""
         view = StateView(self, changes_bytes_max)
         self._views.add(view)
-        self._is_viewed = True
+        self._has_views = True
         return view
 
     def add_lease(self, lease_id: int, ttl_ms: int, owner: str = "") -> None:
         """It was granted, or a snapshot has it."""
         self.leases[lease_id] = Lease(ttl_ms, owner)
-        self.leases_of[owner] = self.leases_of.get(owner, 0) + 1
+        self.lease_count_by_owner[owner] = self.lease_count_by_owner.get(owner, 0) + 1
 
     def add_stored(self, key: bytes, stored: bytes, lease_id: int) -> None:
         """A snapshot has it, after all that were added."""
         self.keys.add(key)
-        self._enter(key, lease_id, stored)
+        self._set_stored(key, lease_id, stored)
 
 
 class StateView:
@@ -428,94 +459,100 @@ class StateView:
         """``changes_bytes_max``: of what changes ahead; with more of it, this view has come to nothing."""
         self.changes_bytes = 0
         """Of what is kept of them."""
-        self._is_lost = False
+        self._is_over_limit = False
         self._changes_bytes_max = changes_bytes_max
         self.index = state.index
         self.revision = state.revision
         self.next_lease = state.next_lease
-        self.trust_revision = state.trust_revision
+        self.trust_revision = state.authorization_revision
         self.leases = [
             (lease_id, lease.ttl_ms, lease.owner) for lease_id, lease in state.leases.items()
         ]
-        self.floor = state.ring.floor
-        self.requests = state.ring.rows()
-        self.count = len(state.stored)
+        self.dedup_floor = state.request_dedup.forgotten_through
+        self.requests = state.request_dedup.rows()
+        self.key_count = len(state.stored_values)
         """Keys."""
         self._keys = state.keys
-        self._stored = state.stored
-        self._taken_to = b""
-        self._before: dict[bytes, bytes | None] = {}
+        self._stored = state.stored_values
+        self._read_to = b""
+        self._values_before: dict[bytes, bytes | None] = {}
         """What changed keys had that are to be taken still; None: there was no such key."""
-        self._changed = SortedKeys()
+        self._changed_keys = SortedKeys()
         """The keys of ``_before``."""
 
     def on_change(self, key: bytes, stored: bytes | None) -> None:
         """The key is about to be made, replaced or deleted; only what it was first counts."""
-        if self._is_lost or key <= self._taken_to or key in self._before:
+        if self._is_over_limit or key <= self._read_to or key in self._values_before:
             return
-        self._before[key] = stored
-        self._changed.add(key)
-        self.changes_bytes += _kept_bytes(key, stored)
+        self._values_before[key] = stored
+        self._changed_keys.add(key)
+        self.changes_bytes += _view_bytes(key, stored)
         if self.changes_bytes > self._changes_bytes_max:
-            self._is_lost = True
-            self._before, self._changed = {}, SortedKeys()
+            self._is_over_limit = True
+            self._values_before, self._changed_keys = {}, SortedKeys()
 
-    def take(self, keys_max: int) -> list[tuple[bytes, bytes]]:
+    def next_keys(self, keys_max: int) -> list[tuple[bytes, bytes]]:
         """The next keys with what they had, some ``keys_max`` of them; none: that was all.
 
         Raises `InvalidRequest` where more has changed meanwhile than this view was to keep.
         """
-        if self._is_lost:
+        if self._is_over_limit:
             raise InvalidRequest(
                 f"more than {self._changes_bytes_max} bytes have changed before this save was fetched:"
                 " begin again"
             )
-        found: list[tuple[bytes, bytes]] = []
-        while not found:
-            now = self._keys.after(self._taken_to, keys_max)
-            then = self._changed.after(self._taken_to, keys_max)
-            keys = sorted({*now, *then})
+        values: list[tuple[bytes, bytes]] = []
+        while not values:
+            current_keys = self._keys.after(self._read_to, keys_max)
+            changed_keys = self._changed_keys.after(self._read_to, keys_max)
+            keys = sorted({*current_keys, *changed_keys})
             if not keys:
                 break
             # After the end of a list that was cut there may be others before the next of the other one.
-            until = min(cut[-1] if len(cut) == keys_max else keys[-1] for cut in (now, then))
+            page_end = min(
+                key_page[-1] if len(key_page) == keys_max else keys[-1]
+                for key_page in (current_keys, changed_keys)
+            )
             for key in keys:
-                if key > until:
+                if key > page_end:
                     break
-                if key in self._before:
-                    stored = self._before.pop(key)
-                    self.changes_bytes -= _kept_bytes(key, stored)
+                if key in self._values_before:
+                    stored = self._values_before.pop(key)
+                    self.changes_bytes -= _view_bytes(key, stored)
                 else:
                     stored = self._stored[key]
                 if stored is not None:
-                    found.append((key, stored))
-            for key in then:
-                if key <= until:
-                    self._changed.remove(key)
-            self._taken_to = until
-        return found
+                    values.append((key, stored))
+            for key in changed_keys:
+                if key <= page_end:
+                    self._changed_keys.remove(key)
+            self._read_to = page_end
+        return values
 
 
-def _kept_bytes(key: bytes, stored: bytes | None) -> int:
-    return len(key) + ITEM_BYTES + (len(stored) if stored is not None else 0)
+def _view_bytes(key: bytes, stored: bytes | None) -> int:
+    return len(key) + KEY_OVERHEAD_BYTES + (len(stored) if stored is not None else 0)
 
 
 def pack_item(item: KeyValue) -> bytes:
     """What is stored for a key."""
-    return HEAD.pack(item.version, item.lease, item.create_revision, item.mod_revision) + item.value
+    return (
+        VALUE_HEADER.pack(item.version, item.lease, item.create_revision, item.mod_revision)
+        + item.value
+    )
 
 
 def _item(key: bytes, stored: bytes) -> KeyValue:
-    version, lease, created, changed = HEAD.unpack_from(stored)
-    return KeyValue(key, stored[HEAD.size :], version, created, changed, lease)
+    version, lease, created, changed = VALUE_HEADER.unpack_from(stored)
+    return KeyValue(key, stored[VALUE_HEADER.size :], version, created, changed, lease)
 
 
-def _outcome(answer: CommandResult) -> tuple[int, int | str]:
-    """What to remember of an answer: (code, outcome) of `Remembered`."""
-    if answer.error is not None:
-        return answer.error.code, str(answer.error)[:MESSAGE_CHARS_MAX]
-    if answer.transaction is None:
-        return DONE, answer.lease
-    if answer.transaction.succeeded:
-        return DONE, answer.transaction.revision
-    return REFUSED, 0
+def _outcome(result: CommandResult) -> tuple[int, int | str]:
+    """What to remember of an answer: (code, outcome) of `RememberedRequest`."""
+    if result.error is not None:
+        return result.error.code, str(result.error)[:MESSAGE_CHARS_MAX]
+    if result.transaction is None:
+        return SUCCEEDED, result.lease
+    if result.transaction.succeeded:
+        return SUCCEEDED, result.transaction.revision
+    return CONDITION_FAILED, 0

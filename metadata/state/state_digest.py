@@ -2,7 +2,7 @@
 
 Raft makes the logs equal; that equal logs make equal states is a promise of `KeyValueState.apply` that
 memory, a snapshot's bytes or two versions of the program may break. Each node takes a digest of its state
-after each `EVERY`-th entry. A follower says its newest with each acknowledgement, the
+after each `ENTRIES_PER_DIGEST`-th entry. A follower says its newest with each acknowledgement, the
 leader compares it with its own:
 
     same as the leader's                        all is well
@@ -19,9 +19,9 @@ from enum import Enum
 
 from ..raft.quorum import majority
 
-EVERY = 64
+ENTRIES_PER_DIGEST = 64
 """Entries between two digests."""
-KEPT = 256
+DIGESTS_KEPT = 256
 """Own digests that are kept for those who are behind, or ahead of us in applying."""
 
 
@@ -39,58 +39,60 @@ class StateDigestTracker:
     """One node's digests, and while it leads those of the others."""
 
     def __init__(self) -> None:
-        self.newest = 0, 0
+        self.newest_digest = 0, 0
         """The newest own one: index and digest; index 0: none yet."""
-        self.wrong: dict[str, int] = {}
+        self.wrong_peers: dict[str, int] = {}
         """While this node leads: whose state is another than ours, by node id; since which entry we know."""
-        self._own: dict[int, int] = {}
-        self._said: dict[str, tuple[int, int]] = {}
+        self._own_digests: dict[int, int] = {}
+        self._peer_digests: dict[str, tuple[int, int]] = {}
 
-    def note(self, index: int, digest: int) -> None:
+    def record(self, index: int, digest: int) -> None:
         """Our state after entry ``index`` has this digest."""
-        self._own[index] = digest
-        self.newest = index, digest
-        if len(self._own) > KEPT:
-            del self._own[next(iter(self._own))]
+        self._own_digests[index] = digest
+        self.newest_digest = index, digest
+        if len(self._own_digests) > DIGESTS_KEPT:
+            del self._own_digests[next(iter(self._own_digests))]
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """The state has come from elsewhere."""
-        self.newest = 0, 0
-        self._own.clear()
+        self.newest_digest = 0, 0
+        self._own_digests.clear()
 
     def on_role(self) -> None:
         """What others said was said to the leader."""
-        self._said.clear()
-        self.wrong.clear()
+        self._peer_digests.clear()
+        self.wrong_peers.clear()
 
-    def own(self, index: int) -> int:
+    def own_digest(self, index: int) -> int:
         """Our digest after that entry, which is kept."""
-        return self._own[index]
+        return self._own_digests[index]
 
-    def is_other(self, index: int, digest: int) -> bool:
+    def differs(self, index: int, digest: int) -> bool:
         """Whether our state after that entry had another digest, as far as we know."""
-        own = self._own.get(index)
-        return own is not None and own != digest
+        own_digest = self._own_digests.get(index)
+        return own_digest is not None and own_digest != digest
 
-    def on_said(
+    def compare_peer(
         self, peer: str, index: int, digest: int, voters: Sequence[str]
     ) -> DigestComparison:
         """A follower says what its state is; ``voters``: node ids, of all that count."""
-        own = self._own.get(index)
-        if own is None:
+        own_digest = self._own_digests.get(index)
+        if own_digest is None:
             return DigestComparison.UNKNOWN
-        self._said[peer] = index, digest
-        if digest == own:
-            self.wrong.pop(peer, None)
+        self._peer_digests[peer] = index, digest
+        if digest == own_digest:
+            self.wrong_peers.pop(peer, None)
             return DigestComparison.SAME
-        self.wrong.setdefault(peer, index)
-        others = [self._said[voter] for voter in voters if voter in self._said]
+        self.wrong_peers.setdefault(peer, index)
+        voter_digests = [
+            self._peer_digests[voter] for voter in voters if voter in self._peer_digests
+        ]
         needed = majority(len(voters))
-        if 1 + self._same(others) >= needed:
+        if 1 + self._count_equal(voter_digests) >= needed:
             return DigestComparison.PEER_WRONG
-        if others.count((index, digest)) >= needed:
+        if voter_digests.count((index, digest)) >= needed:
             return DigestComparison.WRONG
         return DigestComparison.DIFFERENT
 
-    def _same(self, said: Iterable[tuple[int, int]]) -> int:
-        return sum(self._own.get(index) == digest for index, digest in said)
+    def _count_equal(self, digests: Iterable[tuple[int, int]]) -> int:
+        return sum(self._own_digests.get(index) == digest for index, digest in digests)

@@ -47,12 +47,12 @@ class WatchHistory:
                 f"the changes after revision {revision} are gone, kept are those after"
                 f" {self.compacted_to}: list, then watch from there"
             )
-        found = []
-        for at, events, _ in reversed(self._changes):
-            if at <= revision:
+        changes = []
+        for change_revision, events, _ in reversed(self._changes):
+            if change_revision <= revision:
                 break
-            inside = tuple(event for event in events if start <= event.item.key < end)
-            if inside:
-                found.append((at, inside))
-        found.reverse()
-        return found
+            events_in_range = tuple(event for event in events if start <= event.item.key < end)
+            if events_in_range:
+                changes.append((change_revision, events_in_range))
+        changes.reverse()
+        return changes

@@ -23,13 +23,21 @@ from ...runtime.interfaces.errors import (
 )
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack, unpack
-from ...runtime.protocol.schema import blob, is_number, message, number, row, stored, text
+from ...runtime.protocol.schema import (
+    blob,
+    decode_message,
+    decode_stored,
+    is_number,
+    number,
+    row,
+    text,
+)
 from ..auth.quorum_secrets import SECRET_PREFIX
 from ..model.configuration import Configuration, decode_configuration
 from ..state import kv_snapshot
 from ..state.kv_state import KeyValueState
 
-SAVE_FORMAT = 1
+BACKUP_FORMAT = 1
 CHUNK_BYTES_MAX = 2 * 1024 * 1024
 CHANGES_BYTES_MAX = 64 * 1024 * 1024
 """What changes while a save is fetched is kept for it, up to so much: its client may stand still for ever."""
@@ -49,16 +57,16 @@ class BackupHeader:
 
     def encode(self) -> bytes:
         """As a chunk."""
-        return pack([SAVE_FORMAT, self.cluster_id, self.index, self.term, self.members.encode()])
+        return pack([BACKUP_FORMAT, self.cluster_id, self.index, self.term, self.members.encode()])
 
     @classmethod
     def decode(cls, chunk: bytes) -> "BackupHeader":
         """Raises `CorruptData`, `UnsupportedFormat`."""
         what = "the beginning of a save of the metadata"
-        (form, *_) = stored(chunk, row(number(), later=True), what)
-        if form != SAVE_FORMAT:
-            raise UnsupportedFormat(f"{what}: format {form}, known is {SAVE_FORMAT}")
-        _, cluster_id, index, term, members = stored(chunk, _HEAD, what)
+        (form, *_) = decode_stored(chunk, row(number(), later=True), what)
+        if form != BACKUP_FORMAT:
+            raise UnsupportedFormat(f"{what}: format {form}, known is {BACKUP_FORMAT}")
+        _, cluster_id, index, term, members = decode_stored(chunk, _HEAD, what)
         try:
             return cls(cluster_id, index, term, decode_configuration(members))
         except ProtocolError as error:
@@ -77,41 +85,44 @@ def backup_chunks(head: BackupHeader, state: KeyValueState) -> Iterator[bytes]:
     Raises `InvalidRequest` when more changes meanwhile.
     """
     return chain(
-        [head.encode()], kv_snapshot.snapshot(state, CHANGES_BYTES_MAX, without=SECRET_PREFIX)
+        [head.encode()],
+        kv_snapshot.snapshot_chunks(state, CHANGES_BYTES_MAX, excluded_prefix=SECRET_PREFIX),
     )
 
 
-class SaveGivenOut:
+class BackupTransfer:
     """A save that one connection fetches, a chunk at a time; the last one may be asked for again."""
 
     def __init__(self, number: int, chunks: Iterator[bytes]) -> None:
         self.number = number
         self._chunks = chunks
-        self._at = -1
+        self._position = -1
         self._chunk = b""
 
     def chunk(self, n: int) -> bytes:
         """Chunk ``n``, from 0; empty after the last. Raises `InvalidRequest` for another than the next."""
-        if n == self._at + 1:
-            self._at, self._chunk = n, next(self._chunks, b"")
-        elif n != self._at:
-            raise InvalidRequest(f"chunk {n} of a save of which {self._at + 1} were given out")
+        if n == self._position + 1:
+            self._position, self._chunk = n, next(self._chunks, b"")
+        elif n != self._position:
+            raise InvalidRequest(
+                f"chunk {n} of a save of which {self._position + 1} were given out"
+            )
         return self._chunk
 
 
 @dataclass(frozen=True, slots=True)
-class SaveRequest:
+class BackupRequest:
     """``number`` 0: begin; else chunk ``chunk`` of that save."""
 
-    number: int = 0
+    backup_number: int = 0
     chunk: int = 0
 
     def encode(self) -> bytes:
         """As a frame body."""
-        return pack(["next", self.number, self.chunk] if self.number else ["begin"])
+        return pack(["next", self.backup_number, self.chunk] if self.backup_number else ["begin"])
 
     @classmethod
-    def decode(cls, body: Buffer) -> "SaveRequest":
+    def decode(cls, body: Buffer) -> "BackupRequest":
         """Raises `ProtocolError`."""
         match unpack(body, "META_SAVE"):
             case ["begin"]:
@@ -121,15 +132,15 @@ class SaveRequest:
         raise ProtocolError("META_SAVE: neither a beginning nor a chunk")
 
 
-def encode_begun(save: int, chunk: bytes) -> bytes:
+def encode_backup_start(save: int, chunk: bytes) -> bytes:
     """The answer to a beginning."""
     return pack([save, chunk])
 
 
-def decode_begun(body: Buffer) -> tuple[int, bytes]:
+def decode_backup_start(body: Buffer) -> tuple[int, bytes]:
     """(number of the save, its first chunk). Raises `ProtocolError`."""
-    found: tuple[int, bytes] = message(body, _BEGUN, "the beginning of a save")
-    return found
+    backup_start: tuple[int, bytes] = decode_message(body, _BEGUN, "the beginning of a save")
+    return backup_start
 
 
 def encode_chunk(chunk: bytes) -> bytes:
@@ -139,6 +150,6 @@ def encode_chunk(chunk: bytes) -> bytes:
 
 def decode_chunk(body: Buffer) -> bytes:
     """Raises `ProtocolError`."""
-    (chunk,) = message(body, _CHUNK, "a chunk of a save")
-    found: bytes = chunk
-    return found
+    (chunk,) = decode_message(body, _CHUNK, "a chunk of a save")
+    data: bytes = chunk
+    return data

@@ -14,7 +14,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from ...runtime.protocol.schema import SchemaError, list_of_any
-from ..model.configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
+from ..model.configuration import (
+    UNKNOWN_CONFIGURATION,
+    Configuration,
+    decode_configuration,
+    is_configuration,
+)
 from ..raft.raft_log import RaftLog
 from ..raft.raft_messages import TERM_MAX, Entry
 from ..raft.ready import HardState
@@ -23,30 +28,30 @@ BLOCK_OPERATIONS_BYTES = 256 * 1024
 BLOCK_OPERATIONS_MAX = 4096
 
 
-class Replay:
+class RaftLogReplay:
     """What the operations of a file add up to."""
 
-    def __init__(self, founding: Configuration = UNKNOWN) -> None:
+    def __init__(self, founders: Configuration = UNKNOWN_CONFIGURATION) -> None:
         """``founding``: the members where a file does not name them (written before they could change)."""
-        self._founding = founding
+        self._founders = founders
         self.hard_state = HardState()
         self.log = RaftLog()
-        self.began_with = 0
+        self.first_sequence = 0
         """The sequence of the block that the file begins with, as that block says."""
-        self.begun = False
+        self.has_complete_beginning = False
 
-    def take(self, operations: Any) -> None:
+    def apply_operations(self, operations: Any) -> None:
         """Carry out the operations of a block. Raises `SchemaError` (a `ValueError`), `ProtocolError`."""
         for operation in list_of_any(operations):
             match operation:
                 case ["begin", int() as sequence]:
-                    self.began_with = sequence
+                    self.first_sequence = sequence
                 case ["begun"]:
-                    self.begun = True
+                    self.has_complete_beginning = True
                 case ["hard", int() as term, str() as vote] if 0 <= term <= TERM_MAX:
                     self.hard_state = HardState(term, vote)
                 case ["snapshot", int() as index, int() as term]:
-                    self.log.reset(index, term, self._founding)
+                    self.log.reset(index, term, self._founders)
                 case ["snapshot", int() as index, int() as term, bytes() as members]:
                     self.log.reset(index, term, decode_configuration(members))
                 case ["truncate", int() as index] if index > self.log.base_index:
@@ -70,12 +75,12 @@ def commit_note(last_index: int, commit: int) -> int:
     return open_entries + 1 if commit > 0 and open_entries < NOTE_MAX else 0
 
 
-def noted_commit(last_index: int, note: int) -> int:
+def commit_of_note(last_index: int, note: int) -> int:
     """The commit that `commit_note` received, at most ``last_index``. 0 is unknown."""
     return max(0, last_index - (note - 1)) if note else 0
 
 
-def end_after(operations: Iterable[Any], last_index: int) -> int:
+def last_index_after(operations: Iterable[Any], last_index: int) -> int:
     """Where the log ends after these operations, which begin when it ends at ``last_index``."""
     for operation in operations:
         match operation:
@@ -86,7 +91,7 @@ def end_after(operations: Iterable[Any], last_index: int) -> int:
     return last_index
 
 
-def grouped(operations: Iterable[Any]) -> Iterator[list[Any]]:
+def group_operations(operations: Iterable[Any]) -> Iterator[list[Any]]:
     """Operations in groups of about a block, in order."""
     group: list[Any] = []
     size = 0

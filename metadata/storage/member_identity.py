@@ -18,16 +18,16 @@ from ...runtime.disk.atomic_file import read_file, replace_file
 from ...runtime.interfaces.errors import CorruptData, DiskFailed, UnsupportedFormat
 from ...runtime.interfaces.host import Disk
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import flag, mapping, number, row, stored, text
+from ...runtime.protocol.schema import decode_stored, flag, mapping, number, row, text
 from ..model.configuration import MEMBERS_MAX, Configuration, Member
 from ..raft.recovered_hard_state import (
-    GHOST,
+    RECOVERY_FLOOR_FILE,
     RecoveredHardState,
     decode_hard_state,
     encode_hard_state,
 )
 
-MEMBERS = "MEMBERS"
+MEMBERS_FILE = "MEMBERS"
 MEMBERS_FORMAT = 1
 DIGEST_BYTES = 8
 _FORM = row(number(), text(), mapping(text(), MEMBERS_MAX), flag, number())
@@ -45,50 +45,50 @@ class MemberIdentity:
     a GHOST beside it (`recovered_hard_state.py`), that says how far it may vote; without one nobody knows: it
     does not."""
     seed: int
-    """Of this disk's blocks (`blocks.header_into`)."""
+    """Of this disk's blocks (`write_header`)."""
 
     @property
-    def founding(self) -> Configuration:
+    def founders(self) -> Configuration:
         """The members of a log that was begun before logs named them. Their addresses are not known."""
         members = [Member(node_id, name, "", True) for name, node_id in self.voters.items()]
-        return Configuration.of(members)
+        return Configuration.from_members(members)
 
 
-def new_members(cluster_id: str, voters: Mapping[str, str], chance: Random) -> MemberIdentity:
+def new_identity(cluster_id: str, voters: Mapping[str, str], rng: Random) -> MemberIdentity:
     """For a node that joins a cluster which forms."""
-    return MemberIdentity(cluster_id, voters, True, chance.getrandbits(63))
+    return MemberIdentity(cluster_id, voters, True, rng.getrandbits(63))
 
 
-async def load_members(disk: Disk) -> MemberIdentity | None:
+async def load_member_identity(disk: Disk) -> MemberIdentity | None:
     """None for a directory that never belonged to a cluster. Raises `CorruptData`, `UnsupportedFormat`."""
-    content = await read_file(disk, MEMBERS)
+    content = await read_file(disk, MEMBERS_FILE)
     if content is None:
         return None
     body = content[DIGEST_BYTES:]
     if xxhash.xxh3_64_digest(body) != content[:DIGEST_BYTES]:
-        raise CorruptData(f"{MEMBERS}: the checksum is wrong ({len(content)} bytes)")
-    return decode_members(body)
+        raise CorruptData(f"{MEMBERS_FILE}: the checksum is wrong ({len(content)} bytes)")
+    return decode_member_identity(body)
 
 
-def decode_members(body: bytes) -> MemberIdentity:
+def decode_member_identity(body: bytes) -> MemberIdentity:
     """What the file says after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
-    (form, *_) = stored(body, row(number(), later=True), MEMBERS)
+    (form, *_) = decode_stored(body, row(number(), later=True), MEMBERS_FILE)
     if form != MEMBERS_FORMAT:
-        raise UnsupportedFormat(f"{MEMBERS}: format {form}, known is {MEMBERS_FORMAT}")
-    _, *said = stored(body, _FORM, MEMBERS)
-    return MemberIdentity(*said)
+        raise UnsupportedFormat(f"{MEMBERS_FILE}: format {form}, known is {MEMBERS_FORMAT}")
+    _, *values = decode_stored(body, _FORM, MEMBERS_FILE)
+    return MemberIdentity(*values)
 
 
-async def store_ghost(disk: Disk, word: RecoveredHardState) -> None:
+async def store_recovery_floor(disk: Disk, recovered: RecoveredHardState) -> None:
     """What a node promised that has lost a part of its log; durable when this returns."""
-    body = encode_hard_state(word)
-    await replace_file(disk, GHOST, xxhash.xxh3_64_digest(body) + body)
+    body = encode_hard_state(recovered)
+    await replace_file(disk, RECOVERY_FLOOR_FILE, xxhash.xxh3_64_digest(body) + body)
 
 
-async def load_ghost(disk: Disk) -> RecoveredHardState | None:
+async def load_recovery_floor(disk: Disk) -> RecoveredHardState | None:
     """None where there is none, or where it is damaged: then nobody knows. Raises `UnsupportedFormat`."""
     try:
-        content = await read_file(disk, GHOST)
+        content = await read_file(disk, RECOVERY_FLOOR_FILE)
     except (CorruptData, DiskFailed):  # the device does not read it: as if it were damaged
         return None
     if content is None or xxhash.xxh3_64_digest(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
@@ -99,15 +99,21 @@ async def load_ghost(disk: Disk) -> RecoveredHardState | None:
         return None
 
 
-async def remove_ghost(disk: Disk) -> None:
+async def remove_recovery_floor(disk: Disk) -> None:
     """The log is whole again, or the word is not known."""
-    if GHOST in disk.list():
-        await disk.delete(GHOST)
+    if RECOVERY_FLOOR_FILE in disk.list():
+        await disk.delete(RECOVERY_FLOOR_FILE)
 
 
-async def store_members(disk: Disk, members: MemberIdentity) -> None:
+async def store_member_identity(disk: Disk, identity: MemberIdentity) -> None:
     """Durable when this returns."""
     body = pack(
-        [MEMBERS_FORMAT, members.cluster_id, dict(members.voters), members.may_vote, members.seed]
+        [
+            MEMBERS_FORMAT,
+            identity.cluster_id,
+            dict(identity.voters),
+            identity.may_vote,
+            identity.seed,
+        ]
     )
-    await replace_file(disk, MEMBERS, xxhash.xxh3_64_digest(body) + body)
+    await replace_file(disk, MEMBERS_FILE, xxhash.xxh3_64_digest(body) + body)

@@ -27,13 +27,13 @@ from .raft_storage import RaftStorage
 
 log = get_logger("distributedlog.metadata.storage.metadata_disk_space")
 
-LOOK_S = 0.5
+CHECK_INTERVAL_S = 0.5
 """How often the free space is looked at, and how soon after a failure what failed is tried again."""
-LOOK_BYTES = 64 * 1024
+CHECK_INTERVAL_BYTES = 64 * 1024
 """… and after how much that was written here, where nothing is short: much less than what is kept free."""
-RESERVE = "reserve"
+RESERVE_FILE = "reserve"
 RESERVE_BYTES_MAX = 2 * 1024 * 1024
-DISK_SHARE = 16
+DISK_FRACTION_DIVISOR = 16
 """The log between two snapshots, and the reserve, are at most such a part of the disk each."""
 SHARE_BYTES_MIN = 1024 * 1024
 
@@ -44,136 +44,142 @@ class MetadataDiskSpace:
     def __init__(
         self, disk: Disk, storage: RaftStorage, conditions: NodeConditions, name: str
     ) -> None:
-        self.short = False
+        self.is_low = False
         """Less is free than the next snapshot may need."""
-        self.full = False
+        self.is_full = False
         """A write of the log failed for lack of space: nothing is acknowledged."""
-        self.quorum_short = False
+        self.is_quorum_low = False
         """A leader's view: most voters are short."""
         self.snapshot_failed = False
         self.applied_bytes = 0
         """Of commands, since the start."""
-        self._in_snapshot_bytes = 0
+        self._applied_bytes_in_snapshot = 0
         """… up to the newest snapshot."""
         self.snapshot_bytes = 0
         """The size of the newest snapshot."""
-        self.share_bytes = SHARE_BYTES_MIN
-        """Of the disk, as far as it is ours or free; see `DISK_SHARE`."""
+        self.log_bytes_max = SHARE_BYTES_MIN
+        """Of the disk, as far as it is ours or free; see `DISK_FRACTION_DIVISOR`."""
         self._disk = disk
         self._storage = storage
         self._conditions = conditions
         self._name = name
         self._free_bytes = 0
-        self._looked_at = 0
+        self._bytes_written_at_check = 0
         """Bytes that the storage had written then."""
 
-    async def begin(self) -> None:
+    async def start(self) -> None:
         """A start has loaded what there is."""
         self.snapshot_bytes = await self._storage.snapshots.newest_bytes()
-        await self.look()
+        await self.check_and_restore_reserve()
 
     @property
     def grown_bytes(self) -> int:
         """Commands applied since the newest snapshot: the next is about so much larger, at most."""
-        return self.applied_bytes - self._in_snapshot_bytes
+        return self.applied_bytes - self._applied_bytes_in_snapshot
 
     @property
     def needed_bytes(self) -> int:
         """What the next snapshot may need, and the log beside it."""
-        log_bytes = min(RESERVE_BYTES_MAX, self.share_bytes)
+        log_bytes = min(RESERVE_BYTES_MAX, self.log_bytes_max)
         return self.snapshot_bytes + self.grown_bytes + log_bytes
 
     def refusal(self, pending_bytes: int) -> MetadataFull | None:
         """Why the state may not grow by what is proposed and not applied yet; None if it may."""
-        left_bytes = self._free_bytes - self.needed_bytes
-        self._note(self.short or left_bytes < 0)
+        remaining_bytes = self._free_bytes - self.needed_bytes
+        self._set_low(self.is_low or remaining_bytes < 0)
         # Pending bytes are written twice, into the log and into a snapshot. They change with each request, so
         # they refuse this request and do not make the disk short. Otherwise the state would alternate.
-        if self.short or self.full or left_bytes < 2 * pending_bytes:
-            return MetadataFull(self._text())
-        if self.quorum_short:
+        if self.is_low or self.is_full or remaining_bytes < 2 * pending_bytes:
+            return MetadataFull(self._condition_text())
+        if self.is_quorum_low:
             return MetadataFull(
                 "the disks of most metadata nodes are short of room (see dlog status): what would make"
                 " the metadata larger is refused; free space there, or delete logs"
             )
         return None
 
-    async def look(self) -> None:
+    async def check_and_restore_reserve(self) -> None:
         """See how much is free, say so, and have the reserve again where there is room for it."""
-        used = self._storage.log_bytes + self.snapshot_bytes
-        share_bytes = (used + self._disk.free_bytes()) // DISK_SHARE
-        self.share_bytes = max(SHARE_BYTES_MIN, share_bytes)
+        used_bytes = self._storage.log_bytes + self.snapshot_bytes
+        share_bytes = (used_bytes + self._disk.free_bytes()) // DISK_FRACTION_DIVISOR
+        self.log_bytes_max = max(SHARE_BYTES_MIN, share_bytes)
         self.check()
-        enough = self._free_bytes >= self.needed_bytes + 2 * self._reserve_bytes()
-        if enough and not self.full and RESERVE not in self._disk.list():
+        has_space_for_reserve = self._free_bytes >= self.needed_bytes + 2 * self._reserve_bytes()
+        if has_space_for_reserve and not self.is_full and RESERVE_FILE not in self._disk.list():
             with suppress(DiskFull):  # somebody else was quicker: without it, for now
-                (await self._disk.create(RESERVE, size=self._reserve_bytes())).close()
+                (await self._disk.create(RESERVE_FILE, size=self._reserve_bytes())).close()
             self.check()
 
     def check(self) -> None:
         """See how much is free."""
-        self._looked_at = self._storage.bytes_written
-        self._free_bytes = self._disk.free_bytes() + self._storage.snapshots.passing_bytes
+        self._bytes_written_at_check = self._storage.bytes_written
+        self._free_bytes = self._disk.free_bytes() + self._storage.snapshots.reclaimable_bytes
         # Once short, short until there is some room more: else it would say so a hundred times.
-        more = self._reserve_bytes() if self.short else 0
-        self._note(self._free_bytes < self.needed_bytes + more)
+        hysteresis_bytes = self._reserve_bytes() if self.is_low else 0
+        self._set_low(self._free_bytes < self.needed_bytes + hysteresis_bytes)
 
-    def _note(self, short: bool) -> None:
-        was, self.short = self.short, short
-        self._storage.spare_room = not short
-        if not (was or short or self.full or self.snapshot_failed):
+    def _set_low(self, is_low: bool) -> None:
+        was_low, self.is_low = self.is_low, is_low
+        self._storage.zeroing_allowed = not is_low
+        if not (was_low or is_low or self.is_full or self.snapshot_failed):
             return  # for each change: there is nothing to say, and there was nothing
-        self._tell()
-        if was != self.short:
-            text = self._text() if self.short else f"{self._name}: its disk has room again"
-            ROOM.say(log, "%s", text, state="short" if self.short else "enough")
+        self._update_condition()
+        if was_low != self.is_low:
+            text = (
+                self._condition_text() if self.is_low else f"{self._name}: its disk has room again"
+            )
+            ROOM.emit(log, "%s", text, state="short" if self.is_low else "enough")
 
     async def on_full(self, error: DiskFull) -> bool:
         """The log could not be written; True if there is more room now, by the reserve."""
-        if not self.full:
-            self.full = True
-            self._tell()
-            FULL.say(log, "%s: %s", self._text(), error, what="log")
-        return await self.give_up_reserve()
+        if not self.is_full:
+            self.is_full = True
+            self._update_condition()
+            FULL.emit(log, "%s: %s", self._condition_text(), error, what="log")
+        return await self.free_reserve()
 
     def on_written(self) -> None:
         """The log could be written."""
-        if self.short or self.full or self._storage.bytes_written - self._looked_at >= LOOK_BYTES:
+        if (
+            self.is_low
+            or self.is_full
+            or self._storage.bytes_written - self._bytes_written_at_check >= CHECK_INTERVAL_BYTES
+        ):
             self.check()
-        if self.full:
-            self.full = False
-            self._tell()
-            ROOM.say(log, "%s: its log is written again", self._name, state="written")
+        if self.is_full:
+            self.is_full = False
+            self._update_condition()
+            ROOM.emit(log, "%s: its log is written again", self._name, state="written")
 
     async def on_snapshot_failed(self, error: DiskFull) -> bool:
         """There was no room for a snapshot; True if there is more now, by the reserve."""
         if not self.snapshot_failed:
             self.snapshot_failed = True
             text = "%s: no room for a snapshot, tried again: %s"
-            FULL.say(log, text, self._name, error, what="snapshot")
-        self._tell()
-        return await self.give_up_reserve()
+            FULL.emit(log, text, self._name, error, what="snapshot")
+        self._update_condition()
+        return await self.free_reserve()
 
     async def on_snapshot(self, applied_bytes: int) -> None:
         """There is a new one; ``self.applied_bytes`` was so much when it was begun."""
         self.snapshot_failed = False
         # Its own, finished after a leader's newer one came, moves nothing back.
-        self._in_snapshot_bytes = max(self._in_snapshot_bytes, applied_bytes)
+        self._applied_bytes_in_snapshot = max(self._applied_bytes_in_snapshot, applied_bytes)
         self.snapshot_bytes = await self._storage.snapshots.newest_bytes()
-        self._tell()
+        self._update_condition()
 
-    async def give_up_reserve(self) -> bool:
+    async def free_reserve(self) -> bool:
         """True if there was one."""
-        if RESERVE not in self._disk.list():
+        if RESERVE_FILE not in self._disk.list():
             return False
-        await self._disk.delete(RESERVE)
+        await self._disk.delete(RESERVE_FILE)
         return True
 
     def _reserve_bytes(self) -> int:
-        return min(RESERVE_BYTES_MAX, self.share_bytes)
+        return min(RESERVE_BYTES_MAX, self.log_bytes_max)
 
-    def _tell(self) -> None:
-        if self.short or self.full or self.snapshot_failed:
+    def _update_condition(self) -> None:
+        if self.is_low or self.is_full or self.snapshot_failed:
             self._conditions.set(self._condition())
         else:
             self._conditions.clear(Code.METADATA_DISK_LOW)
@@ -183,14 +189,14 @@ class MetadataDiskSpace:
             Code.METADATA_DISK_LOW,
             free_bytes=self._disk.free_bytes(),
             needed_bytes=self.needed_bytes,
-            log_full=int(self.full),
+            log_full=int(self.is_full),
             snapshot_failed=int(self.snapshot_failed),
         )
 
-    def _text(self) -> str:
+    def _condition_text(self) -> str:
         return text_of(self._condition().about(node=self._name))
 
 
 def is_disk_low(conditions: Iterable[HealthCondition]) -> bool:
     """Whether a node that reports these conditions is low on disk space. Its leader decides from that."""
-    return any(one.code == Code.METADATA_DISK_LOW for one in conditions)
+    return any(reported.code == Code.METADATA_DISK_LOW for reported in conditions)

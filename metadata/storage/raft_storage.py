@@ -41,12 +41,17 @@ from typing import Any, NamedTuple
 import trio
 
 from ...runtime.disk import checksummed_blocks as blocks
-from ...runtime.disk.atomic_file import ASIDE, read_around
+from ...runtime.disk.atomic_file import TEMPORARY_SUFFIX, read_skipping_unreadable
 from ...runtime.disk.preallocation import Preallocation
 from ...runtime.interfaces.errors import CorruptData, DiskFailed, DiskFull, ProtocolError, TooBusy
 from ...runtime.interfaces.host import Disk, File
 from ...runtime.protocol.frames import pack, unpack
-from ..model.configuration import UNKNOWN, Configuration, decode_configuration, is_configuration
+from ..model.configuration import (
+    UNKNOWN_CONFIGURATION,
+    Configuration,
+    decode_configuration,
+    is_configuration,
+)
 from ..raft.raft_log import RaftLog
 from ..raft.raft_messages import Entry
 from ..raft.ready import HardState, Ready, Snapshot
@@ -54,25 +59,37 @@ from ..raft.recovered_hard_state import (
     HardStateScanner,
     RaftEntryId,
     RecoveredHardState,
-    mark_payload,
+    watermark_payload,
 )
-from .log_replay import Replay, commit_note, end_after, grouped, noted_commit
-from .member_identity import MemberIdentity, load_ghost, remove_ghost, store_ghost, store_members
+from .log_replay import (
+    RaftLogReplay,
+    commit_note,
+    commit_of_note,
+    group_operations,
+    last_index_after,
+)
+from .member_identity import (
+    MemberIdentity,
+    load_recovery_floor,
+    remove_recovery_floor,
+    store_member_identity,
+    store_recovery_floor,
+)
 from .snapshot_store import SnapshotStore
 
-AGAIN_BYTES = 1024 * 1024
+NEW_FILE_RETRY_BYTES = 1024 * 1024
 """Where there was no room for a new file, it is tried again after so much more."""
 WRITE_BYTES = 2 * 1024 * 1024
 """A long beginning is written in pieces of about this size, one a turn."""
-ZERO_BYTES = 512 * 1024
+ZEROED_AHEAD_BYTES = 512 * 1024
 """So far ahead of its end a log file has zeros, which are no blocks: a sync that makes no file longer is
 cheaper by a half."""
 KIND_OPERATIONS = 1
-KIND_MARK = 2
-DAMAGED = "damaged."
+KIND_WATERMARK = 2
+DAMAGED_PREFIX = "damaged."
 
 
-class _Content(NamedTuple):
+class _BlockContent(NamedTuple):
     """One block, not sealed yet."""
 
     kind: int
@@ -82,7 +99,7 @@ class _Content(NamedTuple):
 
 
 @dataclass(slots=True)
-class Loaded:
+class LoadedRaftState:
     """What a start found."""
 
     hard_state: HardState
@@ -91,22 +108,22 @@ class Loaded:
     """The newest that the log vouches for."""
     damage: str
     """What was found damaged now; "" if nothing."""
-    ghost: RaftEntryId | None = None
+    recovery_floor: RaftEntryId | None = None
     """The last entry that there ever was, where the log is less than that: `recovered_hard_state.py`. Without
     it, a node that may not vote does not know what it has promised: its log is empty, and so is the vote."""
-    committed: int = 0
+    commit_index: int = 0
     """The last entry that is known to be committed, or 0. A damaged log may end before it."""
 
 
 async def remove_leftovers(disk: Disk) -> None:
     """Remove what was being written when a node ended: it is nothing, and may be all the room there is."""
-    await disk.delete(*(name for name in disk.list() if name.endswith(ASIDE)))
+    await disk.delete(*(name for name in disk.list() if name.endswith(TEMPORARY_SUFFIX)))
 
 
 class RaftStorage:
     """Term, vote, log and snapshots of one node.
 
-    `save`, `compact` and `mark` are one task's; the snapshot calls may come from others.
+    `save`, `compact` and `write_watermark` are one task's; the snapshot calls may come from others.
     """
 
     def __init__(self, disk: Disk, seed: int) -> None:
@@ -117,33 +134,33 @@ class RaftStorage:
         self._seed = seed
         self._writing = False
         self._file: File | None = None
-        self._number = 0
+        self._file_number = 0
         self._offset = 0
-        self._anew_at = inf
+        self._retry_new_file_at = inf
         """A new file that there was no room for is tried again when this one is so long."""
         self._sequence = 0
         self._durable_to = 0
-        self._marked_to = 0
+        self._watermarked_to = 0
         """The block of this sequence is the last one, and its rot would lose nothing."""
         self._start_count = 0
-        self._replayed = 0, 0
+        self._replayed_end = 0, 0
         """Bytes and last sequence of the file that a start took its state from; no more of it is believed."""
-        self._zeros = Preallocation(ZERO_BYTES, seed)
+        self._preallocation = Preallocation(ZEROED_AHEAD_BYTES, seed)
         self._zeros_file: File | None = None
-        self.spare_room = True
+        self.zeroing_allowed = True
         """There is room for zeros."""
-        self._unsaved: list[Any] = []
+        self._pending_operations: list[Any] = []
         """Operations that a full disk did not take."""
         self._hard_state = HardState()
         self._log = RaftLog()
         """The durable log: what a new file begins with."""
-        self._end = 0
+        self._written_index = 0
         """The last entry in the blocks that were written."""
-        self._committed = 0
+        self._commit_index = 0
         """The last entry that is known to be committed, which the note of each block stores."""
-        self._word: RecoveredHardState | None = None
+        self._recovered_state: RecoveredHardState | None = None
         """What the newest blocks say of what was promised, where that is certain."""
-        self._prefix: RaftLog | None = None
+        self._sound_prefix: RaftLog | None = None
         """The sound beginning of a log that is damaged."""
         self._damaged_logs: frozenset[int] = frozenset()
         """Files that are put aside, not deleted, once a new one has been begun: no crash leaves none."""
@@ -155,8 +172,11 @@ class RaftStorage:
 
     # --- a start ----------------------------------------------------------------------------------
 
-    async def begin(
-        self, founding: Configuration = UNKNOWN, *, after: Snapshot | None = None
+    async def create_log(
+        self,
+        founders: Configuration = UNKNOWN_CONFIGURATION,
+        *,
+        base_snapshot: Snapshot | None = None,
     ) -> None:
         """The first log file of a node that joins a cluster; before MEMBERS is stored.
 
@@ -164,123 +184,134 @@ class RaftStorage:
         ``after``: a snapshot that is durable here, and that this cluster goes on from
         (`force_new_cluster.py`).
         """
-        self._log = RaftLog(configuration=founding)
-        if after is not None:
-            self._log = RaftLog(after.index, after.term, (), after.configuration)
-            self._hard_state = HardState(after.term)
+        self._log = RaftLog(configuration=founders)
+        if base_snapshot is not None:
+            self._log = RaftLog(
+                base_snapshot.index, base_snapshot.term, (), base_snapshot.configuration
+            )
+            self._hard_state = HardState(base_snapshot.term)
         self._start_count = 1
-        self._number = max(self._log_files(), default=0)
-        with self._alone():
+        self._file_number = max(self._log_files(), default=0)
+        with self._exclusive_write():
             await self._begin_file()  # also deletes those of a start that did not get to MEMBERS
 
-    async def load(self, members: MemberIdentity) -> tuple[Loaded, MemberIdentity]:
+    async def load(self, members: MemberIdentity) -> tuple[LoadedRaftState, MemberIdentity]:
         """Replay, then begin a new file with what was found; durable when this returns.
 
         Where there is damage, the right to vote is given up first: the members that are returned, which
         are stored already; then the ghost. Raises `UnsupportedFormat`.
         """
-        damage, snapshot = await self._find(members)
+        damage, snapshot = await self._replay_and_check(members)
         if damage:
             if members.may_vote:
                 members = replace(members, may_vote=False)
-                await store_members(self._disk, members)  # a crash from here on finds it said
-            snapshot = await self._salvage(members)
-        ghost = await self._ghost_of(members)
+                await store_member_identity(
+                    self._disk, members
+                )  # a crash from here on finds it said
+            snapshot = await self._salvage_damaged_log(members)
+        ghost = await self._load_recovery_floor(members)
         self._start_count += 1
-        await self._tidy_snapshots(snapshot)
-        with self._alone():
+        await self._remove_stale_snapshots(snapshot)
+        with self._exclusive_write():
             try:
                 await self._begin_file()
             except DiskFull:
                 if damage:
                     raise
-                await self._go_on_with_file()
-        known = self._log
-        founding = known.configuration_at(known.base_index)
-        log = RaftLog(known.base_index, known.base_term, self._entries(), founding)
-        loaded = Loaded(self._hard_state, log, snapshot, damage, ghost, self._committed)
+                await self._continue_file()
+        replayed_log = self._log
+        founding = replayed_log.configuration_at(replayed_log.base_index)
+        log = RaftLog(replayed_log.base_index, replayed_log.base_term, self._entries(), founding)
+        loaded = LoadedRaftState(self._hard_state, log, snapshot, damage, ghost, self._commit_index)
         return loaded, members
 
-    async def _salvage(self, members: MemberIdentity) -> Snapshot | None:
+    async def _salvage_damaged_log(self, members: MemberIdentity) -> Snapshot | None:
         """Keep what is sound and put the rest aside; return the snapshot that it begins after, if any.
 
         A snapshot is of committed entries, whoever it came from: any sound one will do.
         """
-        word, prefix, snapshot = self._word, self._prefix, None
-        before = await load_ghost(self._disk)
-        if word is None:
+        recovered, prefix, snapshot = self._recovered_state, self._sound_prefix, None
+        stored_state = await load_recovery_floor(self._disk)
+        if recovered is None:
             # What was promised since is not known; where there is no log at all, either: it may have voted.
-            await remove_ghost(self._disk)
+            await remove_recovery_floor(self._disk)
         else:
-            if prefix is not None and RaftEntryId(prefix.last_term, prefix.last_index) > word.last:
+            if (
+                prefix is not None
+                and RaftEntryId(prefix.last_term, prefix.last_index) > recovered.last
+            ):
                 prefix = (
                     None  # a lost block has cut off what it ends in: it is not what was promised
                 )
-            if before is not None:
-                word = word._replace(last=max(word.last, before.last))
-            await store_ghost(self._disk, word)
-            for found, _ in reversed(self.snapshots.list()):
-                if await self.snapshots.is_sound(found):
-                    snapshot = await self._with_members(found)
+            if stored_state is not None:
+                recovered = recovered._replace(last=max(recovered.last, stored_state.last))
+            await store_recovery_floor(self._disk, recovered)
+            for candidate, _ in reversed(self.snapshots.list()):
+                if await self.snapshots.is_sound(candidate):
+                    snapshot = await self._with_configuration(candidate)
                     break
-        self._hard_state = word.hard_state if word is not None else HardState()
+        self._hard_state = recovered.hard_state if recovered is not None else HardState()
         # Of one that was let in, the entry that did so names the members.
-        founding = members.founding if len(members.voters) > 1 else UNKNOWN
+        founding = members.founders if len(members.voters) > 1 else UNKNOWN_CONFIGURATION
         self._log = RaftLog(configuration=founding)
-        if word is not None and prefix is not None and _fits(prefix, snapshot):
+        if recovered is not None and prefix is not None and _can_continue_after(prefix, snapshot):
             self._log = prefix
         elif snapshot is not None:
             self._log = RaftLog(snapshot.index, snapshot.term, (), snapshot.configuration)
         self._damaged_logs = frozenset(self._log_files())
-        await self._set_aside([name for found, name in self.snapshots.list() if found != snapshot])
+        await self._quarantine(
+            [name for candidate, name in self.snapshots.list() if candidate != snapshot]
+        )
         return snapshot
 
-    async def _with_members(self, snapshot: Snapshot) -> Snapshot:
+    async def _with_configuration(self, snapshot: Snapshot) -> Snapshot:
         async for chunk in self.snapshots.chunks(snapshot):
             if is_configuration(chunk):
                 return replace(snapshot, configuration=decode_configuration(chunk))
             break
         return snapshot
 
-    async def _ghost_of(self, members: MemberIdentity) -> RaftEntryId | None:
+    async def _load_recovery_floor(self, members: MemberIdentity) -> RaftEntryId | None:
         """The ghost of a node that may not vote by its own log alone; its vote, if it is kept with that."""
-        word = await load_ghost(self._disk)
-        if members.may_vote or word is None:
-            await remove_ghost(self._disk)  # one that is damaged tells nothing
+        recovered = await load_recovery_floor(self._disk)
+        if members.may_vote or recovered is None:
+            await remove_recovery_floor(self._disk)  # one that is damaged tells nothing
             return None
-        if word.hard_state.term >= self._hard_state.term:
-            voted = self._hard_state.term == word.hard_state.term and self._hard_state.vote
-            self._hard_state = self._hard_state if voted else word.hard_state
-        return word.last
+        if recovered.hard_state.term >= self._hard_state.term:
+            voted = self._hard_state.term == recovered.hard_state.term and self._hard_state.vote
+            self._hard_state = self._hard_state if voted else recovered.hard_state
+        return recovered.last
 
-    async def remember(self, word: RecoveredHardState) -> RecoveredHardState:
+    async def store_recovered_state(self, recovered: RecoveredHardState) -> RecoveredHardState:
         """What this node may have promised, as the other voters say: durable when this returns.
 
         Returned with the own term and vote where those are later than all others know of.
         """
-        if self._hard_state.term > word.hard_state.term:
-            word = word._replace(hard_state=self._hard_state)
-        await store_ghost(self._disk, word)
-        self._hard_state = word.hard_state
-        with self._alone():
+        if self._hard_state.term > recovered.hard_state.term:
+            recovered = recovered._replace(hard_state=self._hard_state)
+        await store_recovery_floor(self._disk, recovered)
+        self._hard_state = recovered.hard_state
+        with self._exclusive_write():
             await self._begin_file()
-        return word
+        return recovered
 
-    async def be_whole(self, members: MemberIdentity) -> MemberIdentity:
+    async def clear_recovery_floor(self, members: MemberIdentity) -> MemberIdentity:
         """The log is no less than it ever was: it counts by itself again. Durable when this returns."""
         members = replace(members, may_vote=True)
-        await store_members(self._disk, members)
-        await remove_ghost(self._disk)
+        await store_member_identity(self._disk, members)
+        await remove_recovery_floor(self._disk)
         return members
 
-    async def look(self, members: MemberIdentity) -> Loaded:
+    async def inspect(self, members: MemberIdentity) -> LoadedRaftState:
         """What `load` would find; nothing is changed. For who only reads. Raises `UnsupportedFormat`."""
-        damage, snapshot = await self._find(members)
-        return Loaded(self._hard_state, self._log, snapshot, damage, committed=self._committed)
+        damage, snapshot = await self._replay_and_check(members)
+        return LoadedRaftState(
+            self._hard_state, self._log, snapshot, damage, commit_index=self._commit_index
+        )
 
-    async def _find(self, members: MemberIdentity) -> tuple[str, Snapshot | None]:
+    async def _replay_and_check(self, members: MemberIdentity) -> tuple[str, Snapshot | None]:
         """Replay; return the damage, "" if there is none, and the newest snapshot that counts."""
-        damage = await self._replay_newest(members.founding)
+        damage = await self._replay_newest(members.founders)
         snapshot = await self._newest_snapshot()
         base = self._log.base_index
         if not damage and base and (snapshot is None or snapshot.index < base):
@@ -290,7 +321,7 @@ class RaftStorage:
     async def _replay_newest(self, founding: Configuration) -> str:
         """Take the state of the newest file that was begun whole; return its damage, "" if none."""
         numbers = self._log_files()
-        self._number = max(numbers, default=0)
+        self._file_number = max(numbers, default=0)
         for number in reversed(numbers):
             damage = await self._replay(number, founding)
             if damage is not None:
@@ -301,71 +332,79 @@ class RaftStorage:
     async def _replay(self, number: int, founding: Configuration) -> str | None:
         """Take a file's state; return its damage, or None if its beginning is not whole."""
         name = _log_name(number)
-        content, unread, unread_to = await self._read(name)
-        found = list(blocks.scan(number, memoryview(content), self._seed))
-        if not found:
-            return unread or None
-        first = found[0].sequence
-        verdict = blocks.judge(
-            [(block.sequence, block.durable_to) for block in found],
-            from_sequence=first,
-            durable_floor=0,
+        data, read_error, unreadable_end = await self._read_file(name)
+        valid_blocks = list(blocks.scan(number, memoryview(data), self._seed))
+        if not valid_blocks:
+            return read_error or None
+        first_sequence = valid_blocks[0].sequence
+        scan_result = blocks.classify_tail(
+            [(block.sequence, block.durable_to) for block in valid_blocks],
+            from_sequence=first_sequence,
+            min_durable_to=0,
         )
-        self._sequence = max(self._sequence, found[-1].sequence)
-        replay, words = Replay(founding), HardStateScanner()
-        lost_from = verdict.corrupt[0][0] if verdict.corrupt else verdict.tail_from
-        for block in found:
+        self._sequence = max(self._sequence, valid_blocks[-1].sequence)
+        replay, scanner = RaftLogReplay(founding), HardStateScanner()
+        lost_from = scan_result.corrupt[0][0] if scan_result.corrupt else scan_result.tail_from
+        for block in valid_blocks:
             self._start_count = max(self._start_count, block.start_count)
-            if block.sequence >= verdict.tail_from:
+            if block.sequence >= scan_result.tail_from:
                 break
-            if block.kind == KIND_MARK:
-                words.take_mark(block.sequence, bytes(block.payload))
-                self._note_commit(words, block.note)
+            if block.kind == KIND_WATERMARK:
+                scanner.take_mark(block.sequence, bytes(block.payload))
+                self._update_commit(scanner, block.note)
             if block.kind != KIND_OPERATIONS:
                 continue
             await trio.lowlevel.checkpoint()
             try:
                 operations = unpack(block.payload, name)
-                words.take(block.sequence, operations)
-                self._note_commit(words, block.note)
+                scanner.add_operations(block.sequence, operations)
+                self._update_commit(scanner, block.note)
                 if block.sequence < lost_from:
-                    replay.take(operations)
+                    replay.apply_operations(operations)
             except (ProtocolError, ValueError):
-                if replay.began_with == first:
+                if replay.first_sequence == first_sequence:
                     return f"{name}: block {block.sequence} does not fit those before it"
-                lost_from = first  # without its beginning the file has only last words
-        synced = any(first <= block.durable_to for block in found)
+                lost_from = first_sequence  # without its beginning the file has only last words
+        beginning_synced = any(first_sequence <= block.durable_to for block in valid_blocks)
         if (
-            unread
-            or verdict.corrupt
-            or (synced and not (replay.began_with == first and replay.begun))
+            read_error
+            or scan_result.corrupt
+            or (
+                beginning_synced
+                and not (replay.first_sequence == first_sequence and replay.has_complete_beginning)
+            )
         ):
             newest = max(
-                (b for b in found if b.sequence < verdict.tail_from), key=lambda b: b.sequence
+                (b for b in valid_blocks if b.sequence < scan_result.tail_from),
+                key=lambda b: b.sequence,
             )
             end = newest.offset + newest.padded_length
             # On a disk that rots, what lies behind may have been more than a write that was never finished.
-            if unread_to <= end and not content[end:].strip(b"\0"):
-                self._word = words.word()
-            self._prefix = replay.log if replay.began_with == first else None
-            lost = verdict.corrupt or "of its beginning"
-            return unread or f"{name}: blocks {lost} were synced and are gone"
-        if not replay.begun or replay.began_with != first:
+            if unreadable_end <= end and not data[end:].strip(b"\0"):
+                self._recovered_state = scanner.recovered_state()
+            self._sound_prefix = replay.log if replay.first_sequence == first_sequence else None
+            lost_ranges = scan_result.corrupt or "of its beginning"
+            return read_error or f"{name}: blocks {lost_ranges} were synced and are gone"
+        if not replay.has_complete_beginning or replay.first_sequence != first_sequence:
             return None
-        self._word = RecoveredHardState(
+        self._recovered_state = RecoveredHardState(
             replay.hard_state, RaftEntryId(replay.log.last_term, replay.log.last_index)
         )
         self._hard_state, self._log = replay.hard_state, replay.log
-        self._number = number
-        last = next(block for block in reversed(found) if block.sequence < verdict.tail_from)
-        self._replayed = last.offset + last.padded_length, last.sequence
+        self._file_number = number
+        last = next(
+            block for block in reversed(valid_blocks) if block.sequence < scan_result.tail_from
+        )
+        self._replayed_end = last.offset + last.padded_length, last.sequence
         return ""
 
-    def _note_commit(self, words: HardStateScanner, note: int) -> None:
-        if words.last is not None:
-            self._committed = max(self._committed, noted_commit(words.last.at, note))
+    def _update_commit(self, scanner: HardStateScanner, note: int) -> None:
+        if scanner.last_entry is not None:
+            self._commit_index = max(
+                self._commit_index, commit_of_note(scanner.last_entry.log_index, note)
+            )
 
-    async def _read(self, name: str) -> tuple[bytes, str, int]:
+    async def _read_file(self, name: str) -> tuple[bytes, str, int]:
         """A log file; what of it cannot be read is zeros, why in words, and where the last of it ends.
 
         Raises `TooBusy` for a lack of descriptors.
@@ -384,16 +423,20 @@ class RaftStorage:
         ) as error:  # nothing was written: it is this file alone
             return b"", f"{name} cannot be opened: {error}", maxsize
         try:
-            return await read_around(file, 0, file.size(), on_unreadable), why, unread_to
+            return (
+                await read_skipping_unreadable(file, 0, file.size(), on_unreadable),
+                why,
+                unread_to,
+            )
         finally:
             file.close()
 
-    async def _go_on_with_file(self) -> None:
+    async def _continue_file(self) -> None:
         """Make what was replayed durable where it is, and the end of the file: see the module."""
-        name = _log_name(self._number)
-        size, self._sequence = self._replayed
+        name = _log_name(self._file_number)
+        size, self._sequence = self._replayed_end
         for number in self._log_files():
-            if number > self._number:
+            if number > self._file_number:
                 await self._disk.delete(_log_name(number))  # never begun whole
         self._file = file = await self._disk.open(name)
         if file.size() > size:
@@ -401,10 +444,10 @@ class RaftStorage:
             await file.sync()
         for offset in range(0, size, WRITE_BYTES):
             await file.write_synced(
-                offset, await file.read_cold(offset, min(WRITE_BYTES, size - offset))
+                offset, await file.read_in_worker(offset, min(WRITE_BYTES, size - offset))
             )
         self._offset = size
-        self._end = self._log.last_index
+        self._written_index = self._log.last_index
         self._durable_to = self._sequence
 
     async def _newest_snapshot(self) -> Snapshot | None:
@@ -414,24 +457,24 @@ class RaftStorage:
         log and it do not fit together (`ready.py`).
         """
         for snapshot, _ in reversed(self.snapshots.list()):
-            if self._vouches_for(snapshot) and await self.snapshots.is_sound(snapshot):
+            if self._log_contains(snapshot) and await self.snapshots.is_sound(snapshot):
                 return snapshot
         return None
 
-    def _vouches_for(self, snapshot: Snapshot) -> bool:
+    def _log_contains(self, snapshot: Snapshot) -> bool:
         return self._log.term_at(snapshot.index) == snapshot.term
 
-    async def _tidy_snapshots(self, newest: Snapshot | None) -> None:
+    async def _remove_stale_snapshots(self, newest: Snapshot | None) -> None:
         for snapshot, name in self.snapshots.list():
-            if newest is None or snapshot.index < newest.index or not self._vouches_for(snapshot):
+            if newest is None or snapshot.index < newest.index or not self._log_contains(snapshot):
                 await self._disk.delete(name)  # outdated, or does not count
             elif snapshot != newest:
-                await self._set_aside([name])  # newer, and damaged
+                await self._quarantine([name])  # newer, and damaged
 
-    async def _set_aside(self, names: Iterable[str]) -> None:
+    async def _quarantine(self, names: Iterable[str]) -> None:
         """Give files names under which nobody takes them for good."""
         for name in names:
-            aside = DAMAGED + name
+            aside = DAMAGED_PREFIX + name
             while aside in self._disk.list():
                 aside += ".again"
             await self._disk.rename(name, aside)
@@ -443,123 +486,130 @@ class RaftStorage:
 
         Raises `DiskFull`: nothing counts yet, and the next call writes it with what it brings.
         """
-        with self._alone():
+        with self._exclusive_write():
             for ready in readies:
-                self._unsaved += self._operations_of(ready)
-            if not self._unsaved:
+                self._pending_operations += self._operations_of(ready)
+            if not self._pending_operations:
                 return
-            if self._offset > self._anew_at and await self._has_begun_anew():
+            if self._offset > self._retry_new_file_at and await self._try_new_file():
                 return
-            await self._append(self._unsaved)
-            self._unsaved = []
+            await self._append(self._pending_operations)
+            self._pending_operations = []
 
-    async def _has_begun_anew(self) -> bool:
+    async def _try_new_file(self) -> bool:
         try:
             await self._begin_file()
         except DiskFull:
-            self._anew_at = self._offset + AGAIN_BYTES
+            self._retry_new_file_at = self._offset + NEW_FILE_RETRY_BYTES
             return False
         return True
 
     async def compact(self, snapshot: Snapshot) -> None:
         """Forget the log up to a snapshot that is durable here, and older snapshots."""
-        with self._alone():
+        with self._exclusive_write():
             if snapshot.index > self._log.base_index:
                 self._log.compact(snapshot.index)
-                if not await self._has_begun_anew():
+                if not await self._try_new_file():
                     # Of the snapshots the log that stays needs none but this one, whose end it holds.
                     await self.snapshots.delete_before(snapshot.index)
-                    await self._has_begun_anew()
+                    await self._try_new_file()
         await self.snapshots.delete_before(snapshot.index)
 
-    async def mark(self, commit: int = 0) -> None:
+    async def write_watermark(self, commit: int = 0) -> None:
         """Name the newest block as durable in a small one after it; nothing where that is done.
 
         ``commit``: the last entry that is known to be committed.
         Called when there was nothing to save for about 20 ms; the module has the reason.
         """
-        if self._marked_to == self._durable_to:
+        if self._watermarked_to == self._durable_to:
             return
-        self._committed = max(self._committed, commit)
-        with self._alone():
+        self._commit_index = max(self._commit_index, commit)
+        with self._exclusive_write():
             try:
                 last = RaftEntryId(self._log.last_term, self._log.last_index)
-                word = RecoveredHardState(self._hard_state, last)
-                await self._write([_Content(KIND_MARK, mark_payload(word), last.at)])
+                promised = RecoveredHardState(self._hard_state, last)
+                await self._write_or_rollback(
+                    [_BlockContent(KIND_WATERMARK, watermark_payload(promised), last.log_index)]
+                )
             except DiskFull:
                 return  # what it would have said holds all the same
-            self._marked_to = self._durable_to
+            self._watermarked_to = self._durable_to
 
     def _operations_of(self, ready: Ready) -> Iterator[Any]:
-        self._committed = max(self._committed, ready.commit)
+        self._commit_index = max(self._commit_index, ready.commit)
         if ready.hard_state is not None:
             self._hard_state = ready.hard_state
             yield ["hard", ready.hard_state.term, ready.hard_state.vote]
         if ready.snapshot is not None:
-            found = ready.snapshot
-            self._log.reset(found.index, found.term, found.configuration)
-            yield ["snapshot", found.index, found.term, found.configuration.encode()]
+            new_snapshot = ready.snapshot
+            self._log.reset(new_snapshot.index, new_snapshot.term, new_snapshot.configuration)
+            yield [
+                "snapshot",
+                new_snapshot.index,
+                new_snapshot.term,
+                new_snapshot.configuration.encode(),
+            ]
         if ready.truncate_from is not None and ready.truncate_from <= self._log.last_index:
             self._log.truncate(ready.truncate_from)
             yield ["truncate", ready.truncate_from]
         # Entries that a snapshot of ours has overtaken meanwhile are no news.
-        fresh = [entry for entry in ready.append if entry.index > self._log.last_index]
-        self._log.append(fresh)
-        for entry in fresh:
+        new_entries = [entry for entry in ready.append if entry.index > self._log.last_index]
+        self._log.append(new_entries)
+        for entry in new_entries:
             yield ["entry", entry.index, entry.term, entry.data]
 
     async def _append(self, operations: Iterable[Any]) -> None:
         # Each block begins with term and vote: whichever is lost, the newest says them.
         hard = ["hard", self._hard_state.term, self._hard_state.vote]
-        end = self._end
+        end = self._written_index
 
-        def contents() -> Iterator[_Content]:
+        def contents() -> Iterator[_BlockContent]:
             nonlocal end
-            for group in grouped(operations):
-                end = end_after(group, end)
-                yield _Content(KIND_OPERATIONS, pack([hard, *group]), end)
+            for group in group_operations(operations):
+                end = last_index_after(group, end)
+                yield _BlockContent(KIND_OPERATIONS, pack([hard, *group]), end)
 
-        await self._write(contents())
-        self._end = end
+        await self._write_or_rollback(contents())
+        self._written_index = end
 
-    async def _write(self, contents: Iterable["_Content"]) -> None:
+    async def _write_or_rollback(self, contents: Iterable["_BlockContent"]) -> None:
         """Seal and write blocks one after another, and sync once. Raises `DiskFull`: as if not called."""
-        before = self._offset, self._sequence
+        position_before = self._offset, self._sequence
         try:
             await self._write_blocks(contents)
         except DiskFull:
-            self._offset, self._sequence = before
-            await self._open_again()
+            self._offset, self._sequence = position_before
+            await self._reopen_file()
             raise
 
-    async def _open_again(self) -> None:
+    async def _reopen_file(self) -> None:
         """A file that failed once stays failed: take another handle, and cut off what was begun."""
         assert self._file is not None
-        await self._leave_zeros()
+        await self._stop_zeroing()
         self._file.close()
-        self._file = await self._disk.open(_log_name(self._number))
+        self._file = await self._disk.open(_log_name(self._file_number))
         if self._file.size() > self._offset:
             self._file.truncate(self._offset)
 
-    async def _write_blocks(self, contents: Iterable["_Content"]) -> None:
+    async def _write_blocks(self, contents: Iterable["_BlockContent"]) -> None:
         assert self._file is not None, "loaded before saved"
         content = bytearray()
         for kind, payload, end in contents:
             if len(content) >= WRITE_BYTES:
-                to = self._offset + len(content)
-                if not self._zeros.take(self._offset, to):
-                    await self._zeros.free(self._offset, to)
+                write_end = self._offset + len(content)
+                if not self._preallocation.reserve(self._offset, write_end):
+                    await self._preallocation.wait_reserved(self._offset, write_end)
                 self._file.write_at(self._offset, [content])
-                self._offset = to
+                self._offset = write_end
                 self.bytes_written += len(content)
                 content = bytearray()
                 await trio.lowlevel.checkpoint()
             start = len(content)
-            content += bytes(blocks.padded(len(payload)))
-            place = start + blocks.HEADER_BYTES
-            content[place : place + len(payload)] = payload
+            content += bytes(blocks.padded_length(len(payload)))
+            payload_start = start + blocks.HEADER_BYTES
+            content[payload_start : payload_start + len(payload)] = payload
             self._sequence += 1
-            blocks.header_into(
+            blocks.write_header(
                 content,
                 start,
                 kind=kind,
@@ -567,18 +617,18 @@ class RaftStorage:
                 start_count=self._start_count,
                 sequence=self._sequence,
                 durable_to=self._durable_to,
-                file_number=self._number,
+                file_number=self._file_number,
                 file_offset=self._offset + start,
                 seed=self._seed,
-                note=commit_note(end, self._committed),
+                note=commit_note(end, self._commit_index),
             )
         last = self._sequence
         offset, self._offset = self._offset, self._offset + len(content)
-        if not self._zeros.take(offset, self._offset):
-            await self._zeros.free(offset, self._offset)
+        if not self._preallocation.reserve(offset, self._offset):
+            await self._preallocation.wait_reserved(offset, self._offset)
         await self._file.write_synced(offset, content)
-        if self.spare_room:
-            self._zeros.committed(len(content))
+        if self.zeroing_allowed:
+            self._preallocation.record_commit(len(content))
         self._durable_to = last
         self.syncs += 1
         self.bytes_written += len(content)
@@ -589,58 +639,66 @@ class RaftStorage:
         Rot of its beginning never looks like a torn tail: a file without a whole beginning is none.
         Raises `DiskFull`: the old file stays, and is written on.
         """
-        old = self._log_files()
-        await self._leave_zeros()
-        before = self._file, self._number, self._offset, self._sequence, self._durable_to
-        self._number = max([self._number, *old]) + 1
-        name = _log_name(self._number)
+        old_numbers = self._log_files()
+        await self._stop_zeroing()
+        previous_state = (
+            self._file,
+            self._file_number,
+            self._offset,
+            self._sequence,
+            self._durable_to,
+        )
+        self._file_number = max([self._file_number, *old_numbers]) + 1
+        name = _log_name(self._file_number)
         try:
             self._file = await self._disk.create(name)
             self._offset = 0
             self._durable_to = self._sequence
-            await self._append(self._beginning())
+            await self._append(self._initial_operations())
         except DiskFull:
             if name in self._disk.list():
                 if self._file is not None:
                     self._file.close()
                 await self._disk.delete(name)
-            self._file, self._number, self._offset, self._sequence, self._durable_to = before
+            self._file, self._file_number, self._offset, self._sequence, self._durable_to = (
+                previous_state
+            )
             raise
-        if before[0] is not None:
-            before[0].close()
-        self._unsaved = []  # the state that was written holds it
-        self._marked_to = self._durable_to
-        self._anew_at = inf
-        for number in old:
+        if previous_state[0] is not None:
+            previous_state[0].close()
+        self._pending_operations = []  # the state that was written holds it
+        self._watermarked_to = self._durable_to
+        self._retry_new_file_at = inf
+        for number in old_numbers:
             if number in self._damaged_logs:
-                await self._set_aside([_log_name(number)])
+                await self._quarantine([_log_name(number)])
             else:
                 await self._disk.delete(_log_name(number))
-        self._zeros.begin(self._write_zeros, maxsize)
-        self._zeros.take(0, self._offset)
+        self._preallocation.start_file(self._write_zeros, maxsize)
+        self._preallocation.reserve(0, self._offset)
 
     async def zero_ahead(self) -> None:
         """Write zeros after the log's end as it grows, until cancelled. Raises `DiskFailed`."""
         while True:
             try:
-                await self._zeros.run()
+                await self._preallocation.run()
             except (DiskFull, TooBusy):
-                await self._leave_zeros()  # the next file has some again, if there is room
+                await self._stop_zeroing()  # the next file has some again, if there is room
 
     async def _write_zeros(self, offset: int, length: int) -> None:
         """By a handle of its own: where there is no room for zeros, the log itself has not failed."""
         if self._zeros_file is None:
-            self._zeros_file = await self._disk.open(_log_name(self._number))
+            self._zeros_file = await self._disk.open(_log_name(self._file_number))
         await self._zeros_file.write_zeros(offset, length)
 
-    async def _leave_zeros(self) -> None:
+    async def _stop_zeroing(self) -> None:
         """No more zeros in this file; nothing of it is being zeroed when this returns."""
-        await self._zeros.leave()
+        await self._preallocation.finish_file()
         if self._zeros_file is not None:
             self._zeros_file.close()
             self._zeros_file = None
 
-    def _beginning(self) -> Iterator[Any]:
+    def _initial_operations(self) -> Iterator[Any]:
         log = self._log
         yield ["begin", self._sequence + 1]
         yield ["hard", self._hard_state.term, self._hard_state.vote]
@@ -651,13 +709,13 @@ class RaftStorage:
         yield ["begun"]
 
     def _entries(self) -> tuple[Entry, ...]:
-        return self._log.tail(self._log.base_index + 1)
+        return self._log.entries_from(self._log.base_index + 1)
 
     def _log_files(self) -> list[int]:
         return sorted(int(name[4:]) for name in self._disk.list() if _LOG_NAME.fullmatch(name))
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusive_write(self) -> Iterator[None]:
         # Two at once would write blocks over each other and sync neither.
         assert not self._writing, "the log is written by one task"
         self._writing = True
@@ -667,7 +725,7 @@ class RaftStorage:
             self._writing = False
 
 
-def _fits(log: RaftLog, snapshot: Snapshot | None) -> bool:
+def _can_continue_after(log: RaftLog, snapshot: Snapshot | None) -> bool:
     """Whether a log can be gone on with after a snapshot, or needs none."""
     if snapshot is None:
         return log.base_index == 0

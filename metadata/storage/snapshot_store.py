@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterable
 import trio
 import xxhash
 
-from ...runtime.disk.atomic_file import ASIDE
+from ...runtime.disk.atomic_file import TEMPORARY_SUFFIX
 from ...runtime.interfaces.errors import CorruptData, DiskFailed, DiskFull
 from ...runtime.interfaces.host import Disk, File
 from ..raft.ready import Snapshot
@@ -24,36 +24,36 @@ PAUSE_S = 0.002
 """After each chunk: a snapshot takes a fifth of the time of the loop, and some 30 MB/s of the disk."""
 SYNC_BYTES = 4 * 1024 * 1024
 """Synced so often while it is written, so that no sync of the log waits for 200 MB (H25)."""
-RECEIVED = "received" + ASIDE
+RECEIVED_FILE = "received" + TEMPORARY_SUFFIX
 
 
 class SnapshotStore:
     """The snapshot files of one node."""
 
     def __init__(self, disk: Disk) -> None:
-        self.passing_bytes = 0
+        self.reclaimable_bytes = 0
         """Of one that is being written, or whose predecessors are not deleted yet: room that comes back."""
         self._disk = disk
 
     def list(self) -> list[tuple[Snapshot, str]]:
         """All with their file names, the oldest first, valid or not."""
-        found = []
+        snapshots = []
         for name in self._disk.list():
-            if said := _NAME.fullmatch(name):
-                found.append((int(said[1], 16), int(said[2], 16), name))
-        return [(Snapshot(index, term), name) for index, term, name in sorted(found)]
+            if match := _NAME.fullmatch(name):
+                snapshots.append((int(match[1], 16), int(match[2], 16), name))
+        return [(Snapshot(index, term), name) for index, term, name in sorted(snapshots)]
 
     async def save(
-        self, snapshot: Snapshot, chunks: Iterable[bytes], *, anew: bool = False
+        self, snapshot: Snapshot, chunks: Iterable[bytes], *, replace: bool = False
     ) -> None:
         """Write one, a chunk a turn; durable when this returns. Raises `DiskFull`: nothing is left of it.
 
         ``anew``: also in the place of a damaged one.
         """
         name = _name(snapshot)
-        if name in self._disk.list() and not anew:
+        if name in self._disk.list() and not replace:
             return
-        file = await self._new(name + ASIDE)
+        file = await self._create_empty(name + TEMPORARY_SUFFIX)
         try:
             offset = count = synced = 0
             for chunk in chunks:
@@ -61,7 +61,7 @@ class SnapshotStore:
                 head = CHUNK.pack(len(chunk), xxhash.xxh3_64_intdigest(chunk))
                 file.write_at(offset, [head, chunk])
                 offset += CHUNK.size + len(chunk)
-                self.passing_bytes = offset
+                self.reclaimable_bytes = offset
                 count += 1
                 if offset - synced > SYNC_BYTES:
                     synced = offset
@@ -70,12 +70,12 @@ class SnapshotStore:
             await file.write_synced(offset, CHUNK.pack(0, count))
         except DiskFull:
             file.close()
-            await self._disk.delete(name + ASIDE)  # the room that it took is needed
-            self.passing_bytes = 0
+            await self._disk.delete(name + TEMPORARY_SUFFIX)  # the room that it took is needed
+            self.reclaimable_bytes = 0
             raise
         finally:
             file.close()
-        await self._disk.rename(name + ASIDE, name)
+        await self._disk.rename(name + TEMPORARY_SUFFIX, name)
 
     def chunks(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
         """Its chunks, each checked, one a turn. Raises `CorruptData`."""
@@ -94,32 +94,32 @@ class SnapshotStore:
         """The file's bytes, to be sent to another node."""
         return await self._disk.open(_name(snapshot))
 
-    async def receive(self) -> File:
+    async def create_received(self) -> File:
         """An empty file for one that comes from the leader."""
-        return await self._new(RECEIVED)
+        return await self._create_empty(RECEIVED_FILE)
 
     def received_chunks(self) -> AsyncIterator[bytes]:
         """The chunks of what was received, before it has a name. Raises `CorruptData`."""
-        return checked_chunks(self._disk, RECEIVED)
+        return checked_chunks(self._disk, RECEIVED_FILE)
 
-    async def keep_received(self, snapshot: Snapshot, file: File) -> None:
+    async def commit_received(self, snapshot: Snapshot, file: File) -> None:
         """Check and name what was received; durable when this returns. Raises `CorruptData`."""
         await file.sync()
-        async for _ in checked_chunks(self._disk, RECEIVED):
+        async for _ in checked_chunks(self._disk, RECEIVED_FILE):
             pass
-        await self._disk.rename(RECEIVED, _name(snapshot))
+        await self._disk.rename(RECEIVED_FILE, _name(snapshot))
 
     async def drop_received(self) -> None:
         """What was received so far is of no use."""
-        if RECEIVED in self._disk.list():
-            await self._disk.delete(RECEIVED)
+        if RECEIVED_FILE in self._disk.list():
+            await self._disk.delete(RECEIVED_FILE)
 
     async def newest_bytes(self) -> int:
         """The size of the newest one; 0 where there is none."""
-        found = self.list()
-        if not found:
+        snapshots = self.list()
+        if not snapshots:
             return 0
-        file = await self._disk.open(found[-1][1])
+        file = await self._disk.open(snapshots[-1][1])
         try:
             return file.size()
         finally:
@@ -130,9 +130,9 @@ class SnapshotStore:
         for snapshot, name in self.list():
             if snapshot.index < index:
                 await self._disk.delete(name)
-        self.passing_bytes = 0
+        self.reclaimable_bytes = 0
 
-    async def _new(self, name: str) -> File:
+    async def _create_empty(self, name: str) -> File:
         if name in self._disk.list():
             await self._disk.delete(name)
         return await self._disk.create(name)
@@ -149,7 +149,7 @@ async def checked_chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
     try:
         offset = count = 0
         while True:
-            head = await file.read_cold(offset, CHUNK.size)
+            head = await file.read_in_worker(offset, CHUNK.size)
             if len(head) < CHUNK.size:
                 raise CorruptData(f"{name}: ends at offset {offset}, before its last mark")
             length, digest = CHUNK.unpack(head)
@@ -159,7 +159,7 @@ async def checked_chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
                 return
             if length > CHUNK_BYTES_MAX:
                 raise CorruptData(f"{name}: a chunk of {length} bytes at offset {offset}")
-            chunk = await file.read_cold(offset + CHUNK.size, length)
+            chunk = await file.read_in_worker(offset + CHUNK.size, length)
             if len(chunk) != length or xxhash.xxh3_64_intdigest(chunk) != digest:
                 raise CorruptData(f"{name}: the chunk at offset {offset} is damaged")
             yield chunk

@@ -37,7 +37,7 @@ class Case:
     name: str
     flags: tuple[str, ...]
     unit: str = "records/s"
-    part: str = ""
+    result_part: str = ""
     """The key of the result that has the rates, where it is not the whole: ``hot`` or ``cold``."""
 
 
@@ -53,12 +53,12 @@ CASES = (
     Case(
         "catch-up, hot, records",
         ("read", "--size", "1024", "--as", "records", "--passes", "4"),
-        part="hot",
+        result_part="hot",
     ),
     Case(
         "catch-up, hot, columns",
         ("read", "--size", "1024", "--as", "columns", "--passes", "4"),
-        part="hot",
+        result_part="hot",
     ),
     Case("one outstanding beside catch-up (H27)", ("beside", "--size", "1024"), "ms"),
 )
@@ -103,22 +103,24 @@ class ProcessSampler:
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
         self._start = {pid: (cpu_seconds(pid), _written(pid)) for pid in pids}
-        self._anonymous = 0
-        self._over = threading.Event()
+        self._anonymous_max = 0
+        self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
 
     def _sample(self) -> None:
-        while not self._over.wait(SAMPLE_S):
-            self._anonymous = max(self._anonymous, *(anonymous_bytes(pid) for pid in self._pids))
+        while not self._is_over.wait(SAMPLE_S):
+            self._anonymous_max = max(
+                self._anonymous_max, *(anonymous_bytes(pid) for pid in self._pids)
+            )
 
     def end(self) -> Usage:
         """What was used since the start."""
-        self._over.set()
+        self._is_over.set()
         self._thread.join()
-        cpu = sum(cpu_seconds(pid) - self._start[pid][0] for pid in self._pids)
+        cpu_s = sum(cpu_seconds(pid) - self._start[pid][0] for pid in self._pids)
         written = sum(_written(pid) - self._start[pid][1] for pid in self._pids)
-        return Usage(cpu, self._anonymous, written)
+        return Usage(cpu_s, self._anonymous_max, written)
 
 
 def main() -> None:
@@ -131,15 +133,15 @@ def main() -> None:
     )
     parser.add_argument("--json", help="write all results there")
     parser.add_argument("--cases", choices=SETS, default="all")
-    asked = parser.parse_args()
-    cases = SETS[asked.cases]
-    with tempfile.TemporaryDirectory(dir=asked.data) as directory:
-        found, floors = campaign(Path(directory), asked.seconds, asked.turns, cases)
-    if asked.json:
-        kept = {name: runs.results for name, runs in found.items()}
-        Path(asked.json).write_text(json.dumps({"cases": kept, "floors": floors}, indent=1))
+    arguments = parser.parse_args()
+    cases = SETS[arguments.cases]
+    with tempfile.TemporaryDirectory(dir=arguments.data) as directory:
+        runs_by_case, floors = campaign(Path(directory), arguments.seconds, arguments.turns, cases)
+    if arguments.json:
+        saved = {name: runs.results for name, runs in runs_by_case.items()}
+        Path(arguments.json).write_text(json.dumps({"cases": saved, "floors": floors}, indent=1))
     print(f"{this_build().describe()}\n")
-    print(table(found, floors, cases))
+    print(table(runs_by_case, floors, cases))
 
 
 def campaign(
@@ -157,35 +159,42 @@ def campaign(
         stdout=subprocess.DEVNULL,
     )
     try:
-        said = await_ready(ready, cluster)
-        bookies = [node["pid"] for node in said["nodes"] if node["kind"] == "bookie"]
-        found = {case.name: CaseRuns() for case in cases}
+        cluster_info = await_ready(ready, cluster)
+        bookies = [node["pid"] for node in cluster_info["nodes"] if node["kind"] == "bookie"]
+        runs_by_case = {case.name: CaseRuns() for case in cases}
         floors = []
         for turn in range(turns):
             floors.append(_run(["bench", "floor", "--seconds", "6", "--data", str(directory)])[0])
             for case in cases:
                 print(f"turn {turn + 1} of {turns}: {case.name}", file=sys.stderr, flush=True)
-                watch = ProcessSampler(bookies)
-                flags = ["bench", *case.flags, "--seconds", str(seconds), "--uri", said["uri"]]
+                sampler = ProcessSampler(bookies)
+                flags = [
+                    "bench",
+                    *case.flags,
+                    "--seconds",
+                    str(seconds),
+                    "--uri",
+                    cluster_info["uri"],
+                ]
                 result, cpu_s = _run(flags)
-                runs = found[case.name]
+                runs = runs_by_case[case.name]
                 runs.results.append(result)
-                runs.servers.append(watch.end())
+                runs.servers.append(sampler.end())
                 runs.client_cpu_s.append(cpu_s)
-        return found, floors
+        return runs_by_case, floors
     finally:
         cluster.terminate()
         cluster.wait(timeout=30)
 
 
 def table(
-    found: dict[str, CaseRuns], floors: list[dict[str, Any]], cases: Sequence[Case] = CASES
+    runs_by_case: dict[str, CaseRuns], floors: list[dict[str, Any]], cases: Sequence[Case] = CASES
 ) -> str:
     """Medians over the turns, as Markdown."""
     median = statistics.median
-    file_ms = median(f["file"]["p50"] for f in floors)
-    replicated_ms = median(f["replicated"]["p50"] for f in floors)
-    framing = median(f["framing"]["bytes_per_s"] for f in floors)
+    file_ms = median(floor["file"]["p50"] for floor in floors)
+    replicated_ms = median(floor["replicated"]["p50"] for floor in floors)
+    framing = median(floor["framing"]["bytes_per_s"] for floor in floors)
     lines = [
         f"Floor (medians of {len(floors)}): append + fdatasync {file_ms:.3f} ms; replicated"
         f" {replicated_ms:.3f} ms; framed, sent to three, synced {framing / 1e6:,.0f} MB/s.",
@@ -196,17 +205,24 @@ def table(
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case in cases:
-        runs = found[case.name]
-        records = median(r["records"] for r in runs.results)
-        latency = [r["latency_ms"] for r in runs.results if r["latency_ms"]]
-        p50 = median(one["p50"] for one in latency) if latency else None
-        p99 = median(one["p99"] for one in latency) if latency else None
-        rates = [r[case.part] if case.part else r for r in runs.results]
-        rate = median(r["records_per_s"] for r in rates)
-        rate_bytes = median(r["bytes_per_s"] for r in rates)
+        runs = runs_by_case[case.name]
+        records = median(result_row["records"] for result_row in runs.results)
+        latency = [
+            result_row["latency_ms"] for result_row in runs.results if result_row["latency_ms"]
+        ]
+        p50 = median(latency_ms["p50"] for latency_ms in latency) if latency else None
+        p99 = median(latency_ms["p99"] for latency_ms in latency) if latency else None
+        rates = [
+            result_row[case.result_part] if case.result_part else result_row
+            for result_row in runs.results
+        ]
+        rate = median(result_row["records_per_s"] for result_row in rates)
+        rate_bytes = median(result_row["bytes_per_s"] for result_row in rates)
         client_cpu_us = median(runs.client_cpu_s) / records * 1e6
-        if all("reader_cpu_us" in r for r in rates):  # without what filled the log
-            client_cpu_us = median(r["reader_cpu_us"] for r in rates)
+        if all(
+            "reader_cpu_us" in result_row for result_row in rates
+        ):  # without what filled the log
+            client_cpu_us = median(result_row["reader_cpu_us"] for result_row in rates)
         if case.unit == "ms":
             assert p50 is not None
             figure, ratio = f"{p50:.3f} ms", f"{p50 / replicated_ms:.2f}x replicated"
@@ -223,10 +239,10 @@ def table(
             ratio,
             f"{p50:.2f} / {p99:.2f}" if p50 is not None else "–",
             f"{client_cpu_us:.2f}",
-            f"{median(u.cpu_s for u in runs.servers) / records * 1e6:.2f}",
+            f"{median(used.cpu_s for used in runs.servers) / records * 1e6:.2f}",
             f"{written:.2f}" if case.flags[0] == "write" else "–",
-            f"{max(u.anonymous_bytes_max for u in runs.servers) / 1e6:.0f}",
-            f"{median(r['others_cpu_pct'] for r in runs.results):.0f}",
+            f"{max(used.anonymous_bytes_max for used in runs.servers) / 1e6:.0f}",
+            f"{median(result_row['others_cpu_pct'] for result_row in runs.results):.0f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -237,16 +253,19 @@ def _dlog() -> list[str]:
 
 
 def _run(flags: list[str]) -> tuple[dict[str, Any], float]:
-    before = os.times()
-    run = subprocess.run(
+    times_before = os.times()
+    completed = subprocess.run(
         [*_dlog(), *flags, "--json"], env=environment(), stdout=subprocess.PIPE, check=True
     )
-    after = os.times()
-    used = (
-        after.children_user + after.children_system - before.children_user - before.children_system
+    times_after = os.times()
+    cpu_s = (
+        times_after.children_user
+        + times_after.children_system
+        - times_before.children_user
+        - times_before.children_system
     )
-    result: dict[str, Any] = json.loads(run.stdout)
-    return result, used
+    result: dict[str, Any] = json.loads(completed.stdout)
+    return result, cpu_s
 
 
 def await_ready(ready: Path, cluster: "subprocess.Popen[bytes]") -> dict[str, Any]:
@@ -254,8 +273,8 @@ def await_ready(ready: Path, cluster: "subprocess.Popen[bytes]") -> dict[str, An
     end = time.monotonic() + READY_S
     while time.monotonic() < end and cluster.poll() is None:
         if ready.exists():
-            said: dict[str, Any] = json.loads(ready.read_text())
-            return said
+            cluster_info: dict[str, Any] = json.loads(ready.read_text())
+            return cluster_info
         time.sleep(0.05)
     raise SystemExit(f"the cluster did not serve within {READY_S:g} s")
 

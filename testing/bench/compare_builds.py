@@ -135,7 +135,7 @@ Pairs = tuple[list[float], list[float]]
 
 
 def measure(
-    this: str, other: str, turns: int, seconds: float, data: Path | None
+    this_python: str, other: str, turns: int, seconds: float, data: Path | None
 ) -> dict[GateCase, Pairs]:
     """Run all cases on both builds in alternating order."""
     figures: dict[GateCase, Pairs] = {case: ([], []) for case in GATE}
@@ -147,7 +147,7 @@ def measure(
                 print(f"turn {turn + 1} of {turns}: {case.name}, {name}", file=sys.stderr)
                 with (
                     tempfile.TemporaryDirectory(dir=data) as directory,
-                    cluster_of((this, other)[side], Path(directory)) as (_, bench),
+                    cluster_of((this_python, other)[side], Path(directory)) as (_, bench),
                 ):
                     pairs[side].append(case.figure(bench(*case.flags, "--seconds", str(seconds))))
     return figures
@@ -156,10 +156,15 @@ def measure(
 def compare(case: GateCase, this: Sequence[float], other: Sequence[float]) -> Comparison:
     """Return the ratio of the builds with its 95 % interval, from the logarithms of the pairs."""
     sign = -1 if case.lower_is_better else 1
-    logs = [sign * math.log(a / b) for a, b in zip(this, other, strict=True)]
-    mean = statistics.mean(logs)
-    half = T_95[len(logs) - 2] * statistics.stdev(logs) / math.sqrt(len(logs))
-    return Comparison(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
+    log_ratios = [
+        sign * math.log(this_figure / other_figure)
+        for this_figure, other_figure in zip(this, other, strict=True)
+    ]
+    mean = statistics.mean(log_ratios)
+    half_width = (
+        T_95[len(log_ratios) - 2] * statistics.stdev(log_ratios) / math.sqrt(len(log_ratios))
+    )
+    return Comparison(math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width))
 
 
 def table(figures: dict[GateCase, Pairs], limit: float) -> str:
@@ -169,16 +174,16 @@ def table(figures: dict[GateCase, Pairs], limit: float) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for case, (this, other) in figures.items():
-        found = compare(case, this, other)
+        comparison = compare(case, this, other)
         figure = "{:.3f}" if case.lower_is_better else "{:,.0f}"
         cells = [
             case.name,
             case.unit,
             figure.format(statistics.median(this)),
             figure.format(statistics.median(other)),
-            f"{found.ratio:.3f}",
-            f"{found.low:.3f} to {found.high:.3f}",
-            "slower" if found.is_slower(limit) else "ok",
+            f"{comparison.ratio:.3f}",
+            f"{comparison.low:.3f} to {comparison.high:.3f}",
+            "slower" if comparison.is_slower(limit) else "ok",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -200,26 +205,26 @@ def cluster_of(python: str, directory: Path) -> Iterator[tuple[dict[str, Any], B
 
     Yields its ready file's content, and a function that runs `dlog bench` of the same build on it.
     """
-    dlog, mine = [python, "-m", "distributedlog.cli.main"], own_environment()
+    dlog_command, environment = [python, "-m", "distributedlog.cli.main"], own_environment()
     ready = directory / "ready.json"
     serve = ["local", "--processes", "--data", str(directory / "cluster")]
     cluster = subprocess.Popen(
-        [*dlog, *serve, "--ready-file", str(ready)],
-        env=mine,
+        [*dlog_command, *serve, "--ready-file", str(ready)],
+        env=environment,
         cwd=directory,
         stdout=subprocess.DEVNULL,
     )
 
     def bench(*flags: str) -> dict[str, Any]:
-        run = subprocess.run(
-            [*dlog, "bench", *flags, "--uri", started["uri"], "--json"],
-            env=mine,
+        completed = subprocess.run(
+            [*dlog_command, "bench", *flags, "--uri", started["uri"], "--json"],
+            env=environment,
             cwd=directory,
             stdout=subprocess.PIPE,
             check=True,
         )
-        found: dict[str, Any] = json.loads(run.stdout)
-        return found
+        bench_result: dict[str, Any] = json.loads(completed.stdout)
+        return bench_result
 
     try:
         started = await_ready(ready, cluster)

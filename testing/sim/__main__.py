@@ -47,19 +47,19 @@ def main(arguments: list[str] | None = None) -> int:
         logging.basicConfig(format="%(name)s: %(message)s", stream=sys.stdout)
     totals = CampaignTotals()
     # Several per process, so that no process has much left when the others have ended.
-    size = min(CHUNK_SEEDS, max(1, len(seeds) // (4 * options.jobs)))
-    chunks = [seeds[at : at + size] for at in range(0, len(seeds), size)]
+    chunk_seeds = min(CHUNK_SEEDS, max(1, len(seeds) // (4 * options.jobs)))
+    chunks = [seeds[start : start + chunk_seeds] for start in range(0, len(seeds), chunk_seeds)]
     if len(chunks) == 1:
-        totals.join(run_chunk(options, seeds))
+        totals.add_totals(run_chunk(options, seeds))
     else:
         spawn = multiprocessing.get_context("spawn")
         # A Ctrl-C is for this process, which ends them.
-        calm = (signal.SIGINT, signal.SIG_IGN)
+        ignore_interrupt = (signal.SIGINT, signal.SIG_IGN)
         with ProcessPoolExecutor(
-            options.jobs, spawn, signal.signal, calm, max_tasks_per_child=1
+            options.jobs, spawn, signal.signal, ignore_interrupt, max_tasks_per_child=1
         ) as workers:
-            for found in workers.map(partial(run_chunk, options), chunks):
-                totals.join(found)
+            for totals_part in workers.map(partial(run_chunk, options), chunks):
+                totals.add_totals(totals_part)
                 if options.stop_first and totals.failed:
                     workers.shutdown(cancel_futures=True)
                     break

@@ -27,4 +27,4 @@ def test_a_server_that_runs_is_asked_until_it_is_ready(tmp_path: Path) -> None:
 
         until(lambda: next(asked), "it", [server])
 
-        assert server.why_it_ended() == ""
+        assert server.exit_reason() == ""

@@ -9,17 +9,17 @@ stay: nothing could be left out for them.
 from typing import Any
 
 from distributedlog.cli.main import main
-from distributedlog.runtime.declarations.meters import Buckets
+from distributedlog.runtime.declarations.meters import DurationHistogram
 
 
 def stop_counting() -> None:
     """Observations cost a call that does nothing."""
-    assert hasattr(Buckets, "observe"), "durations are counted elsewhere"
+    assert hasattr(DurationHistogram, "observe"), "durations are counted elsewhere"
 
     def nothing(self: Any, value: float, count: int = 1) -> None:
         """Not counted."""
 
-    Buckets.observe = nothing  # type: ignore[method-assign]
+    DurationHistogram.observe = nothing  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

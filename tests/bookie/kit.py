@@ -13,19 +13,19 @@ from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.format.index_format import (
     DIGESTS_MODULUS,
+    EXTENT_KEY,
     META_KEY,
-    RUN_KEY,
     STATE_KEY,
     IndexDamaged,
     IndexTotals,
-    file_of,
-    located,
-    stated,
-    verified_digests,
+    decode_extent,
+    decode_state,
+    file_number_of,
+    verify_and_sum_digests,
 )
 from distributedlog.bookie.format.journal_format import DELETED, file_number
 from distributedlog.bookie.format.read_sources import LoadedExtent
-from distributedlog.bookie.ledgers.ledger_table import IncomingStream, Ledger, LedgerTable, Waiter
+from distributedlog.bookie.ledgers.ledger_table import IncomingStream, Ledger, LedgerTable, LongPoll
 from distributedlog.bookie.storage.index import Index
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
@@ -225,12 +225,12 @@ class CutFile(MemoryFile):
         self.disk.burn()
         super().truncate(size)
 
-    async def punch(self, offset: int, length: int) -> bool:
+    async def punch_hole(self, offset: int, length: int) -> bool:
         self.disk.burn()
         self.pending.append((offset, self._content.read(offset, length)))
-        return await super().punch(offset, length)
+        return await super().punch_hole(offset, length)
 
-    def read_hot(self, offset: int, length: int) -> bytes | None:
+    def read_if_cached(self, offset: int, length: int) -> bytes | None:
         return self.read_at(offset, length) if self.disk.hot else None
 
 
@@ -305,64 +305,68 @@ def counted(store: BookieStore) -> None:
 
 async def led_to(store: BookieStore) -> None:
     """The footer of each file leads to all that the map has in it."""
-    for number in (*store._journal.sealed, *store._journal.cold):
+    for number in (*store._journal.sealed_files, *store._journal.compacted_files):
         try:
-            spans = await store.compactor._spans_of([number])
+            spans = await store.compactor._footer_ranges_of([number])
         except DistributedLogError:
             continue  # a test has made it so
         if spans is None or store.checkpointer.lock.locked():
             continue
-        stored, found = store._index.stored, list[tuple[bytes, bytes]]()
+        stored, found = store._index.ordered_map, list[tuple[bytes, bytes]]()
         for ledger, first, last in spans:
-            start, end = RUN_KEY.pack(b"r", ledger, first), RUN_KEY.pack(b"r", ledger, last)
+            start, end = EXTENT_KEY.pack(b"r", ledger, first), EXTENT_KEY.pack(b"r", ledger, last)
             found += stored.scan(start, end + b"\0", 1 << 20)
         assert found == sorted(set(found)), "no span overlaps another"
-        wanted = [pair for pair in stored.scan(b"r", b"s", 1 << 20) if file_of(pair[1]) == number]
-        assert [pair for pair in found if file_of(pair[1]) == number] == wanted
+        wanted = [
+            pair for pair in stored.scan(b"r", b"s", 1 << 20) if file_number_of(pair[1]) == number
+        ]
+        assert [pair for pair in found if file_number_of(pair[1]) == number] == wanted
 
 
 def _counted(ledgers: LedgerTable, index: Index) -> None:
     flags: dict[int, int] = {}
-    for key, value in index.stored.scan(b"s", b"t", 1 << 20):
-        flags[STATE_KEY.unpack(key)[1]] = stated(key, value)[1]
+    for key, value in index.ordered_map.scan(b"s", b"t", 1 << 20):
+        flags[STATE_KEY.unpack(key)[1]] = decode_state(key, value)[1]
     written = IndexTotals()
     for each in flags.values():
         written.count_state(each)
-    for key, value in index.stored.scan(b"r", b"s", 1 << 20):
-        written.add_run(located(key, value))
-    for ledger in ledgers.in_memory():
-        if ledger.stored:
+    for key, value in index.ordered_map.scan(b"r", b"s", 1 << 20):
+        written.add_extent(decode_extent(key, value))
+    for ledger in ledgers.loaded_ledgers():
+        if ledger.is_known:
             flags[ledger.id] = ledger.flags
     now = IndexTotals()
     for each in flags.values():
         now.count_state(each)
     live = Counter(written.live_bytes)
-    for ledger in ledgers.in_memory():
-        live.update({} if ledger.runs is None else ledger.runs.bytes_by_file())
+    for ledger in ledgers.loaded_ledgers():
+        live.update({} if ledger.extents is None else ledger.extents.bytes_by_file())
 
-    said = index.in_map.copy()
-    assert (said.known, said.limbo, said.tombstones, said.runs) == (
-        written.known,
-        written.limbo,
-        written.tombstones,
-        written.runs,
+    said = index.stored_totals.copy()
+    assert (said.known_count, said.limbo_count, said.tombstone_count, said.extent_count) == (
+        written.known_count,
+        written.limbo_count,
+        written.tombstone_count,
+        written.extent_count,
     )
     assert said.live_bytes == written.live_bytes
     assert all(said.file_ends[file] >= end for file, end in written.file_ends.items())
-    assert (ledgers.known, ledgers.limbo, ledgers.tombstones) == (
-        now.known,
-        now.limbo,
-        now.tombstones,
+    assert (ledgers.known_count, ledgers.limbo_count, ledgers.tombstone_count) == (
+        now.known_count,
+        now.limbo_count,
+        now.tombstone_count,
     )
     assert {file: size for file, size in index.live_bytes.items() if size} == live
-    pairs = index.stored.scan(b"\0", b"\xff", 1 << 20)
-    digests = verified_digests([pair for pair in pairs if pair[0] != META_KEY])
-    assert said.digests == digests % DIGESTS_MODULUS
+    pairs = index.ordered_map.scan(b"\0", b"\xff", 1 << 20)
+    digests = verify_and_sum_digests([pair for pair in pairs if pair[0] != META_KEY])
+    assert said.digest_sum == digests % DIGESTS_MODULUS
 
 
 async def flags_by_id(store: BookieStore) -> dict[int, int]:
     """Of all that are known here, tombstones included; ids ascending."""
-    return {state.ledger_id: state.flags async for page in store.ledgers.states() for state in page}
+    return {
+        state.ledger_id: state.flags async for page in store.ledgers.state_pages() for state in page
+    }
 
 
 async def ids(store: BookieStore) -> list[int]:
@@ -407,7 +411,7 @@ class Adder:
 
     def __post_init__(self) -> None:
         self.late: list[bytes] = []
-        self.stream = self.store.adds.open_stream(
+        self.stream = self.store.add_handler.open_stream(
             self, 1, self.ledger, self.key, recovery=self.recovery, fragment_epoch=0
         )
 
@@ -435,14 +439,14 @@ class Adder:
             self.late.append(body)
             return
         taken = self._take(body)
-        self.store.commits.gathered(self)
+        self.store.group_commit.commit_adds(self)
         if taken < len(body):
             self.late.append(body[taken:])
 
     def _take(self, body: bytes) -> int:
         """As a session does: what is plain by the short way, the rest by the other."""
-        adds, view = self.store.adds, memoryview(body)
-        if adds.take_lone({1: self.stream}, iter([(1, len(view))]), view, 0) is None:
+        adds, view = self.store.add_handler, memoryview(body)
+        if adds.add_single_entries({1: self.stream}, iter([(1, len(view))]), view, 0) is None:
             return len(view)
         return adds.take(self.stream, view, self.resume)
 
@@ -450,8 +454,8 @@ class Adder:
         late, self.late = self.late, []
         while late:
             body = late.pop(0)
-            taken = self.store.adds.take(self.stream, memoryview(body), self.resume)
-            self.store.commits.wake()
+            taken = self.store.add_handler.take(self.stream, memoryview(body), self.resume)
+            self.store.group_commit.wake()
             if taken < len(body):
                 self.late = [body[taken:], *late]
                 return
@@ -504,19 +508,19 @@ async def read_all(
     store: BookieStore, ledger: int, first: int = 0, last: int = 1 << 40
 ) -> dict[int, bytes]:
     """All that is here, as {entry: record}."""
-    found = store.ledgers.look_up(ledger, KEY)
+    found = store.ledgers.get_known(ledger, KEY)
     records: dict[int, bytes] = {}
     extent: LoadedExtent | None = None
     while first <= last:
         collected = store.collect(found, first, last, 1 << 20, extent)
         for part in collected.parts:
             for each in entries.records(part):
-                records[each.entry] = bytes(each.raw)
+                records[each.entry] = bytes(each.record)
         if collected.complete_to >= last:
             break
         first = collected.complete_to + 1
-        if collected.cold is not None:
-            extent = await from_device(store, collected.cold)
+        if collected.device_extent is not None:
+            extent = await from_device(store, collected.device_extent)
     return records
 
 
@@ -529,7 +533,7 @@ async def from_device(store: BookieStore, run: ExtentLocation) -> LoadedExtent:
         answers.append(answer)
         done.set()
 
-    store.cold.submit(None, run.file_number, run.offset, run.length, on_done)
+    store.device_reader.submit(None, run.file_number, run.offset, run.length, on_done)
     with trio.fail_after(60):
         await done.wait()
     answer = answers[0]
@@ -545,18 +549,18 @@ class Poller:
     answers: list[tuple[int, bool, DistributedLogError | None]] = field(default_factory=list)
     changed: trio.Event = field(default_factory=trio.Event)
 
-    def on_wait_news(self, waiter: Waiter) -> bool:
+    def on_lac_advanced(self, poll: LongPoll) -> bool:
         """It asks for no standing answers."""
         return False
 
-    def on_wait_over(self, waiter: Waiter, error: DistributedLogError | None) -> None:
-        self.answers.append((waiter.ledger.lac, waiter.ledger.fence_durable, error))
+    def on_poll_done(self, poll: LongPoll, error: DistributedLogError | None) -> None:
+        self.answers.append((poll.ledger.lac, poll.ledger.fence_durable, error))
         self.changed.set()
 
     def wait(self, store: BookieStore, ledger: int, previous_lac: int, wait_s: float = 1.0) -> None:
         deadline = trio.current_time() + wait_s
-        store.wait_lac(
-            lambda found: Waiter(self, 1, found, KEY, previous_lac, 0, deadline), ledger, KEY
+        store.add_long_poll(
+            lambda found: LongPoll(self, 1, found, KEY, previous_lac, 0, deadline), ledger, KEY
         )
 
 

@@ -71,7 +71,7 @@ async def _add(store: BookieStore, first: int, last: int, entry: int) -> list[Ad
         adder.send(record(adder.ledger, entry))
     for adder in adders:
         await adder.all_acked()
-        store.adds.close_stream(adder.stream)
+        store.add_handler.close_stream(adder.stream)
     return adders
 
 
@@ -85,8 +85,8 @@ async def _fill(store: BookieStore, ledgers: int) -> None:
 
 def _renewal(store: BookieStore) -> None:
     """What is asked of the store with each renewal of its lease."""
-    assert store.ledgers.known
-    store.what_is_wrong()
+    assert store.ledgers.known_count
+    store.health_conditions()
     assert not store.limbo.any_limbo
     assert store.durable_to
     assert store.stored_bytes
@@ -119,13 +119,13 @@ async def _serve(directory: Path, ledgers: int, how: str) -> Start:
         round(time.monotonic() - before[0], 2),
         round(_cpu_s(resource.RUSAGE_SELF) - before[1], 2),
         round(_cpu_s(resource.RUSAGE_CHILDREN) - before[2], 2),
-        store.ledgers.known,
+        store.ledgers.known_count,
         store.ledgers.loaded_count,
         round(_rss_mib(), 1),
         round(_rss_mib() - rss, 1),
         resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         _events(lambda: _renewal(store)) if how != "fill" else 0,
-        _events(lambda: store.ledgers.look_up(ledgers // 2 + 1, KEY)) if how != "fill" else 0,
+        _events(lambda: store.ledgers.get_known(ledgers // 2 + 1, KEY)) if how != "fill" else 0,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)

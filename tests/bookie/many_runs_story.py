@@ -18,7 +18,7 @@ from statistics import median
 import trio
 
 from distributedlog.bookie.declarations.options import BookieOptions
-from distributedlog.bookie.gc.compaction_policy import EARLY_S
+from distributedlog.bookie.gc.compaction_policy import SHORT_OUTPUT_S
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.declarations.options import MIB
@@ -49,7 +49,7 @@ async def fill(store: BookieStore, runs: int) -> None:
     number = 1 << 30
     for first in range(0, runs, RUNS_A_LEDGER):
         ledger = store.ledgers.get_or_make(NOWHERE + first)
-        store._index.note_state(ledger)
+        store._index.mark_state_dirty(ledger)
         for n in range(RUNS_A_LEDGER):
             store._index.add(ledger, n, 1, number, 4096 * n, 1100)
         await store.checkpoint()
@@ -103,7 +103,7 @@ async def tell(path: Path, runs: int, files: int, quiet_s: float) -> None:
         await nursery.start(store.run)
         await fill(store, runs)
         await interleaved(store, 1, files)
-        store.compactor._begun_at -= EARLY_S
+        store.compactor._started_at -= SHORT_OUTPUT_S
         for working in (False, True):
             times: list[float] = []
             took: list[float] = []
@@ -114,13 +114,15 @@ async def tell(path: Path, runs: int, files: int, quiet_s: float) -> None:
                 cpu, begun = time.process_time(), time.monotonic()
                 if working:
                     at = begun
-                    while await store.compactor.go_once():
+                    while await store.compactor.compact_once():
                         took.append(time.monotonic() - at)
                         at = time.monotonic()
                 else:
                     await trio.sleep(quiet_s)
                 say(
-                    f"beside compaction, {store._index.in_map.runs:,} runs" if working else "alone",
+                    f"beside compaction, {store._index.stored_totals.extent_count:,} runs"
+                    if working
+                    else "alone",
                     times,
                     time.process_time() - cpu,
                     time.monotonic() - begun,

@@ -131,7 +131,7 @@ async def write_alone(store: BookieStore, ledger: int) -> None:
     while True:
         took: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(10):
-            moving = bool(store._journal.held)
+            moving = bool(store._journal.pinned_files)
             begun = trio.current_time()
             await stream.put()
             await stream.acked_to(stream.given)
@@ -149,19 +149,19 @@ async def check(store: BookieStore, live: dict[int, int]) -> int:
     for ledger_id, count in live.items():
         if not count:
             continue  # it was killed before the first one: nobody was told that it is there
-        ledger = store.ledgers.look_up(ledger_id, KEY)
+        ledger = store.ledgers.get_known(ledger_id, KEY)
         first, extent = 0, None
         while first < count:
             found = store.collect(ledger, first, count - 1, MIB, extent)
             for part in found.parts:
                 for one in entries.records(part):
                     assert one.entry == first, f"ledger {ledger_id}: {one.entry} is not {first}"
-                    assert bytes(one.raw) == entry_of(ledger_id, first), (ledger_id, first)
-                    size += len(one.raw)
+                    assert bytes(one.record) == entry_of(ledger_id, first), (ledger_id, first)
+                    size += len(one.record)
                     first += 1
             if not found.parts:
-                assert found.cold is not None, f"ledger {ledger_id}: entry {first} is gone"
-                extent = await from_device(store, found.cold)
+                assert found.device_extent is not None, f"ledger {ledger_id}: entry {first} is gone"
+                extent = await from_device(store, found.device_extent)
             await trio.lowlevel.checkpoint()
     return size
 
@@ -173,7 +173,7 @@ async def settle(store: BookieStore, live: dict[int, int], dead: list[int], rest
     await store.checkpoint()
     until = trio.current_time() + rest_s
     last = -1
-    while trio.current_time() < until or store.stored_bytes != last or store._journal.held:
+    while trio.current_time() < until or store.stored_bytes != last or store._journal.pinned_files:
         last = store.stored_bytes
         await trio.sleep(2.5 * store.options.compaction_s)
     assert not store.ledgers.limbo_below
@@ -188,7 +188,7 @@ async def bookie(path: Path, mib: int, rate: float, orders: dict[str, Any]) -> N
     disk.sync_mode = found.mode
     host = real_host("b1", disks={"journal": disk, "index": disk})
     store = await open_store(host, options_of(mib), bookie_id="b1")
-    assert not store.ledgers.limbo_below, store.what_is_wrong()
+    assert not store.ledgers.limbo_below, store.health_conditions()
     async with trio.open_nursery() as nursery:
         await nursery.start(store.run)
         say(serves=True)

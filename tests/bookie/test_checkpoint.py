@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from distributedlog.bookie.format.extent_map import ExtentMap
 from distributedlog.bookie.format.index_format import (
-    RUN_KEY,
+    EXTENT_KEY,
     IndexCheckpoint,
     IndexTotals,
-    located,
-    run_pairs,
+    decode_extent,
+    extent_pairs,
 )
 from distributedlog.bookie.format.journal_format import DELETED
-from distributedlog.bookie.gc.checkpointer import CHECKPOINT_REST_S, CHECKPOINT_SHARE_MIN
+from distributedlog.bookie.gc.checkpointer import CHECKPOINT_PAUSE_S, THRESHOLD_FACTOR_MIN
 from distributedlog.bookie.ledgers.ledger_table import Ledger, LedgerTable
-from distributedlog.bookie.storage.index import MAP_NAME, SLICE, Index
+from distributedlog.bookie.storage.index import MAP_NAME, PUTS_PER_SLICE, Index
 from distributedlog.runtime.disk.memory_disk import MemoryDisk, MemoryMap, _Pairs
 from distributedlog.runtime.interfaces.errors import DiskFull
 from distributedlog.runtime.interfaces.host import Summary
@@ -74,7 +74,7 @@ async def _loaded(disk: MemoryDisk) -> tuple[Index, LedgerTable]:
 def _stored_ledger(ledgers: LedgerTable, index: Index, id: int, lac: int) -> Ledger:
     ledger = ledgers.get_or_make(id)
     ledgers.set_state(ledger, 0, lac, b"k" * 16)
-    index.note_state(ledger)
+    index.mark_state_dirty(ledger)
     return ledger
 
 
@@ -105,7 +105,11 @@ async def test_a_failed_checkpoint_forgets_neither_states_nor_runs(
                 await index.checkpoint(SAVED)
 
     assert index.dirty
-    assert (index.runs_in_memory, index.runs_frozen, index.bytes_since) == (3, 0, 700)
+    assert (index.extents_in_memory, index.extents_frozen, index.bytes_since_checkpoint) == (
+        3,
+        0,
+        700,
+    )
     for entry in range(6):
         assert index.find(old, entry) is not None
     stored.full = False
@@ -123,9 +127,9 @@ async def test_a_checkpoint_rests_between_slices(autojump_clock: Clock) -> None:
     """So that adds beside fifty thousand runs wait for one slice at most, of one ledger or of many."""
     stored, index, ledgers, _ = await _index()
     long = _stored_ledger(ledgers, index, 9_000, lac=0)
-    for entry in range(2 * SLICE):
+    for entry in range(2 * PUTS_PER_SLICE):
         index.add(long, entry, 1, 2, 4096 * entry, 100)
-    many = [_stored_ledger(ledgers, index, id, lac=0) for id in range(1, 1 + SLICE)]
+    many = [_stored_ledger(ledgers, index, id, lac=0) for id in range(1, 1 + PUTS_PER_SLICE)]
     for ledger in many:
         index.add(ledger, 0, 1, 1, 4096 * ledger.id, 100)
     begun = trio.current_time()
@@ -134,24 +138,24 @@ async def test_a_checkpoint_rests_between_slices(autojump_clock: Clock) -> None:
         await stored.begun.wait()
         # A slice of states, two of one ledger's runs, one of many ledgers'.
         assert trio.current_time() - begun == pytest.approx(4 * 10.0)
-        assert index.runs_frozen == 3 * SLICE
+        assert index.extents_frozen == 3 * PUTS_PER_SLICE
         found = index.find(long, 7)
         assert found is not None
         assert found.offset == 4096 * 7
-    assert (index.runs_frozen, index.in_map.runs) == (0, 3 * SLICE)
+    assert (index.extents_frozen, index.stored_totals.extent_count) == (0, 3 * PUTS_PER_SLICE)
 
 
 async def test_a_checkpoint_does_not_rest_when_it_falls_behind(autojump_clock: Clock) -> None:
     """As much has come meanwhile as it writes: else the index would wait in memory until adds are refused."""
     stored, index, ledgers, _ = await _index()
     long = _stored_ledger(ledgers, index, 1, lac=0)
-    for entry in range(10 * SLICE):
+    for entry in range(10 * PUTS_PER_SLICE):
         index.add(long, entry, 1, 1, 4096 * entry, 100)
     begun = trio.current_time()
 
     async def add_much() -> None:
         await trio.sleep(35.0)
-        for entry in range(10 * SLICE, 20 * SLICE):
+        for entry in range(10 * PUTS_PER_SLICE, 20 * PUTS_PER_SLICE):
             index.add(long, entry, 1, 1, 4096 * entry, 100)
 
     async with trio.open_nursery() as nursery:
@@ -159,7 +163,10 @@ async def test_a_checkpoint_does_not_rest_when_it_falls_behind(autojump_clock: C
         nursery.start_soon(add_much)
         await stored.begun.wait()
         assert trio.current_time() - begun == pytest.approx(4 * 10.0)
-    assert (index.in_map.runs, index.runs_in_memory) == (10 * SLICE, 10 * SLICE)
+    assert (index.stored_totals.extent_count, index.extents_in_memory) == (
+        10 * PUTS_PER_SLICE,
+        10 * PUTS_PER_SLICE,
+    )
 
 
 @given(
@@ -184,12 +191,12 @@ def test_runs_are_written_by_columns_as_one_by_one(
     pairs: list[tuple[bytes, bytes]] = []
     for at in range(0, len(runs), 7):
         columns = runs.columns(at, at + 7)
-        pairs += run_pairs(77, columns)
-        added.update(together.add_runs(columns))
+        pairs += extent_pairs(77, columns)
+        added.update(together.add_extents(columns))
     for run in runs:
-        one_by_one.add_run(run)
-    assert [located(*pair) for pair in pairs] == list(runs)
-    assert {RUN_KEY.unpack(key)[1] for key, _ in pairs} == {77}
+        one_by_one.add_extent(run)
+    assert [decode_extent(*pair) for pair in pairs] == list(runs)
+    assert {EXTENT_KEY.unpack(key)[1] for key, _ in pairs} == {77}
     assert together == one_by_one
     assert added == runs.bytes_by_file() == together.live_bytes
 
@@ -217,7 +224,7 @@ async def test_bookies_of_an_ensemble_do_not_write_their_index_at_one_moment(
                     sent += 1
                 counts.append(sent)
         assert len(set(counts)) > 1
-        assert all(40 * CHECKPOINT_SHARE_MIN - 2 <= count <= 42 for count in counts)
+        assert all(40 * THRESHOLD_FACTOR_MIN - 2 <= count <= 42 for count in counts)
         took.append(counts)
     assert took[0] != took[1] != took[2]
 
@@ -239,9 +246,9 @@ async def test_a_bookie_rests_in_its_own_checkpoints_and_not_in_those_that_are_w
         adder.send(record(5, 0))
         await adder.all_acked()
         await trio.sleep(6)
-        assert rests == [CHECKPOINT_REST_S]
+        assert rests == [CHECKPOINT_PAUSE_S]
         await store.checkpoint()
-        assert rests == [CHECKPOINT_REST_S, 0.0]
+        assert rests == [CHECKPOINT_PAUSE_S, 0.0]
 
 
 async def test_a_failed_checkpoint_forgets_no_deletion(autojump_clock: Clock) -> None:
@@ -253,13 +260,13 @@ async def test_a_failed_checkpoint_forgets_no_deletion(autojump_clock: Clock) ->
     await index.checkpoint(SAVED)
     index.add(second, 1, 1, 2, 8192, 50)
     stored.full, stored.begun = True, trio.Event()
-    ledgers.mark(first, DELETED)
-    index.note_state(first)
+    ledgers.set_flags(first, DELETED)
+    index.mark_state_dirty(first)
 
     async def delete_meanwhile() -> None:
         await stored.begun.wait()
-        ledgers.mark(second, DELETED)
-        index.note_state(second)
+        ledgers.set_flags(second, DELETED)
+        index.mark_state_dirty(second)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(delete_meanwhile)
@@ -269,6 +276,6 @@ async def test_a_failed_checkpoint_forgets_no_deletion(autojump_clock: Clock) ->
     await index.checkpoint(SAVED)
 
     assert index.live_bytes == {1: 0, 2: 0}
-    assert (index.in_map.runs, index.runs_in_memory) == (0, 0)
+    assert (index.stored_totals.extent_count, index.extents_in_memory) == (0, 0)
     index, _ = await _loaded(disk)
     assert index.live_bytes == {}

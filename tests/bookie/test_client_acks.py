@@ -80,7 +80,7 @@ async def _checked(check: Check, *, tells: tuple[bool, ...] = (True, True, True)
 
 def _acks(client: BookieClient, *pairs: tuple[Owner, int]) -> None:
     """One frame of the bookie."""
-    body = m.encode_acks([(owner.stream.number, count) for owner, count in pairs])
+    body = m.encode_acks([(owner.stream.stream_number, count) for owner, count in pairs])
     client._on_frame(Op.ADD_ACKS, 0, 0, 0, memoryview(body))
 
 
@@ -88,7 +88,7 @@ async def test_all_of_a_frame_is_counted_before_any_of_it_is_told(autojump_clock
     def check(client: BookieClient, owners: list[Owner], told: list[str]) -> None:
         _acks(client, *((owner, 1) for owner in owners))
         assert told == ["l1 1", "l2 1", "l3 1", "l1 progress", "l3 progress"]
-        assert [owner.stream.acked for owner in owners] == [1, 1, 1]
+        assert [owner.stream.acked_count for owner in owners] == [1, 1, 1]
 
     await _checked(check, tells=(True, False, True))
 
@@ -107,7 +107,7 @@ async def test_a_count_that_its_owner_does_not_believe_refuses_that_stream_alone
             "l1 progress",
             "l3 progress",
         ]
-        assert client.closed is None
+        assert client.close_error is None
 
     await _checked(check)
 
@@ -117,7 +117,7 @@ async def test_what_breaks_at_one_owner_is_told_to_it_alone(autojump_clock: Cloc
         owners[0].fails = AssertionError("a rule of ours")
         _acks(client, *((owner, 1) for owner in owners))
         assert told == ["l1 1", "l1 broken", "l2 1", "l3 1", "l2 progress", "l3 progress"]
-        assert client.closed is None
+        assert client.close_error is None
 
     await _checked(check)
 
@@ -129,7 +129,7 @@ async def test_who_breaks_when_told_keeps_it_from_nobody(autojump_clock: Clock) 
         owners[0].fails_later = AssertionError("a rule of ours")
         _acks(client, *((owner, 1) for owner in owners))
         assert told[3:] == ["l1 progress", "l1 broken", "l2 progress", "l3 progress"]
-        assert client.closed is None
+        assert client.close_error is None
 
     await _checked(check)
 
@@ -184,5 +184,5 @@ async def test_a_bookie_that_acknowledges_too_much_ends_its_connection(
         owner.stream.send(record(1, 0))
         await trio.sleep(1)
         assert told == ["l1 refused at 0: ConnectionLost"]
-        assert isinstance(client.closed, ProtocolError)
+        assert isinstance(client.close_error, ProtocolError)
         nursery.cancel_scope.cancel()

@@ -12,7 +12,7 @@ import xxhash
 
 from distributedlog.bookie.client.bookie_client import (
     SHARED_BYTES_MAX,
-    SHARED_ENTRY_BYTES,
+    SHARED_ENTRY_BYTES_MAX,
     AddStream,
     BookieClient,
 )
@@ -22,7 +22,7 @@ from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.format.journal_format import DELETED, FENCED, LIMBO
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.session.bookie_session import BookieSession
-from distributedlog.bookie.store.add_handler import Adds
+from distributedlog.bookie.store.add_handler import AddHandler
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.interfaces.errors import DistributedLogError, TooBusy
@@ -94,11 +94,13 @@ Sent = list[tuple[Heard, bytes]]
 
 def one_by_one(client: BookieClient, adds: Sent) -> None:
     for heard, body in adds:
-        client.link.send(envelope(Op.ADD, len(body), ident=heard.stream.number), body)
+        client.link.send(envelope(Op.ADD, len(body), ident=heard.stream.stream_number), body)
 
 
 def in_common(client: BookieClient, adds: Sent) -> None:
-    items = m.encode_many([h.stream.number for h, _ in adds], [len(body) for _, body in adds])
+    items = m.encode_add_many_items(
+        [h.stream.stream_number for h, _ in adds], [len(body) for _, body in adds]
+    )
     body = items + b"".join([body for _, body in adds])
     client.link.send(envelope(Op.ADD_MANY, len(body), ident=len(adds)), body)
 
@@ -118,7 +120,7 @@ async def outcome(
             adds: Sent = []
             for _ in range(draw.randrange(1, 40)):
                 one = draw.choice(heard)
-                ledger = one.stream._opening.ledger
+                ledger = one.stream._open_request.ledger
                 made = []
                 for _ in range(draw.choice((0, 1, 1, 1, 3))):
                     number, other = draw.randrange(200), draw.random() < 0.01
@@ -126,29 +128,29 @@ async def outcome(
                     made.append(record(ledger, number, payload))
                 if made and draw.random() < 0.01:
                     made[-1] = made[-1][:-1] + bytes([made[-1][-1] ^ 1])
-                one.stream.sent += len(made)
+                one.stream.sent_count += len(made)
                 one.sent += made
                 adds.append((one, b"".join(made)))
             send(client, adds)
             if draw.random() < 0.1:
                 await trio.sleep(5)  # a fence goes before adds that wait for the ring
                 request = m.LedgerRequest(1 + draw.randrange(4), KEY)
-                client.link.begin(Op.FENCE, request.encode(), timeout_s=9)
+                client.link.start_request(Op.FENCE, request.encode(), timeout_s=9)
             if draw.random() < 0.5:
                 await trio.sleep(draw.random() * 0.05)
             deferred.append(store.stats.deferred_bytes)
         await trio.sleep(5)
-        assert client.closed is None
+        assert client.close_error is None
         assert store.stats.deferred_bytes == 0
         for one in heard:
-            held = await read_all(store, one.stream._opening.ledger) if one.acked else {}
+            held = await read_all(store, one.stream._open_request.ledger) if one.acked else {}
             for body in one.sent[: one.acked]:
                 assert body in held.values()
             assert one.acked == (len(one.sent) if one.refused is None else one.refused[0])
         said = [(one.acked, one.refused) for one in heard]
         holds = []
         for n in range(1, 5):
-            any_acked = any(one.acked for one in heard if one.stream._opening.ledger == n)
+            any_acked = any(one.acked for one in heard if one.stream._open_request.ledger == n)
             holds.append(await read_all(store, n) if any_acked else {})
         nursery.cancel_scope.cancel()
     return (said, holds), sum(map(bool, deferred))
@@ -179,7 +181,7 @@ async def test_a_refused_stream_of_a_common_frame_poisons_no_neighbour(
         client = await bookies.start("b1", OPTIONS)
         first, bad, last = (opened(client, n) for n in (1, 2, 3))
         for one in (first, bad, last):
-            one.stream.sent = 2
+            one.stream.sent_count = 2
 
         in_common(
             client,
@@ -213,7 +215,7 @@ async def test_what_does_not_fit_refuses_only_its_streams(autojump_clock: Clock)
         client = await bookies.start("b1", options, sync_s=0.5)
         heard = [opened(client, n) for n in range(1, 31)]
         for one in heard:
-            one.stream.sent = 1
+            one.stream.sent_count = 1
 
         in_common(client, [(one, record(n, 0, bytes(1000))) for n, one in enumerate(heard, 1)])
         await trio.sleep(30)
@@ -240,13 +242,13 @@ async def test_what_waits_for_room_is_passed_by_nothing_of_its_frame(
         adds: Sent = []
         for number, size in enumerate((6000, 4000, 10)):
             adds.append((heard, record(1, number, bytes(size))))
-        heard.stream.sent = len(adds)
+        heard.stream.sent_count = len(adds)
         in_common(client, adds)
-        told = m.encode_lacs([(heard.stream.number, number)])
+        told = m.encode_lacs([(heard.stream.stream_number, number)])
         client.link.send(envelope(Op.WRITE_LACS, len(told)), told)
         lacs_when_processed: list[int] = []
-        heard.stream.when_processed(
-            lambda: lacs_when_processed.append(store.ledgers.look_up(1, KEY).lac), 30.0
+        heard.stream.call_when_processed(
+            lambda: lacs_when_processed.append(store.ledgers.get_known(1, KEY).lac), 30.0
         )
         waited = False
         while heard.acked < len(adds):
@@ -255,10 +257,10 @@ async def test_what_waits_for_room_is_passed_by_nothing_of_its_frame(
             assert list(held)[: heard.acked] == list(range(heard.acked))
             if store.stats.deferred_bytes:
                 waited = True
-                assert store.ledgers.look_up(1, KEY).lac < number
+                assert store.ledgers.get_known(1, KEY).lac < number
         assert waited
         await trio.sleep(1)
-        assert store.ledgers.look_up(1, KEY).lac == number
+        assert store.ledgers.get_known(1, KEY).lac == number
         assert lacs_when_processed == [number], "the answer follows the LAC that waited"
         nursery.cancel_scope.cancel()
 
@@ -298,13 +300,15 @@ async def test_small_entries_of_many_ledgers_share_frames(
             draw.shuffle(clients)  # each ledger has its slots in another order
             heard = [opened(client, ledger) for client in clients]
             streams = [one.stream for one in heard]
-            ledgers.append((ledger, heard, streams[0].together(streams)))
+            ledgers.append((ledger, heard, streams[0].shared_sender(streams)))
         await trio.sleep(1)
         sent: dict[int, list[bytes]] = {ledger: [] for ledger, _, _ in ledgers}
         for turn in range(12):
             for _ in range(draw.randrange(1, 120)):
                 ledger, heard, shared = draw.choice(ledgers)
-                size = draw.choice((100, 3000, SHARED_ENTRY_BYTES - 100, SHARED_ENTRY_BYTES))
+                size = draw.choice(
+                    (100, 3000, SHARED_ENTRY_BYTES_MAX - 100, SHARED_ENTRY_BYTES_MAX)
+                )
                 made = record(ledger, len(sent[ledger]), bytes(size))
                 sent[ledger].append(made)
                 if shared is None or not shared(made):
@@ -317,7 +321,7 @@ async def test_small_entries_of_many_ledgers_share_frames(
             assert (shared is None) == bool(old)
             for one in heard:
                 assert (one.acked, one.refused) == (len(sent[ledger]), None)
-                assert one.stream.sent == one.acked
+                assert one.stream.sent_count == one.acked
             for store in bookies.stores.values():
                 held = await read_all(store, ledger) if sent[ledger] else {}
                 assert list(held.values()) == sent[ledger]
@@ -328,7 +332,7 @@ async def test_small_entries_of_many_ledgers_share_frames(
             else:
                 assert frames.count(Op.ADD_MANY) > 10
                 assert len(frames) < total * 0.8
-        assert frames_max < SHARED_BYTES_MAX + SHARED_ENTRY_BYTES + m.MANY_ITEM_BYTES * 4096
+        assert frames_max < SHARED_BYTES_MAX + SHARED_ENTRY_BYTES_MAX + m.ADD_MANY_ITEM_BYTES * 4096
         nursery.cancel_scope.cancel()
 
 
@@ -358,7 +362,7 @@ async def test_lacs_of_many_ledgers_are_told_together(
             for ledger in range(1, 21)
         }
         streams = {n: [one.stream for one in of] for n, of in heard.items()}
-        tell = {n: of[0].lacs_together(of) for n, of in streams.items()}
+        tell = {n: of[0].shared_lac_sender(of) for n, of in streams.items()}
         for ledger, of in streams.items():
             for stream in of:
                 for entry in range(3):
@@ -382,7 +386,7 @@ async def test_lacs_of_many_ledgers_are_told_together(
         await trio.sleep(1)
 
         for store in bookies.stores.values():
-            assert [store.ledgers.look_up(n, KEY).lac for n in heard] == [2] * len(heard)
+            assert [store.ledgers.get_known(n, KEY).lac for n in heard] == [2] * len(heard)
         frames = ops.count(Op.WRITE_LACS), ops.count(Op.WRITE_LAC)
         assert frames == ((2, 2 * len(heard)) if old else (3, 0))
         nursery.cancel_scope.cancel()
@@ -394,10 +398,12 @@ async def test_a_connection_that_ends_takes_no_entry_from_the_others(autojump_cl
         bookies = Bookies(nursery)
         clients = [await bookies.start(name, OPTIONS) for name in ("b1", "b2", "b3")]
         heard = {ledger: [opened(c, ledger) for c in clients] for ledger in range(1, 6)}
-        together = {n: of[0].stream.together([one.stream for one in of]) for n, of in heard.items()}
+        together = {
+            n: of[0].stream.shared_sender([one.stream for one in of]) for n, of in heard.items()
+        }
         await trio.sleep(1)
         for client in clients:
-            client.link.soon()
+            client.link.request_turn()
         for ledger, shared in together.items():
             assert shared is not None
             assert shared(record(ledger, 0))
@@ -429,7 +435,7 @@ async def test_nothing_passes_what_was_gathered_with_other_connections(
     def noted(self: BookieSession, op: int, *rest: Any) -> None:
         if op in (Op.ADD, Op.ADD_MANY) and self._store.bookie_id == "b1":
             ident, body = rest[2], rest[4]
-            at = m.MANY_ITEM_BYTES * ident if op == Op.ADD_MANY else 0
+            at = m.ADD_MANY_ITEM_BYTES * ident if op == Op.ADD_MANY else 0
             while at < len(body):
                 _, size, _, _, _, _, of_ledger, entry, _, _ = entries.HEADER.unpack_from(body, at)
                 came.extend([entry] if of_ledger == 1 else [])
@@ -446,15 +452,15 @@ async def test_nothing_passes_what_was_gathered_with_other_connections(
         before, after = (few, all_three) if more else (all_three, few)
         await trio.sleep(1)
         for client in clients:
-            client.link.soon()
+            client.link.request_turn()
         for entry, slots in enumerate((before, after)):
-            shared = mine[0].together(mine[slots])
+            shared = mine[0].shared_sender(mine[slots])
             assert shared is not None
             assert shared(record(1, entry))
-        filling = other[0].together(other[after])
+        filling = other[0].shared_sender(other[after])
         assert filling is not None
-        for entry in range(SHARED_BYTES_MAX // (SHARED_ENTRY_BYTES - 100) + 1):
-            assert filling(record(2, entry, bytes(SHARED_ENTRY_BYTES - 100)))
+        for entry in range(SHARED_BYTES_MAX // (SHARED_ENTRY_BYTES_MAX - 100) + 1):
+            assert filling(record(2, entry, bytes(SHARED_ENTRY_BYTES_MAX - 100)))
         await trio.sleep(5)
 
         assert came == [0, 1]
@@ -467,9 +473,9 @@ async def test_what_is_taken_alone_is_what_would_be_taken_in_order(
     """H165: a plain record's short way and the way of all others, over the same faults."""
     options = replace(TIGHT, deferred_bytes_max=1 << 20)
     taken: list[bool] = []
-    take_lone = Adds.take_lone
+    take_lone = AddHandler.add_single_entries
 
-    def noted(adds: Adds, streams: Any, items: Iterator[tuple[int, int]], *where: Any) -> Any:
+    def noted(adds: AddHandler, streams: Any, items: Iterator[tuple[int, int]], *where: Any) -> Any:
         asked: list[tuple[int, int]] = []
 
         def counted() -> Iterator[tuple[int, int]]:
@@ -482,12 +488,12 @@ async def test_what_is_taken_alone_is_what_would_be_taken_in_order(
         taken.extend([True] * (len(asked) - left) + [False] * left)
         return found
 
-    def never(adds: Adds, streams: Any, items: Iterator[tuple[int, int]], *where: Any) -> Any:
+    def never(adds: AddHandler, streams: Any, items: Iterator[tuple[int, int]], *where: Any) -> Any:
         return take_lone(adds, {}, items, *where)
 
-    monkeypatch.setattr(Adds, "take_lone", noted)
+    monkeypatch.setattr(AddHandler, "add_single_entries", noted)
     short = [(await outcome(seed, in_common, options))[0] for seed in range(10)]
-    monkeypatch.setattr(Adds, "take_lone", never)
+    monkeypatch.setattr(AddHandler, "add_single_entries", never)
     assert [(await outcome(seed, in_common, options))[0] for seed in range(10)] == short
     assert taken.count(True) > 20
     assert taken.count(False) > 50
@@ -504,13 +510,13 @@ async def test_the_short_way_takes_no_more_than_may_be_unsynced(autojump_clock: 
         streams = {n: adder.stream for n, adder in enumerate(adders, 1)}
         items = iter([(n, len(body)) for n, body in enumerate(bodies, 1)])
 
-        left = store.adds.take_lone(streams, items, memoryview(b"".join(bodies)), 0)
+        left = store.add_handler.add_single_entries(streams, items, memoryview(b"".join(bodies)), 0)
 
         assert left is not None
         number, start, stop = left
         assert start == sum(map(len, bodies[: number - 1]))
         assert stop == start + len(bodies[number - 1])
-        assert store.adds._ring.unsynced_bytes == start <= TIGHT.unsynced_bytes_max < stop
+        assert store.add_handler._ring.unsynced_bytes == start <= TIGHT.unsynced_bytes_max < stop
 
 
 async def test_what_came_after_what_waits_waits_too(autojump_clock: Clock) -> None:
@@ -521,13 +527,13 @@ async def test_what_came_after_what_waits_waits_too(autojump_clock: Clock) -> No
         store = bookies.stores["b1"]
         heard = [opened(client, ledger) for ledger in (1, 2)]
         for one in heard:
-            one.stream.send(record(one.stream._opening.ledger, 0))
+            one.stream.send(record(one.stream._open_request.ledger, 0))
         await trio.sleep(5)
 
         heard[0].stream.send(record(1, 1, bytes(6000)))
         await trio.sleep(0.5)  # it is being synced
         adds = [(heard[1], record(2, 1, bytes(3000))), (heard[1], record(2, 2, b"small"))]
-        heard[1].stream.sent += 2
+        heard[1].stream.sent_count += 2
         in_common(client, adds)
         await trio.sleep(0.1)
         assert store.stats.deferred_bytes == sum(len(body) for _, body in adds)
@@ -606,35 +612,35 @@ async def _offered(state: str, *, short: bool) -> tuple[dict[str, object], int]:
         if state == "read-only":
             store.space.asked = True
         elif state == "no next file":
-            store.space.note_next_file(missing=True)
+            store.space.set_next_file_missing(missing=True)
         elif state == "index behind":
-            store._index.runs_in_memory += 1 << 40
-        store.space.look()
-        adds = store.adds
+            store._index.extents_in_memory += 1 << 40
+        store.space.check()
+        adds = store.add_handler
         for adder, name in zip(adders, names, strict=True):
             ledger, body = adder.stream.ledger, _offers(adder.ledger)[name]
             flags = {"fenced": FENCED, "limbo": LIMBO | FENCED, "deleted": DELETED}
             if state in flags:
-                store.ledgers.mark(ledger, ledger.flags | flags[state])
+                store.ledgers.set_flags(ledger, ledger.flags | flags[state])
             if state == "closed":
-                store.adds.close_stream(adder.stream)
+                store.add_handler.close_stream(adder.stream)
             frame = memoryview(b"before" + body + b"after")[: 6 + len(body)]
             lone_one = iter([(1, len(body))])
-            taken = short and adds.take_lone({1: adder.stream}, lone_one, frame, 6) is None
+            taken = short and adds.add_single_entries({1: adder.stream}, lone_one, frame, 6) is None
             lone += taken
             if not taken:
                 assert adds.take(adder.stream, frame[6:], adder.resume) == len(body)
-            store.commits.gathered(adder)
-            owed, refused = ledger.lac_owed, [(type(one), at) for one, at in adder.refused]
+            store.group_commit.commit_adds(adder)
+            owed, refused = ledger.lac_unjournaled, [(type(one), at) for one, at in adder.refused]
             await trio.sleep(0.01)
-            there = ledger.stored and not ledger.deleted
+            there = ledger.is_known and not ledger.deleted
             holds = list((await read_all(store, ledger.id)).values()) if there else []
             stats = store.stats
             said[name] = (
-                refused, adder.stream.taken, adder.acked, owed, ledger.top, ledger.lac, holds,
+                refused, adder.stream.taken, adder.acked, owed, ledger.last_added_entry, ledger.lac, holds,
                 (stats.entries, stats.bytes, stats.payload_bytes, stats.duplicates, stats.refusals),
             )  # fmt: skip
-        store._index.runs_in_memory %= 1 << 40
+        store._index.extents_in_memory %= 1 << 40
     return said, lone
 
 
@@ -664,7 +670,9 @@ async def test_what_is_gathered_leaves_in_one_call(
         bookies = Bookies(nursery)
         clients = [await bookies.start(name, OPTIONS) for name in ("b1", "b2", "b3")]
         heard = {ledger: [opened(c, ledger) for c in clients] for ledger in range(1, 21)}
-        together = {n: of[0].stream.together([one.stream for one in of]) for n, of in heard.items()}
+        together = {
+            n: of[0].stream.shared_sender([one.stream for one in of]) for n, of in heard.items()
+        }
         await trio.sleep(1)
         sends: list[int] = []
         for client in clients:
@@ -688,7 +696,7 @@ async def test_what_is_gathered_leaves_in_one_call(
         for client in clients:
             client.link.send_gathered()
 
-        assert [client.link.gathers for client in clients] == [
+        assert [client.link.is_gathering for client in clients] == [
             bool(client.link.outgoing_bytes) for client in clients
         ]
         first_calls = len(sends)

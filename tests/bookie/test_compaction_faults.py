@@ -30,7 +30,7 @@ async def test_without_descriptors_no_half_made_file_is_left(
 
         with monkeypatch.context() as patched:
             patched.setattr(store.compactor._files, "open", busy)
-            assert not await store.compactor.go_once()
+            assert not await store.compactor.compact_once()
 
         assert disk.list() == names
         await compact(store)
@@ -46,7 +46,7 @@ async def test_no_room_in_the_index_for_the_switch_ends_nothing(
     async with running(disk, SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
-        checkpoint = store.checkpointer.checkpoint_if_room
+        checkpoint = store.checkpointer.try_checkpoint
 
         async def then_full() -> bool:
             done = await checkpoint()
@@ -54,14 +54,16 @@ async def test_no_room_in_the_index_for_the_switch_ends_nothing(
             return done
 
         with monkeypatch.context() as patched:
-            patched.setattr(store.checkpointer, "checkpoint_if_room", then_full)
-            assert not await store.compactor.go_once()
+            patched.setattr(store.checkpointer, "try_checkpoint", then_full)
+            assert not await store.compactor.compact_once()
         disk.full_maps = False
         assert await read_all(store, 4) == wanted[4]
-        assert not store._journal.held
+        assert not store._journal.pinned_files
         await compact(store)
 
-        assert {cb.cold_name(number) for number in store._journal.cold} == {*cold_names(disk)}
+        assert {cb.compacted_file_name(number) for number in store._journal.compacted_files} == {
+            *cold_names(disk)
+        }
         assert await read_all(store, 4) == wanted[4]
 
 
@@ -73,12 +75,12 @@ async def test_a_cold_file_that_cannot_be_opened_ends_nothing(autojump_clock: Cl
         await delete(store, 1, 2)
         await compact(store)
         await delete(store, 3)
-        name = cb.cold_name(next(iter(store._journal.cold)))
+        name = cb.compacted_file_name(next(iter(store._journal.compacted_files)))
         store._files.close()
         await disk.delete(name)
 
         for _ in range(3):
-            await store.compactor.go_once()
+            await store.compactor.compact_once()
 
 
 async def test_a_file_whose_rot_was_healed_is_compacted(autojump_clock: Clock) -> None:
@@ -98,8 +100,8 @@ async def test_a_file_whose_rot_was_healed_is_compacted(autojump_clock: Clock) -
         await compact(store)
         assert file_name(run.file_number) in disk.list()
 
-        rotten = await store.rot.look(4, 0, 7)
-        assert await store.rot.drop(4, KEY, rotten)
+        rotten = await store.corruption_tracker.find_corrupt(4, 0, 7)
+        assert await store.corruption_tracker.drop_corrupt(4, KEY, rotten)
         await compact(store)
 
         assert file_name(run.file_number) not in disk.list()
@@ -114,11 +116,11 @@ async def test_no_file_takes_a_number_that_a_removed_one_had(autojump_clock: Clo
         wanted = await interleaved(store, (1, 2, 3, 4), 20)
         await delete(store, 1, 2, 3)
         await compact(store)
-        highest = max(store._journal.cold)
+        highest = max(store._journal.compacted_files)
         assert highest > store._journal.number
         await delete(store, 4)
         await compact(store)
-        assert not store._journal.cold
+        assert not store._journal.compacted_files
         wanted = await interleaved(store, (5,), 3)
     for name in disk.list():
         if name > file_name(store._journal.number) and name.startswith("journal-"):
@@ -130,7 +132,7 @@ async def test_no_file_takes_a_number_that_a_removed_one_had(autojump_clock: Clo
         assert store._journal.number > highest
         assert await read_all(store, 5) == wanted[5]
         with pytest.raises(NoSuchLedger):
-            store.ledgers.look_up(4, KEY)
+            store.ledgers.get_known(4, KEY)
 
 
 async def test_a_number_that_no_file_was_made_of_is_taken_again(autojump_clock: Clock) -> None:
@@ -141,20 +143,20 @@ async def test_a_number_that_no_file_was_made_of_is_taken_again(autojump_clock: 
         await add_acked(store, 7)
         disk.bytes_max = disk.used_bytes
         before = preallocator.next_number
-        assert await preallocator.make_ahead() is None
+        assert await preallocator.create_next() is None
         assert preallocator.next_number == before
 
         create = disk.create
 
         async def overtaken(name: str, *, size: int = 0, direct: bool = False) -> object:
-            taken.append(preallocator.take_number())
+            taken.append(preallocator.next_file_number())
             return await create(name, size=size, direct=direct)
 
         taken: list[int] = []
         disk.create = overtaken  # type: ignore[method-assign, assignment]
-        assert await preallocator.make_ahead() is None
+        assert await preallocator.create_next() is None
         assert taken == [before + 1]
-        assert preallocator.take_number() == before + 2
+        assert preallocator.next_file_number() == before + 2
 
 
 async def test_the_newer_of_two_copies_is_taken_where_the_older_was_given_back(
@@ -166,17 +168,17 @@ async def test_the_newer_of_two_copies_is_taken_where_the_older_was_given_back(
         wanted = await interleaved(store, range(1, 121), 1)
         await delete(store, *range(2, 121, 2))
         await compact(store)
-        (old,) = store._journal.cold
+        (old,) = store._journal.compacted_files
         await delete(store, *range(3, 121, 4))
         live = range(1, 121, 4)
-        monkeypatch.setattr(compaction, "RUNS_MAX", 10)
+        monkeypatch.setattr(compaction, "EXTENTS_MAX", 10)
         punched = store.stats.punched_bytes
         moved = False
         while store.stats.punched_bytes == punched or not moved:
             punched = store.stats.punched_bytes
-            assert await store.compactor.go_once()
+            assert await store.compactor.compact_once()
             moved = moved or store.stats.files_compacted > 1
-        assert old in store._journal.cold
+        assert old in store._journal.compacted_files
         assert store._index.live_bytes[old]
     disk._maps = {}
 
@@ -193,15 +195,15 @@ async def test_what_came_back_is_taken_where_its_old_place_was_given_back(
     disk = CutDisk()
     async with running(disk, SMALL) as store:
         adder = await add_acked(store, 4, 40, 3000, apart_s=0.001)
-        store.adds.close_stream(adder.stream)
+        store.add_handler.close_stream(adder.stream)
         wanted = await interleaved(store, (1, 3), 40)
         await delete(store, 1)
         await compact(store)
-        assert await store.dropping.drop(4)
+        assert await store.replica_removal.remove_replica(4)
         await store.checkpoint()
-        assert await store.compactor.go_once()
+        assert await store.compactor.compact_once()
         assert store.stats.punched_bytes
-        await store.dropping.take_back(4)
+        await store.replica_removal.restore_to_limbo(4)
         again = Adder(store, 4, recovery=True)
         for n in range(40):
             again.send(adder.sent[n])
@@ -233,7 +235,9 @@ async def test_a_rotten_run_that_lies_partly_elsewhere_ends_no_start(
         assert run.count == 8
         await store.checkpoint()
         disk.flip(file_name(run.file_number), run.offset + len(b"".join(adder.sent[:2])) + 10)
-        assert await store.rot.drop(4, KEY, await store.rot.look(4, 0, 7))
+        assert await store.corruption_tracker.drop_corrupt(
+            4, KEY, await store.corruption_tracker.find_corrupt(4, 0, 7)
+        )
         again = Adder(store, 4, recovery=True)
         again.send(*adder.sent[2:])
         await again.all_acked()
@@ -242,7 +246,7 @@ async def test_a_rotten_run_that_lies_partly_elsewhere_ends_no_start(
         copied = store._index.find(store.ledgers.get_or_make(4), 5)
         assert copied is not None
         assert copied.file_number > run.file_number
-        store.compactor._may_work.set()
+        store.compactor._work_allowed.set()
         assert await store.compactor._move([copied.file_number])
         assert cold_names(disk)
         assert file_name(run.file_number) in disk.list()

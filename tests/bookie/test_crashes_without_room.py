@@ -67,7 +67,7 @@ class _Crashes:
     async def open(self) -> BookieStore:
         """A start that misses nothing."""
         host = host_of(self.journal, self.index)
-        store = await open_store(host, OPTIONS, bookie_id="b1", witnessed=self.witnessed)
+        store = await open_store(host, OPTIONS, bookie_id="b1", attested_sequence=self.witnessed)
         assert not store.limbo.any_limbo
         self.witnessed = max(self.witnessed, store.durable_to)
         return store
@@ -126,10 +126,10 @@ class _Crashes:
             for ledger, records in self.acked.items():
                 found = await read_all(store, ledger)
                 assert [found.get(n) for n in range(len(records))] == records
-            assert all(store.ledgers.look_up(ledger, KEY).fenced for ledger in self.fenced)
+            assert all(store.ledgers.get_known(ledger, KEY).fenced for ledger in self.fenced)
             for ledger in self.deleted:
                 with pytest.raises(NoSuchLedger):
-                    store.ledgers.look_up(ledger, KEY)
+                    store.ledgers.get_known(ledger, KEY)
             await trio.sleep(30)
             assert store.space.conditions == ()
             nursery.cancel_scope.cancel()

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.storage.journal import REST_S
+from distributedlog.bookie.storage.journal import IDLE_S
 from distributedlog.runtime.interfaces.errors import (
     LedgerFenced,
     NoSuchLedger,
@@ -46,7 +46,7 @@ async def test_a_deleted_ledger_stays_deleted(autojump_clock: Clock) -> None:
             other.send(record(8, 0))
             await other.all_acked()
             with pytest.raises(NoSuchLedger):
-                store.ledgers.look_up(7, KEY)
+                store.ledgers.get_known(7, KEY)
             await trio.sleep(10)
             disk = disk.cut(random.Random(0))
 
@@ -145,7 +145,7 @@ async def test_files_that_somebody_else_has_removed_end_no_bookie(autojump_clock
             del journal._files[name], journal.files[name]
 
         await store.delete_ledger(7)
-        await trio.sleep(3 * REST_S)
+        await trio.sleep(3 * IDLE_S)
 
         await add_acked(store, 8)
         assert names[0] not in journal.list()

@@ -25,7 +25,7 @@ def _ignore(ledger: Ledger, error: DistributedLogError | None) -> None:
 def fill_with_fences(store: BookieStore) -> int:
     """Fence ledgers until the next fence must wait for room; the id of that next one."""
     for ledger in range(100, 100 + LEDGERS):
-        if store._ring.control_block() is None:
+        if store._buffer.control_block() is None:
             return ledger
         store.fence(ledger, KEY, _ignore)
     raise AssertionError("the ring was never full")
@@ -54,7 +54,7 @@ async def survives_a_power_cut_at(
                 await trio.sleep(0.001)
     async with running(left[0], SMALL) as store:
         found = store.ledgers.get(asked)
-        return found is not None and found.stored, found is not None and bool(found.flags)
+        return found is not None and found.is_known, found is not None and bool(found.flags)
 
 
 async def test_a_second_fence_does_not_overtake_the_first(

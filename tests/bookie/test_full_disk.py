@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.declarations.options import BookieOptions
-from distributedlog.bookie.disk.disk_reserve import START_BYTES, Reserve, give_up, reserve_name
+from distributedlog.bookie.disk.disk_reserve import START_BYTES, Reserve, free_reserve, reserve_name
 from distributedlog.bookie.gc.checkpointer import INDEX_LAG_S
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
@@ -113,9 +113,9 @@ async def test_a_full_bookie_starts_and_serves_and_goes_on_when_there_is_room(
         await _until_writable(store)
         assert store.space.conditions == ()
         await add_acked(store, 8)
-        assert all(store.ledgers.look_up(ledger, KEY).fenced for ledger in range(20, 26))
+        assert all(store.ledgers.get_known(ledger, KEY).fenced for ledger in range(20, 26))
         with pytest.raises(NoSuchLedger):
-            store.ledgers.look_up(40, KEY)
+            store.ledgers.get_known(40, KEY)
 
 
 async def test_a_start_on_a_full_disk_that_dies_at_any_step_loses_nothing(
@@ -134,7 +134,7 @@ async def test_a_start_on_a_full_disk_that_dies_at_any_step_loses_nothing(
         disk = disk.cut(random.Random(steps), survive=0.5)
         async with running(disk, SMALL) as store:
             assert list((await read_all(store, 7)).values()) == adder.sent, steps
-            assert store.ledgers.look_up(9, KEY).fenced
+            assert store.ledgers.get_known(9, KEY).fenced
             assert store.ledgers.limbo_below == 0
         steps += 1
     assert steps > 8
@@ -156,7 +156,7 @@ async def test_a_start_without_room_for_its_checkpoint_serves(autojump_clock: Cl
     async with running(journal, SMALL, index) as store:
         index.full_maps = False
         await _until_writable(store)
-        assert store.ledgers.look_up(9, KEY).fenced
+        assert store.ledgers.get_known(9, KEY).fenced
         assert list((await read_all(store, 7)).values()) == adder.sent
 
 
@@ -169,14 +169,14 @@ async def test_an_index_that_falls_behind_is_told_until_it_is_written(
         index.full_maps = True
         await fence(store, 9)
         await trio.sleep(INDEX_LAG_S / 2)
-        assert Code.INDEX_BEHIND not in codes_of(store.what_is_wrong())
+        assert Code.INDEX_BEHIND not in codes_of(store.health_conditions())
         await trio.sleep(INDEX_LAG_S)
-        assert condition(Code.INDEX_BEHIND, minutes=1) in store.what_is_wrong()
+        assert condition(Code.INDEX_BEHIND, minutes=1) in store.health_conditions()
 
         index.full_maps = False
         await _until_writable(store)
         await trio.sleep(2 * SMALL.checkpoint_s)
-        assert store.what_is_wrong() == ()
+        assert store.health_conditions() == ()
 
 
 async def test_a_directory_without_a_reserve_makes_do_with_what_its_files_leave(
@@ -211,12 +211,12 @@ async def test_a_block_longer_than_a_short_file_is_sealed_whole(autojump_clock: 
     """What seals a file is never written over a block that was longer than the file was made."""
     disk = CutDisk(bytes_max=20 * MIB)
     store = await open_store(host_of(disk), OPTIONS, bookie_id="b1")
-    await give_up(disk, "journal", OPTIONS.journal_file_bytes - (64 << 10))
+    await free_reserve(disk, "journal", OPTIONS.journal_file_bytes - (64 << 10))
     await _fill_file(disk, BALLAST, disk.free_bytes() - (600 << 10))
     adder = Adder(store, 7)
     while not store._journal.counters.rolls:
         adder.send(record(7, len(adder.sent), bytes(150_000)))
-        await store._journal.flush(store.commits.on_synced)
+        await store._journal.flush(store.group_commit.on_synced)
     assert adder.acked == len(adder.sent)
     assert store._journal.file_bytes[store._journal.number] < 400 << 10
     async with trio.open_nursery() as nursery:
@@ -256,15 +256,15 @@ async def test_a_reserve_that_cannot_be_opened_ends_no_bookie(
         await _fill(disk)
         index.full_maps = True
         await fence(store, 9)
-        assert not await store.checkpointer.checkpoint_if_room()
+        assert not await store.checkpointer.try_checkpoint()
         await trio.sleep(5)
         index.full_maps = False
         await disk.delete(BALLAST)
         await store.checkpoint()
         await trio.sleep(5)
-        assert store.ledgers.look_up(9, KEY).fenced
+        assert store.ledgers.get_known(9, KEY).fenced
     async with running(disk, options, index) as store:
-        assert store.ledgers.look_up(9, KEY).fenced
+        assert store.ledgers.get_known(9, KEY).fenced
         assert store.ledgers.limbo_below == 0
 
 
@@ -274,18 +274,18 @@ async def test_a_reserve_that_cannot_become_a_file_stays_the_reserve(
     """Else the next start would find a journal file that it cannot read."""
     disk = CutDisk()
     reserve = Reserve(disk, "journal", 1 << 20)
-    await reserve.make()
+    await reserve.ensure()
     whole = MemoryDisk.open
 
     async def refuse(self: MemoryDisk, name: str) -> File:
         raise TooBusy(f"{name}: too many open files")
 
     monkeypatch.setattr(MemoryDisk, "open", refuse)
-    assert await reserve.become("journal-000000000001") is None
+    assert await reserve.convert_to_file("journal-000000000001") is None
     assert disk.list() == [reserve_name("journal"), reserve_name("start")]
 
     monkeypatch.setattr(MemoryDisk, "open", whole)
-    taken = await reserve.become("journal-000000000001")
+    taken = await reserve.convert_to_file("journal-000000000001")
     assert taken is not None
     assert taken[1] == 1 << 20
     assert disk.list() == ["journal-000000000001", reserve_name("start")]
@@ -299,11 +299,11 @@ async def test_a_reserve_is_made_and_given_up_one_at_a_time(autojump_clock: Cloc
 
     async with trio.open_nursery() as nursery:
         for _ in range(20):
-            nursery.start_soon(reserve.make)
-            nursery.start_soon(reserve.give_up)
-            nursery.start_soon(reserve.become, "journal-000000000001")
+            nursery.start_soon(reserve.ensure)
+            nursery.start_soon(reserve.free)
+            nursery.start_soon(reserve.convert_to_file, "journal-000000000001")
 
-    assert not reserve.held or reserve_name("index") in disk.list()
+    assert not reserve.is_complete or reserve_name("index") in disk.list()
 
 
 # --- while it runs ----------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ async def test_when_even_the_reserve_is_used_up_it_waits_and_lives(autojump_cloc
         for each in range(101, ledger + 1):
             assert (await fence(store, each)).fence_durable
     async with running(disk.cut(random.Random(1)), SMALL) as store:
-        assert all(store.ledgers.look_up(each, KEY).fenced for each in range(101, ledger + 1))
+        assert all(store.ledgers.get_known(each, KEY).fenced for each in range(101, ledger + 1))
 
 
 async def test_what_is_deleted_on_a_full_disk_comes_back_at_once(autojump_clock: Clock) -> None:
@@ -409,7 +409,7 @@ async def test_a_full_index_disk_stays_a_reason_until_a_checkpoint_succeeds(
         for _ in range(40):
             assert Code.CHECKPOINT_NO_SPACE in codes_of(store.space.conditions)
             assert store.info()["read_only_codes"] == codes_of(store.space.conditions)
-            assert Code.CHECKPOINT_NO_SPACE in codes_of(store.what_is_wrong())
+            assert Code.CHECKPOINT_NO_SPACE in codes_of(store.health_conditions())
             await trio.sleep(0.1)
         assert isinstance(await _refused(store, 7, 1), BookieReadOnly)
         healing = Adder(store, 7, recovery=True)
@@ -508,38 +508,38 @@ async def test_the_indexs_reserve_lets_one_more_checkpoint_through(autojump_cloc
 async def test_a_reserve_is_given_up_in_steps_and_made_whole_again() -> None:
     disk = MemoryDisk(bytes_max=10 * MIB)
     reserve = Reserve(disk, "journal", 4 * MIB)
-    await reserve.make()
-    assert reserve.held
+    await reserve.ensure()
+    assert reserve.is_complete
     await _fill(disk)
 
     freed = []
-    while await give_up(disk, "journal", 1 * MIB):
+    while await free_reserve(disk, "journal", 1 * MIB):
         freed.append(disk.free_bytes() // MIB)
     assert freed == [1, 2, 3, 4]
     assert reserve_name("journal") not in disk.list()
 
     await _fill_file(disk, "more", 2 * MIB)
     reserve = Reserve(disk, "journal", 4 * MIB)
-    await reserve.make()
-    assert not reserve.held
+    await reserve.ensure()
+    assert not reserve.is_complete
     await disk.delete("more")
-    await reserve.make()
-    assert reserve.held
+    await reserve.ensure()
+    assert reserve.is_complete
     assert disk.free_bytes() == 0
 
 
 async def test_a_reserve_becomes_a_file_without_any_space() -> None:
     disk = MemoryDisk(bytes_max=4 * MIB + START_BYTES)
     reserve = Reserve(disk, "journal", 4 * MIB)
-    await reserve.make()
+    await reserve.ensure()
 
-    taken = await reserve.become("journal-000000000001")
+    taken = await reserve.convert_to_file("journal-000000000001")
 
     assert taken is not None
     assert taken[1] == 4 * MIB
     assert disk.list() == ["journal-000000000001", reserve_name("start")]
-    assert not reserve.held
-    assert await reserve.become("journal-000000000002") is None
+    assert not reserve.is_complete
+    assert await reserve.convert_to_file("journal-000000000002") is None
 
 
 async def _fill_file(disk: MemoryDisk, name: str, size: int) -> None:
@@ -666,7 +666,7 @@ async def test_a_start_with_more_to_copy_than_a_file_holds_makes_the_next_one(
     for n in range(60):
         adder.send(record(7, n, bytes(5000)))
         with trio.fail_after(10):
-            await store._journal.flush(store.commits.on_synced)
+            await store._journal.flush(store.group_commit.on_synced)
     assert adder.acked == 60
     assert store._journal.counters.rolls > 1
     store.close()

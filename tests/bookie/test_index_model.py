@@ -70,7 +70,7 @@ async def _run(plan: list[tuple[str, int, object]]) -> None:
             for ledger in LEDGERS:
                 await _check(store, ledger, acked[ledger], sent[ledger])
                 if ledger in fenced:
-                    assert store.ledgers.look_up(ledger, KEY).fenced
+                    assert store.ledgers.get_known(ledger, KEY).fenced
             assert store.ledgers.limbo_below == 0
             adders: dict[int, Adder] = {}
             positions: dict[int, list[int]] = {ledger: [] for ledger in LEDGERS}

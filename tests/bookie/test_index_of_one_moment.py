@@ -10,13 +10,13 @@ import trio.testing
 
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.format.index_format import (
+    EXTENT_KEY,
     META_KEY,
-    RUN_KEY,
     STATE_KEY,
     IndexCheckpoint,
     IndexDamaged,
-    checked,
-    sealed,
+    verified_value,
+    with_digest,
 )
 from distributedlog.bookie.ledgers.ledger_table import LedgerTable
 from distributedlog.bookie.storage import index as bookie_index
@@ -37,7 +37,7 @@ STATE_OF_7 = STATE_KEY.pack(b"s", 7)
 async def _add_and_leave(store: BookieStore, *ledgers: int) -> None:
     for ledger in ledgers:
         adder = await add_acked(store, ledger, 3)
-        store.adds.close_stream(adder.stream)
+        store.add_handler.close_stream(adder.stream)
 
 
 # --- starts -----------------------------------------------------------------------------------------
@@ -53,9 +53,9 @@ async def _delete(store: BookieStore) -> None:
 
 async def _doubt(store: BookieStore) -> None:
     ledger = store.ledgers.get_or_make(7)
-    store.ledgers.mark(ledger, ledger.flags | jb.LIMBO)
+    store.ledgers.set_flags(ledger, ledger.flags | jb.LIMBO)
     done = trio.Event()
-    store.commits.write_state(ledger, done.set)
+    store.group_commit.write_state(ledger, done.set)
     await done.wait()
 
 
@@ -78,9 +78,9 @@ async def test_a_state_from_the_past_is_noticed_at_a_start(
         assert list(await read_all(store, 8)) == [0, 1, 2]
         if change is _delete:
             with pytest.raises(NoSuchLedger, match="was deleted"):
-                store.ledgers.look_up(7, KEY)
+                store.ledgers.get_known(7, KEY)
         else:
-            ledger = store.ledgers.look_up(7, KEY)
+            ledger = store.ledgers.get_known(7, KEY)
             assert (ledger.fenced, ledger.limbo) == (change is _fence, change is _doubt)
 
 
@@ -90,7 +90,7 @@ async def test_runs_that_are_missing_are_noticed_at_a_start(autojump_clock: Cloc
     async with running(journal, MANUAL, index) as store:
         await _add_and_leave(store, *range(100, 200))
         await store.checkpoint()
-    keys = [RUN_KEY.pack(b"r", ledger, 0) for ledger in range(120, 160)]
+    keys = [EXTENT_KEY.pack(b"r", ledger, 0) for ledger in range(120, 160)]
     index._maps[MAP_NAME].apply([], keys)
 
     async with running(journal, MANUAL, index) as store:
@@ -113,7 +113,7 @@ async def test_a_position_from_the_past_among_newer_pairs_is_noticed(autojump_cl
     with pytest.raises(IndexDamaged, match="not of one moment"):
         await _load(await index.open_map(MAP_NAME))
     async with running(journal, MANUAL, index) as store:
-        assert store.ledgers.look_up(7, KEY).fenced
+        assert store.ledgers.get_known(7, KEY).fenced
 
 
 async def test_a_map_that_is_older_as_a_whole_is_accepted(autojump_clock: Clock) -> None:
@@ -129,7 +129,7 @@ async def test_a_map_that_is_older_as_a_whole_is_accepted(autojump_clock: Clock)
 
     assert await _load(await index.open_map(MAP_NAME)) is not None
     async with running(journal, MANUAL, index) as store:
-        assert store.ledgers.look_up(7, KEY).fenced
+        assert store.ledgers.get_known(7, KEY).fenced
 
 
 async def _load(stored: OrderedMap) -> IndexCheckpoint | None:
@@ -152,16 +152,16 @@ async def test_an_index_that_an_older_program_has_written_is_accepted_and_summed
         await fence(store, 8)
         await store.checkpoint()
     pairs = index._maps[MAP_NAME]
-    position = unpack(checked(META_KEY, pairs.values[META_KEY]), "the position")
+    position = unpack(verified_value(META_KEY, pairs.values[META_KEY]), "the position")
     assert position["totals"].pop("digests")
-    pairs.apply([(META_KEY, sealed(META_KEY, pack(position)))], [])
+    pairs.apply([(META_KEY, with_digest(META_KEY, pack(position)))], [])
 
     for _ in range(2):
         async with running(journal, MANUAL, index) as store:
             assert store.ledgers.limbo_below == 0
-            assert store.ledgers.look_up(8, KEY).fenced
+            assert store.ledgers.get_known(8, KEY).fenced
             assert list(await read_all(store, 7)) == [0, 1, 2]
-        position = unpack(checked(META_KEY, pairs.values[META_KEY]), "the position")
+        position = unpack(verified_value(META_KEY, pairs.values[META_KEY]), "the position")
         assert position["totals"]["digests"]
 
 
@@ -172,7 +172,7 @@ async def test_pairs_are_compared_while_they_change(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before and behind the place of the pass, put, replaced and deleted."""
-    monkeypatch.setattr(bookie_index, "PAGE", 3)
+    monkeypatch.setattr(bookie_index, "PAIRS_PER_PAGE", 3)
     draw = random.Random(5)
     async with running(CutDisk(), MANUAL, CutDisk()) as store, trio.open_nursery() as nursery:
         await _add_and_leave(store, *range(100, 130))
@@ -204,10 +204,10 @@ async def test_a_scrub_notices_a_state_from_the_past(autojump_clock: Clock) -> N
             await fence(store, 7)
             await store.checkpoint()
             index._maps[MAP_NAME].values[STATE_OF_7] = old
-            store.scrub.ask(1)
+            store.scrubber.request_pass(1)
             await trio.sleep(10)
     async with running(journal, MANUAL, index) as store:
-        assert store.ledgers.look_up(7, KEY).fenced
+        assert store.ledgers.get_known(7, KEY).fenced
 
 
 # --- pages of a file --------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ async def _goes_on(stored: OrderedMap) -> None:
         for turn in range(6):
             ledger = ledgers.get_or_make(75)
             ledgers.set_state(ledger, 0, 100 + turn, KEY)
-            index.note_state(ledger)
+            index.mark_state_dirty(ledger)
             await index.checkpoint(saved)
             assert stored.scan(b"r", b"s", 1 << 20) == before
             await index.verify()
@@ -272,7 +272,7 @@ async def _written(place: Path) -> tuple[list[bytes], list[list[tuple[bytes, byt
         for ledger_id in range(70, 80) if turn else range(150):
             ledger = ledgers.get_or_make(ledger_id)
             ledgers.set_state(ledger, jb.FENCED if turn > 10 else 0, turn, KEY)
-            index.note_state(ledger)
+            index.mark_state_dirty(ledger)
             index.add(ledger, 10 * turn, 1, 1, 4096 * turn, 100)
         await index.checkpoint(IndexCheckpoint("b1", 1, turn + 1, 1, 4096, 1, 1, 0, 2))
         files.append((place / f"{MAP_NAME}.lmdb" / "data.mdb").read_bytes())

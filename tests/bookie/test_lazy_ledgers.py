@@ -10,13 +10,13 @@ import trio.testing
 
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.format.index_format import (
+    EXTENT_KEY,
+    EXTENT_VALUE,
     META_KEY,
-    RUN,
-    RUN_KEY,
     STATE_KEY,
     IndexDamaged,
-    checked,
-    sealed,
+    verified_value,
+    with_digest,
 )
 from distributedlog.bookie.ledgers import ledger_table as bookie_ledgers
 from distributedlog.bookie.storage.index import MAP_NAME
@@ -48,7 +48,7 @@ MANY = range(100, 400)
 async def _add_and_leave(store: BookieStore, *ledgers: int) -> None:
     for ledger in ledgers:
         adder = await add_acked(store, ledger, 3)
-        store.adds.close_stream(adder.stream)
+        store.add_handler.close_stream(adder.stream)
 
 
 async def _forgotten(store: BookieStore) -> None:
@@ -71,9 +71,9 @@ async def test_what_nobody_uses_is_in_no_memory_and_nothing_of_it_is_forgotten(
         await fence(store, 5)  # of which it knows nothing else
         await store.delete_ledger(9)
         doubted = store.ledgers.get_or_make(10)
-        store.ledgers.mark(doubted, doubted.flags | jb.LIMBO)
+        store.ledgers.set_flags(doubted, doubted.flags | jb.LIMBO)
         done = trio.Event()
-        store.commits.write_state(doubted, done.set)
+        store.group_commit.write_state(doubted, done.set)
         await done.wait()
         del doubted
         await _forgotten(store)
@@ -88,19 +88,19 @@ async def test_what_nobody_uses_is_in_no_memory_and_nothing_of_it_is_forgotten(
 async def _nothing_is_forgotten(store: BookieStore) -> None:
     assert (await ids(store))[:7] == [1, 2, 3, 5, 7, 8, 10]
     assert list(await read_all(store, 7)) == [0, 1, 2]
-    assert store.ledgers.look_up(7, KEY).lac == 1
+    assert store.ledgers.get_known(7, KEY).lac == 1
     for ledger in (8, 5):
         writer = Adder(store, ledger)
         writer.send(record(ledger, 3))
         assert isinstance((await writer.refusal())[0], LedgerFenced)
     with pytest.raises(NoSuchLedger):
-        store.ledgers.look_up(9, KEY)
+        store.ledgers.get_known(9, KEY)
     late = Adder(store, 9)
     late.send(record(9, 3))
     assert isinstance((await late.refusal())[0], NoSuchLedger)
-    assert store.limbo.in_limbo(10)
-    assert store.ledgers.look_up(10, KEY).limbo
-    assert (store.ledgers.limbo, store.ledgers.tombstones) == (1, 1)
+    assert store.limbo.is_in_limbo(10)
+    assert store.ledgers.get_known(10, KEY).limbo
+    assert (store.ledgers.limbo_count, store.ledgers.tombstone_count) == (1, 1)
 
 
 async def test_a_start_reads_each_pair_of_the_index_once_and_loads_no_ledger(
@@ -117,7 +117,7 @@ async def test_a_start_reads_each_pair_of_the_index_once_and_loads_no_ledger(
 
     assert counting.asked[b"m"]
     assert counting.asked[b"r"] == len(MANY)
-    assert (store.ledgers.known, store.ledgers.loaded_count) == (len(MANY), 0)
+    assert (store.ledgers.known_count, store.ledgers.loaded_count) == (len(MANY), 0)
     assert store.info()["runs_in_map"] == len(MANY)
     store.close()
 
@@ -184,7 +184,7 @@ async def _sent_again(store: BookieStore) -> None:
 
     assert store.stats.duplicates == before + 3
     assert list(await read_all(store, 7)) == [0, 1, 2, 3]
-    ledger = store.ledgers.look_up(7, KEY)
+    ledger = store.ledgers.get_known(7, KEY)
     await store.checkpoint()
     runs = [run for of, run in store._index.runs_from(7, 0, 9) if of == 7]
     assert [(run.first, run.last) for run in runs] == [(0, 2), (3, 3)]
@@ -198,11 +198,11 @@ async def test_an_add_that_waits_for_its_sync_is_found_by_whoever_asks(
     async with running(CutDisk(sync_s=1.0), FEW) as store:
         writer = Adder(store, 7)
         writer.send(record(7, 0))
-        store.adds.close_stream(writer.stream)
+        store.add_handler.close_stream(writer.stream)
         for ledger in MANY:
             with pytest.raises(NoSuchLedger):
-                store.ledgers.look_up(ledger, KEY)
-            store.ledgers.release(store.ledgers.get_or_make(ledger))
+                store.ledgers.get_known(ledger, KEY)
+            store.ledgers.release_if_unused(store.ledgers.get_or_make(ledger))
         again = Adder(store, 7)
 
         again.send(record(7, 0))
@@ -231,7 +231,7 @@ async def _deleted(store: BookieStore) -> None:
 
 
 async def _in_limbo(store: BookieStore) -> object:
-    return store.limbo.in_limbo(7)
+    return store.limbo.is_in_limbo(7)
 
 
 @pytest.mark.properties
@@ -252,7 +252,7 @@ async def test_what_cannot_be_loaded_is_unknown_and_the_next_start_builds_anew(
             await _add_and_leave(store, 7)
             await fence(store, 7)
             await _forgotten(store)
-            key = RUN_KEY.pack(b"r", 7, 0) if damage == "a run" else STATE_KEY.pack(b"s", 7)
+            key = EXTENT_KEY.pack(b"r", 7, 0) if damage == "a run" else STATE_KEY.pack(b"s", 7)
             pairs = index._maps[MAP_NAME]
             if damage == "no state":
                 pairs.apply([], [key])
@@ -267,7 +267,7 @@ async def test_what_cannot_be_loaded_is_unknown_and_the_next_start_builds_anew(
     async with running(journal, FEW, index) as store:
         assert store.ledgers.limbo_below == 0
         assert list(await read_all(store, 7)) == [0, 1, 2]
-        assert store.ledgers.look_up(7, KEY).fenced
+        assert store.ledgers.get_known(7, KEY).fenced
 
 
 async def test_an_index_of_an_older_program_is_read_whole_and_counted(
@@ -281,15 +281,15 @@ async def test_an_index_of_an_older_program_is_read_whole_and_counted(
         await store.delete_ledger(9)
         await store.checkpoint()
     pairs = index._maps[MAP_NAME]
-    position = unpack(checked(META_KEY, pairs.values[META_KEY]), "the position")
+    position = unpack(verified_value(META_KEY, pairs.values[META_KEY]), "the position")
     assert position.pop("totals")["runs"] == 2
-    pairs.values[META_KEY] = sealed(META_KEY, pack(position))
+    pairs.values[META_KEY] = with_digest(META_KEY, pack(position))
 
     async with running(journal, FEW, index) as store:  # which compares what is counted with a walk
-        assert (store.ledgers.known, store.ledgers.tombstones) == (2, 1)
+        assert (store.ledgers.known_count, store.ledgers.tombstone_count) == (2, 1)
         assert store.info()["runs_in_map"] == 2
-        assert store.ledgers.look_up(8, KEY).fenced
-    position = unpack(checked(META_KEY, pairs.values[META_KEY]), "the position")
+        assert store.ledgers.get_known(8, KEY).fenced
+    position = unpack(verified_value(META_KEY, pairs.values[META_KEY]), "the position")
     assert position["totals"]["known"] == 2
 
 
@@ -299,17 +299,17 @@ async def test_runs_that_overlap_are_damage_where_all_is_counted(autojump_clock:
     async with running(CutDisk(), FEW, index) as store:
         await _add_and_leave(store, 7)
         await store.checkpoint()
-        key = RUN_KEY.pack(b"r", 7, 2)
-        value = RUN.pack(1, 4096, 100, 1)
-        assert (await store._index.recount()).runs == 1
-        index._maps[MAP_NAME].apply([(key, sealed(key, value))], [])
+        key = EXTENT_KEY.pack(b"r", 7, 2)
+        value = EXTENT_VALUE.pack(1, 4096, 100, 1)
+        assert (await store._index.recount()).extent_count == 1
+        index._maps[MAP_NAME].apply([(key, with_digest(key, value))], [])
 
         with pytest.raises(IndexDamaged, match="overlap"):
             await store._index.recount()
         index._maps[MAP_NAME].apply([], [key])
 
 
-@pytest.mark.parametrize("key", [STATE_KEY.pack(b"s", 7), RUN_KEY.pack(b"r", 1, 0)])
+@pytest.mark.parametrize("key", [STATE_KEY.pack(b"s", 7), EXTENT_KEY.pack(b"r", 1, 0)])
 async def test_a_scrub_meets_what_nobody_asks_for(autojump_clock: Clock, key: bytes) -> None:
     """A state that rotted, of a ledger without an entry, or a run: the next start builds the index anew."""
     journal, index = CutDisk(), CutDisk()
@@ -319,10 +319,10 @@ async def test_a_scrub_meets_what_nobody_asks_for(autojump_clock: Clock, key: by
             await _forgotten(store)
             pairs = index._maps[MAP_NAME]
             pairs.values[key] = b"x" + pairs.values[key][1:]
-            store.scrub.ask(1)
+            store.scrubber.request_pass(1)
             await trio.sleep(10)
     async with running(journal, FEW, index) as store:
-        assert store.ledgers.look_up(7, KEY).fenced
+        assert store.ledgers.get_known(7, KEY).fenced
         assert list(await read_all(store, 1)) == [0, 1, 2]
 
 
@@ -335,7 +335,7 @@ async def test_a_head_has_what_the_map_has_and_what_is_newer_between(
         await store.checkpoint()
         await fence(store, 15)
 
-        pages = [page async for page in store.ledgers.states()]
+        pages = [page async for page in store.ledgers.state_pages()]
 
         assert [state.ledger_id for page in pages for state in page] == [10, 15, 20]
 
@@ -344,13 +344,13 @@ async def test_what_is_written_and_forgotten_while_all_are_given_is_given(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H7: they were in memory alone when it began; their turn comes when they are in the map alone."""
-    monkeypatch.setattr(bookie_ledgers, "STATES_A_TURN", 4)
+    monkeypatch.setattr(bookie_ledgers, "STATES_PER_PAGE", 4)
     async with running(CutDisk(), FEW) as store:
         for ledger in range(10, 20):
             await fence(store, ledger)
         given: list[int] = []
 
-        async for page in store.ledgers.states():
+        async for page in store.ledgers.state_pages():
             given += [state.ledger_id for state in page]
             if len(given) == 4:
                 await _forgotten(store)

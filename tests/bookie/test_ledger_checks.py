@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.format.journal_format import DELETED
-from distributedlog.bookie.server import CHECK_AT_ONCE, LedgerChecks
+from distributedlog.bookie.server import CHECKED_LEDGERS_MAX, NewLedgerCheck
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.interfaces.errors import QuorumUnreachable
 
@@ -40,14 +40,14 @@ class _Catalogue:
 @asynccontextmanager
 async def _checked(catalogue: _Catalogue) -> AsyncIterator[BookieStore]:
     async with running(CutDisk(), OPTIONS) as store, trio.open_nursery() as nursery:
-        nursery.start_soon(LedgerChecks(store, catalogue.missing_ledgers).run)
+        nursery.start_soon(NewLedgerCheck(store, catalogue.missing_ledgers).run)
         yield store
         nursery.cancel_scope.cancel()
 
 
 def _make_known(store: BookieStore, ledgers: Sequence[int]) -> None:
     for ledger in ledgers:
-        store.adds.made_known(store.ledgers.get_or_make(ledger))
+        store.add_handler.notify_ledger_created(store.ledgers.get_or_make(ledger))
 
 
 async def test_each_is_asked_for_once_however_many_wait_for_an_answer(
@@ -78,7 +78,7 @@ async def test_hundreds_that_come_together_are_asked_for_together(autojump_clock
 
         assert sum(map(len, catalogue.asked)) == 1000
         assert len(catalogue.asked) <= 4
-        assert all(len(ledgers) <= CHECK_AT_ONCE for ledgers in catalogue.asked)
+        assert all(len(ledgers) <= CHECKED_LEDGERS_MAX for ledgers in catalogue.asked)
 
 
 @pytest.mark.parametrize("failures", [0, 3])

@@ -9,8 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.storage.group_commit import SEVERAL_S
-from distributedlog.bookie.storage.journal import LONE_BYTES_MAX
+from distributedlog.bookie.storage.group_commit import CONCURRENT_ADDS_S
+from distributedlog.bookie.storage.journal import INLINE_BLOCK_BYTES_MAX
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.disk.preallocation import STEP_BYTES
 from distributedlog.runtime.interfaces.errors import DiskFailed
@@ -32,7 +32,7 @@ from .kit import (
 )
 from .test_server import Writing, served
 
-LONG = bytes(LONE_BYTES_MAX)
+LONG = bytes(INLINE_BLOCK_BYTES_MAX)
 
 
 def inline_disk() -> CutDisk:
@@ -93,7 +93,7 @@ async def test_adds_of_several_connections_share_a_commit(autojump_clock: MockCl
         await other.all_acked()
         assert store.info()["commits"] == commits + 1  # type: ignore[operator]
 
-        await trio.sleep(2 * SEVERAL_S)
+        await trio.sleep(2 * CONCURRENT_ADDS_S)
         adder.send(record(7, 2))
         assert adder.acked == 3
 
@@ -153,7 +153,7 @@ async def test_a_rule_broken_in_a_lone_commit_ends_the_node(
 
     with pytest.RaisesGroup(AssertionError, flatten_subgroups=True):
         async with at_rest(inline_disk()) as (store, adder):
-            monkeypatch.setattr(store.commits, "on_synced", broken)
+            monkeypatch.setattr(store.group_commit, "on_synced", broken)
             adder.send(record(7, 1))
             told = True
             await trio.sleep(1.0)
@@ -237,7 +237,7 @@ async def test_what_came_before_a_frame_that_ends_the_connection_is_committed(
         closed = trio.Event()
         client.on_closed.append(lambda _: closed.set())
         client.link.send(
-            envelope(Op.ADD, len(added), ident=writing.stream.number)
+            envelope(Op.ADD, len(added), ident=writing.stream.stream_number)
             + added
             + envelope(Op.META_STATUS, 0)
         )

@@ -9,7 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.format.journal_format import FILE_NUMBER_MAX, SEED_NAME, file_name
+from distributedlog.bookie.format.journal_format import (
+    FILE_NUMBER_MAX,
+    IDENTITY_FILE_NAME,
+    file_name,
+)
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
@@ -110,7 +114,10 @@ async def _judge(served: Served, witnessed: int) -> tuple[str, int]:
     read, reason = 0, ""
     for _ in range(2):  # what was marked stays marked
         store = await open_store(
-            host_of(served.journal, served.index), MANUAL, bookie_id="b1", witnessed=witnessed
+            host_of(served.journal, served.index),
+            MANUAL,
+            bookie_id="b1",
+            attested_sequence=witnessed,
         )
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
@@ -132,7 +139,7 @@ async def _judge(served: Served, witnessed: int) -> tuple[str, int]:
 async def _read(store: BookieStore, ledger: int, records: list[bytes]) -> int:
     """How many of the records are read; the others must be unknown, each by itself."""
     try:
-        known = store.ledgers.look_up(ledger, KEY)
+        known = store.ledgers.get_known(ledger, KEY)
     except LedgerStateUnknown:
         return 0
     read = 0
@@ -198,8 +205,8 @@ async def test_no_file_that_is_lost_whole_makes_a_bookie_deny_what_it_acknowledg
 ) -> None:
     """H80: each file in turn, the seed's included; the cluster knows how far the journal was synced."""
     first = await _serve(checkpoint)
-    for name in [*journal_names(first.journal), SEED_NAME]:
-        if lost_index and name == SEED_NAME:
+    for name in [*journal_names(first.journal), IDENTITY_FILE_NAME]:
+        if lost_index and name == IDENTITY_FILE_NAME:
             continue  # it does not start then; see test_startup.py
         served = _copied(first)
         damage(served, name)
@@ -261,7 +268,7 @@ async def test_what_lay_in_a_file_of_which_nothing_is_left_can_be_copied_here_ag
     async with running(served.journal, MANUAL, served.index) as store:
         for ledger, records in served.acked.items():
             assert list((await read_all(store, ledger)).values()) == records
-            assert store.ledgers.look_up(ledger, KEY).limbo
+            assert store.ledgers.get_known(ledger, KEY).limbo
         live = store._index.live_bytes
 
         assert sum(live.values()) == sum(len(r) for rs in served.acked.values() for r in rs)
@@ -333,7 +340,7 @@ async def test_an_index_of_another_bookies_is_built_again(autojump_clock: Clock)
             assert not store.limbo.any_limbo
             assert list((await read_all(store, 1)).values()) == sent
             with pytest.raises(NoSuchLedger):
-                store.ledgers.look_up(2, KEY)
+                store.ledgers.get_known(2, KEY)
 
 
 async def test_a_note_that_cannot_be_is_limbo_once_and_no_sequence(autojump_clock: Clock) -> None:
@@ -341,7 +348,10 @@ async def test_a_note_that_cannot_be_is_limbo_once_and_no_sequence(autojump_cloc
     served = await _serve("between")
 
     store = await open_store(
-        host_of(served.journal, served.index), MANUAL, bookie_id="b1", witnessed=SEQUENCE_MAX - 1
+        host_of(served.journal, served.index),
+        MANUAL,
+        bookie_id="b1",
+        attested_sequence=SEQUENCE_MAX - 1,
     )
 
     assert "that cannot be" in store.limbo.cause
@@ -388,7 +398,7 @@ async def test_what_was_told_to_be_durable_is_found_after_a_power_cut_at_any_ste
         try:
             for _ in range(2):
                 store = await open_store(
-                    host_of(journal, index), MANUAL, bookie_id="b1", witnessed=told
+                    host_of(journal, index), MANUAL, bookie_id="b1", attested_sequence=told
                 )
                 told = max(told, store.durable_to)
                 async with trio.open_nursery() as nursery:
@@ -408,7 +418,9 @@ async def test_what_was_told_to_be_durable_is_found_after_a_power_cut_at_any_ste
             died = True
         journal = journal.cut(random.Random(steps), survive=0.0)
 
-        store = await open_store(host_of(journal, index), MANUAL, bookie_id="b1", witnessed=told)
+        store = await open_store(
+            host_of(journal, index), MANUAL, bookie_id="b1", attested_sequence=told
+        )
 
         assert not store.limbo.any_limbo, steps
         store.close()
@@ -434,7 +446,7 @@ async def test_a_seed_that_cannot_be_read_is_restored_from_the_index(
     autojump_clock: Clock,
 ) -> None:
     served = await _serve("between")
-    _rot(served.journal, SEED_NAME, 0)
+    _rot(served.journal, IDENTITY_FILE_NAME, 0)
 
     assert await _judge(served, served.durable_to) == ("", sum(map(len, served.acked.values())))
 

@@ -7,8 +7,8 @@ from distributedlog.bookie.client.bookie_client import EntryList
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.ledgers.ledger_table import Ledger
-from distributedlog.bookie.session.read_scheduler import READ_TURN_BYTES, ReadScheduler
-from distributedlog.bookie.storage.entry_reader import RUNS_MAX
+from distributedlog.bookie.session.read_scheduler import READ_BUDGET_BYTES, ReadScheduler
+from distributedlog.bookie.storage.entry_reader import EXTENTS_PER_REPLY_MAX
 from distributedlog.bookie.storage.index import Index
 
 from .kit import KEY, OPTIONS, Adder, record
@@ -21,14 +21,14 @@ class _Reader:
     """A connection with so many reads to serve: `ConnectionReads`."""
 
     def __init__(self, reads: int) -> None:
-        self.waiting = [None] * reads
-        self.resting = False
-        self.queued = False
+        self.pending_reads = [None] * reads
+        self.is_blocked = False
+        self.is_queued = False
         self.outgoing_bytes = 0
         self.served: list[int] = []
 
     def serve_one(self) -> int:
-        self.waiting.pop()
+        self.pending_reads.pop()
         self.served.append(REPLY_BYTES)
         return REPLY_BYTES
 
@@ -40,7 +40,7 @@ async def test_no_turn_of_the_loop_gives_reads_more_than_their_budget() -> None:
         turns = ReadScheduler(OPTIONS, nursery)
         nursery.start_soon(turns.run)
         for reader in readers:
-            turns.ready(reader)
+            turns.enqueue(reader)
         served = 0
         while served < 200:  # an add's connection has its turn
             before = served
@@ -51,8 +51,8 @@ async def test_no_turn_of_the_loop_gives_reads_more_than_their_budget() -> None:
         nursery.cancel_scope.cancel()
 
     # Within a turn the order of the tasks is drawn: at most two of theirs lie between two of ours.
-    assert most * REPLY_BYTES <= 2 * (READ_TURN_BYTES + REPLY_BYTES)
-    assert count >= 200 * REPLY_BYTES // READ_TURN_BYTES // 2
+    assert most * REPLY_BYTES <= 2 * (READ_BUDGET_BYTES + REPLY_BYTES)
+    assert count >= 200 * REPLY_BYTES // READ_BUDGET_BYTES // 2
 
 
 @pytest.mark.parametrize("first", ["greedy", "modest"])
@@ -62,13 +62,13 @@ async def test_the_connections_have_their_turns_one_after_the_other(first: str) 
     async with trio.open_nursery() as nursery:
         turns = ReadScheduler(OPTIONS, nursery)
         for reader in (greedy, modest) if first == "greedy" else (modest, greedy):
-            turns.ready(reader)
+            turns.enqueue(reader)
         nursery.start_soon(turns.run)
         while not modest.served:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
 
-    assert len(greedy.served) <= 2 * (READ_TURN_BYTES // REPLY_BYTES + 1)
+    assert len(greedy.served) <= 2 * (READ_BUDGET_BYTES // REPLY_BYTES + 1)
 
 
 async def test_many_tiny_runs_are_read_and_listed_some_a_turn(
@@ -117,7 +117,7 @@ async def test_many_tiny_runs_are_read_and_listed_some_a_turn(
             most = max(most, looked - before)
 
     # Within a turn the order of the tasks is drawn: at most two of theirs lie between two of ours.
-    assert most <= 2 * (2 * RUNS_MAX + 1)
+    assert most <= 2 * (2 * EXTENTS_PER_REPLY_MAX + 1)
     assert asked > 5
 
 
@@ -142,8 +142,8 @@ async def test_a_list_that_began_in_limbo_denies_nothing_though_it_ends_out_of_i
                 adder.send(record(adder.ledger, n, b"x"))
         for adder in both:
             await adder.all_acked()
-        ledger = store.ledgers.look_up(7, KEY)
-        store.ledgers.mark(ledger, ledger.flags | jb.LIMBO | jb.FENCED)
+        ledger = store.ledgers.get_known(7, KEY)
+        store.ledgers.set_flags(ledger, ledger.flags | jb.LIMBO | jb.FENCED)
         copied = Adder(store, 7, recovery=True)
         answers: list[EntryList] = []
         done = trio.Event()
@@ -157,7 +157,7 @@ async def test_a_list_that_began_in_limbo_denies_nothing_though_it_ends_out_of_i
         while not looked:
             await trio.lowlevel.checkpoint()
         copied.send(record(7, 0, b"x"))
-        store.ledgers.mark(ledger, ledger.flags & ~jb.LIMBO)  # as soon as the copy is here
+        store.ledgers.set_flags(ledger, ledger.flags & ~jb.LIMBO)  # as soon as the copy is here
         assert looked < 1500
         await done.wait()
         await copied.all_acked()

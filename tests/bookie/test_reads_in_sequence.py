@@ -9,8 +9,8 @@ from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format import entry as entries
 from distributedlog.bookie.format.extent_map import ExtentLocation
 from distributedlog.bookie.format.read_sources import LoadedExtent
-from distributedlog.bookie.storage.entry_reader import HOT_BYTES_MAX, EntryReader
-from distributedlog.runtime.disk.directory_disk import HOT_BYTES
+from distributedlog.bookie.storage.entry_reader import CACHED_READ_BYTES_MAX, EntryReader
+from distributedlog.runtime.disk.directory_disk import CACHED_READ_BYTES
 from distributedlog.runtime.net.frame_reader import ReceiveSpace
 from distributedlog.runtime.protocol.frames import ENVELOPE_BYTES
 
@@ -35,7 +35,7 @@ async def test_the_next_range_goes_on_where_the_last_one_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun: list[int] = []
-    read_hot = EntryReader._read_hot
+    read_hot = EntryReader._read_cached
 
     def note(
         reader: EntryReader, run: ExtentLocation, needed: int, wanted: int
@@ -46,7 +46,7 @@ async def test_the_next_range_goes_on_where_the_last_one_ended(
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
         sent = await in_frames(client, 600)
-        monkeypatch.setattr(EntryReader, "_read_hot", note)
+        monkeypatch.setattr(EntryReader, "_read_cached", note)
         found: list[bytes] = []
         asked: list[int] = []
         while len(found) < 80:  # out of the ring by now
@@ -54,7 +54,7 @@ async def test_the_next_range_goes_on_where_the_last_one_ended(
             answer = await client.read(
                 7, KEY, len(found), 599, 7 * len(sent[0]), past_lac=True, timeout_s=T
             )
-            found += [bytes(one.raw) for one in entries.records(answer.body)]
+            found += [bytes(one.record) for one in entries.records(answer.body)]
 
         assert found == sent[: len(found)]
         assert set(asked) <= set(begun), "no range was begun again at its run's first entry"
@@ -64,7 +64,7 @@ async def test_of_a_long_run_only_what_is_asked_for_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     read_bytes = 0
-    read_hot = EntryReader._read_hot
+    read_hot = EntryReader._read_cached
 
     def note(
         reader: EntryReader, run: ExtentLocation, needed: int, wanted: int
@@ -77,7 +77,7 @@ async def test_of_a_long_run_only_what_is_asked_for_is_read(
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
         sent = await in_frames(client, 600)
-        monkeypatch.setattr(EntryReader, "_read_hot", note)
+        monkeypatch.setattr(EntryReader, "_read_cached", note)
         answered = 0
         for first in range(0, 80, 5):
             answer = await client.read(
@@ -94,7 +94,7 @@ async def test_a_reply_of_several_runs_reads_no_run_twice(
 ) -> None:
     """What lies between two runs, and what does not fit the reply, is no reason to read one again."""
     reads: list[int] = []
-    read_hot = CutFile.read_hot
+    read_hot = CutFile.read_if_cached
 
     def note(file: CutFile, offset: int, length: int) -> bytes | None:
         reads.append(length)
@@ -103,14 +103,14 @@ async def test_a_reply_of_several_runs_reads_no_run_twice(
     async with served(disk=CutDisk()) as (bookie, nursery):
         client = await bookie.dial(nursery)
         sent = await in_frames(client, 1200)
-        monkeypatch.setattr(CutFile, "read_hot", note)
+        monkeypatch.setattr(CutFile, "read_if_cached", note)
         found: list[bytes] = []
         while len(found) < 600:
             # The 61st does not fit.
             answer = await client.read(
                 7, KEY, len(found), 1199, 60 * len(sent[0]) + 100, past_lac=True, timeout_s=T
             )
-            found += [bytes(one.raw) for one in entries.records(answer.body)]
+            found += [bytes(one.record) for one in entries.records(answer.body)]
 
     assert found == sent[: len(found)]
     answered = sum(map(len, found))
@@ -121,11 +121,11 @@ async def test_a_reply_of_several_runs_reads_no_run_twice(
 def test_the_longest_reply_is_read_and_received_in_one_piece_of_memory_that_is_used_again() -> None:
     longest = BookieOptions().reply_bytes_max
 
-    assert longest <= HOT_BYTES_MAX <= HOT_BYTES
+    assert longest <= CACHED_READ_BYTES_MAX <= CACHED_READ_BYTES
     space = ReceiveSpace(4096, 0)
     frame = ENVELOPE_BYTES + 64 + longest
-    space.large.take(frame)[:1] = b"u"
-    assert bytes(space.large.take(frame)[:1]) == b"u"
+    space.large_buffers.acquire(frame)[:1] = b"u"
+    assert bytes(space.large_buffers.acquire(frame)[:1]) == b"u"
 
 
 @pytest.mark.parametrize("hot", [True, False])
@@ -150,7 +150,7 @@ async def test_any_range_of_records_of_any_length_is_found(hot: bool) -> None:
             last = first + chance.randrange(60)
             bytes_max = chance.choice((1, 100, 3000, 30_000, 300_000))
             answer = await client.read(7, KEY, first, last, bytes_max, past_lac=True, timeout_s=T)
-            found = [bytes(one.raw) for one in entries.records(answer.body)]
+            found = [bytes(one.record) for one in entries.records(answer.body)]
             assert found == sent[first : answer.complete_to + 1]
             assert 0 < len(found) <= last + 1 - first
             assert len(found) == 1 or len(answer.body) <= bytes_max

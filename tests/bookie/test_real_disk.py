@@ -34,7 +34,7 @@ async def test_rolls_restarts_and_a_lost_index(tmp_path: Path, sync: SyncMode) -
         async with running(journal, SMALL, index) as store:
             if sent:
                 assert list((await read_all(store, 7)).values()) == sent
-                assert store.ledgers.look_up(8, KEY).fenced
+                assert store.ledgers.get_known(8, KEY).fenced
             adder = Adder(store, 7)
             for n in range(30):
                 adder.send(record(7, len(sent) + n, bytes([n]) * 5000))
@@ -83,7 +83,7 @@ async def test_a_full_device_is_started_on_and_served_from(tmp_path: Path, full:
             async with running(disks["journal"], options, disks["index"]) as store:
                 if sent:
                     assert list((await read_all(store, 7)).values()) == sent
-                    assert store.ledgers.look_up(8, KEY).fenced
+                    assert store.ledgers.get_known(8, KEY).fenced
                 adder = Adder(store, 7)
                 if start in (0, 4):
                     for n in range(20):

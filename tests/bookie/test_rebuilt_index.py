@@ -50,7 +50,7 @@ async def test_the_index_is_built_again_from_footers_and_blocks(autojump_clock: 
         assert store.ledgers.limbo_below == 0
         for adder in adders:
             assert list((await read_all(store, adder.ledger)).values()) == adder.sent
-            assert store.ledgers.look_up(adder.ledger, KEY).lac == 118
+            assert store.ledgers.get_known(adder.ledger, KEY).lac == 118
         for ledger, wanted in ((1, LedgerFenced), (2, NoSuchLedger)):
             again = Adder(store, ledger)
             again.send(record(ledger, 0))
@@ -68,8 +68,8 @@ async def test_a_rebuild_without_a_file_of_the_chain_is_limbo(autojump_clock: Cl
 
     async with running(journal, SMALL, CutDisk()) as store:
         assert store.ledgers.limbo_below == LIMBO_ALL
-        assert store.ledgers.look_up(7, KEY).limbo
-        assert store.ledgers.look_up(7, KEY).fenced
+        assert store.ledgers.get_known(7, KEY).limbo
+        assert store.ledgers.get_known(7, KEY).fenced
 
 
 async def test_a_bad_footer_means_a_scan(autojump_clock: Clock) -> None:

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL, Ledger
-from distributedlog.bookie.storage.group_commit import LACS_WAIT_S
+from distributedlog.bookie.storage.group_commit import EXPLICIT_LAC_DELAY_S
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.disk import checksummed_blocks as blocks
 from distributedlog.runtime.interfaces.errors import (
@@ -176,7 +176,7 @@ async def test_absurd_lengths_do_not_hurt(autojump_clock: Clock, field_: int) ->
 
     async with running(disk) as store:
         with pytest.raises((NoSuchLedger, LedgerStateUnknown)):
-            store.ledgers.look_up(7, KEY)
+            store.ledgers.get_known(7, KEY)
 
 
 async def test_rot_in_a_synced_block_is_limbo_and_never_no(autojump_clock: Clock) -> None:
@@ -201,12 +201,12 @@ async def test_rot_in_a_synced_block_is_limbo_and_never_no(autojump_clock: Clock
             async with running(disk) as store:
                 assert store.ledgers.limbo_below == LIMBO_ALL
                 with pytest.raises(LedgerStateUnknown):
-                    store.ledgers.look_up(99, KEY)
+                    store.ledgers.get_known(99, KEY)
                 adder = Adder(store, 7)
                 adder.send(record(7, 6))
                 error, _ = await adder.refusal()
                 assert isinstance(error, LedgerStateUnknown)
-                assert store.ledgers.look_up(7, KEY).limbo
+                assert store.ledgers.get_known(7, KEY).limbo
 
 
 async def test_rot_in_a_block_of_a_fence_alone_is_limbo(autojump_clock: Clock) -> None:
@@ -220,7 +220,7 @@ async def test_rot_in_a_block_of_a_fence_alone_is_limbo(autojump_clock: Clock) -
     async with running(disk) as store:
         assert store.ledgers.limbo_below == LIMBO_ALL
         with pytest.raises(LedgerStateUnknown):
-            store.ledgers.look_up(7, KEY)
+            store.ledgers.get_known(7, KEY)
 
 
 async def test_a_ledger_that_only_a_survivor_tells_of_is_in_limbo_too(
@@ -236,7 +236,7 @@ async def test_a_ledger_that_only_a_survivor_tells_of_is_in_limbo_too(
     disk.flip(journal_names(disk)[0], offset + 70)
     for _ in range(2):
         async with running(disk) as store:
-            ledger = store.ledgers.look_up(7, KEY)
+            ledger = store.ledgers.get_known(7, KEY)
             assert ledger.limbo
             assert ledger.fenced
 
@@ -250,7 +250,7 @@ async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock)
         await trio.sleep(0.1)
     disk.flip(journal_names(disk)[0], offset + 70)
     async with running(disk) as store:
-        await store.limbo.confine(100)
+        await store.limbo.lower_bound(100)
         assert store.ledgers.limbo_below == 100
     async with running(disk) as store:
         new, old = Adder(store, 100), Adder(store, 99)
@@ -264,8 +264,8 @@ async def test_limbo_is_confined_to_the_ledgers_of_before(autojump_clock: Clock)
 
         assert isinstance(error, LedgerStateUnknown)
         assert list(await read_all(store, 7)) == [0]
-        assert store.ledgers.look_up(7, KEY).limbo
-        assert not store.ledgers.look_up(100, KEY).limbo
+        assert store.ledgers.get_known(7, KEY).limbo
+        assert not store.ledgers.get_known(100, KEY).limbo
 
 
 @pytest.mark.parametrize("entries_before", [0, 3])
@@ -291,7 +291,7 @@ async def test_a_fence_survives_the_kill_right_after_its_reply(
         error, position = await adder.refusal()
 
         assert (type(error), position) == (LedgerFenced, 0)
-        assert store.ledgers.look_up(7, KEY).last_entry == entries_before - 1
+        assert store.ledgers.get_known(7, KEY).last_entry == entries_before - 1
 
 
 @pytest.mark.parametrize("rested_s", [0, 1])
@@ -303,13 +303,13 @@ async def test_an_explicit_lac_survives_a_restart(rested_s: float, autojump_cloc
         adder.send(record(7, 0), record(7, 1))
         await adder.all_acked()
         await trio.sleep(rested_s)
-        assert store.ledgers.look_up(7, KEY).lac == 0
+        assert store.ledgers.get_known(7, KEY).lac == 0
         store.write_lac(adder.stream, 1)
-        assert store.ledgers.look_up(7, KEY).lac == 1
+        assert store.ledgers.get_known(7, KEY).lac == 1
         await trio.sleep(0.1)
         disk = disk.cut(random.Random(1), survive=0.0)
     async with running(disk) as store:
-        assert store.ledgers.look_up(7, KEY).lac == 1
+        assert store.ledgers.get_known(7, KEY).lac == 1
 
 
 @pytest.mark.parametrize("frame", [1, 2], ids=["one record", "two records"])
@@ -328,7 +328,7 @@ async def test_add_with_an_older_lac_leaves_the_explicit_lac_to_be_journaled(
         await trio.sleep(1)
         disk = disk.cut(random.Random(1), survive=0.0)
     async with running(disk) as store:
-        assert store.ledgers.look_up(7, KEY).lac == 3
+        assert store.ledgers.get_known(7, KEY).lac == 3
 
 
 async def test_an_explicit_lac_is_in_the_next_checkpoint(autojump_clock: Clock) -> None:
@@ -343,7 +343,7 @@ async def test_an_explicit_lac_is_in_the_next_checkpoint(autojump_clock: Clock) 
         await trio.sleep(0.1)
         await store.checkpoint()
     async with running(disk, SMALL, index) as store:
-        assert store.ledgers.look_up(7, KEY).lac == 1
+        assert store.ledgers.get_known(7, KEY).lac == 1
 
 
 async def test_an_explicit_lac_survives_a_restart_of_a_busy_bookie(autojump_clock: Clock) -> None:
@@ -355,12 +355,12 @@ async def test_an_explicit_lac_survives_a_restart_of_a_busy_bookie(autojump_cloc
         await adder.all_acked()
         store.write_lac(adder.stream, 1)
         began = trio.current_time()
-        while trio.current_time() < began + 2 * LACS_WAIT_S + 0.01:
+        while trio.current_time() < began + 2 * EXPLICIT_LAC_DELAY_S + 0.01:
             busy.send(record(8, len(busy.sent)))
             await trio.sleep(0.003)
         disk = disk.cut(random.Random(1), survive=0.0)
     async with running(disk) as store:
-        assert store.ledgers.look_up(7, KEY).lac == 1
+        assert store.ledgers.get_known(7, KEY).lac == 1
 
 
 async def test_an_add_that_says_the_lac_saves_the_record_of_it(
@@ -392,7 +392,7 @@ async def test_an_add_that_says_the_lac_saves_the_record_of_it(
         disk = disk.cut(random.Random(1), survive=0.0)
     monkeypatch.undo()
     async with running(disk) as store:
-        assert store.ledgers.look_up(7, KEY).lac == 28
+        assert store.ledgers.get_known(7, KEY).lac == 28
 
 
 async def test_lacs_that_wait_for_an_add_are_one_a_ledger(autojump_clock: Clock) -> None:
@@ -403,9 +403,9 @@ async def test_lacs_that_wait_for_an_add_are_one_a_ledger(autojump_clock: Clock)
         await adder.all_acked()
         for lac in range(1000):
             store.write_lac(adder.stream, lac)
-        commits = store.commits
-        assert len(commits._owed_lacs) + len(commits._older_lacs) <= 2
-        assert store.ledgers.look_up(7, KEY).lac == 999
+        commits = store.group_commit
+        assert len(commits._recent_lacs) + len(commits._older_lacs) <= 2
+        assert store.ledgers.get_known(7, KEY).lac == 999
         await trio.sleep(1)
         assert not commits.has_dirty_lacs
 
@@ -420,10 +420,10 @@ async def test_a_bookie_that_lost_its_journal_gives_no_negative_answers(
         await store.checkpoint()
 
     async with running(CutDisk(), SMALL, index) as store:
-        assert store.ledgers.look_up(7, KEY).limbo
+        assert store.ledgers.get_known(7, KEY).limbo
         assert store.ledgers.limbo_below == LIMBO_ALL
         with pytest.raises(LedgerStateUnknown):
-            store.ledgers.look_up(8, KEY)
+            store.ledgers.get_known(8, KEY)
 
 
 async def test_files_of_another_bookie_are_refused(autojump_clock: Clock) -> None:
@@ -528,5 +528,5 @@ async def test_more_state_than_a_file_holds(autojump_clock: Clock) -> None:
     async with running(disk, SMALL, CutDisk()) as store:
         assert store.ledgers.limbo_below == 0
         assert len(await ids(store)) == 4001
-        assert all(store.ledgers.look_up(ledger, KEY).fenced for ledger in range(4000))
+        assert all(store.ledgers.get_known(ledger, KEY).fenced for ledger in range(4000))
         assert list((await read_all(store, 5000)).values()) == adder.sent

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from distributedlog.bookie.client.bookie_client import AddStream, BookieClient, WaitAnswer
+from distributedlog.bookie.client.bookie_client import AddStream, BookieClient, LongPollResponse
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format import bookie_messages as m
 from distributedlog.bookie.format import entry as entries
@@ -137,7 +137,7 @@ async def test_entries_go_in_and_come_out() -> None:
 
         answer = await client.read(7, KEY, 0, 48, 1 << 20, timeout_s=T)
 
-        assert [bytes(r.raw) for r in entries.records(answer.body)] == sent[:49]
+        assert [bytes(r.record) for r in entries.records(answer.body)] == sent[:49]
         assert (answer.complete_to, answer.lac, answer.known) == (48, 48, True)
         listed = await client.list_entries(7, KEY, T)
         assert (listed.ranges, listed.known) == ([(0, 50)], True)
@@ -217,18 +217,18 @@ async def test_wrong_keys_and_unknown_ledgers_are_told() -> None:
             await client.read(8, KEY, 0, 0, 10, timeout_s=T)
 
 
-async def _next_lac(client: BookieClient, previous: int, bytes_max: int = 0) -> WaitAnswer:
+async def _next_lac(client: BookieClient, previous: int, bytes_max: int = 0) -> LongPollResponse:
     """One long poll at ledger 7."""
-    answers: list[WaitAnswer | DistributedLogError] = []
+    answers: list[LongPollResponse | DistributedLogError] = []
     done = trio.Event()
 
-    def on_answer(answer: WaitAnswer | DistributedLogError, more: bool) -> None:
+    def on_answer(answer: LongPollResponse | DistributedLogError, more: bool) -> None:
         assert not more
         answers.append(answer)
         done.set()
 
-    request = m.WaitLac(7, KEY, previous, 60_000, bytes_max)
-    client.follow_lac(request, on_answer, standing=False)
+    request = m.WaitLacRequest(7, KEY, previous, 60_000, bytes_max)
+    client.long_poll_lac(request, on_answer, persistent=False)
     await done.wait()
     answer = answers[0]
     if isinstance(answer, DistributedLogError):
@@ -269,22 +269,22 @@ async def test_a_standing_poll_brings_each_entry_once_when_it_is_durable_and_con
         answers: list[tuple[int, list[int], bool]] = []
         writing = Writing(writer, 7)
 
-        def on_answer(answer: DistributedLogError | WaitAnswer, more: bool) -> None:
-            assert isinstance(answer, WaitAnswer)
+        def on_answer(answer: DistributedLogError | LongPollResponse, more: bool) -> None:
+            assert isinstance(answer, LongPollResponse)
             answers.append((answer.lac, [r.entry for r in entries.records(answer.body)], more))
 
-        poll = m.WaitLac(7, KEY, -1, 2000, 10 * len(record(7, 0)))
-        reader.follow_lac(poll, on_answer, standing=True)
+        poll = m.WaitLacRequest(7, KEY, -1, 2000, 10 * len(record(7, 0)))
+        reader.long_poll_lac(poll, on_answer, persistent=True)
         await reader.info(T)  # it is parked, on a ledger nobody knows yet
         for entry in range(4):
             writing.stream.send(record(7, entry))
             writing.stream.send_lac(entry)  # ahead of this bookie's own sync
             await writing.until_acked(entry + 1)
-            assert writing.stream.watched
+            assert writing.stream.has_lac_waiters
         await reader.info(T)
         assert [entry for _, found, _ in answers for entry in found] == [0, 1, 2, 3]
         assert all(found == [lac] and more for lac, found, more in answers)
-        assert bookie.store.waiters.waiting == 1
+        assert bookie.store.long_polls.waiting_count == 1
 
         for entry in range(4, 12):  # more than the poll's bytes
             writing.stream.send(record(7, entry))
@@ -293,10 +293,10 @@ async def test_a_standing_poll_brings_each_entry_once_when_it_is_durable_and_con
         await reader.info(T)
         assert [more for _, _, more in answers][-1] is False
         assert sum(len(found) for _, found, _ in answers) <= 10
-        assert bookie.store.waiters.waiting == 0
+        assert bookie.store.long_polls.waiting_count == 0
         writing.stream.send(record(7, 12))
         await writing.until_acked(13)
-        assert not writing.stream.watched
+        assert not writing.stream.has_lac_waiters
 
 
 @pytest.mark.parametrize("features", [0, FEATURES])
@@ -396,13 +396,13 @@ async def test_a_slow_reader_holds_nothing_and_the_writer_goes_on() -> None:
         await writing.until_acked(20)
 
         request = m.ReadEntriesRequest(7, KEY, 0, 19, 1 << 20, past_lac=True).encode()
-        reader.link.hold()  # reads nothing from now on
+        reader.link.pause_reading()  # reads nothing from now on
         for ident in range(1000, 1100):
             reader.link.send(envelope(Op.READ, len(request), ident=ident), request)
         for n in range(20, 40):
             writing.stream.send(record(7, n, bytes(50_000)))
         await writing.until_acked(40)
-        reader.link.release()
+        reader.link.resume_reading()
 
         answer = await reader.read(7, KEY, 3, 3, 1, past_lac=True, timeout_s=T)
         assert [each.entry for each in entries.records(answer.body)] == [3]
@@ -426,14 +426,14 @@ async def test_junk_ends_the_connection_and_nothing_else(seed: int) -> None:
                 )
             bad.link.send(draw.randbytes(100))
             with trio.move_on_after(2):
-                while bad.closed is None:
+                while bad.close_error is None:
                     await trio.lowlevel.checkpoint()
         writing.stream.send(record(7, 0))
 
         await writing.until_acked(1)
         assert [
             bytes(p)
-            for p in bookie.store.collect(bookie.store.ledgers.look_up(7, KEY), 0, 9, 9999).parts
+            for p in bookie.store.collect(bookie.store.ledgers.get_known(7, KEY), 0, 9, 9999).parts
         ] == [record(7, 0)]
 
 
@@ -500,7 +500,7 @@ async def test_cold_reads_come_from_the_device_and_replies_stay_bounded() -> Non
         disk.hot = False
         readers = [await bookie.dial(nursery) for _ in range(8)]
         for reader in readers:
-            reader.link.hold()
+            reader.link.pause_reading()
         request = m.ReadEntriesRequest(7, KEY, 0, 99, 1 << 20, past_lac=True).encode()
         for ident in range(1000, 1020):
             for reader in readers:
@@ -513,7 +513,7 @@ async def test_cold_reads_come_from_the_device_and_replies_stay_bounded() -> Non
         assert bookie.store.stats.reads_cold > 50
         assert int(str((await live.info(T))["outgoing_bytes"])) < 3 << 20
         for reader in readers:
-            reader.link.release()
+            reader.link.resume_reading()
 
 
 async def test_a_connection_has_streams_max_add_streams_at_most() -> None:

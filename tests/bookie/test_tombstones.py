@@ -10,7 +10,11 @@ import trio.testing
 
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.format.index_format import IndexCheckpoint
-from distributedlog.bookie.ledgers.ledger_existence import ANSWER_S, LedgerExistence, LedgerStatus
+from distributedlog.bookie.ledgers.ledger_existence import (
+    LOOKUP_TIMEOUT_S,
+    LedgerExistence,
+    LedgerStatus,
+)
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
@@ -57,14 +61,14 @@ class _Metadata:
         await self.reached.wait()
         if self.error is not None:
             raise self.error
-        return {ledger: self.standing.get(ledger, LedgerStatus.GONE) for ledger in ledgers}
+        return {ledger: self.standing.get(ledger, LedgerStatus.DELETED) for ledger in ledgers}
 
 
 @asynccontextmanager
 async def _asking(store: BookieStore, metadata: _Metadata) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         look_ups = LedgerExistence(metadata.standings, store.failures)
-        store.adds.use_look_up(look_ups.look_up)
+        store.add_handler.set_lookup(look_ups.lookup)
         nursery.start_soon(look_ups.run)
         yield
         nursery.cancel_scope.cancel()
@@ -72,14 +76,14 @@ async def _asking(store: BookieStore, metadata: _Metadata) -> AsyncIterator[None
 
 async def _end_tombstones(store: BookieStore, below: int = W) -> None:
     await store.checkpoint()
-    await store.end_tombstones(below)
+    await store.drop_tombstones(below)
     await store.checkpoint()
 
 
 async def _add_and_leave(store: BookieStore, ledger: int) -> None:
     """One entry; nobody has a stream on it any more."""
     adder = await add_acked(store, ledger)
-    store.adds.close_stream(adder.stream)
+    store.add_handler.close_stream(adder.stream)
 
 
 async def _refused(
@@ -88,7 +92,7 @@ async def _refused(
     adder = Adder(store, ledger, recovery=recovery)
     adder.send(record(ledger, 0))
     error, position = await adder.refusal()
-    store.adds.close_stream(adder.stream)
+    store.add_handler.close_stream(adder.stream)
     assert (position, adder.acked) == (0, 0)
     return error
 
@@ -110,13 +114,13 @@ async def test_tombstones_below_the_bound_are_forgotten_and_the_deleted_stays_de
     for indexes in (index, CutDisk()):
         async with running(journal, SMALL, indexes) as store, _asking(store, _Metadata()):
             assert store.ledgers.limbo_below == 0
-            assert store.ledgers.gone_below == W
+            assert store.ledgers.must_verify_below == W
             for ledger in (7, W + 7):
                 for recovery in (False, True):
                     error = await _refused(store, ledger, recovery=recovery)
                     assert isinstance(error, NoSuchLedger)
                 with pytest.raises(NoSuchLedger):
-                    store.ledgers.look_up(ledger, KEY)
+                    store.ledgers.get_known(ledger, KEY)
             await store.checkpoint()
 
 
@@ -132,7 +136,7 @@ async def test_a_rebuild_brings_no_deleted_ledger_back_and_misses_nothing(
             adder.send(record(n % 50, n, bytes(2000)))
             kept.send(record(W - 1, n, b"x"))  # so that no file is dead
             await adder.all_acked()
-            adder.store.adds.close_stream(adder.stream)
+            adder.store.add_handler.close_stream(adder.stream)
         await kept.all_acked()
         for ledger in range(50):
             await store.delete_ledger(ledger)
@@ -155,21 +159,21 @@ async def test_nothing_is_acknowledged_while_the_metadata_cannot_be_asked(
     metadata = _Metadata()
     metadata.error = QuorumUnreachable("nobody answered (test)")
     async with running(CutDisk(), OPTIONS) as store, _asking(store, metadata):
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
         assert isinstance(await _refused(store, 7), TooBusy)
         assert isinstance(await _refused(store, 7, recovery=True), TooBusy)
 
         metadata.error, metadata.reached = None, trio.Event()
         before = trio.current_time()
         assert isinstance(await _refused(store, 7), TooBusy)
-        assert trio.current_time() - before <= 2 * ANSWER_S
+        assert trio.current_time() - before <= 2 * LOOKUP_TIMEOUT_S
         assert store.info()["deferred_bytes"] == 0
-        assert store.ledgers.known == 0
+        assert store.ledgers.known_count == 0
 
 
 async def test_who_nobody_can_ask_for_is_refused(autojump_clock: Clock) -> None:
     async with running(CutDisk(), OPTIONS) as store:
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
 
         assert isinstance(await _refused(store, 7), TooBusy)
 
@@ -182,7 +186,7 @@ async def test_an_old_ledger_that_is_open_begins_after_one_question(
     metadata = _Metadata(_7=LedgerStatus.OPEN if not recovery else LedgerStatus.ENDED)
     metadata.reached = trio.Event()
     async with running(CutDisk(), SMALL) as store, _asking(store, metadata):
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
         adder = Adder(store, 7, recovery=recovery)
         for n in range(5):
             adder.send(record(7, n, bytes(9_000)))
@@ -197,7 +201,7 @@ async def test_an_old_ledger_that_is_open_begins_after_one_question(
         assert list((await read_all(store, 7)).values()) == adder.sent
         assert metadata.asked == [[7]]
         assert store.info()["deferred_bytes"] == 0
-        assert store.ledgers.look_up(7, KEY).fenced == recovery
+        assert store.ledgers.get_known(7, KEY).fenced == recovery
 
 
 async def test_what_waits_for_an_answer_is_bounded(autojump_clock: Clock) -> None:
@@ -205,8 +209,8 @@ async def test_what_waits_for_an_answer_is_bounded(autojump_clock: Clock) -> Non
     metadata = _Metadata(_7=LedgerStatus.OPEN)
     metadata.reached = trio.Event()
     async with running(CutDisk(), OPTIONS) as store, _asking(store, metadata):
-        store.adds._deferred_bytes_max = 50_000
-        await store.end_tombstones(W)
+        store.add_handler._deferred_bytes_max = 50_000
+        await store.drop_tombstones(W)
         adder = Adder(store, 7)
         for n in range(9):
             adder.send(record(7, n, bytes(9_000)))
@@ -218,7 +222,7 @@ async def test_what_waits_for_an_answer_is_bounded(autojump_clock: Clock) -> Non
         metadata.reached.set()
         await trio.sleep(1)
         assert store.info()["deferred_bytes"] == 0
-        assert (adder.acked, store.ledgers.known) == (0, 0)
+        assert (adder.acked, store.ledgers.known_count) == (0, 0)
 
 
 async def test_a_writer_of_a_ledger_that_ended_is_told_that_it_was_fenced(
@@ -227,7 +231,7 @@ async def test_a_writer_of_a_ledger_that_ended_is_told_that_it_was_fenced(
     """H95: the copies, and the fences with them, went to other bookies."""
     metadata = _Metadata(_7=LedgerStatus.ENDED)
     async with running(CutDisk(), OPTIONS) as store, _asking(store, metadata):
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
 
         assert isinstance(await _refused(store, 7), LedgerFenced)
 
@@ -240,7 +244,7 @@ async def test_a_fence_that_comes_while_the_metadata_is_asked_counts(
     metadata = _Metadata(_7=LedgerStatus.OPEN)
     metadata.reached = trio.Event()
     async with running(CutDisk(), OPTIONS) as store, _asking(store, metadata):
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
         copy, old = Adder(store, 7, recovery=True), Adder(store, 7)
         if brought_by == "copy":
             Adder(store, 5).send(record(5, 0))  # so that the two wait for one answer
@@ -279,13 +283,13 @@ async def test_a_tombstone_that_is_in_use_stays_until_it_is_not(autojump_clock: 
     async with running(CutDisk(), OPTIONS) as store:
         adder = await add_acked(store, 7)
         await store.delete_ledger(7)
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
         await store.checkpoint()  # writes it: it does not end with the same checkpoint
         assert store.info()["tombstones"] == 1
         await _end_tombstones(store)
         assert store.info()["tombstones"] == 1
 
-        store.adds.close_stream(adder.stream)
+        store.add_handler.close_stream(adder.stream)
         await _end_tombstones(store)
 
         assert store.info()["tombstones"] == 0
@@ -299,7 +303,7 @@ async def test_a_tombstone_that_is_written_again_ends_with_a_later_checkpoint(
     async with running(CutDisk(), OPTIONS) as store:
         await store.delete_ledger(7)
         await store.checkpoint()
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
         await store.delete_ledger(7)
 
         await store.checkpoint()
@@ -329,7 +333,7 @@ async def test_a_tombstone_that_is_written_again_while_it_ends_is_there(
     async with running(CutDisk(), OPTIONS) as store:
         await store.delete_ledger(7)
         await store.checkpoint()
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
         with monkeypatch.context() as patched:
             patched.setattr(CutMap, "apply", deleted_again)
             await store.checkpoint()
@@ -345,9 +349,9 @@ async def test_a_checkpoint_that_fails_ends_no_tombstone(autojump_clock: Clock) 
     async with running(CutDisk(), SMALL, index) as store:
         await store.delete_ledger(7)
         await store.checkpoint()
-        await store.end_tombstones(W)
+        await store.drop_tombstones(W)
         index.full_maps = True
-        await store.checkpointer.checkpoint_if_room()
+        await store.checkpointer.try_checkpoint()
         assert store.info()["tombstones"] == 1
 
         index.full_maps = False
@@ -367,7 +371,7 @@ def test_what_older_programs_cannot_know_they_refuse() -> None:
         assert isinstance(found, dict)
         assert (found["format"], "gone_below" in found) == (form, form == 2)
         assert jb.Head.decode(memoryview(made.encode()), "") == made
-    saved_below = IndexCheckpoint("b1", 1, 10, 1, 4096, 1, 1, 0, 2, gone_below=W)
+    saved_below = IndexCheckpoint("b1", 1, 10, 1, 4096, 1, 1, 0, 2, must_verify_below=W)
     for each, form in ((saved, 1), (saved_below, 2)):
         found = unpack(each.encode(), "")
         assert isinstance(found, dict)
@@ -379,12 +383,12 @@ async def test_the_bound_survives_the_file_that_says_it(autojump_clock: Clock) -
     """Every journal file begins with it."""
     journal = CutDisk()
     async with running(journal, SMALL, CutDisk()) as store:
-        await store.end_tombstones(W)
-        await store.end_tombstones(W - 1)  # it never moves back
+        await store.drop_tombstones(W)
+        await store.drop_tombstones(W - 1)  # it never moves back
         await add_acked(store, W + 1, 100, 3000, apart_s=0.001)
         await store.delete_ledger(W + 1)
         await trio.sleep(12)
         assert journal_names(journal)[0] != "journal-000000000001"
 
     async with running(journal, SMALL, CutDisk()) as store:
-        assert store.ledgers.gone_below == W
+        assert store.ledgers.must_verify_below == W

@@ -93,11 +93,11 @@ async def test_tiny_runs_move_some_a_turn(autojump_clock: MockClock) -> None:
         await store.checkpoint()
 
         with _turns() as turns:
-            while await store.compactor.go_once():
+            while await store.compactor.compact_once():
                 pass
 
         assert store.stats.files_compacted
-        assert store._index.in_map.runs < RUNS / 2
+        assert store._index.stored_totals.extent_count < RUNS / 2
         # Of it 20,000 are the memory map's own, which applies a transaction in one turn.
         assert turns.most < 0.6 * CALLS_MAX
 
@@ -114,8 +114,8 @@ async def test_what_is_told_with_each_renewal_costs_the_same_however_many_ledger
                 store.fence(ledger, KEY, lambda ledger, error: None)
             made = _Turns()
             made.before_task_step(trio.lowlevel.current_task())
-            assert store.ledgers.known == last
-            assert not store.what_is_wrong()
+            assert store.ledgers.known_count == last
+            assert not store.health_conditions()
             assert not store.limbo.any_limbo
             assert store.info()["ledgers"] == last
             made.after_task_step(trio.lowlevel.current_task())

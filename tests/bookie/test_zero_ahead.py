@@ -50,20 +50,20 @@ async def test_no_byte_that_was_taken_is_zeroed(seed: int, autojump_clock: MockC
         nursery.start_soon(zeros.run)
         for _ in range(3):
             slow = await slow_file()
-            zeros.begin(slow.write_zeros, FILE_BYTES)
+            zeros.start_file(slow.write_zeros, FILE_BYTES)
             offset = 0
             while True:
                 length = 4096 * (40 if chance.random() < 0.01 else chance.choice((1, 1, 2)))
                 if offset + length > FILE_BYTES:
                     break
-                if not zeros.take(offset, offset + length):
+                if not zeros.reserve(offset, offset + length):
                     waits += 1
-                    await zeros.free(offset, offset + length)
+                    await zeros.wait_reserved(offset, offset + length)
                 slow.file.write_at(offset, (b"d" * length,))
                 await trio.sleep(chance.choice((0.0005, 0.001, 0.02)))
-                zeros.committed(length)
+                zeros.record_commit(length)
                 offset += length
-            await zeros.leave()
+            await zeros.finish_file()
             steps += len(slow.calls)
             assert slow.file.read_at(0, offset) == b"d" * offset
             assert all(start + size <= FILE_BYTES for start, size in slow.calls)
@@ -77,19 +77,19 @@ async def test_only_short_blocks_ask_and_the_window_bounds_it(autojump_clock: Mo
     async with trio.open_nursery() as nursery:
         zeros = Preallocation(WINDOW, phase=0)
         nursery.start_soon(zeros.run)
-        zeros.begin(slow.write_zeros, FILE_BYTES)
+        zeros.start_file(slow.write_zeros, FILE_BYTES)
         for _ in range(100):
-            zeros.committed(COMMIT_BYTES_MAX + 4096)
+            zeros.record_commit(COMMIT_BYTES_MAX + 4096)
             await trio.sleep(0.1)
         assert slow.calls == []
         for _ in range(100):
-            zeros.committed(4096)
+            zeros.record_commit(4096)
             await trio.sleep(0.1)
         assert slow.calls == [(0, STEP_BYTES), (STEP_BYTES, STEP_BYTES)]
         none = Preallocation(0, phase=0)
-        none.begin(slow.write_zeros, FILE_BYTES)
+        none.start_file(slow.write_zeros, FILE_BYTES)
         nursery.start_soon(none.run)
-        none.committed(4096)
+        none.record_commit(4096)
         await trio.sleep(1)
         assert len(slow.calls) == 2
         nursery.cancel_scope.cancel()
@@ -101,16 +101,16 @@ async def test_lone_records_among_many_bytes_ask_for_none(autojump_clock: MockCl
     async with trio.open_nursery() as nursery:
         zeros = Preallocation(WINDOW, phase=0)
         nursery.start_soon(zeros.run)
-        zeros.begin(slow.write_zeros, FILE_BYTES)
-        zeros.committed(2 * WINDOW)
+        zeros.start_file(slow.write_zeros, FILE_BYTES)
+        zeros.record_commit(2 * WINDOW)
         for _ in range(100):
-            zeros.committed(64 * 4096)
+            zeros.record_commit(64 * 4096)
             await trio.sleep(0.1)
-            zeros.committed(4096)
+            zeros.record_commit(4096)
             await trio.sleep(0.1)
         assert slow.calls == []
         for _ in range(100):  # they are alone again
-            zeros.committed(4096)
+            zeros.record_commit(4096)
             await trio.sleep(0.1)
         assert slow.calls == [(0, STEP_BYTES), (STEP_BYTES, STEP_BYTES)]
         nursery.cancel_scope.cancel()
@@ -121,13 +121,13 @@ async def test_a_file_is_left_when_its_last_zeros_are_there(autojump_clock: Mock
     async with trio.open_nursery() as nursery:
         zeros = Preallocation(WINDOW, phase=0)
         nursery.start_soon(zeros.run)
-        zeros.begin(slow.write_zeros, FILE_BYTES)
-        zeros.committed(4096)
+        zeros.start_file(slow.write_zeros, FILE_BYTES)
+        zeros.record_commit(4096)
         await trio.sleep(1)
         began = trio.current_time()
-        await zeros.leave()
+        await zeros.finish_file()
         assert trio.current_time() - began == pytest.approx(2)
-        zeros.committed(4096)
+        zeros.record_commit(4096)
         await trio.sleep(10)
         assert len(slow.calls) == 1
         nursery.cancel_scope.cancel()
@@ -138,8 +138,8 @@ async def test_zeros_that_fail_end_the_node(autojump_clock: MockClock) -> None:
     slow = await slow_file()
     slow.fail = True
     zeros = Preallocation(WINDOW, phase=0)
-    zeros.begin(slow.write_zeros, FILE_BYTES)
-    zeros.committed(4096)
+    zeros.start_file(slow.write_zeros, FILE_BYTES)
+    zeros.record_commit(4096)
     with pytest.raises(DiskFailed):
         await zeros.run()
 
@@ -159,4 +159,4 @@ async def test_lone_adds_over_zeros_survive_rolls_and_a_restart(autojump_clock: 
                 await adder.all_acked()
             sent += adder.sent
             assert store.info()["rolls"] != 0
-            assert store._journal.zeros.steps >= 4
+            assert store._journal.preallocation.steps >= 4

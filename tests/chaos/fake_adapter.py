@@ -84,7 +84,7 @@ class FakeAdapter:
         self._do("start", name, "up")
         return None
 
-    async def running(self, name: str) -> bool:
+    async def is_running(self, name: str) -> bool:
         await trio.lowlevel.checkpoint()
         return self.state[name] != "down"
 
@@ -127,9 +127,9 @@ class FakeAdapter:
     async def mend_writes(self, name: str) -> None:
         self._do("mend", name, "down")
 
-    async def hold_disk(self, name: str, held: bool) -> None:
-        self._do("hold" if held else "let go", name, self.state[name])
-        (self.held.add if held else self.held.discard)(name)
+    async def hold_disk(self, name: str, is_held: bool) -> None:
+        self._do("hold" if is_held else "let go", name, self.state[name])
+        (self.held.add if is_held else self.held.discard)(name)
 
     async def set_clock(self, name: str, offset_s: float) -> None:
         self._do("clock" if offset_s else "clock right", name, self.state[name])
@@ -145,7 +145,7 @@ class FakeAdapter:
         self._do("spoil", name, self.state[name])
         self.spoilt.add(name)
 
-    async def spoiled(self, name: str) -> bool:
+    async def is_memory_spoiled(self, name: str) -> bool:
         return name in self.spoilt
 
     def log_of(self, name: str) -> str:

@@ -6,14 +6,14 @@ slept while another one took the log over is acknowledged what nobody will ever 
 
 from typing import Any
 
-from distributedlog.bookie.store.add_handler import Adds
+from distributedlog.bookie.store.add_handler import AddHandler
 from distributedlog.cli.main import main
 
 
 def plant() -> None:
     """Adds do not ask for the fence."""
-    assert hasattr(Adds, "refusal"), "the fence has moved: the bug is to be planted anew"
-    original = Adds.refusal
+    assert hasattr(AddHandler, "refusal"), "the fence has moved: the bug is to be planted anew"
+    original = AddHandler.refusal
 
     def refusal(self: Any, stream: Any) -> Any:
         recovery, stream.recovery = stream.recovery, True
@@ -22,7 +22,7 @@ def plant() -> None:
         finally:
             stream.recovery = recovery
 
-    Adds.refusal = refusal  # type: ignore[method-assign]
+    AddHandler.refusal = refusal  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ import pytest
 
 from distributedlog.cli.framework import named_clusters
 from distributedlog.cli.framework.named_clusters import LOCAL
-from distributedlog.cli.server.local import LocalContext, Named, for_people, serves
+from distributedlog.cli.server.local import ContextNaming, LocalContext, is_served, ready_text
 from distributedlog.runtime.interfaces.errors import AddressInUse
-from distributedlog.runtime.net.port_reservation import HeldPorts
+from distributedlog.runtime.net.port_reservation import ReservedPorts
 
 LINE: dict[str, Any] = {
     "uri": "distributedlog://127.0.0.1:41001,127.0.0.1:41002,127.0.0.1:41003/ns",
@@ -36,8 +36,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_line_is_wider_than_a_terminal() -> None:
-    for named in (Named(), Named(chosen=False), Named(taken=True), Named(why_not="/n: Read-only")):
-        lines = for_people(LINE, named).splitlines()
+    for named in (
+        ContextNaming(),
+        ContextNaming(is_chosen=False),
+        ContextNaming(is_name_taken=True),
+        ContextNaming(problem="/n: Read-only"),
+    ):
+        lines = ready_text(LINE, named).splitlines()
         assert [line for line in lines if len(line) > 80] == []
         assert (
             len({line.index("127.") for line in lines if "127." in line and "//" not in line}) == 1
@@ -47,7 +52,7 @@ def test_no_line_is_wider_than_a_terminal() -> None:
 def test_an_address_can_be_pasted_into_a_shell() -> None:
     """A shell ends a command at a semicolon, so places are separated by commas, which it leaves alone."""
     proxied = "distributedlog+proxy://127.0.0.1:41005,127.0.0.1:41006/ns"
-    lines = for_people({**LINE, "proxied_uri": proxied}, Named()).splitlines()
+    lines = ready_text({**LINE, "proxied_uri": proxied}, ContextNaming()).splitlines()
 
     for uri in (LINE["uri"], proxied):
         (shown,) = (line for line in lines if uri in line)
@@ -60,45 +65,45 @@ def test_nodes_that_can_be_killed_are_shown_with_their_pids() -> None:
     """``--processes`` is for that, and `ps` calls all of them alike."""
     apart = {**LINE, "nodes": [{**one, "pid": 70 + at} for at, one in enumerate(LINE["nodes"])]}
 
-    assert "pid" not in for_people(LINE, Named())
-    assert "127.0.0.1:41004  pid 71\n" in for_people(apart, Named())
+    assert "pid" not in ready_text(LINE, ContextNaming())
+    assert "127.0.0.1:41004  pid 71\n" in ready_text(apart, ContextNaming())
 
 
 def test_a_cluster_that_is_gone_is_no_context_any_more() -> None:
-    context = LocalContext(kept=False)
-    assert context.choose("distributedlog://a:1/ns") == Named()
-    assert named_clusters.current()[0] == "distributedlog://a:1/ns"
-    context.take_back()
-    assert named_clusters.load()["contexts"] == {}
-    assert named_clusters.current()[0] is None
+    context = LocalContext(is_kept=False)
+    assert context.choose("distributedlog://a:1/ns") == ContextNaming()
+    assert named_clusters.current_context()[0] == "distributedlog://a:1/ns"
+    context.restore()
+    assert named_clusters.load_contexts()["contexts"] == {}
+    assert named_clusters.current_context()[0] is None
 
 
 def test_what_is_chosen_stays_chosen_and_what_is_anothers_stays() -> None:
-    named_clusters.store(
+    named_clusters.store_contexts(
         {"current": "p", "previous": "", "contexts": {"p": "distributedlog://p:1/ns"}}
     )
-    context = LocalContext(kept=False)
-    assert not context.choose("distributedlog://a:1/ns").chosen
-    assert named_clusters.current()[0] == "distributedlog://p:1/ns"
-    LocalContext(kept=True).choose("distributedlog://b:1/ns")
-    context.take_back()
-    assert named_clusters.load()["contexts"][LOCAL] == "distributedlog://b:1/ns"
+    context = LocalContext(is_kept=False)
+    assert not context.choose("distributedlog://a:1/ns").is_chosen
+    assert named_clusters.current_context()[0] == "distributedlog://p:1/ns"
+    LocalContext(is_kept=True).choose("distributedlog://b:1/ns")
+    context.restore()
+    assert named_clusters.load_contexts()["contexts"][LOCAL] == "distributedlog://b:1/ns"
 
 
 def test_a_cluster_that_had_the_name_before_has_it_again_while_it_serves(tmp_path: Path) -> None:
     """`dlog local --memory` next to a cluster with data took the name of the other one for good."""
-    first = LocalContext(kept=True)
+    first = LocalContext(is_kept=True)
     with socket.create_server(("127.0.0.1", 0)) as server:
         theirs = f"distributedlog://127.0.0.1:{server.getsockname()[1]}/ns"
-        assert first.choose(theirs) == Named()
-        second = LocalContext(kept=False)
-        assert second.choose("distributedlog://127.0.0.1:2/ns") == Named(taken=True)
-        second.take_back()
-        assert named_clusters.current()[0] == theirs
-        third = LocalContext(kept=False)
+        assert first.choose(theirs) == ContextNaming()
+        second = LocalContext(is_kept=False)
+        assert second.choose("distributedlog://127.0.0.1:2/ns") == ContextNaming(is_name_taken=True)
+        second.restore()
+        assert named_clusters.current_context()[0] == theirs
+        third = LocalContext(is_kept=False)
         third.choose("distributedlog://127.0.0.1:2/ns")
-    third.take_back()
-    assert named_clusters.load()["contexts"] == {}
+    third.restore()
+    assert named_clusters.load_contexts()["contexts"] == {}
 
 
 def test_a_cluster_that_has_just_ended_does_not_serve() -> None:
@@ -108,13 +113,13 @@ def test_a_cluster_that_has_just_ended_does_not_serve() -> None:
         uri = f"distributedlog://127.0.0.1:{port}/ns"
         with socket.create_connection(("127.0.0.1", port)) as client:
             accepted, _ = server.accept()
-            assert serves(uri)
+            assert is_served(uri)
             accepted.close()  # the server's end closes first, so it waits
             assert client.recv(1) == b""
-    with pytest.raises(AddressInUse), HeldPorts() as ports:
-        ports.hold(("127.0.0.1", port))
-    assert not serves(uri)
-    assert not serves("")
+    with pytest.raises(AddressInUse), ReservedPorts() as ports:
+        ports.reserve(("127.0.0.1", port))
+    assert not is_served(uri)
+    assert not is_served("")
 
 
 def test_a_cluster_serves_where_its_name_cannot_be_stored(
@@ -123,16 +128,16 @@ def test_a_cluster_serves_where_its_name_cannot_be_stored(
     """A home that is not there, or is read-only, ended `dlog local` when it had just begun to serve."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
-    context = LocalContext(kept=False)
+    context = LocalContext(is_kept=False)
 
     named = context.choose(LINE["uri"])
 
-    assert f"{tmp_path}/file/dlog: Not a directory; set HOME" in named.why_not
-    said = for_people(LINE, named)
-    assert named.why_not in said
+    assert f"{tmp_path}/file/dlog: Not a directory; set HOME" in named.problem
+    said = ready_text(LINE, named)
+    assert named.problem in said
     assert "set DLOG_URI" in said
     assert "dlog context" not in said
-    context.take_back()
+    context.restore()
 
 
 @pytest.mark.processes
@@ -145,18 +150,18 @@ def test_a_terminal_is_told_in_words_and_a_pipe_in_json(tmp_path: Path) -> None:
         while b"--seconds 5" not in said and time.monotonic() < deadline:
             if select.select([ours], [], [], 1)[0]:
                 said += os.read(ours, 65536)
-        found = named_clusters.current()[0]
+        found = named_clusters.current_context()[0]
         process.send_signal(signal.SIGINT)
         process.wait(30)
     os.close(ours)
     assert found is not None
     assert found.encode() in said
     assert b"export DLOG_URI=$(dlog context show local)" in said
-    assert named_clusters.current()[0] is None
+    assert named_clusters.current_context()[0] is None
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         uri = json.loads(process.stdout.readline())["uri"]
-        assert named_clusters.current()[0] == uri  # in the background it is a context too
+        assert named_clusters.current_context()[0] == uri  # in the background it is a context too
         process.send_signal(signal.SIGINT)
         process.wait(30)
-    assert named_clusters.load()["contexts"] == {}
+    assert named_clusters.load_contexts()["contexts"] == {}

@@ -9,7 +9,7 @@ from distributedlog.cli.access import certificates
 from distributedlog.cli.access.certificates import (
     ensure,
     issue,
-    issue_anew,
+    issue_if_own,
     make_authority,
     renew,
     roll_authority,
@@ -28,7 +28,7 @@ def said(place: Path, *, days: int = 365) -> list[str]:
 
 def takes(place: Path) -> bool:
     """Do all take each other, as files that a node would start with?"""
-    return all(Tls(place / "tls" / one.partition("/")[2]).own is not None for one in WHO)
+    return all(Tls(place / "tls" / one.partition("/")[2]).identity is not None for one in WHO)
 
 
 def test_what_is_missing_is_made_once(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_gateways_certificate_says_where_it_is_reached_also_when_it_is_renewed
     renew(tmp_path / "a", at)
     assert made("127.0.0.1", "localhost") == []
     assert made("logs.example.org")
-    assert Tls(at).own is not None
+    assert Tls(at).identity is not None
     with pytest.raises(InvalidRequest, match="no name of a host"):
         made("no name")
 
@@ -183,14 +183,14 @@ def test_another_ones_key_is_not_written_over(tmp_path: Path) -> None:
     """`dlog pki issue user/x --out m1.tls`, by a slip: the node's key would be gone, without a word."""
     make_authority(tmp_path / "pki", "test")
     out = tmp_path / "m1.tls"
-    issue_anew(tmp_path / "pki", "metadata/m1", out)
+    issue_if_own(tmp_path / "pki", "metadata/m1", out)
     key = (out / "key.pem").read_bytes()
 
     with pytest.raises(InvalidRequest, match=r"m1.tls is metadata/m1's, nothing was changed"):
-        issue_anew(tmp_path / "pki", "user/x", out)
+        issue_if_own(tmp_path / "pki", "user/x", out)
     assert (out / "key.pem").read_bytes() == key
 
-    issue_anew(tmp_path / "pki", "metadata/m1", out)
+    issue_if_own(tmp_path / "pki", "metadata/m1", out)
     assert (out / "key.pem").read_bytes() != key
 
 

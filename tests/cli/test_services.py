@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.cli.server.config import KINDS, file_for
-from distributedlog.cli.server.systemd_notify import tell
+from distributedlog.cli.server.config import KINDS, config_file_text
+from distributedlog.cli.server.systemd_notify import notify_systemd
 from distributedlog.runtime.interfaces.errors import (
     AddressInUse,
     AddressUnavailable,
@@ -27,7 +27,7 @@ OPS = Path(__file__).resolve().parents[2] / "ops"
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_sample_files_are_what_is_written(kind: str) -> None:
-    assert (OPS / "config" / f"{kind}.toml").read_text() == file_for(kind), (
+    assert (OPS / "config" / f"{kind}.toml").read_text() == config_file_text(kind), (
         f"dlog config init {kind} > ops/config/{kind}.toml"
     )
 
@@ -57,11 +57,11 @@ def test_a_manager_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abst
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind("\0" + name[1:] if abstract else name)
         manager.settimeout(5)
-        tell("READY=1")
+        notify_systemd("READY=1")
         assert manager.recv(100) == b"READY=1"
-    tell("READY=1")  # it has gone: nothing happens
+    notify_systemd("READY=1")  # it has gone: nothing happens
     monkeypatch.setenv("NOTIFY_SOCKET", "vsock:1:2")
-    tell("READY=1")
+    notify_systemd("READY=1")
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,11 +7,11 @@ import click
 import pytest
 
 from distributedlog.cli import main
-from distributedlog.cli.framework.options import CliCommand, Settings, fitted
-from distributedlog.cli.framework.output import laid_out, spare_ids, table
+from distributedlog.cli.framework.options import CliCommand, Settings, fit_examples
+from distributedlog.cli.framework.output import layout_table, optional_id_column, table
 from distributedlog.cli.logs.log import _print_log
 from distributedlog.cli.server import machine_check as check
-from distributedlog.cli.server.local_demo import WHAT_AT, _Steps
+from distributedlog.cli.server.local_demo import TEXT_COLUMN, _DemoSteps
 from distributedlog.testing.bench.measure.interpreter_info import Build
 
 BOOKIES = [
@@ -23,7 +23,7 @@ BOOKIES = [
 
 def test_where_there_is_room_a_row_is_a_line() -> None:
     for width in (None, 200):
-        lines = laid_out(BOOKIES, width)
+        lines = layout_table(BOOKIES, width)
 
         assert len(lines) == 3
         assert lines[0].split() == BOOKIES[0]
@@ -33,7 +33,7 @@ def test_where_there_is_room_a_row_is_a_line() -> None:
 
 @pytest.mark.parametrize("width", [80, 60, 40, 20])
 def test_a_narrow_terminal_breaks_no_cell_and_loses_none(width: int) -> None:
-    lines = laid_out(BOOKIES, width)
+    lines = layout_table(BOOKIES, width)
 
     assert max(map(len, lines)) <= max(width, 20)
     shown = "\n".join(lines)
@@ -49,7 +49,7 @@ def test_a_sentence_in_the_last_column_is_broken_between_words() -> None:
     why = "the disk is slow, or shared: nothing is acknowledged faster than a sync of its journal"
     texts = [["option", "value", "reason"], ["sync_s", "5", why], ["x", "-", "it is short"]]
 
-    lines = laid_out(texts, 50)
+    lines = layout_table(texts, 50)
 
     assert max(map(len, lines)) <= 50
     at = lines[0].index("reason")
@@ -79,7 +79,7 @@ def test_a_remark_is_broken_between_words(
 def test_a_cell_that_is_wider_than_the_terminal_stays_whole() -> None:
     name = "a" * 100
 
-    assert laid_out([["name", "n"], [name, "1"]], 80)[2] == name
+    assert layout_table([["name", "n"], [name, "1"]], 80)[2] == name
 
 
 def test_ids_go_where_names_do_and_a_row_is_a_line_of_80_columns(
@@ -88,13 +88,13 @@ def test_ids_go_where_names_do_and_a_row_is_a_line_of_80_columns(
     """`dlog bookies`, `dlog proxy list` and `dlog metadata show` took two lines for 32 letters of an id."""
     monkeypatch.setenv("COLUMNS", "80")
     rows = [[cells[0], "0" * 32, *cells[2:]] for cells in BOOKIES[1:]]
-    table(BOOKIES[0], rows, spare=spare_ids([row[0] for row in rows]))
+    table(BOOKIES[0], rows, optional_columns=optional_id_column([row[0] for row in rows]))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3
     assert "0" * 32 not in lines[1]
 
     twins = [["b1", *row[1:]] for row in rows]
-    table(BOOKIES[0], twins, spare=spare_ids([row[0] for row in twins]))
+    table(BOOKIES[0], twins, optional_columns=optional_id_column([row[0] for row in twins]))
     assert capsys.readouterr().out.count("0" * 32) == 2, "a name does not say which"
 
 
@@ -158,8 +158,8 @@ def test_what_a_machine_lacks_fits_80_columns(
         "this Python is slow: build with --enable-optimizations --with-lto "
         + "or take another " * 5
     )
-    slow = check.Check("python", check.WARN, build, "3.11 or newer, with PGO", then)
-    monkeypatch.setattr(check, "python", lambda: slow)
+    slow = check.MachineCheckResult("python", check.WARN, build, "3.11 or newer, with PGO", then)
+    monkeypatch.setattr(check, "check_python", lambda: slow)
     monkeypatch.setenv("COLUMNS", "80")
 
     assert main.run(["check"]) == 0
@@ -199,7 +199,7 @@ def test_examples_of_the_help_fit_a_terminal_and_can_be_copied(
 ) -> None:
     written = [line.strip() for line in examples.strip().splitlines()]
 
-    lines = fitted(written, 76)
+    lines = fit_examples(written, 76)
 
     assert max(map(len, lines)) <= 76
     whole = "\n".join(line for line in lines if not line.startswith("#")).replace(" \\\n", " ")
@@ -217,12 +217,12 @@ def test_what_the_demonstration_says_goes_on_below_itself(
             monkeypatch.delenv("COLUMNS")
         else:
             monkeypatch.setenv("COLUMNS", str(columns))
-        with _Steps(Settings()).step("start") as note:
+        with _DemoSteps(Settings()).step("start") as note:
             note(said)
 
     first, second, alone = capsys.readouterr().out.splitlines()
     assert first.startswith("start ")
     assert len(first) <= 80
-    assert second.startswith(" " * WHAT_AT)
-    assert f"{first[WHAT_AT:]} {second.strip()}" == said
+    assert second.startswith(" " * TEXT_COLUMN)
+    assert f"{first[TEXT_COLUMN:]} {second.strip()}" == said
     assert alone.endswith(f" s  {said}")

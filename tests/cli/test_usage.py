@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
-from distributedlog.cli.cluster.metadata import _votes
+from distributedlog.cli.cluster.metadata import _is_voting
 from distributedlog.cli.cluster.status import show
 from distributedlog.cli.framework import named_clusters
 from distributedlog.cli.framework.errors import ExitWithCode, innermost, report, with_hint
-from distributedlog.cli.framework.options import confirmed
+from distributedlog.cli.framework.options import run_confirmed
 from distributedlog.cli.framework.output import table
 from distributedlog.cli.main import _show_all_characters, command, run
 from distributedlog.cluster.status.cluster_overview import conditions_of_members, majority_lost
@@ -144,9 +144,9 @@ def test_of_many_who_name_clusters_at_one_moment_none_is_lost(tmp_path: Path) ->
     """Concurrent changes of the file are serialized by a lock."""
     program = (
         "import sys\n"
-        "from distributedlog.cli.framework.named_clusters import changing\n"
+        "from distributedlog.cli.framework.named_clusters import edit_contexts\n"
         "for number in range(50):\n"
-        "    with changing() as contexts:\n"
+        "    with edit_contexts() as contexts:\n"
         "        contexts['contexts'][f'{sys.argv[1]}-{number}'] = 'distributedlog://h:1/n'\n"
     )
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
@@ -155,7 +155,7 @@ def test_of_many_who_name_clusters_at_one_moment_none_is_lost(tmp_path: Path) ->
     ]
 
     assert [one.wait(60) for one in writers] == [0, 0, 0]
-    assert len(named_clusters.load()["contexts"]) == 150
+    assert len(named_clusters.load_contexts()["contexts"]) == 150
 
 
 def test_contexts_name_clusters(capsys: pytest.CaptureFixture[str]) -> None:
@@ -404,9 +404,9 @@ def test_who_was_let_in_is_waited_for_until_it_says_that_it_votes(
     new = MemberStatus("m2", "h:1", role, 1, applied, True, "new")
     old = MemberStatus("m2", "h:1", "follower", 1, 9, False, "old")
 
-    assert _votes([new], "m2", "new") is votes
-    assert not _votes([old, new], "m2", "new")
-    assert not _votes([], "m2", "new")
+    assert _is_voting([new], "m2", "new") is votes
+    assert not _is_voting([old, new], "m2", "new")
+    assert not _is_voting([], "m2", "new")
 
 
 def test_what_cannot_be_mended_by_a_command_is_not_advised() -> None:
@@ -494,10 +494,10 @@ def test_cluster_that_requires_a_confirmation_gets_it_only_with_force() -> None:
     cluster = Refusing()
 
     with pytest.raises(ConfirmationRequired, match=r"stop it\? writers stop\. Use --force"):
-        confirmed("stop it", False, cluster)
+        run_confirmed("stop it", False, cluster)
     assert cluster.calls == [False]
 
-    assert confirmed("stop it", True, cluster) == "done"
+    assert run_confirmed("stop it", True, cluster) == "done"
     assert cluster.calls == [False, False, True]  # an older version requires none, and gets no flag
 
 
@@ -513,7 +513,7 @@ def test_cluster_that_requires_a_confirmation_gets_it_from_a_terminal(
     cluster = Refusing()
 
     with contextlib.suppress(ExitWithCode):
-        confirmed("stop it", False, cluster)
+        run_confirmed("stop it", False, cluster)
 
     assert cluster.calls == calls
 

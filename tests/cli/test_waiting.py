@@ -12,12 +12,12 @@ import trio.testing
 
 from distributedlog.cli.connection.cluster_connection import (
     REFUSED_S,
-    TELL_S,
-    answer,
+    WAIT_NOTICE_S,
+    await_answer,
     end_if_refused,
     namespace,
+    notice_when_slow,
     quorum,
-    waiting,
 )
 from distributedlog.cli.framework.errors import with_hint
 from distributedlog.cli.framework.options import Settings
@@ -31,7 +31,7 @@ def run_at(terminal: bool, main: Callable[[], Awaitable[object]]) -> None:
 
 
 async def late() -> None:
-    await answer(Settings(), "listing bookies", partial(trio.sleep, TELL_S + 1))
+    await await_answer(Settings(), "listing bookies", partial(trio.sleep, WAIT_NOTICE_S + 1))
 
 
 def test_what_is_waited_for_is_told_before_the_timeout(capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,7 +39,7 @@ def test_what_is_waited_for_is_told_before_the_timeout(capsys: pytest.CaptureFix
 
     async def main() -> None:
         with pytest.raises(RequestTimeout):
-            await answer(Settings(), "listing bookies", trio.sleep_forever)
+            await await_answer(Settings(), "listing bookies", trio.sleep_forever)
 
     run_at(True, main)
 
@@ -50,7 +50,9 @@ def test_who_goes_by_a_context_is_told_which_one(capsys: pytest.CaptureFixture[s
     """A context may name a cluster that has long been stopped: nobody typed its address."""
 
     async def main() -> None:
-        await answer(Settings(context="here"), "the status", partial(trio.sleep, TELL_S + 1))
+        await await_answer(
+            Settings(context="here"), "the status", partial(trio.sleep, WAIT_NOTICE_S + 1)
+        )
 
     run_at(True, main)
     said = with_hint(QuorumUnreachable("no node answered"), "here")
@@ -66,7 +68,7 @@ def test_opening_is_waited_for_in_words_too(capsys: pytest.CaptureFixture[str]) 
     """Only the calls after it were: of `dlog log list` at no cluster nothing was heard for half a minute."""
 
     async def main() -> None:
-        settings = Settings(uri="distributedlog://127.0.0.1:1/ns", timeout_s=TELL_S + 1)
+        settings = Settings(uri="distributedlog://127.0.0.1:1/ns", timeout_s=WAIT_NOTICE_S + 1)
         settings.ranks["timeout_s"] = 1  # given
         with pytest.raises(QuorumUnreachable):
             async with namespace(settings):
@@ -86,15 +88,17 @@ def test_a_script_is_told_nothing_but_the_end(capsys: pytest.CaptureFixture[str]
 def test_nothing_is_told_of_what_is_answered_soon_or_to_who_wants_no_remarks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    soon = TELL_S - 0.1
+    soon = WAIT_NOTICE_S - 0.1
 
     async def main() -> None:
-        await answer(Settings(), "listing bookies", partial(trio.sleep, soon))
-        with waiting(Settings(), "the names") as answered:
+        await await_answer(Settings(), "listing bookies", partial(trio.sleep, soon))
+        with notice_when_slow(Settings(), "the names") as answered:
             await trio.sleep(soon)
             answered()
             await trio.sleep(100)
-        await answer(Settings(quiet=True), "listing bookies", partial(trio.sleep, TELL_S + 1))
+        await await_answer(
+            Settings(quiet=True), "listing bookies", partial(trio.sleep, WAIT_NOTICE_S + 1)
+        )
 
     run_at(True, main)
 

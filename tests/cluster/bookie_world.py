@@ -150,21 +150,21 @@ class World:
         return LedgerMetadata.decode(found.key, found.value)
 
     async def note(self, *holes: MissingRange) -> KeyValue:
-        put = Put(keys.under_key(LEDGER), notes.encode(holes))
+        put = Put(keys.missing_ranges_key(LEDGER), notes.encode_missing_ranges(holes))
         await self.metadata.transact(Transaction((), (put,)))
-        found = await self.metadata.get(keys.under_key(LEDGER))
+        found = await self.metadata.get(keys.missing_ranges_key(LEDGER))
         assert found is not None
         return found
 
     async def noted(self) -> tuple[MissingRange, ...]:
-        found = await self.metadata.get(keys.under_key(LEDGER))
-        return () if found is None else notes.decode(found.value)
+        found = await self.metadata.get(keys.missing_ranges_key(LEDGER))
+        return () if found is None else notes.decode_missing_ranges(found.value)
 
     async def held(self, bookie: str, last: int) -> list[bytes]:
         answer = await self.pool.clients[bookie].read(
             LEDGER, KEY, 0, last, 1 << 20, past_lac=True, timeout_s=5
         )
-        return [bytes(record.raw) for record in records(answer.body)]
+        return [bytes(record.record) for record in records(answer.body)]
 
     async def ids(self, bookie: str) -> list[int]:
         listed = await self.pool.clients[bookie].list_entries(LEDGER, KEY, timeout_s=5)

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.cluster.repair.copier import wanted, without
+from distributedlog.cluster.repair.copier import ranges_to_hold, subtract
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
 from distributedlog.ledger.model.missing_range import MissingRange
@@ -37,7 +37,7 @@ async def main(name: str) -> None:
                     present = list(listed.ranges)
                 except NoSuchLedger:
                     present = []
-                for gap in without(wanted(ledger, MissingRange(bookie, 0, None)), present):
+                for gap in subtract(ranges_to_hold(ledger, MissingRange(bookie, 0, None)), present):
                     missing.append([ledger.ledger_id, bookie, gap.first, gap.last])
     print(json.dumps({"ledgers": ledgers, "missing": missing}))
 

@@ -28,7 +28,7 @@ async def one_gib_announced() -> AsyncIterator[bytes]:
 
 async def one_gib_after_the_greeting() -> AsyncIterator[bytes]:
     """The same by one who has said hello."""
-    body = hellos.encode(Hello(kind="client", label="stranger"))
+    body = hellos.encode_hello(Hello(kind="client", label="stranger"))
     auth = pack({"method": "none"})
     yield envelope(Op.HELLO, len(body)) + body + envelope(Op.AUTH, len(auth)) + auth
     yield ENVELOPE.pack(GIB, Op.READ, 0, 0, 1, 1000, 0)

@@ -43,7 +43,7 @@ LACKS = 100
 class Always(AuditorElection):
     """Who asks is the one that repairs: the bookies' own turn is an hour away."""
 
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         return True
 
 
@@ -174,9 +174,9 @@ async def look(uri: str, count: int, say: Said) -> int:
         await ledgers.prepare()  # the bookies are known
         election = Always(namespace.metadata, "", lambda: 0)
         passes = LedgerAudit(namespace.metadata, ledgers.pool, election, every_s=math.inf)
-        await passes.look_at_all()
+        await passes.audit_all()
     say("audited", count)
-    return passes.noted_ledgers
+    return passes.recorded_ledgers
 
 
 async def play(recovered: int, audited: int, metadata_nodes: int) -> None:

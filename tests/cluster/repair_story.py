@@ -135,7 +135,7 @@ async def held(bookie: str) -> tuple[int, int]:
     """Ledgers that name a bookie, and their bytes there."""
     ledgers = size = 0
     async with open_namespace(os.environ["DLOG_URI"]) as namespace:
-        async for item in Scan(namespace.metadata, keys.on_prefix(bookie)):
+        async for item in Scan(namespace.metadata, keys.bookie_ledgers_prefix(bookie)):
             ledger_id = keys.ledger_id_of(item.key)
             found = await namespace.metadata.get(keys.ledger_key(ledger_id))
             if found is not None:

@@ -19,7 +19,7 @@ from typing import Any
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.gc.retention import EVERY_S, SHARE_OF_AGE, Retention
+from distributedlog.cluster.gc.retention import CHECKS_PER_AGE, EVERY_S, Retention
 from distributedlog.cluster.gc.segment_purger import SegmentPurger
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import LogRecord
@@ -59,7 +59,7 @@ class Played:
 
     def may_be_kept_s(self, now: float) -> float:
         """How long ago a segment may have been closed that is still there."""
-        look_s = max(EVERY_S, self.age_s / SHARE_OF_AGE) + EVERY_S
+        look_s = max(EVERY_S, self.age_s / CHECKS_PER_AGE) + EVERY_S
         # It is seen closed a look later, is old enough a look later, and waits for the purger's grace.
         kept_s = self.age_s + 2 * look_s + 2 * GRACE_S
         # A kill stops the clock until the next one is elected, which begins to count and to look anew, and
@@ -76,7 +76,7 @@ class Elected:
 
     won = True
 
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         return self.won
 
 
@@ -86,7 +86,7 @@ async def play(one: Played) -> Played:
     async with trio.open_nursery() as nursery:
         world = World(nursery)
         given_back: list[int] = []
-        share = world.ledgers.deletion_share
+        share = world.ledgers.delete_ops
 
         async def noted(ledger_id: int) -> Transaction:
             given_back.append(ledger_id)
@@ -105,7 +105,7 @@ async def play(one: Played) -> Played:
         for name in names[: max(2, one.logs // 50)]:
             nursery.start_soon(_tail, ns, name)
             nursery.start_soon(_lag, ns, name, one, chance.uniform(1, one.age_s))
-        ids = {name: await ns.find(name) for name in names}
+        ids = {name: await ns.resolve_name(name) for name in names}
         oldest = dict.fromkeys(names, 1)
         first_left = dict.fromkeys(names, 1)
         for second in range(int(one.minutes * 60)):
@@ -158,7 +158,7 @@ async def _janitors(world: World, one: Played, share: DeletionOps, chance: Rando
         for number in range(one.kills + 1):
             election = Elected()
             purger = SegmentPurger(world.metadata, election, grace_s=GRACE_S)
-            purger.deletion_share = share  # type: ignore[assignment,method-assign]
+            purger.deletion_ops_of = share  # type: ignore[assignment,method-assign]
             janitor = await nursery.start(_janitor, Retention(world.metadata, election), purger)
             if number == one.kills:
                 break

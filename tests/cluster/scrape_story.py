@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from distributedlog import LogRecord, local_cluster, open_namespace
 from distributedlog.cluster.declarations.config import parse_address
 from distributedlog.cluster.local.local_cluster import LocalCluster
-from distributedlog.cluster.node.node_pages import pages_of
-from distributedlog.cluster.status.node_health import ask_info
+from distributedlog.cluster.node.node_pages import node_pages
+from distributedlog.cluster.status.node_health import query_info
 from distributedlog.log.namespace import Namespace
 from distributedlog.runtime.machine import real_host
 from tests.gateway.http_kit import gate
@@ -60,7 +60,7 @@ async def scrapes(ledgers: int, logs: int, clients: int) -> dict[str, bytes]:
             await gateway.stop()
         await trio.sleep(1.1)  # no page is older
         for node in cluster.nodes:
-            pages = pages_of(real_host("scraper"), node.name, [parse_address(node.address, "it")])
+            pages = node_pages(real_host("scraper"), node.name, [parse_address(node.address, "it")])
             found[node.name] = (await pages["/metrics"]()).body
         return found
 
@@ -95,7 +95,7 @@ async def _visit(cluster: LocalCluster) -> None:
     """A client: connects to every node, says hello, asks, and goes."""
     host = real_host("client")
     for node in cluster.nodes:
-        await ask_info(host, parse_address(node.address, "it"), timeout_s=TIMEOUT_S)
+        await query_info(host, parse_address(node.address, "it"), timeout_s=TIMEOUT_S)
 
 
 def samples(body: bytes) -> int:

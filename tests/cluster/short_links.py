@@ -6,5 +6,5 @@ from distributedlog.runtime.net import tls
 RETIRE_S = 4.0
 
 if __name__ == "__main__":
-    tls.RETIRE_S = RETIRE_S
+    tls.KEY_LIFETIME_S = RETIRE_S
     main()

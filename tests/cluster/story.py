@@ -18,7 +18,7 @@ from distributedlog.cluster.local import cluster_plan as plans
 from distributedlog.cluster.local.child_processes import environment
 from distributedlog.cluster.local.cluster_plan import ClusterPlan, PlannedNode
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.net.port_reservation import HeldPorts
+from distributedlog.runtime.net.port_reservation import ReservedPorts
 from distributedlog.testing.bench.compare_builds import own_environment
 from tests import preloaded
 from tests.preloaded import Started
@@ -57,7 +57,7 @@ class Cluster:
 
     directory: Path
     plan: ClusterPlan
-    ports: HeldPorts = field(default_factory=HeldPorts)
+    ports: ReservedPorts = field(default_factory=ReservedPorts)
     served: dict[str, Served] = field(default_factory=dict)
     descriptors: int = 0
     """How many a node may have, for good; 0: as many as we."""
@@ -71,18 +71,18 @@ class Cluster:
     @classmethod
     def planned(cls, directory: Path, *, bookies: int, metadata_nodes: int = 3) -> "Cluster":
         """Choose names and free ports."""
-        here, ports = real_host("test"), HeldPorts()
+        here, ports = real_host("test"), ReservedPorts()
 
         async def make() -> ClusterPlan:
-            return await plans.make(
+            return await plans.make_plan(
                 None,
                 bookies=bookies,
                 metadata_nodes=metadata_nodes,
                 port=0,
                 host="127.0.0.1",
                 listen=here.listen,
-                hold=ports.hold,
-                chance=here.random,
+                reserve_port=ports.reserve,
+                rng=here.random,
             )
 
         return cls(directory, trio.run(make), ports)
@@ -172,7 +172,7 @@ class Cluster:
     def _spawn(self, node: PlannedNode) -> Started:
         place = self.directory / node.name
         quorum = ",".join(
-            f"{n.name}={n.address[0]}:{n.address[1]}" for n in self.plan.of("metadata")
+            f"{n.name}={n.address[0]}:{n.address[1]}" for n in self.plan.nodes_of_kind("metadata")
         )
         arguments = [
             "serve",

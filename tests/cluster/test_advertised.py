@@ -11,10 +11,10 @@ import trio.testing
 
 from distributedlog.cluster.declarations.options import BookieNodeConfig, MetadataNodeConfig
 from distributedlog.cluster.node.metadata_assembly import addresses_of_voter
-from distributedlog.cluster.node.node_lifecycle import advertised, must_be_told
+from distributedlog.cluster.node.node_lifecycle import advertised_addresses, check_advertise
 from distributedlog.cluster.nodes import serve_node
 from distributedlog.cluster.status.cluster_overview import status
-from distributedlog.cluster.status.node_health import ask_health
+from distributedlog.cluster.status.node_health import query_health
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.proxy.membership.proxy_registration import WRITE, ProxyRegistration
@@ -23,7 +23,7 @@ from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.net.address_check import CHECK_S
+from distributedlog.runtime.net.address_check import CHECK_INTERVAL_S
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.handshake import Hello
 from tests.conditions import codes_of
@@ -45,10 +45,10 @@ async def test_an_address_that_nobody_can_dial_is_not_told() -> None:
     host = real_host("m1")
     listeners = {"": await host.listen(ANY), "out": await host.listen(ANY)}
     try:
-        assert advertised(listeners, {}) == {}
-        assert advertised(listeners, {"out": ("h", 1)}) == {"out": ("h", 1)}
+        assert advertised_addresses(listeners, {}) == {}
+        assert advertised_addresses(listeners, {"out": ("h", 1)}) == {"out": ("h", 1)}
         with pytest.raises(InvalidRequest, match="nowhere"):
-            advertised(listeners, {"nowhere": ("h", 1)})
+            advertised_addresses(listeners, {"nowhere": ("h", 1)})
     finally:
         for listener in listeners.values():
             listener.close()
@@ -57,11 +57,11 @@ async def test_an_address_that_nobody_can_dial_is_not_told() -> None:
 @pytest.mark.parametrize("told", [{}, {"": ("0.0.0.0", 4182)}, {"": ("::", 1)}])
 def test_a_bookie_must_be_told_what_others_should_dial(told: Mapping[str, Address]) -> None:
     with pytest.raises(InvalidRequest, match="--advertise"):
-        must_be_told({"": ANY}, told)
+        check_advertise({"": ANY}, told)
 
 
 def test_a_bookie_at_one_address_of_its_own_need_not_be_told() -> None:
-    must_be_told({"": ("127.0.0.1", 0), "out": ANY}, {"out": ("h", 1)})
+    check_advertise({"": ("127.0.0.1", 0), "out": ANY}, {"out": ("h", 1)})
 
 
 # --- what leads to whom ---------------------------------------------------------------------------
@@ -85,7 +85,7 @@ async def _nodes(
             Endpoint(network.host("client"), Hello), [M], client_id="test", timeout_s=10
         )
         await nursery.start(client.run)
-        await trio.sleep(2 * CHECK_S)
+        await trio.sleep(2 * CHECK_INTERVAL_S)
         yield network, client
         nursery.cancel_scope.cancel()
 
@@ -112,7 +112,7 @@ async def test_a_bookie_that_advertises_another_ones_address_is_not_healthy(
         found = await status(client, 10)
         assert _of_addresses(found) == [(Code.ADDRESS_OF_OTHER_NODE, "b1:4182")]
         assert not found["healthy"]
-        health = await ask_health(network.host("x"), B2)
+        health = await query_health(network.host("x"), B2)
         assert health.healthy  # a restart would not help
         assert codes_of(health.conditions) == [Code.ADDRESS_OF_OTHER_NODE]
 

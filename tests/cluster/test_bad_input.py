@@ -235,7 +235,9 @@ def _tree(*places: Path) -> dict[str, str]:
 
 def _refused(cluster: Cluster, name: str, data: Path) -> str:
     """A bookie that is started with ``data`` ends with 5; the line that says why."""
-    quorum = ",".join(f"{n.address[0]}:{n.address[1]}" for n in cluster.plan.of("metadata"))
+    quorum = ",".join(
+        f"{n.address[0]}:{n.address[1]}" for n in cluster.plan.nodes_of_kind("metadata")
+    )
     command = dlog("serve", "bookie", "--name", name, "--data", str(data), "--metadata", quorum)
     done = preloaded.run(command, timeout=60, env=environment())
     assert done.stdout == b""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from distributedlog.cluster.status.node_health import NodeHealth, ask_health
+from distributedlog.cluster.status.node_health import NodeHealth, query_health
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.machine import real_host
 from tests.cluster.story import Cluster
@@ -49,7 +49,7 @@ def flip_pages(path: Path, chance: random.Random) -> int:
 
 def _health(cluster: Cluster, name: str) -> NodeHealth:
     address = next(node.address for node in cluster.plan.nodes if node.name == name)
-    return trio.run(ask_health, real_host("asker"), address)
+    return trio.run(query_health, real_host("asker"), address)
 
 
 def test_limbo_damaged_pages_and_a_missing_file_are_conditions(tmp_path: Path) -> None:

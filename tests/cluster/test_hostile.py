@@ -15,7 +15,7 @@ import trio
 from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.local.cluster_plan import PlannedNode
 from distributedlog.ledger.model import ledger_keys as keys
-from distributedlog.log.model.log_keys import UNLINKED_PREFIX, unlinked_key
+from distributedlog.log.model.log_keys import STAGED_PREFIX, staged_ledger_key
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.metadata.model.transaction import Put, Transaction
@@ -105,11 +105,11 @@ async def _under_words(cluster: Cluster) -> None:
 
 
 async def _hostile_words(cluster: Cluster, node: PlannedNode) -> None:
-    sound = hellos.encode(Hello(kind="client"))
+    sound = hellos.encode_hello(Hello(kind="client"))
     auth = pack({"method": "none"})
     cluster_id, node_id = await _who(node.address)
-    stranger = hellos.encode(Hello(cluster_id, "0" * 32, "metadata"))
-    member = hellos.encode(Hello(cluster_id, node_id, "metadata"))
+    stranger = hellos.encode_hello(Hello(cluster_id, "0" * 32, "metadata"))
+    member = hellos.encode_hello(Hello(cluster_id, node_id, "metadata"))
     beats = [pack([RAFT_HEARTBEAT, NUMBER_MAX, sender, 0, 1]) for sender in ("0" * 32, node_id)]
     words = [(Op.HELLO, NESTED)]
     words += [
@@ -161,7 +161,7 @@ async def _dialled(address: Address) -> AsyncIterator[ClientLink]:
 
 async def _poison(cluster: Cluster) -> None:
     """Keys that anybody may put today."""
-    places = [node.address for node in cluster.plan.of("metadata")]
+    places = [node.address for node in cluster.plan.nodes_of_kind("metadata")]
     endpoint = Endpoint(real_host("test"), lambda: Hello(kind="client"))
     metadata = MetadataClient(endpoint, places, client_id="stranger")
     async with trio.open_nursery() as nursery:
@@ -188,7 +188,7 @@ async def _poison(cluster: Cluster) -> None:
                 b"on/\xff/1": b"",
             },
             **{
-                UNLINKED_PREFIX + b"x": b"",
+                STAGED_PREFIX + b"x": b"",
                 b"name/default\x00\xff": b"x",
                 b"name/default\x00bad": NESTED,
             },
@@ -197,7 +197,7 @@ async def _poison(cluster: Cluster) -> None:
             poison[b"delete/%s/x" % bookie.encode()] = b""
             poison[b"on/%s/zz" % bookie.encode()] = b""
             poison |= {keys.delete_key(bookie, ledger): b"" for ledger in living}
-        poison |= {unlinked_key(7, ledger): b"" for ledger in living}
+        poison |= {staged_ledger_key(7, ledger): b"" for ledger in living}
         for key, value in poison.items():
             await metadata.transact(Transaction((), (Put(key, value),)))
         nursery.cancel_scope.cancel()

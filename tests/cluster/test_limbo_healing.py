@@ -9,12 +9,12 @@ from trio.testing import MockClock
 from distributedlog.bookie.client.bookie_client import BookieClient
 from distributedlog.bookie.format import journal_format as jb
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
-from distributedlog.cluster.node.bookie_assembly import confine
+from distributedlog.cluster.node.bookie_assembly import confine_limbo
 from distributedlog.cluster.repair.copier import Copier
 from distributedlog.cluster.repair.limbo_repair import EVERY_MAX_S, LimboRepair
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
-from distributedlog.ledger.model.ledger_ids import KEPT_S, LedgerIds
+from distributedlog.ledger.model.ledger_ids import BLOCK_LIFETIME_S, LedgerIds
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.declarations.health_conditions import Code
@@ -29,14 +29,16 @@ from .bookie_world import BOOKIES, KEY, LEDGER, Pool, World, world
 def _healing(w: World, bookie: str = "b3") -> LimboRepair:
     store = w.stores[bookie]
     turn = trio.Lock()
-    return LimboRepair(w.metadata, w.pool, w.copier, store.limbo, store.rot, bookie, turn)
+    return LimboRepair(
+        w.metadata, w.pool, w.copier, store.limbo, store.corruption_tracker, bookie, turn
+    )
 
 
 async def _in_limbo(w: World, bookie: str = "b3") -> None:
     """As a start does that found a loss."""
     store = w.stores[bookie]
-    for ledger in store.ledgers.in_memory():
-        store.ledgers.mark(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
+    for ledger in store.ledgers.loaded_ledgers():
+        store.ledgers.set_flags(ledger, ledger.flags | jb.FENCED | jb.LIMBO)
     store.ledgers.limbo_below = 100
 
 
@@ -48,18 +50,18 @@ async def test_a_closed_ledger_is_copied_verified_and_taken_out_of_limbo() -> No
         await w.ledger(39)
         await _in_limbo(w)
 
-        assert await _healing(w).work()
+        assert await _healing(w).run_pass()
 
         assert await w.held("b3", 39) == await w.held("b1", 39)
         client = w.pool.clients["b3"]
         absent = await client.read(LEDGER, KEY, 40, 40, 1000, past_lac=True, timeout_s=5)
         assert absent.known
         assert w.stores["b3"].ledgers.limbo_below == 0
-        assert w.stores["b3"].ledgers.look_up(LEDGER, KEY).fenced
-        [told] = w.stores["b3"].what_is_wrong()  # it is over before anybody looks
+        assert w.stores["b3"].ledgers.get_known(LEDGER, KEY).fenced
+        [told] = w.stores["b3"].health_conditions()  # it is over before anybody looks
         assert told.code == Code.LIMBO_ENDED
         await _in_limbo(w)  # again, within the hour
-        assert Code.LIMBO_ENDED not in codes_of(w.stores["b3"].what_is_wrong())
+        assert Code.LIMBO_ENDED not in codes_of(w.stores["b3"].health_conditions())
 
 
 async def test_an_open_ledger_stays_in_limbo_and_so_does_what_is_not_known() -> None:
@@ -70,11 +72,11 @@ async def test_an_open_ledger_stays_in_limbo_and_so_does_what_is_not_known() -> 
         await w.ledger(None)
         await _in_limbo(w)
 
-        assert not await _healing(w).work()
+        assert not await _healing(w).run_pass()
 
-        assert w.stores["b3"].limbo.in_limbo(LEDGER)
+        assert w.stores["b3"].limbo.is_in_limbo(LEDGER)
         with pytest.raises(LedgerStateUnknown):
-            w.stores["b3"].ledgers.look_up(99, KEY)
+            w.stores["b3"].ledgers.get_known(99, KEY)
 
 
 async def test_what_no_other_replica_has_now_keeps_the_mark() -> None:
@@ -85,12 +87,12 @@ async def test_what_no_other_replica_has_now_keeps_the_mark() -> None:
         await _in_limbo(w)
         away = w.pool.clients.pop("b1")
 
-        assert not await _healing(w).work()
-        assert w.stores["b3"].limbo.in_limbo(LEDGER)
+        assert not await _healing(w).run_pass()
+        assert w.stores["b3"].limbo.is_in_limbo(LEDGER)
 
         w.pool.clients["b1"] = away
-        assert await _healing(w).work()
-        assert not w.stores["b3"].limbo.in_limbo(LEDGER)
+        assert await _healing(w).run_pass()
+        assert not w.stores["b3"].limbo.is_in_limbo(LEDGER)
 
 
 async def test_what_is_damaged_here_keeps_the_mark() -> None:
@@ -111,9 +113,9 @@ async def test_what_is_damaged_here_keeps_the_mark() -> None:
 
         w.stores["b3"].reader.collect = rotten  # type: ignore[assignment, method-assign]
 
-        assert not await _healing(w).work()
+        assert not await _healing(w).run_pass()
 
-        assert w.stores["b3"].limbo.in_limbo(LEDGER)
+        assert w.stores["b3"].limbo.is_in_limbo(LEDGER)
 
 
 async def test_a_ledger_of_which_all_is_lost_here_is_known_again() -> None:
@@ -122,9 +124,9 @@ async def test_a_ledger_of_which_all_is_lost_here_is_known_again() -> None:
         await w.ledger(-1)
         await _in_limbo(w)
 
-        assert await _healing(w).work()
+        assert await _healing(w).run_pass()
 
-        ledger = w.stores["b3"].ledgers.look_up(LEDGER, KEY)
+        ledger = w.stores["b3"].ledgers.get_known(LEDGER, KEY)
         assert ledger.fenced
         assert not ledger.limbo
 
@@ -136,11 +138,11 @@ async def test_a_ledger_that_is_elsewhere_now_is_no_business_of_this_bookie() ->
         await w.ledger(9, ensembles=(Fragment(0, ("b1", "b2", "b4"), 0),))
         await _in_limbo(w)
 
-        assert await _healing(w).work()
+        assert await _healing(w).run_pass()
 
-        assert w.stores["b3"].limbo.in_limbo(LEDGER)  # nobody asks it
+        assert w.stores["b3"].limbo.is_in_limbo(LEDGER)  # nobody asks it
         with pytest.raises(NoSuchLedger):
-            w.stores["b3"].ledgers.look_up(99, KEY)
+            w.stores["b3"].ledgers.get_known(99, KEY)
 
 
 async def test_limbo_without_a_bound_ends_only_with_one() -> None:
@@ -158,14 +160,14 @@ async def test_limbo_without_a_bound_ends_only_with_one() -> None:
 
         await say(b"rot")
         with pytest.raises(CorruptData):
-            await _healing(w).work()
+            await _healing(w).run_pass()
         with pytest.raises(LedgerStateUnknown):
-            ledgers.look_up(99, KEY)
-        assert not w.stores["b3"].limbo.in_limbo(LEDGER)
+            ledgers.get_known(99, KEY)
+        assert not w.stores["b3"].limbo.is_in_limbo(LEDGER)
 
         await say(b"100")
-        assert await _healing(w).work()
-        assert (ledgers.limbo_below, ledgers.gone_below) == (0, 100)
+        assert await _healing(w).run_pass()
+        assert (ledgers.limbo_below, ledgers.must_verify_below) == (0, 100)
 
 
 @pytest.mark.parametrize("open_s", [5.0, 45.0])
@@ -190,17 +192,17 @@ async def test_limbo_ends_beside_a_program_that_has_written_since_before_the_los
         nursery.start_soon(write)
         await trio.sleep(1)
         store.ledgers.limbo_below = LIMBO_ALL
-        await confine(store, metadata)
+        await confine_limbo(store, metadata)
         healing = LimboRepair(
-            metadata, pool, Copier(pool), store.limbo, store.rot, "b1", trio.Lock()
+            metadata, pool, Copier(pool), store.limbo, store.corruption_tracker, "b1", trio.Lock()
         )
         nursery.start_soon(healing.run)
         await trio.sleep(open_s + 1)
         assert store.limbo.any_limbo  # the next one is of before, too
 
-        with trio.fail_after(KEPT_S + open_s + EVERY_MAX_S):
+        with trio.fail_after(BLOCK_LIFETIME_S + open_s + EVERY_MAX_S):
             while store.limbo.any_limbo:  # noqa: ASYNC110 (virtual time)
                 await trio.sleep(0.1)
 
-        assert healing.healed >= 2
+        assert healing.repaired_ledgers >= 2
         nursery.cancel_scope.cancel()

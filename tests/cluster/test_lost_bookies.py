@@ -8,9 +8,9 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.cluster.repair.auditor_election import AuditorElection
-from distributedlog.cluster.repair.decommission import ask_to_leave, sound_copies
+from distributedlog.cluster.repair.decommission import fewest_sound_copies, request_decommission
 from distributedlog.cluster.repair.lost_bookies import (
-    STALE_S,
+    OBSERVATION_GAP_S_MAX,
     URGENT,
     BookieLiveness,
     LostBookieRepair,
@@ -51,7 +51,7 @@ async def _without_b3(world: World) -> LostBookieRepair:
     """b3 dies, and is seen to be gone for good."""
     lost = _lost(world, after_s=0.0)
     await _dies(world, "b3")
-    await lost.look()
+    await lost.observe_bookies()
     return lost
 
 
@@ -67,14 +67,14 @@ async def _is_to_leave(world: World, bookie: str) -> None:
 
 
 def _see(absences: BookieLiveness, now: float, **changed: set[str]) -> dict[str, str]:
-    absences.see(
+    absences.observe(
         now,
-        named=sorted(MEMBERS),
+        ensemble_bookies=sorted(MEMBERS),
         registered=changed.get("registered", MEMBERS),
-        cookies=changed.get("cookies", MEMBERS),
+        bookies_with_cookie=changed.get("cookies", MEMBERS),
         leaving=changed.get("leaving", set()),
     )
-    return absences.lost
+    return absences.lost_bookies
 
 
 def test_who_is_away_for_the_whole_delay_is_lost_and_who_comes_back_is_not() -> None:
@@ -92,7 +92,7 @@ def test_the_delay_begins_anew_after_a_time_in_which_nobody_looked() -> None:
     for now in range(0, 60, 5):
         _see(absences, float(now), registered={"b1", "b2"})
 
-    assert not _see(absences, 55.0 + STALE_S + 1.0, registered={"b1", "b2"})
+    assert not _see(absences, 55.0 + OBSERVATION_GAP_S_MAX + 1.0, registered={"b1", "b2"})
 
 
 @pytest.mark.parametrize("trouble", ["no quorum", "another is elected"])
@@ -109,14 +109,14 @@ async def test_the_delay_begins_anew_after_a_moment_in_which_nobody_could_know(
     await world.ledger(9)
     await _dies(world, "b3")
     lost = _lost(world)
-    elected = world.election.elected
+    elected = world.election.is_elected
     moved = []
 
     async def move(ledger_id: int, bookie: str) -> bool:
         moved.append(trio.current_time())
         return False
 
-    lost.move = move  # type: ignore[method-assign]
+    lost.move_ledger = move  # type: ignore[method-assign]
 
     async def troubled() -> bool:
         if trouble == "no quorum":
@@ -126,18 +126,18 @@ async def test_the_delay_begins_anew_after_a_moment_in_which_nobody_could_know(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lost.run)
         await trio.sleep(198)  # the looks are at multiples of 5
-        world.election.elected = troubled  # type: ignore[method-assign]
+        world.election.is_elected = troubled  # type: ignore[method-assign]
         await trio.sleep(EVERY_S)
-        world.election.elected = elected  # type: ignore[method-assign]
+        world.election.is_elected = elected  # type: ignore[method-assign]
         await trio.sleep(290)
-        assert lost.absences.lost == {}
+        assert lost.liveness.lost_bookies == {}
         await trio.sleep(8 * EVERY_S)
-        assert list(lost.absences.lost) == ["b3"]
+        assert list(lost.liveness.lost_bookies) == ["b3"]
         assert moved
 
-        world.election.elected = troubled  # type: ignore[method-assign]
+        world.election.is_elected = troubled  # type: ignore[method-assign]
         await trio.sleep(2 * EVERY_S)
-        assert lost.absences.lost == {}
+        assert lost.liveness.lost_bookies == {}
         moved.clear()
         await trio.sleep(4 * EVERY_S)
         assert moved == []  # who knows nothing moves nothing
@@ -158,7 +158,7 @@ def test_most_bookies_away_at_once_are_not_lost_and_the_time_begins_anew() -> No
     for now in range(0, 120, 5):
         found = _see(absences, float(now), registered={"b1"}, cookies={"b1", "b2"})
         assert list(found) == ["b3"]
-        assert not absences.urgent
+        assert not absences.urgent_bookies
     for now in range(120, 175, 5):
         assert not _see(absences, float(now), registered={"b1", "b2"})
     assert list(_see(absences, 175.0, registered={"b1", "b2"})) == ["b3"]
@@ -170,22 +170,22 @@ def test_haste_begins_after_fifteen_seconds_and_never_while_half_of_the_bookies_
     members = {"b1", "b2", "b3", "b4"}
 
     def see(now: int, away: set[str]) -> tuple[set[str], set[str]]:
-        absences.see(
+        absences.observe(
             float(now),
-            named=sorted(members),
+            ensemble_bookies=sorted(members),
             registered=members - away,
-            cookies=members,
+            bookies_with_cookie=members,
             leaving=set(),
         )
-        return set(absences.urgent), set(absences.given_up)
+        return set(absences.urgent_bookies), set(absences.presumed_lost)
 
     for now in range(0, 60, 5):
         assert see(now, {"b3", "b4"}) == (set(), set())
     for now in range(60, 75, 5):
         assert see(now, {"b4"}) == (set(), {"b4"})
     assert see(75, {"b4"}) == ({"b4"}, {"b4"})
-    absences.forget()
-    assert (absences.urgent, absences.given_up) == (frozenset(), frozenset())
+    absences.reset()
+    assert (absences.urgent_bookies, absences.presumed_lost) == (frozenset(), frozenset())
     assert see(80, {"b4"}) == (set(), {"b4"})
     assert see(85, set()) == (set(), set())
 
@@ -195,24 +195,28 @@ def test_the_copies_of_an_entry_are_counted_where_it_has_the_fewest() -> None:
     fragments = (Fragment(0, ("b1", "b2", "b3"), 0), Fragment(6, ("b1", "b4", "b5"), 1))
     ledger = LedgerMetadata(LEDGER, 3, 3, 2, fragments, KEY).close_by_writer(9, 100)
 
-    assert sound_copies(ledger, set(), ()) == 3
-    assert sound_copies(ledger, {"b2"}, ()) == 2
-    assert sound_copies(ledger, {"b2", "b4"}, ()) == 2
-    assert sound_copies(ledger, {"b2", "b3"}, ()) == 1
-    assert sound_copies(ledger, {"b2"}, [MissingRange("b3", 2, 3)]) == 1
+    assert fewest_sound_copies(ledger, set(), ()) == 3
+    assert fewest_sound_copies(ledger, {"b2"}, ()) == 2
+    assert fewest_sound_copies(ledger, {"b2", "b4"}, ()) == 2
+    assert fewest_sound_copies(ledger, {"b2", "b3"}, ()) == 1
+    assert fewest_sound_copies(ledger, {"b2"}, [MissingRange("b3", 2, 3)]) == 1
     assert (
-        sound_copies(ledger, {"b2"}, [MissingRange("b5", 6, None), MissingRange("b3", 6, None)])
+        fewest_sound_copies(
+            ledger, {"b2"}, [MissingRange("b5", 6, None), MissingRange("b3", 6, None)]
+        )
         == 2
     )
-    assert sound_copies(ledger, {"b1", "b4", "b5"}, ()) == 0
+    assert fewest_sound_copies(ledger, {"b1", "b4", "b5"}, ()) == 0
     striped = LedgerMetadata(LEDGER, 3, 2, 2, fragments[:1], KEY).close_by_writer(9, 100)
-    assert sound_copies(striped, {"b2"}, ()) == 1
+    assert fewest_sound_copies(striped, {"b2"}, ()) == 1
     short = LedgerMetadata(LEDGER, 3, 2, 2, fragments[:1], KEY).close_by_writer(0, 10)
-    assert sound_copies(short, {"b3"}, ()) == 2  # its only entry lies on b1 and b2
+    assert fewest_sound_copies(short, {"b3"}, ()) == 2  # its only entry lies on b1 and b2
     empty = LedgerMetadata(LEDGER, 3, 3, 2, fragments[:1], KEY).close_by_writer(-1, 0)
-    assert sound_copies(empty, {"b1", "b2", "b3"}, ()) == 3
-    given_up = ledger.given_up(DeclaredLoss(0, 5, "op", 1, ""))
-    assert sound_copies(given_up, {"b2", "b3"}, ()) == 3, "nobody wants copies of what is lost"
+    assert fewest_sound_copies(empty, {"b1", "b2", "b3"}, ()) == 3
+    given_up = ledger.with_loss(DeclaredLoss(0, 5, "op", 1, ""))
+    assert fewest_sound_copies(given_up, {"b2", "b3"}, ()) == 3, (
+        "nobody wants copies of what is lost"
+    )
 
 
 async def test_what_has_one_copy_left_waits_for_nobody_and_the_rest_does() -> None:
@@ -221,14 +225,14 @@ async def test_what_has_one_copy_left_waits_for_nobody_and_the_rest_does() -> No
         await _stored(w, 5)
         lost = _lost(w, urgent_after_s=0.0)
         await _dies(w, "b3")
-        await lost.look()
-        assert not lost.absences.lost
-        assert lost.absences.urgent == {"b3"}
+        await lost.observe_bookies()
+        assert not lost.liveness.lost_bookies
+        assert lost.liveness.urgent_bookies == {"b3"}
 
-        await lost.work()
+        await lost.run_pass()
         assert (await w.record()).bookies() == ("b1", "b2", "b3")
         await w.note(MissingRange("b1", 2, 4))
-        await lost.work()
+        await lost.run_pass()
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
 
 
@@ -242,16 +246,16 @@ async def test_haste_ends_where_another_bookie_came_back_meanwhile() -> None:
         clients = {name: w.pool.clients[name] for name in ("b2", "b3")}
         for name in clients:
             await _dies(w, name)
-        await lost.look()
-        jobs = await lost.find()
-        assert [(job.kind, job.ledger_id, job.bookies) for job in jobs] == [
+        await lost.observe_bookies()
+        jobs = await lost.find_jobs()
+        assert [(job.priority, job.ledger_id, job.bookies) for job in jobs] == [
             (URGENT, LEDGER, ("b2", "b3"))
         ]
         w.pool.clients["b2"] = clients["b2"]
         await w.register("b2")
-        await lost.look()
+        await lost.observe_bookies()
 
-        await lost.do(jobs)
+        await lost.run_jobs(jobs)
 
         assert (await w.record()).bookies() == ("b1", "b2", "b3")
 
@@ -273,11 +277,11 @@ async def test_what_has_the_fewest_copies_comes_first_and_of_that_the_smallest()
     lost = _lost(w, after_s=0.0)
     for bookie in ("b4", "b5"):
         await _dies(w, bookie)
-    await lost.look()
+    await lost.observe_bookies()
 
-    jobs = await lost.find()
+    jobs = await lost.find_jobs()
 
-    assert [(job.kind, job.ledger_id) for job in jobs] == [(0, 3), (2, 5), (2, 4), (2, 1)]
+    assert [(job.priority, job.ledger_id) for job in jobs] == [(0, 3), (2, 5), (2, 4), (2, 1)]
 
 
 async def test_a_lost_bookies_entries_are_copied_and_then_the_record_is_swapped() -> None:
@@ -286,14 +290,14 @@ async def test_a_lost_bookies_entries_are_copied_and_then_the_record_is_swapped(
         await _stored(w, 50)
         lost = await _without_b3(w)
 
-        assert list(lost.absences.lost) == ["b3"]
-        assert await lost.empty("b3")
+        assert list(lost.liveness.lost_bookies) == ["b3"]
+        assert await lost.drain("b3")
 
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
         assert await w.held("b4", 49) == await w.held("b1", 49)
         assert len(await w.held("b4", 49)) == 50
-        assert await w.metadata.get(keys.on_key("b3", LEDGER)) is None
-        assert await w.metadata.get(keys.on_key("b4", LEDGER)) is not None
+        assert await w.metadata.get(keys.bookie_ledger_key("b3", LEDGER)) is None
+        assert await w.metadata.get(keys.bookie_ledger_key("b4", LEDGER)) is not None
         assert (
             await w.metadata.get(keys.cookie_key("b3")) is not None
         )  # it may come back, empty-handed
@@ -312,9 +316,9 @@ async def test_each_fragment_and_each_stripe_gets_its_own() -> None:
         lost = _lost(w, after_s=0.0)
         before = await w.ids("b3")
         await _dies(w, "b3")
-        await lost.look()
+        await lost.observe_bookies()
 
-        assert await lost.empty("b3")
+        assert await lost.drain("b3")
 
         changed = (await w.record()).ensembles
         first, second = changed[0].bookies[2], changed[1].bookies[1]
@@ -344,9 +348,9 @@ async def test_copies_that_are_stored_elsewhere_go_to_the_rack_that_was_lost(dra
             BookieLiveness(0.0),
         )
         await _dies(w, "b3")
-        await lost.look()
+        await lost.observe_bookies()
 
-        assert await lost.empty("b3")
+        assert await lost.drain("b3")
 
         assert (await w.record()).bookies() == ("b1", "b2", "b5")
 
@@ -371,9 +375,9 @@ def test_who_took_one_slot_takes_another_only_where_it_stands_as_well_as_any() -
             BookieLiveness(0.0),
         )
 
-        chosen = lost._choose(closed, 0, 2, [])
+        chosen = lost._choose_replacement(closed, 0, 2, [])
         assert chosen == "b5"
-        assert lost._choose(closed, 1, 2, [chosen]) == second
+        assert lost._choose_replacement(closed, 1, 2, [chosen]) == second
 
 
 async def test_the_record_names_nobody_before_the_copies_are_there() -> None:
@@ -383,7 +387,7 @@ async def test_the_record_names_nobody_before_the_copies_are_there() -> None:
         await w.ledger(4)
         lost = await _without_b3(w)
 
-        assert not await lost.empty("b3")
+        assert not await lost.drain("b3")
 
         assert (await w.record()).bookies() == ("b1", "b2", "b3")
 
@@ -403,10 +407,10 @@ async def test_a_swap_fails_when_the_new_bookie_was_started_again_meanwhile(
             return copied
 
         monkeypatch.setattr(w.copier, "copy", copy_and_restart)
-        assert not await lost.move(LEDGER, "b3")
+        assert not await lost.move_ledger(LEDGER, "b3")
         assert (await w.record()).bookies() == ("b1", "b2", "b3")
         monkeypatch.setattr(w.copier, "copy", copy)
-        assert await lost.move(LEDGER, "b3")
+        assert await lost.move_ledger(LEDGER, "b3")
 
 
 async def test_an_open_ledger_is_its_writers() -> None:
@@ -415,7 +419,7 @@ async def test_an_open_ledger_is_its_writers() -> None:
         await w.ledger(None)
         lost = await _without_b3(w)
 
-        assert not await lost.empty("b3")
+        assert not await lost.drain("b3")
 
         assert (await w.record()).bookies() == ("b1", "b2", "b3")
         await w.write("b1", range(5, 10))  # nobody fenced it
@@ -427,7 +431,7 @@ async def test_without_a_spare_bookie_nothing_changes() -> None:
         lost = await _without_b3(w)
 
         with pytest.raises(NotEnoughBookies, match="nobody can take the place of b3"):
-            await lost.move(LEDGER, "b3")
+            await lost.move_ledger(LEDGER, "b3")
 
 
 async def test_a_bookie_that_comes_back_in_time_cancels_it() -> None:
@@ -436,12 +440,12 @@ async def test_a_bookie_that_comes_back_in_time_cancels_it() -> None:
         lost = _lost(w, after_s=0.0)
         client = w.pool.clients["b3"]
         await _dies(w, "b3")
-        await lost.look()
+        await lost.observe_bookies()
         w.pool.clients["b3"] = client
         await w.register("b3")
-        await lost.look()
+        await lost.observe_bookies()
 
-        assert not await lost.empty("b3")
+        assert not await lost.drain("b3")
 
         assert (await w.record()).bookies() == ("b1", "b2", "b3")
 
@@ -450,11 +454,11 @@ async def test_a_bookie_that_comes_back_in_time_cancels_it() -> None:
 async def test_who_is_said_to_take_the_place_takes_it_where_it_can(successor: str) -> None:
     async with world("b1", "b2", "b3", "b4", "b5") as w:
         await _stored(w, 5)
-        await ask_to_leave(w.metadata, "b3", by=successor)
+        await request_decommission(w.metadata, "b3", successor=successor)
         lost = _lost(w)
-        await lost.look()
+        await lost.observe_bookies()
 
-        await lost.work()
+        await lost.run_pass()
 
         (*_, taken) = (await w.record()).bookies()
         if successor == "b1":
@@ -470,24 +474,24 @@ async def test_a_bookie_that_is_to_leave_is_drained_and_forgotten_once_it_is_dow
         await w.ledger(4, sizes=(3, 3, 1))
         await _is_to_leave(w, "b3")
         todo = Put(keys.delete_key("b3", 99), b"")
-        seen = Put(keys.seen_key("b3"), b"")
+        seen = Put(keys.sync_point_key("b3"), b"")
         await w.metadata.transact(Transaction((), (todo, seen)))
         lost = _lost(w)
-        await lost.look()
+        await lost.observe_bookies()
 
-        assert await lost.empty("b3")
+        assert await lost.drain("b3")
 
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
         assert len(await w.held("b4", 4)) == 5
         for kept in (keys.cookie_key("b3"), seen.key, keys.leaving_key("b3"), todo.key):
             assert await w.metadata.get(kept) is not None, "it runs, and deletes for itself"
         await _dies(w, "b3")
-        await lost.look()
-        assert await lost.empty("b3")
+        await lost.observe_bookies()
+        assert await lost.drain("b3")
         for gone in (keys.cookie_key("b3"), seen.key, keys.leaving_key("b3"), todo.key):
             assert await w.metadata.get(gone) is None
-        await lost.look()
-        assert not lost.absences.lost
+        await lost.observe_bookies()
+        assert not lost.liveness.lost_bookies
 
 
 async def test_a_drained_bookie_that_starts_in_that_moment_is_not_forgotten(
@@ -498,7 +502,7 @@ async def test_a_drained_bookie_that_starts_in_that_moment_is_not_forgotten(
         await _is_to_leave(w, "b4")
         await _dies(w, "b4")
         lost = _lost(w)
-        await lost.look()
+        await lost.observe_bookies()
         get = w.metadata.get
 
         async def get_and_start(key: bytes) -> Any:
@@ -508,7 +512,7 @@ async def test_a_drained_bookie_that_starts_in_that_moment_is_not_forgotten(
             return found
 
         monkeypatch.setattr(w.metadata, "get", get_and_start)
-        assert await lost.empty("b4")
+        assert await lost.drain("b4")
 
         assert await get(keys.cookie_key("b4")) is not None
         assert await get(keys.leaving_key("b4")) is not None

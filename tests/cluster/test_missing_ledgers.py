@@ -4,9 +4,9 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.bookie.ledgers.ledger_existence import LedgerStatus
-from distributedlog.cluster.coordination.gc_hold import hold, resume
+from distributedlog.cluster.coordination.gc_hold import hold_deletions, resume_deletions
 from distributedlog.cluster.gc.ledger_lookup import (
-    NEIGHBOURS,
+    NEIGHBOR_GAP_MAX,
     TOMBSTONES_EVERY_S,
     end_tombstones,
     ledger_statuses,
@@ -61,7 +61,7 @@ async def test_what_lies_far_apart_is_not_read_across() -> None:
     metadata = _Counting()
     await metadata.hold(*range(100))
 
-    assert await missing_ledgers(metadata, [1, 1 + NEIGHBOURS + 1, 90]) == set()
+    assert await missing_ledgers(metadata, [1, 1 + NEIGHBOR_GAP_MAX + 1, 90]) == set()
     assert metadata.questions == 3
 
 
@@ -96,8 +96,8 @@ async def test_how_ledgers_stand_is_told_for_who_wants_to_add_to_them() -> None:
         1: LedgerStatus.OPEN,
         2: LedgerStatus.ENDED,
         3: LedgerStatus.ENDED,
-        4: LedgerStatus.GONE,
-        5: LedgerStatus.GONE,
+        4: LedgerStatus.DELETED,
+        5: LedgerStatus.DELETED,
     }
 
 
@@ -134,12 +134,12 @@ async def test_the_bound_of_tombstones_stays_while_deletions_are_held(
         moved.append(bound)
 
     await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, b"100"),)))
-    await hold(metadata, "looking")
+    await hold_deletions(metadata, "looking")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(end_tombstones, metadata, move, WorkFailures())
         await trio.sleep(3.5 * TOMBSTONES_EVERY_S)
         assert moved == []
-        await resume(metadata)
+        await resume_deletions(metadata)
         await trio.sleep(TOMBSTONES_EVERY_S)
         nursery.cancel_scope.cancel()
 

@@ -7,8 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.bookie.client.bookie_client import EntryList
-from distributedlog.cluster.repair.copier import Missing, lacking, wanted, without
-from distributedlog.cluster.repair.ledger_audit import _holes
+from distributedlog.cluster.repair.copier import (
+    EntryRange,
+    lacking_ranges,
+    ranges_to_hold,
+    subtract,
+)
+from distributedlog.cluster.repair.ledger_audit import _missing_ranges
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
 from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.model.striping import Striping
@@ -22,30 +27,30 @@ def _closed(
     return ledger.close_by_writer(last_entry, 0)
 
 
-def _ids(stretches: Iterable[Missing]) -> list[int]:
+def _ids(stretches: Iterable[EntryRange]) -> list[int]:
     return [entry for s in stretches for entry in range(s.first, s.last + 1)]
 
 
 def test_a_hole_without_end_goes_to_the_ledgers_end() -> None:
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), 9)
 
-    assert list(wanted(ledger, MissingRange("b2", 4, None))) == [Missing(4, 9)]
-    assert list(wanted(ledger, MissingRange("b2", 4, 100))) == [Missing(4, 9)]
-    assert list(wanted(ledger, MissingRange("b2", 2, 4))) == [Missing(2, 3)]
+    assert list(ranges_to_hold(ledger, MissingRange("b2", 4, None))) == [EntryRange(4, 9)]
+    assert list(ranges_to_hold(ledger, MissingRange("b2", 4, 100))) == [EntryRange(4, 9)]
+    assert list(ranges_to_hold(ledger, MissingRange("b2", 2, 4))) == [EntryRange(2, 3)]
 
 
 def test_an_empty_ledger_misses_nothing() -> None:
     """A slot that was created on a bookie that was down, and then nothing was written (H22b)."""
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), -1)
 
-    assert list(wanted(ledger, MissingRange("b2", 0, None))) == []
+    assert list(ranges_to_hold(ledger, MissingRange("b2", 0, None))) == []
 
 
 def test_what_another_bookie_took_over_is_not_wanted() -> None:
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0), Fragment(5, ("b1", "b4", "b3"), 1)), 9)
 
-    assert list(wanted(ledger, MissingRange("b2", 3, None))) == [Missing(3, 4)]
-    assert list(wanted(ledger, MissingRange("b5", 0, None))) == []
+    assert list(ranges_to_hold(ledger, MissingRange("b2", 3, None))) == [EntryRange(3, 4)]
+    assert list(ranges_to_hold(ledger, MissingRange("b5", 0, None))) == []
 
 
 def test_a_record_that_claims_any_number_of_entries_costs_what_is_asked() -> None:
@@ -54,10 +59,13 @@ def test_a_record_that_claims_any_number_of_entries_costs_what_is_asked() -> Non
     ledger = _closed((Fragment(0, ("b1", "b2", "b3"), 0),), 1 << 62, (3, 2, 2))
     some = EntryList([(0, 2), (3, 2)], known=True)
 
-    assert list(islice(lacking(ledger, "b1", some), 2)) == [Missing(2, 2), Missing(5, 6)]
-    assert bool(lacking(ledger, "b1", some))
-    assert _holes(ledger, "b1", some) == [MissingRange("b1", 2, (1 << 62) + 1)]
-    assert not wanted(ledger, MissingRange("b9", 0, None))
+    assert list(islice(lacking_ranges(ledger, "b1", some), 2)) == [
+        EntryRange(2, 2),
+        EntryRange(5, 6),
+    ]
+    assert bool(lacking_ranges(ledger, "b1", some))
+    assert _missing_ranges(ledger, "b1", some) == [MissingRange("b1", 2, (1 << 62) + 1)]
+    assert not ranges_to_hold(ledger, MissingRange("b9", 0, None))
 
 
 @settings(max_examples=examples(100))
@@ -75,7 +83,7 @@ def test_with_striping_exactly_the_entries_of_the_slot_are_wanted(
     bookies = tuple(f"b{n}" for n in range(ensemble))
     ledger = _closed((Fragment(0, bookies, 0),), 25, (ensemble, quorum, quorum))
 
-    found = _ids(wanted(ledger, MissingRange(f"b{slot}", first, first + length)))
+    found = _ids(ranges_to_hold(ledger, MissingRange(f"b{slot}", first, first + length)))
 
     striping = Striping(ensemble, quorum, quorum)
     end = min(26, first + length)
@@ -93,6 +101,6 @@ def test_what_is_there_already_is_not_copied(
     needed = sorted({e for first, n in wanted_runs for e in range(first, first + n)})
     present = sorted({e for first, n in present_runs for e in range(first, first + n)})
 
-    left = without([Missing(e, e) for e in needed], [(e, 1) for e in present])
+    left = subtract([EntryRange(e, e) for e in needed], [(e, 1) for e in present])
 
     assert _ids(left) == [e for e in needed if e not in present]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.metadata.raft.recovered_hard_state import GHOST
+from distributedlog.metadata.raft.recovered_hard_state import RECOVERY_FLOOR_FILE
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.disk.checksummed_blocks import ALIGN
 from tests.cluster.story import READY_S, Cluster
@@ -19,11 +19,11 @@ def test_metadata_comes_back_from_rot_from_a_save_and_then_from_one_node(tmp_pat
     """docs/operate/recover-metadata.md, "Recover a lost quorum", to the letter."""
     with Cluster.planned(tmp_path, bookies=3) as cluster:
         cluster.start()
-        nodes = [node.name for node in cluster.plan.of("metadata")]
-        bookie = cluster.plan.of("bookie")[0].name
+        nodes = [node.name for node in cluster.plan.nodes_of_kind("metadata")]
+        bookie = cluster.plan.nodes_of_kind("bookie")[0].name
         at = {
             node.name: f"{node.address[0]}:{node.address[1]}"
-            for node in cluster.plan.of("metadata")
+            for node in cluster.plan.nodes_of_kind("metadata")
         }
         kept = b"".join(b"line %d\n" % n for n in range(2000))
         write(cluster, "a", kept, "--create")
@@ -110,6 +110,6 @@ def wait_until_whole(directories: list[Path]) -> None:
     """Each had lost something, and has all of it again."""
     deadline = time.monotonic() + READY_S
     assert all(list(directory.glob("damaged.log.*")) for directory in directories)
-    while any((directory / GHOST).exists() for directory in directories):
+    while any((directory / RECOVERY_FLOOR_FILE).exists() for directory in directories):
         assert time.monotonic() < deadline, "a rotten metadata node is not filled up"
         time.sleep(0.1)

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from distributedlog import LogRecord, local_cluster, open_namespace
 from distributedlog.cluster.declarations.config import parse_address
 from distributedlog.cluster.local.local_cluster import LocalCluster
-from distributedlog.cluster.node.node_pages import TABLES, pages_of
+from distributedlog.cluster.node.node_pages import METRICS_OF_KIND, node_pages
 from distributedlog.runtime.machine import real_host
 from tests.test_metrics import promtool
 
@@ -21,7 +21,7 @@ LOGS, CLIENTS = 24, 6
 async def _scrapes(cluster: LocalCluster) -> dict[str, bytes]:
     found = {}
     for node in cluster.nodes:
-        pages = pages_of(real_host("scraper"), node.name, [parse_address(node.address, "it")])
+        pages = node_pages(real_host("scraper"), node.name, [parse_address(node.address, "it")])
         page = await pages["/metrics"]()
         assert page.status == 200, page
         found[node.name] = page.body
@@ -66,7 +66,7 @@ async def test_a_scrape_is_as_large_with_many_logs_and_clients_as_with_none() ->
             many = await _scrapes(cluster)
 
     kinds = {node.name: node.kind for node in cluster.nodes}
-    assert set(kinds.values()) == set(TABLES)
+    assert set(kinds.values()) == set(METRICS_OF_KIND)
     repairers = 0
     for name, body in many.items():
         assert body != few[name], "nothing was counted"
@@ -79,7 +79,9 @@ async def test_a_scrape_is_as_large_with_many_logs_and_clients_as_with_none() ->
             [ledgers] = re.findall(r"^dlog_bookie_ledgers (\S+)$", text, re.M)
             assert float(ledgers) > LOGS
         elif "proxy" not in kinds[name]:
-            here = {one.name for one in TABLES[kinds[name]] if "certificate" not in one.name}
+            here = {
+                one.name for one in METRICS_OF_KIND[kinds[name]] if "certificate" not in one.name
+            }
             assert here <= {shown_name for shown_name, _ in shown}, "there are no certificates"
     assert repairers == 1
     if shutil.which("promtool") is None:

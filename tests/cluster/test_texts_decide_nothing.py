@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from distributedlog.cluster.coordination.gc_hold import hold
-from distributedlog.cluster.node.bookie_assembly import urgent_of
+from distributedlog.cluster.coordination.gc_hold import hold_deletions
+from distributedlog.cluster.node.bookie_assembly import urgent_parts
 from distributedlog.cluster.repair import decommission as leaving
 from distributedlog.cluster.status import cluster_overview as overview
-from distributedlog.cluster.status.safe_to_stop import may_stop
+from distributedlog.cluster.status.safe_to_stop import check_stop
 from distributedlog.console.suggested_command import command_for
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
@@ -90,7 +90,7 @@ class World(LocalMetadata):
             MemberStatus("m5", "h:5", "follower", 1, 1, True, "5", (*low, *of_nodes[:15])),
             MemberStatus("m6", "h:6", "follower", 1, 1, True, "6", of_nodes[-CONDITIONS_MAX:]),
         ]
-        sent = wire.encode_rows([wire.Row(one, {}) for one in rows])
+        sent = wire.encode_rows([wire.MemberStatusRow(one, {}) for one in rows])
         self.rows = [row.status for row in wire.decode_rows(sent)]
         self.registrations: list[BookieRegistration] = []
         self._texts = texts
@@ -120,12 +120,12 @@ class World(LocalMetadata):
             if ledger_id != 6:
                 closed = made.close_by_writer(9, 100)
                 await self.transact(transactions.close_ops(closed, 1, ()))
-        await leaving.ask_to_leave(self, IDS[1])
+        await leaving.request_decommission(self, IDS[1])
         await self.put(
-            keys.under_key(8),
-            holes.encode([MissingRange(IDS[3], 0, 5), MissingRange(IDS[4], 0, 5)]),
+            keys.missing_ranges_key(8),
+            holes.encode_missing_ranges([MissingRange(IDS[3], 0, 5), MissingRange(IDS[4], 0, 5)]),
         )
-        await hold(self, self._texts.of("restored from a save"))
+        await hold_deletions(self, self._texts.of("restored from a save"))
 
 
 async def decisions(texts: Texts) -> dict[str, Any]:
@@ -137,7 +137,7 @@ async def decisions(texts: Texts) -> dict[str, Any]:
     stops: dict[str, Any] = {}
     for name in ("m1", "m5", *IDS[1:], "b1 b2"):
         named = [IDS[1], IDS[2]] if name == "b1 b2" else [name]
-        found = await may_stop(world, world.rows, named)
+        found = await check_stop(world, world.rows, named)
         stops[name] = (found.may, [(one.code, _integers(one)) for one in found.conditions])
     return {
         "health": (status["health"], status["healthy"]),
@@ -147,7 +147,7 @@ async def decisions(texts: Texts) -> dict[str, Any]:
         "states": [(row["state"], row["to_leave"]) for row in status["bookies"]],
         "roles": [row["role"] for row in status["metadata"]],
         "low": [is_disk_low(row.conditions) for row in world.rows],
-        "urgent": [urgent_of(one) for one in world.registrations],
+        "urgent": [urgent_parts(one) for one in world.registrations],
         "stops": stops,
     }
 

@@ -21,7 +21,7 @@ from distributedlog.bookie.client.bookie_client import BookieClient
 from distributedlog.bookie.format import bookie_messages as m
 from distributedlog.cluster.coordination.cookie import decode_cookie
 from distributedlog.cluster.repair.auditor_election import ELECTION_KEY
-from distributedlog.cluster.repair.loss_declaration import close_at, declare_lost
+from distributedlog.cluster.repair.loss_declaration import declare_lost, force_close
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, LedgerMetadata
 from distributedlog.ledger.placement.bookie_pool import BookiePool
@@ -48,16 +48,16 @@ from distributedlog.runtime.interfaces.principals import Credentials
 from distributedlog.runtime.machine import client_host, real_host
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.net.tls import Tls, with_tls
-from distributedlog.runtime.protocol.capabilities import CapabilityKind, capability
+from distributedlog.runtime.protocol.capabilities import CapabilityKind, make_capability
 from distributedlog.runtime.protocol.capability_messages import (
-    CapsAnswer,
-    CapsQuestion,
-    GateAnswer,
-    GateQuestion,
+    BookieKeysReply,
+    BookieKeysRequest,
+    CapabilityReply,
+    CapabilityRequest,
 )
 from distributedlog.runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, Op, envelope, pack
 from distributedlog.runtime.protocol.handshake import Hello
-from distributedlog.runtime.protocol.operations import ROWS
+from distributedlog.runtime.protocol.operations import ALLOWED_KINDS
 from distributedlog.uri import parse_uri
 from tests.bookie.session.test_bookie_authorizer import ATTEMPTS, attempt
 from tests.cluster.story import Cluster
@@ -181,10 +181,10 @@ async def found_city(city: City) -> None:
         async with metadata_of(city, "user/ex") as ex:
             city.ex_keys = {bookie: {} for bookie in of_name.values()}
             for kind in (CapabilityKind.LIST, CapabilityKind.READ, CapabilityKind.ADD):
-                question = CapsQuestion(kind, {city.ledger: tuple(of_name.values())})
-                reply = await ex.ask(Op.META_CAPS, question.encode())
-                answer = CapsAnswer.decode(reply.body)
-                city.ex_pass = answer.passport
+                question = CapabilityRequest(kind, {city.ledger: tuple(of_name.values())})
+                reply = await ex.request(Op.META_CAPS, question.encode())
+                answer = CapabilityReply.decode(reply.body)
+                city.ex_pass = answer.session_credential
                 for bookie, key in zip(of_name.values(), answer.keys[city.ledger], strict=True):
                     city.ex_keys[bookie][kind] = key
         for (
@@ -244,7 +244,9 @@ def bodies(city: City, op: int) -> list[bytes]:
     state = log_keys.state_key(city.log_id)
     command = [["c", 1, 1 << 40], [[], [[state, b"stolen", 0]]]]
     asked: dict[int, list[bytes]] = {
-        Op.STREAM_OPEN: [m.StreamOpen(city.ledger, key, recovery=True, fragment_epoch=0).encode()],
+        Op.STREAM_OPEN: [
+            m.StreamOpenRequest(city.ledger, key, recovery=True, fragment_epoch=0).encode()
+        ],
         Op.READ: [
             m.ReadEntriesRequest(
                 city.ledger, key, 0, 9, 1 << 20, fence=True, past_lac=True
@@ -253,7 +255,7 @@ def bodies(city: City, op: int) -> list[bytes]:
         Op.FENCE: [m.LedgerRequest(city.ledger, key).encode()],
         Op.READ_LAC: [m.LedgerRequest(city.ledger, key).encode()],
         Op.LIST_ENTRIES: [m.LedgerRequest(city.ledger, key).encode()],
-        Op.WAIT_LAC: [m.WaitLac(city.ledger, key, -1, 100, 1 << 20).encode()],
+        Op.WAIT_LAC: [m.WaitLacRequest(city.ledger, key, -1, 100, 1 << 20).encode()],
         Op.META_READ: [
             pack(["get", state]),
             pack(["range", b"", b"\xff", 1000]),
@@ -266,8 +268,10 @@ def bodies(city: City, op: int) -> list[bytes]:
         Op.META_MEMBERS: [MembersRequest("remove", "metadata1").encode()],
         Op.META_SAVE: [pack([0, 0])],
         Op.META_CAPS: [
-            CapsQuestion(CapabilityKind.READ, {city.ledger: tuple(city.bookies.values())}).encode(),
-            GateQuestion(next(iter(city.bookies.values()))).encode(),
+            CapabilityRequest(
+                CapabilityKind.READ, {city.ledger: tuple(city.bookies.values())}
+            ).encode(),
+            BookieKeysRequest(next(iter(city.bookies.values()))).encode(),
         ],
         Op.META_TRUST: [
             pack(["show"]),
@@ -405,7 +409,7 @@ def test_a_user_without_a_grant(city: City, name: str) -> None:
                     pass
         found = await every_operation(city, name, host_of("user/eve"))
         for op in OPS:
-            if "user" not in ROWS.get(op, ()) and op not in NO_REPLY:
+            if "user" not in ALLOWED_KINDS.get(op, ()) and op not in NO_REPLY:
                 assert all(isinstance(one, NotAllowed | ConnectionLost) for one in found[op]), op
         if name == "metadata1":
             assert all(isinstance(one, DistributedLogError) for one in found[Op.META_TRANSACT])
@@ -449,10 +453,12 @@ def test_capabilities_of_somebody_else(city: City) -> None:
 
     async def story() -> None:
         async with metadata_of(city, "user/etl") as etl:
-            question = CapsQuestion(
+            question = CapabilityRequest(
                 CapabilityKind.READ, {city.ledger: tuple(city.bookies.values())}
             )
-            answer = CapsAnswer.decode((await etl.ask(Op.META_CAPS, question.encode())).body)
+            answer = CapabilityReply.decode(
+                (await etl.request(Op.META_CAPS, question.encode())).body
+            )
         for name, key in zip(city.bookies, answer.keys[city.ledger], strict=True):
             bookie = city.bookies[name]
             async with linked(host_of("user/etl"), city.address(name)) as link:
@@ -495,10 +501,10 @@ def test_a_stolen_bookie(city: City) -> None:
                     async with linked(host_of(thief), city.address(name), hello):
                         pass
         async with metadata_of(city, thief) as quorum:
-            reply = await quorum.ask(Op.META_CAPS, GateQuestion(mine).encode())
-            held = GateAnswer.decode(reply.body).held
+            reply = await quorum.request(Op.META_CAPS, BookieKeysRequest(mine).encode())
+            held = BookieKeysReply.decode(reply.body).generations
             with pytest.raises(NotAllowed, match=f"not bookie {other}"):
-                await quorum.ask(Op.META_CAPS, GateQuestion(other).encode())
+                await quorum.request(Op.META_CAPS, BookieKeysRequest(other).encode())
             state = log_keys.state_key(city.log_id)
             for change in (
                 Delete(keys.cookie_key(other)),
@@ -522,7 +528,7 @@ def test_a_stolen_bookie(city: City) -> None:
             for what in ATTEMPTS:
                 for kind in CapabilityKind:
                     for who in (thief, "user/etl", "user/local"):
-                        made_up = capability(held[0], kind, city.ledger, who, 0)
+                        made_up = make_capability(held[0], kind, city.ledger, who, 0)
                         with pytest.raises(CapabilityOutdated):
                             await attempt(what, client, city.ledger, made_up, 9)
 
@@ -550,13 +556,13 @@ def test_a_stolen_bookie_that_repairs(city: City) -> None:
             state = LogState.decode(found.value)
             assert not state.in_progress
             ledger = LedgerMetadata.decode(record.key, record.value)
-            end = DLSN(state.open_from, 0, 0)
-            cut = Put(state_at, state.with_truncated(end, 3).encode())
-            gone = Put(state_at, replace(state, first_segment=state.open_from).encode())
+            end = DLSN(state.first_open_segment, 0, 0)
+            cut = Put(state_at, state.with_truncation(end, 3).encode())
+            gone = Put(state_at, replace(state, first_segment=state.first_open_segment).encode())
             deleted = replace(ledger, owner=None).deleting()
             moved = replace(ledger.ensembles[0], bookies=("a", "b"))
             shorter = replace(ledger, last_entry=-1, length=0)
-            old = Stamps(((state.open_from - 1, 0),))
+            old = Stamps(((state.first_open_segment - 1, 0),))
             wanted = StoredSettings({"retention_s": 1.0, "retention_segments_min": 0})
             attempts: tuple[tuple[Put | Delete, ...], ...] = (
                 (cut,),
@@ -613,7 +619,7 @@ def test_a_writer_that_speaks_the_metadata_protocol_itself(city: City) -> None:
             loss = DeclaredLoss(0, 0, "somebody@elsewhere", 1, "no reason")
             less = replace(segment, last_entry=0, last_user_entry=0, records=1)
             attempts: tuple[tuple[Put | Delete, ...], ...] = (
-                (Put(stored.key, ledger.given_up(loss).encode()),),
+                (Put(stored.key, ledger.with_loss(loss).encode()),),
                 (Put(stored.key, replace(ledger, last_entry=0, length=1).encode()),),
                 (Put(stored.key, replace(ledger, owner=None).deleting().encode()),),
                 (Put(stored.key, replace(ledger, key=b"x" * 16).encode()),),
@@ -623,7 +629,7 @@ def test_a_writer_that_speaks_the_metadata_protocol_itself(city: City) -> None:
                 (Put(one.key, less.encode()),),
                 (Put(one.key, less.encode()), Put(state_at, state.encode())),
                 (Put(state_at, replace(state, next_sequence_id=0).encode()),),
-                (Put(state_at, replace(state, last_segment=0, open_from=1).encode()),),
+                (Put(state_at, replace(state, last_segment=0, first_open_segment=1).encode()),),
                 (Delete(state_at),),
             )
             as_read = tuple(Compare.version(i.key, i.version) for i in (found, one, stored))
@@ -633,9 +639,9 @@ def test_a_writer_that_speaks_the_metadata_protocol_itself(city: City) -> None:
                         await writer.transact(Transaction(compares, what))
             pool = BookiePool(Endpoint(host_of("user/wri"), Hello), writer)
             with pytest.raises(NotAllowed):
-                await declare_lost(writer, pool, city.ledger, loss, even_so=True)
+                await declare_lost(writer, pool, city.ledger, loss, force=True)
             with pytest.raises(InvalidRequest, match="is closed"):
-                await close_at(writer, pool, city.ledger, 0, by="me", why="", even_so=True)
+                await force_close(writer, pool, city.ledger, 0, by="me", why="", force=True)
 
     nothing_changes(city, story)
 

@@ -101,7 +101,7 @@ def test_a_bookies_directory_starts_with_its_own_certificate_alone(tmp_path: Pat
         }
         cluster.start()
         cluster.kill("bookie1")
-        place = cluster.plan.of("metadata")[0].address
+        place = cluster.plan.nodes_of_kind("metadata")[0].address
         other = ["serve", "bookie", "--metadata", f"{place[0]}:{place[1]}"]
         other += ["--data", str(tmp_path / "bookie1"), "--name", "bookie2"]
 

@@ -57,7 +57,7 @@ def main() -> None:
         for node in cluster.plan.nodes:
             where = str(directory_of(f"{node.kind}/{node.name}"))
             cluster.more[node.name] = ["--tls", where, "--transport", "tls"]
-        cluster.start(*(node.name for node in cluster.plan.of("metadata")))
+        cluster.start(*(node.name for node in cluster.plan.nodes_of_kind("metadata")))
         told: Queue[tuple[str, float]] = Queue()
         directories = [str(directory_of("user/crowd"))]
         crowd = Process(target=_crowd, args=(cluster.uri, clients, directories, told), daemon=True)
@@ -110,7 +110,7 @@ def _rss_bytes(cluster: Cluster, name: str) -> int:
 def _elected(cluster: Cluster) -> list[str]:
     """Who came to lead, in which term, as the nodes say it; in the order of the terms."""
     found = []
-    for node in cluster.plan.of("metadata"):
+    for node in cluster.plan.nodes_of_kind("metadata"):
         said = (cluster.directory / f"{node.name}.stderr").read_text()
         found += [(int(term), f"{name} in term {term}") for name, term in LED.findall(said)]
     return [told for _, told in sorted(found)]

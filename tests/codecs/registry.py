@@ -1,7 +1,8 @@
 """Every decoder of the tree, with sound samples and the errors that it may raise.
 
-`test_decoders.py` fails where a function takes bytes apart and is not covered here. ``seal`` puts a checksum
-on what was changed, for what is behind one is read as well: rot is one thing, a program gone wrong another.
+`test_decoders.py` fails where a function takes bytes apart and is not covered here. ``seal`` puts a
+checksum on what was changed, for what is behind one is read as well: rot is one thing, a program gone wrong
+another.
 """
 
 import json
@@ -23,22 +24,28 @@ from distributedlog.cluster.coordination import cookie
 from distributedlog.cluster.coordination.journal_sync_point import JournalSyncPoint
 from distributedlog.cluster.local import cluster_plan as plan
 from distributedlog.cluster.repair.pull_replication import ReplicaMove
-from distributedlog.cluster.status.damaged_records import RECORDS
+from distributedlog.cluster.status.damaged_records import ALL_RECORDS
 from distributedlog.ledger.model import ledger_ids as ids
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import missing_range as holes
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, Fragment, LedgerMetadata
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
-from distributedlog.log.consumers.work_state import Status, WorkItem, WorkState
-from distributedlog.log.declarations.compression_codecs import LZ4, NAMES, ZSTD
+from distributedlog.log.consumers.work_state import WorkItem, WorkItemStatus, WorkState
+from distributedlog.log.declarations.compression_codecs import CODEC_NAMES, LZ4, ZSTD
 from distributedlog.log.format import record
 from distributedlog.log.format.compression import Compression
 from distributedlog.log.format.control_record import LastRecord, build_control, last_record
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.producer_section import encode as encode_producers
-from distributedlog.log.format.producer_section import notes_of
-from distributedlog.log.format.producer_table import Kept, Open, Producer, ProducerTable, Span
+from distributedlog.log.format.producer_section import encode_section as encode_producers
+from distributedlog.log.format.producer_section import read_producer_section
+from distributedlog.log.format.producer_table import (
+    BatchSpan,
+    Producer,
+    ProducerOpening,
+    ProducerTable,
+    StoredBatch,
+)
 from distributedlog.log.model import deleted_log as tombstone
 from distributedlog.log.model import log_keys
 from distributedlog.log.model.lock_record import LockRecord
@@ -75,11 +82,16 @@ from distributedlog.metadata.protocol import token_messages
 from distributedlog.metadata.raft import raft_messages as messages
 from distributedlog.metadata.raft import recovered_hard_state as ghost
 from distributedlog.metadata.raft.ready import HardState
-from distributedlog.metadata.state.kv_snapshot import KEYS, ROW, SnapshotBuilder, snapshot
-from distributedlog.metadata.state.kv_state import HEAD, KeyValueState
+from distributedlog.metadata.state.kv_snapshot import (
+    KEY_ROW,
+    KEYS_CHUNK_MARKER,
+    SnapshotBuilder,
+    snapshot_chunks,
+)
+from distributedlog.metadata.state.kv_state import VALUE_HEADER, KeyValueState
 from distributedlog.metadata.storage import backup_format as saves
 from distributedlog.metadata.storage import member_identity as members
-from distributedlog.metadata.storage.log_replay import Replay
+from distributedlog.metadata.storage.log_replay import RaftLogReplay
 from distributedlog.proxy.membership.proxy_registration import ProxyRegistration
 from distributedlog.proxy.protocol import proxy_messages as pw
 from distributedlog.proxy.protocol import read_messages as prw
@@ -102,17 +114,17 @@ from distributedlog.runtime.protocol import handshake as hello
 from distributedlog.runtime.protocol.capabilities import (
     CapabilityKind,
     Generation,
-    issue_pass,
-    read_pass,
+    issue_session_credential,
+    verify_session_credential,
 )
 from distributedlog.runtime.protocol.frames import ENVELOPE_BYTES, pack, unpack
 from distributedlog.runtime.protocol.schema import SchemaError
-from distributedlog.runtime.protocol.tokens import opened, seal
+from distributedlog.runtime.protocol.tokens import encode_token, verify_token
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest, _digest_of
 
 PEER = (ProtocolError, UnsupportedFormat)
 GENERATION = Generation(1, b"k" * 32, b"p" * 32)
-TOKEN = seal(
+TOKEN = encode_token(
     Token("etl", 1_800_000_000, 9, 1, "ab" * 16, b"n" * 8, (("ns", "a/", 1),)), GENERATION.key
 )
 STORED = (CorruptData, UnsupportedFormat)
@@ -134,7 +146,7 @@ class Codec:
 
 
 def sealed(key: bytes) -> Callable[[bytes], bytes]:
-    return lambda body: ix.sealed(key, body)
+    return lambda body: ix.with_digest(key, body)
 
 
 def restored(chunk: bytes) -> object:
@@ -142,7 +154,7 @@ def restored(chunk: bytes) -> object:
     builder = SnapshotBuilder(KeyValueState())
     if chunk[:1] not in (b"\x92", b"K"):
         builder.add(chunk)
-        return builder.done()
+        return builder.finish()
     builder.add(pack([1, 9, 9, 5, 0, 2, 2, 1]))
     builder.add(pack(["leases", [[3, 1000]]]))
     builder.add(chunk)
@@ -150,19 +162,19 @@ def restored(chunk: bytes) -> object:
 
 
 def snapshot_row(key: bytes, version: int, lease: int) -> bytes:
-    content = HEAD.pack(version, lease, 2, 3) + b"value"
-    return ROW.pack(len(key), len(content)) + key + content
+    content = VALUE_HEADER.pack(version, lease, 2, 3) + b"value"
+    return KEY_ROW.pack(len(key), len(content)) + key + content
 
 
 def replayed(body: bytes) -> object:
-    replay = Replay()
-    replay.take(unpack(body, "a block"))
+    replay = RaftLogReplay()
+    replay.apply_operations(unpack(body, "a block"))
     return replay.hard_state, replay.log.last_index
 
 
 def entry_of(body: bytes) -> object:
     header = record.decode_header(body)
-    return record.decode(body, header, record.Origin(1, 0, 0)).tuples()
+    return record.decode_columns(body, header, record.Origin(1, 0, 0)).tuples()
 
 
 def last_record_of(body: bytes) -> object:
@@ -191,8 +203,10 @@ def sealed_manifest(body: bytes) -> bytes:
         return body
 
 
-HELLO = hello.encode(hello.Hello("c1", "n1", "bookie", "b1", "fdatasync"), expected_node_id="n2")
-GREETED = hello.encode(
+HELLO = hello.encode_hello(
+    hello.Hello("c1", "n1", "bookie", "b1", "fdatasync"), expected_node_id="n2"
+)
+GREETED = hello.encode_hello(
     hello.Hello("c1", "n1", "metadata"), nonce=bytes(16), methods=["cert", "local"]
 )
 LEDGER = LedgerMetadata(
@@ -200,7 +214,7 @@ LEDGER = LedgerMetadata(
     owner=(5, 1), custom={"a": b"1"},
 )  # fmt: skip
 CLOSED = LEDGER.in_recovery().close_by_recovery(12, 99, LEDGER.ensembles)
-LOST = CLOSED.given_up(DeclaredLoss(3, 9, "op", 17, "two disks"))
+LOST = CLOSED.with_loss(DeclaredLoss(3, 9, "op", 17, "two disks"))
 STATE = LogState(
     5, "a/log", 17, 5, 3, "me", "w1", 2, 4, 5, 8, 40, DLSN(2, 1, 0), 3, quorums=(3, 3, 2)
 )
@@ -208,7 +222,7 @@ ITEM = KeyValue(b"k", b"v", 1, 2, 3, 0)
 TRANSACTION = Transaction(
     (Compare.version(b"a", 1), Compare.exists(b"b")), (Put(b"a", b"v"), Delete(b"c"))
 )
-MEMBERS = configuration.Configuration.of_ids(["n1", "n2"], ["n3"])
+MEMBERS = configuration.Configuration.from_ids(["n1", "n2"], ["n3"])
 ENTRIES = (
     messages.Entry(6, 2, b"x"),
     messages.Entry(7, 2, MEMBERS.encode()),
@@ -229,7 +243,7 @@ RAFT: list[messages.WireMessage] = [
 STALE = answers.CommandResult(error=OutcomeUnknown(answers.STALE_REQUEST, OutcomeUnknown.STALE))
 FULL = condition(Code.JOURNAL_DISK_LOW, free_bytes_min=1 << 20)
 STATUS = MemberStatus("m1", "h:1", "damaged", 3, 9, True, "n1", (FULL,), "its log")
-RUN_KEY = ix.RUN_KEY.pack(b"r", 7, 0)
+RUN_KEY = ix.EXTENT_KEY.pack(b"r", 7, 0)
 STATE_KEY = ix.STATE_KEY.pack(b"s", 7)
 RECORD = bytes(entries.encode(7, 0, 3, -1, [b"abc"], 3)) + bytes(
     entries.encode(7, 1, 9, 0, [b"abcdef"], 6)
@@ -245,7 +259,7 @@ MANIFEST = Manifest(
 
 PRODUCERS = ProducerTable(
     [
-        Producer(1, "first", 7, 8, deque([Kept(4, 2, 1, 3, 0), Kept(6, 1, 2, 0, 5)])),
+        Producer(1, "first", 7, 8, deque([StoredBatch(4, 2, 1, 3, 0), StoredBatch(6, 1, 2, 0, 5)])),
         Producer(3, "an other", 0, 9),
     ],
     next_number=4,
@@ -254,23 +268,23 @@ PRODUCERS = ProducerTable(
 
 
 def entry_bytes(flags: int = 0, **options: Any) -> bytes:
-    parts, _ = record.build(
-        (3, 4), (b"ab", b"c"), records_before=7, wall_ms=9, flags=flags, **options
+    parts, _ = record.build_entry(
+        (3, 4), (b"ab", b"c"), records_before=7, written_ms=9, flags=flags, **options
     )
     return b"".join(parts)
 
 
 def compressed_entry(codec: int) -> bytes:
     payloads = [b"a payload that comes again and again"] * 30
-    parts = record.build(range(30), payloads, records_before=7, wall_ms=9)
-    made, _ = Compression("l", NAMES[codec]).compress(*parts)
+    parts = record.build_entry(range(30), payloads, records_before=7, written_ms=9)
+    made, _ = Compression("l", CODEC_NAMES[codec]).compress(*parts)
     return b"".join(made)
 
 
 def a_block() -> bytes:
     body = bytearray(8192)
     body[blocks.HEADER_BYTES : blocks.HEADER_BYTES + 5] = b"hello"
-    length = blocks.header_into(
+    length = blocks.write_header(
         body, 0, kind=1, payload_bytes=5, start_count=1, sequence=4, durable_to=3, file_number=2,
         file_offset=0, seed=9,
     )  # fmt: skip
@@ -283,18 +297,18 @@ def identity_file(body: bytes) -> bytes:
 
 def cut_of(body: bytes) -> object:
     run = ExtentLocation(0, 2, 1, 0, len(RECORD))
-    whole = cutting.cut(body, 7, run, 0, 1, 1 << 20, True)
-    return whole.upto, cutting.find_record(body, 7, run, 1).nbytes
+    whole = cutting.slice_extent(body, 7, run, 0, 1, 1 << 20, True)
+    return whole.last_entry, cutting.find_record(body, 7, run, 1).nbytes
 
 
 CODECS = [
     # --- runtime
     Codec(
         "HELLO",
-        lambda b: hello.decode(b, "peer"),
+        lambda b: hello.decode_hello(b, "peer"),
         [HELLO, GREETED],
         PEER,
-        ("distributedlog/runtime/protocol/handshake.py decode",),
+        ("distributedlog/runtime/protocol/handshake.py decode_hello",),
     ),
     Codec(
         "AUTH",
@@ -333,7 +347,7 @@ CODECS = [
         STORED,
         (
             "distributedlog/runtime/disk/checksummed_blocks.py block_at",
-            "distributedlog/runtime/disk/checksummed_blocks.py announced",
+            "distributedlog/runtime/disk/checksummed_blocks.py announced_length",
         ),
         "bytes",
     ),
@@ -357,9 +371,9 @@ CODECS = [
         commands.decode_command,
         [
             commands.encode_command(commands.Transact("c", 1, 2, TRANSACTION)),
-            commands.encode_command(commands.Grant("c", 1, 2, 1000)),
-            commands.encode_command(commands.Revoke("c", 1, 2, 7)),
-            commands.encode_command(commands.TrustChange("c", 1, 2, TRANSACTION)),
+            commands.encode_command(commands.GrantLease("c", 1, 2, 1000)),
+            commands.encode_command(commands.RevokeLease("c", 1, 2, 7)),
+            commands.encode_command(commands.AuthorizationChange("c", 1, 2, TRANSACTION)),
         ],
         (*PEER, TransactionTooLarge, InvalidRequest),
         ("metadata/model/commands.py decode_command",),
@@ -385,17 +399,17 @@ CODECS = [
     ),
     Codec(
         "an answer about forming",
-        forming.FormAnswer.decode,
-        [forming.FormAnswer("m1", "n1", "", (("m1", "h:1"), ("m2", "h:2"))).encode()],
+        forming.BootstrapAnswer.decode,
+        [forming.BootstrapAnswer("m1", "n1", "", (("m1", "h:1"), ("m2", "h:2"))).encode()],
         PEER,
-        ("metadata/peers/bootstrap.py FormAnswer.decode",),
+        ("metadata/peers/bootstrap.py BootstrapAnswer.decode",),
     ),
     Codec(
         "a founding",
         forming.Bootstrap.decode,
         [
             forming.Bootstrap("c1", {"m1": "n1", "m2": "n2"}).encode(),
-            forming.Bootstrap("c1", {"m1": "n1"}, let_in=True).encode(),
+            forming.Bootstrap("c1", {"m1": "n1"}, is_addition=True).encode(),
         ],
         PEER,
         ("metadata/peers/bootstrap.py Bootstrap.decode",),
@@ -404,7 +418,7 @@ CODECS = [
         "a snapshot",
         restored,
         [
-            *snapshot(KeyValueState()),
+            *snapshot_chunks(KeyValueState()),
             pack(["leases", [[4, 1000]]]),
             pack(["items", [[b"a", b"v", 1, 2, 3, 3], [b"b", b"", 1, 2, 3, 0]]]),
             pack(["requests", [[3, "client", 1, 0, 7], [4, "client", 2, 517, "busy"]]]),
@@ -415,7 +429,7 @@ CODECS = [
     Codec(
         "a snapshot's keys",
         restored,
-        [KEYS + b"".join(map(snapshot_row, (b"a", b"b"), (1, 2), (3, 0)))],
+        [KEYS_CHUNK_MARKER + b"".join(map(snapshot_row, (b"a", b"b"), (1, 2), (3, 0)))],
         STORED,
         (
             "metadata/state/kv_snapshot.py SnapshotBuilder._take_keys",
@@ -425,10 +439,10 @@ CODECS = [
     ),
     Codec(
         "MEMBERS",
-        members.decode_members,
+        members.decode_member_identity,
         [pack([1, "c1", {"m1": "n1"}, True, 77])],
         STORED,
-        ("metadata/storage/member_identity.py decode_members",),
+        ("metadata/storage/member_identity.py decode_member_identity",),
     ),
     Codec(
         "GHOST",
@@ -453,34 +467,36 @@ CODECS = [
     ),
     Codec(
         "META_CAPS",
-        capability_messages.decode_question,
+        capability_messages.decode_request,
         [
-            capability_messages.CapsQuestion(CapabilityKind.ADD, {7: ("b1", "b2"), 8: ()}).encode(),
-            capability_messages.GateQuestion("b1").encode(),
+            capability_messages.CapabilityRequest(
+                CapabilityKind.ADD, {7: ("b1", "b2"), 8: ()}
+            ).encode(),
+            capability_messages.BookieKeysRequest("b1").encode(),
         ],
         PEER,
-        ("distributedlog/runtime/protocol/capability_messages.py decode_question",),
+        ("distributedlog/runtime/protocol/capability_messages.py decode_request",),
     ),
     Codec(
         "capabilities",
-        capability_messages.CapsAnswer.decode,
-        [capability_messages.CapsAnswer("report", b"pass", {7: (b"c" * 16,), 8: ()}).encode()],
+        capability_messages.CapabilityReply.decode,
+        [capability_messages.CapabilityReply("report", b"pass", {7: (b"c" * 16,), 8: ()}).encode()],
         PEER,
-        ("distributedlog/runtime/protocol/capability_messages.py CapsAnswer.decode",),
+        ("distributedlog/runtime/protocol/capability_messages.py CapabilityReply.decode",),
     ),
     Codec(
         "what a bookie checks by",
-        capability_messages.GateAnswer.decode,
-        [capability_messages.GateAnswer("required", (GENERATION,), {"user/a": 9}).encode()],
+        capability_messages.BookieKeysReply.decode,
+        [capability_messages.BookieKeysReply("required", (GENERATION,), {"user/a": 9}).encode()],
         PEER,
-        ("distributedlog/runtime/protocol/capability_messages.py GateAnswer.decode",),
+        ("distributedlog/runtime/protocol/capability_messages.py BookieKeysReply.decode",),
     ),
     Codec(
         "a pass",
-        lambda body: read_pass(body, (GENERATION,)),
-        [issue_pass(GENERATION, "user/a", 9)],
+        lambda body: verify_session_credential(body, (GENERATION,)),
+        [issue_session_credential(GENERATION, "user/a", 9)],
         (NotAuthenticated,),
-        ("distributedlog/runtime/protocol/capabilities.py read_pass",),
+        ("distributedlog/runtime/protocol/capabilities.py verify_session_credential",),
         "bytes",
     ),
     Codec(
@@ -492,17 +508,17 @@ CODECS = [
     ),
     Codec(
         "META_SAVE",
-        saves.SaveRequest.decode,
-        [saves.SaveRequest().encode(), saves.SaveRequest(3, 4).encode()],
+        saves.BackupRequest.decode,
+        [saves.BackupRequest().encode(), saves.BackupRequest(3, 4).encode()],
         PEER,
-        ("metadata/storage/backup_format.py SaveRequest.decode",),
+        ("metadata/storage/backup_format.py BackupRequest.decode",),
     ),
     Codec(
         "the beginning of a save",
-        saves.decode_begun,
-        [saves.encode_begun(1, b"chunk")],
+        saves.decode_backup_start,
+        [saves.encode_backup_start(1, b"chunk")],
         PEER,
-        ("metadata/storage/backup_format.py decode_begun",),
+        ("metadata/storage/backup_format.py decode_backup_start",),
     ),
     Codec(
         "a chunk of a save",
@@ -539,41 +555,43 @@ CODECS = [
     ),
     Codec(
         "META_TRUST",
-        token_messages.decode_trust_question,
+        token_messages.decode_authorization_request,
         [
             token_messages.TokenRequest("etl", 3600, (("ns", "a/", 1),)).encode(),
             token_messages.VerifyRequest(TOKEN).encode(),
             token_messages.RotateRequest("tokens").encode(),
-            token_messages.RescueRequest("ann").encode(),
-            wire.TrustRequest(True).encode(),
-            wire.TrustRequest(False, "c", 1, 2, ("grant", "etl", "writer", "ns", "a/")).encode(),
+            token_messages.AdminRecoveryRequest("ann").encode(),
+            wire.AuthorizationRequest(True).encode(),
+            wire.AuthorizationRequest(
+                False, "c", 1, 2, ("grant", "etl", "writer", "ns", "a/")
+            ).encode(),
         ],
         PEER,
         (
-            "metadata/protocol/client_messages.py TrustRequest.decode",
-            "metadata/protocol/token_messages.py decode_trust_question",
+            "metadata/protocol/client_messages.py AuthorizationRequest.decode",
+            "metadata/protocol/token_messages.py decode_authorization_request",
         ),
     ),
     Codec(
         "the answer about a token",
-        token_messages.decode_left,
-        [token_messages.encode_left(60.5)],
+        token_messages.decode_remaining,
+        [token_messages.encode_remaining(60.5)],
         PEER,
-        ("metadata/protocol/token_messages.py decode_left",),
+        ("metadata/protocol/token_messages.py decode_remaining",),
     ),
     Codec(
         "the answer to a rescue",
-        token_messages.decode_by,
-        [token_messages.encode_by(["m1", "m2"])],
+        token_messages.decode_requesting_nodes,
+        [token_messages.encode_requesting_nodes(["m1", "m2"])],
         PEER,
-        ("metadata/protocol/token_messages.py decode_by",),
+        ("metadata/protocol/token_messages.py decode_requesting_nodes",),
     ),
     Codec(
         "RESCUE",
-        rescuing.decode_rescue,
-        [rescuing.encode_rescue("ann")],
+        rescuing.decode_recovery_request,
+        [rescuing.encode_recovery_request("ann")],
         STORED,
-        ("metadata/node/admin_recovery.py decode_rescue",),
+        ("metadata/node/admin_recovery.py decode_recovery_request",),
     ),
     Codec(
         "the answer to a rotation",
@@ -584,10 +602,10 @@ CODECS = [
     ),
     Codec(
         "a token",
-        lambda body: opened(body, lambda key: GENERATION.key),
+        lambda body: verify_token(body, lambda key: GENERATION.key),
         [TOKEN],
         (NotAuthenticated,),
-        ("distributedlog/runtime/protocol/tokens.py _parsed",),
+        ("distributedlog/runtime/protocol/tokens.py _parse",),
         "bytes",
     ),
     Codec(
@@ -599,10 +617,14 @@ CODECS = [
     ),
     Codec(
         "the answer to META_TRUST",
-        wire.decode_trust,
-        [wire.encode_trust(wire.TrustReport("report", "user/a", 64, (("user/b", "no", 2),)))],
+        wire.decode_authorization_report,
+        [
+            wire.encode_authorization_report(
+                wire.AuthorizationReport("report", "user/a", 64, (("user/b", "no", 2),))
+            )
+        ],
         PEER,
-        ("metadata/protocol/client_messages.py decode_trust",),
+        ("metadata/protocol/client_messages.py decode_authorization_report",),
     ),
     Codec(
         "a user",
@@ -701,7 +723,7 @@ CODECS = [
     Codec(
         "META_STATUS",
         wire.decode_rows,
-        [wire.encode_rows([wire.Row(STATUS, {"": "h:1"})])],
+        [wire.encode_rows([wire.MemberStatusRow(STATUS, {"": "h:1"})])],
         PEER,
         ("metadata/protocol/client_messages.py decode_rows",),
     ),
@@ -725,7 +747,7 @@ CODECS = [
     ),
     Codec(
         "the question for a status",
-        lambda b: schema.message(b, wire.STATUS_QUESTION, "META_STATUS"),
+        lambda b: schema.decode_message(b, wire.STATUS_QUESTION, "META_STATUS"),
         [pack(["self"])],
         PEER,
         ("metadata/node/metadata_session.py MetadataSession._status",),
@@ -733,10 +755,10 @@ CODECS = [
     # --- bookie
     Codec(
         "STREAM_OPEN",
-        bm.StreamOpen.decode,
-        [bm.StreamOpen(7, bytes(16), True, 3).encode()],
+        bm.StreamOpenRequest.decode,
+        [bm.StreamOpenRequest(7, bytes(16), True, 3).encode()],
         PEER,
-        ("bookie/format/bookie_messages.py _exactly",),
+        ("bookie/format/bookie_messages.py _unpack_exact",),
         "bytes",
     ),
     Codec(
@@ -749,8 +771,8 @@ CODECS = [
     ),
     Codec(
         "WAIT_LAC",
-        bm.WaitLac.decode,
-        [bm.WaitLac(7, bytes(16), -1, 9, 100).encode()],
+        bm.WaitLacRequest.decode,
+        [bm.WaitLacRequest(7, bytes(16), -1, 9, 100).encode()],
         PEER,
         (),
         "bytes",
@@ -803,8 +825,8 @@ CODECS = [
         "PRODUCE",
         lambda b: pw.decode_produce(memoryview(b)),
         [
-            pw.produce_frame(1, 5, 2, None, [b"one", b"", b"three"])[24:],
-            pw.produce_frame(
+            pw.encode_produce(1, 5, 2, None, [b"one", b"", b"three"])[24:],
+            pw.encode_produce(
                 1, 5, 2, [7, 8], [b"a", b"b"], record_flags=b"\x01\x00", expect=(1, 0, 2)
             )[24:],
         ],
@@ -815,7 +837,7 @@ CODECS = [
     Codec(
         "PRODUCE, sealed",
         lambda b: pw.decode_produce(memoryview(b)),
-        [pw.produce_frame(1, 5, 2, [7, 8], [b"a", b"b"], expect=(1, 0, 2))[24:]],
+        [pw.encode_produce(1, 5, 2, [7, 8], [b"a", b"b"], expect=(1, 0, 2))[24:]],
         PEER,
         (),
         "bytes",
@@ -824,7 +846,7 @@ CODECS = [
     Codec(
         "PRODUCE_ACKS",
         lambda b: list(pw.decode_acks(memoryview(b))),
-        [pw.acks_frame([pw.ACK.pack(1, 2, 5, 1, 7, 0, 0, 9)] * 2)[24:]],
+        [pw.encode_acks([pw.ACK.pack(1, 2, 5, 1, 7, 0, 0, 9)] * 2)[24:]],
         PEER,
         ("distributedlog/proxy/protocol/proxy_messages.py decode_acks",),
         "bytes",
@@ -840,7 +862,7 @@ CODECS = [
     Codec(
         "PRODUCE_REFUSED",
         lambda b: pw.Refusal.decode(517, b),
-        [pw.Refusal(InvalidRequest("no"), 5, 7, 100).frame(1)[24:]],
+        [pw.Refusal(InvalidRequest("no"), 5, 7, 100).encode_frame(1)[24:]],
         PEER,
         ("distributedlog/proxy/protocol/proxy_messages.py Refusal.decode",),
     ),
@@ -942,10 +964,10 @@ CODECS = [
     Codec("WRITE_LAC", bm.decode_lac, [bm.lac_frame(1, 5)[ENVELOPE_BYTES:]], PEER, (), "bytes"),
     Codec(
         "ADD_MANY",
-        lambda b: bm.decode_many(2, b),
-        [bm.encode_many([1, 2], [len(RECORD), len(RECORD)]) + 2 * RECORD],
+        lambda b: bm.decode_add_many_items(2, b),
+        [bm.encode_add_many_items([1, 2], [len(RECORD), len(RECORD)]) + 2 * RECORD],
         PEER,
-        ("bookie/format/bookie_messages.py decode_many",),
+        ("bookie/format/bookie_messages.py decode_add_many_items",),
         "bytes",
     ),
     Codec(
@@ -956,13 +978,13 @@ CODECS = [
         ("bookie/format/bookie_messages.py decode_lacs",),
         "bytes",
     ),
-    Codec("the ends", bm.decode_ends, [bm.encode_ends(5, 6)], PEER, (), "bytes"),
+    Codec("the ends", bm.decode_lac_and_last, [bm.encode_lac_and_last(5, 6)], PEER, (), "bytes"),
     Codec(
         "a READ reply",
         lambda b: bm.decode_read(memoryview(b))[:2],
         [bm.encode_read_head(5, 6) + RECORD],
         PEER,
-        ("bookie/format/bookie_messages.py _at_least",),
+        ("bookie/format/bookie_messages.py _unpack_prefix",),
         "bytes",
     ),
     Codec(
@@ -1000,15 +1022,15 @@ CODECS = [
     ),
     Codec(
         "JOURNAL",
-        jb.seed_of,
+        jb.decode_identity,
         [jb.JournalIdentity("b1", 77, True).encode()[:-8]],
         STORED,
-        ("bookie/format/journal_format.py seed_of",),
+        ("bookie/format/journal_format.py decode_identity",),
         seal=lambda body: body + xxhash.xxh3_64_digest(body),
     ),
     Codec(
         "the index's position",
-        lambda b: ix.IndexCheckpoint.decode(ix.checked(ix.META_KEY, b)),
+        lambda b: ix.IndexCheckpoint.decode(ix.verified_value(ix.META_KEY, b)),
         [
             ix.IndexCheckpoint("b1", 7, 1, 2, 3, 4, 5, 6, 7, [(1, 2, 3)]).encode(),
             ix.IndexCheckpoint(
@@ -1021,40 +1043,40 @@ CODECS = [
     ),
     Codec(
         "a run of the index",
-        lambda b: ix.located(RUN_KEY, b),
-        [ix.RUN.pack(1, 2, 3, 4)],
+        lambda b: ix.decode_extent(RUN_KEY, b),
+        [ix.EXTENT_VALUE.pack(1, 2, 3, 4)],
         STORED,
-        ("bookie/format/index_format.py located",),
+        ("bookie/format/index_format.py decode_extent",),
         "bytes",
         sealed(RUN_KEY),
     ),
     Codec(
         "a state of the index",
-        lambda b: ix.stated(STATE_KEY, b),
-        [ix.STATE.pack(1, 2, bytes(16))],
+        lambda b: ix.decode_state(STATE_KEY, b),
+        [ix.STATE_VALUE.pack(1, 2, bytes(16))],
         STORED,
-        ("bookie/format/index_format.py stated",),
+        ("bookie/format/index_format.py decode_state",),
         "bytes",
         sealed(STATE_KEY),
     ),
     Codec(
         "the scrub's place",
-        ix.ScrubPlace.decode,
-        [ix.ScrubPlace(1, 2, True, 3, 4, 5, 6).encode()],
+        ix.ScrubProgress.decode,
+        [ix.ScrubProgress(1, 2, True, 3, 4, 5, 6).encode()],
         STORED,
-        ("bookie/format/index_format.py ScrubPlace.decode",),
+        ("bookie/format/index_format.py ScrubProgress.decode",),
     ),
     Codec(
         "a note of rot",
-        lambda b: ix.rot_noted({b[:9]: b[9:]}),
-        [ix.ROT_KEY.pack(b"x", 7) + ix.ROT.pack(1, 2)],
+        lambda b: ix.decode_corruption_records({b[:9]: b[9:]}),
+        [ix.CORRUPTION_KEY.pack(b"x", 7) + ix.CORRUPTION_VALUE.pack(1, 2)],
         STORED,
-        ("bookie/format/index_format.py rot_noted",),
+        ("bookie/format/index_format.py decode_corruption_records",),
         "bytes",
     ),
     Codec(
         "keys of the index",
-        lambda b: ix.located(b, ix.sealed(b, bytes(ix.RUN.size))),
+        lambda b: ix.decode_extent(b, ix.with_digest(b, bytes(ix.EXTENT_VALUE.size))),
         [RUN_KEY],
         STORED,
         (),
@@ -1080,18 +1102,18 @@ CODECS = [
     ),
     Codec(
         "records of a COMMIT",
-        lambda b: jb.runs_of(memoryview(b), 0, "a block"),
+        lambda b: jb.extents_of(memoryview(b), 0, "a block"),
         [RECORD],
         STORED,
-        ("bookie/format/journal_format.py runs_of",),
+        ("bookie/format/journal_format.py extents_of",),
         "bytes",
     ),
     Codec(
         "a FOOTER",
-        lambda b: list(jb.unpack_runs(memoryview(b), "a block")),
-        [jb.pack_run(7, 0, 56, 112, 2)],
+        lambda b: list(jb.unpack_extents(memoryview(b), "a block")),
+        [jb.pack_extent_row(7, 0, 56, 112, 2)],
         STORED,
-        ("bookie/format/journal_format.py run_rows",),
+        ("bookie/format/journal_format.py iter_extent_rows",),
         "bytes",
     ),
     Codec(
@@ -1111,10 +1133,10 @@ CODECS = [
     ),
     Codec(
         "a cold file's runs",
-        lambda b: list(cb.unpack_runs(memoryview(b), 9, "a block")),
+        lambda b: list(cb.unpack_extents(memoryview(b), 9, "a block")),
         [cb.CompactedExtent(7, ExtentLocation(0, 2, 9, 4096, 112), 5).encode()],
         (CorruptData,),
-        ("bookie/format/compacted_format.py run_rows",),
+        ("bookie/format/compacted_format.py iter_extent_rows",),
         "bytes",
     ),
     Codec(
@@ -1163,10 +1185,14 @@ CODECS = [
     ),
     Codec(
         "a note of holes",
-        holes.decode,
-        [holes.encode([holes.MissingRange("b1", 0, 5), holes.MissingRange("b2", 3, None)])],
+        holes.decode_missing_ranges,
+        [
+            holes.encode_missing_ranges(
+                [holes.MissingRange("b1", 0, 5), holes.MissingRange("b2", 3, None)]
+            )
+        ],
         STORED,
-        ("ledger/model/missing_range.py decode",),
+        ("ledger/model/missing_range.py decode_missing_ranges",),
     ),
     Codec(
         "a cookie",
@@ -1180,7 +1206,7 @@ CODECS = [
     ),
     Codec(
         "how far a journal was synced",
-        lambda b: JournalSyncPoint.decode(keys.seen_key("b1"), b),
+        lambda b: JournalSyncPoint.decode(keys.sync_point_key("b1"), b),
         [JournalSyncPoint(2, 77).encode()],
         STORED,
         ("cluster/coordination/journal_sync_point.py JournalSyncPoint.decode",),
@@ -1198,19 +1224,23 @@ CODECS = [
     ),
     Codec(
         "the end of a log",
-        lambda b: LogEnd.of_list(unpack(b, "an end")),
+        lambda b: LogEnd.from_list(unpack(b, "an end")),
         [pack(LogEnd(DLSN(1, 2, 3), 4, True).to_list())],
         (*STORED, ProtocolError),
-        ("distributedlog/log/model/log_state.py LogEnd.of_list",),
+        ("distributedlog/log/model/log_state.py LogEnd.from_list",),
     ),
     Codec(
         "tombstones",
-        tombstone.decode,
-        [tombstone.encode([tombstone.DeletedLog(5, LogEnd(DLSN(1, 2, 3), 4, True), 0, 9)])],
+        tombstone.decode_deleted_logs,
+        [
+            tombstone.encode_deleted_logs(
+                [tombstone.DeletedLog(5, LogEnd(DLSN(1, 2, 3), 4, True), 0, 9)]
+            )
+        ],
         STORED,
         (
-            "distributedlog/log/model/deleted_log.py decode",
-            "distributedlog/log/model/deleted_log.py _decoded",
+            "distributedlog/log/model/deleted_log.py decode_deleted_logs",
+            "distributedlog/log/model/deleted_log.py _decode_one",
         ),
     ),
     Codec(
@@ -1272,8 +1302,8 @@ CODECS = [
                 DLSN(1, 2, 3),
                 9,
                 3,
-                (WorkItem(1, DLSN(1, 2, 3), DLSN(2, 0, 0), Status.CLAIMED, 7, 1),),
-                (WorkItem(2, DLSN(1, 0, 0), DLSN(1, 1, 0), Status.PARKED, 0, 5),),
+                (WorkItem(1, DLSN(1, 2, 3), DLSN(2, 0, 0), WorkItemStatus.CLAIMED, 7, 1),),
+                (WorkItem(2, DLSN(1, 0, 0), DLSN(1, 1, 0), WorkItemStatus.DEAD_LETTERED, 0, 5),),
                 4,
             ).encode(),
         ],
@@ -1301,23 +1331,27 @@ CODECS = [
         STORED,
         ("distributedlog/log/model/segment_expiry.py decode_clock",),
     ),
-    Codec("the next ledger's id", ids.next_of, [b"1000"], STORED, (), "bytes"),
+    Codec("the next ledger's id", ids.decode_next_ledger, [b"1000"], STORED, (), "bytes"),
     Codec("a log's id", log_keys.decode_log_id, [b"%016x" % 7], STORED, (), "bytes"),
     *(
         Codec(f"a key below {prefix.decode()}", decode, [key], STORED, (), "bytes")
         for prefix, key, decode in [
             (b"ledger/", keys.ledger_key(7), keys.ledger_id_of),
-            (b"on/", keys.on_key("b1", 7), lambda b: (keys.ledger_id_of(b), keys.bookie_id_of(b))),
+            (
+                b"on/",
+                keys.bookie_ledger_key("b1", 7),
+                lambda b: (keys.ledger_id_of(b), keys.bookie_id_of(b)),
+            ),
             (
                 b"delete/",
                 keys.delete_key("b1", 7),
                 lambda b: (keys.ledger_id_of(b), keys.bookie_id_of(b)),
             ),
             (b"cookie/", keys.cookie_key("b1"), keys.bookie_id_of),
-            (b"purge/", log_keys.purge_key(7), log_keys.log_id_of),
-            (b"loose/", log_keys.unlinked_key(7, 8), log_keys.ids_of_unlinked),
-            (b"retired/", log_keys.retired_key(7, 8), log_keys.ids_of_retired),
-            (b"name/", log_keys.name_key("ns", "log"), lambda b: log_keys.name_of("ns", b)),
+            (b"purge/", log_keys.purge_key(7), log_keys.parse_purge_key),
+            (b"loose/", log_keys.staged_ledger_key(7, 8), log_keys.parse_staged_key),
+            (b"retired/", log_keys.replaced_ledger_key(7, 8), log_keys.parse_replaced_key),
+            (b"name/", log_keys.name_key("ns", "log"), lambda b: log_keys.log_name_in_key("ns", b)),
         ]
     ),
     *(
@@ -1329,7 +1363,7 @@ CODECS = [
             (),
             "bytes",
         )
-        for prefix, decode in RECORDS.items()
+        for prefix, decode in ALL_RECORDS.items()
     ),
     # --- a log's entries, and files
     Codec(
@@ -1351,7 +1385,7 @@ CODECS = [
         "a control entry",
         last_record_of,
         [
-            b"".join(build_control(LastRecord(5, 0, 3), 4, records_before=7, wall_ms=9)[0]),
+            b"".join(build_control(LastRecord(5, 0, 3), 4, records_before=7, written_ms=9)[0]),
             entry_bytes(flags=record.FLAG_CONTROL, sections=((9, 0, b"more"), (4, 0, bytes(24)))),
         ],
         STORED,
@@ -1362,7 +1396,7 @@ CODECS = [
         "the first entry of a segment",
         segment_begin,
         [
-            b"".join(SegmentBegin(5, 7).into([entry_bytes()], len(entry_bytes()))[0]),
+            b"".join(SegmentBegin(5, 7).add_to_entry([entry_bytes()], len(entry_bytes()))[0]),
             entry_bytes(sections=((9, 0, b"more"), (5, 0, bytes(16)))),
         ],
         STORED,
@@ -1374,18 +1408,30 @@ CODECS = [
     ),
     Codec(
         "what an entry says of producers",
-        lambda b: notes_of(7, b),
+        lambda b: read_producer_section(7, b),
         [
             entry_bytes(
                 sections=(
-                    (1, 0, encode_producers(3, 9, 4, spans=[Span(1, 5, 0, 1), Span(2, 0, 1, 1)])),
+                    (
+                        1,
+                        0,
+                        encode_producers(
+                            3, 9, 4, spans=[BatchSpan(1, 5, 0, 1), BatchSpan(2, 0, 1, 1)]
+                        ),
+                    ),
                 )
             ),
             entry_bytes(flags=record.FLAG_CONTROL, sections=((1, 0, encode_producers(-1, 9, 4)),)),
             entry_bytes(
                 flags=record.FLAG_CONTROL,
                 sections=(
-                    (1, 0, encode_producers(3, 9, 4, opens=[Open(3, "p"), Open(2, "q", 1)])),
+                    (
+                        1,
+                        0,
+                        encode_producers(
+                            3, 9, 4, openings=[ProducerOpening(3, "p"), ProducerOpening(2, "q", 1)]
+                        ),
+                    ),
                 ),
             ),
             entry_bytes(
@@ -1395,8 +1441,8 @@ CODECS = [
         ],
         STORED,
         (
-            "distributedlog/log/format/producer_section.py _Cut.next",
-            "distributedlog/log/format/producer_section.py _Cut.many",
+            "distributedlog/log/format/producer_section.py _SectionReader.read",
+            "distributedlog/log/format/producer_section.py _SectionReader.read_many",
         ),
         "bytes",
     ),
@@ -1406,7 +1452,7 @@ CODECS = [
         [compressed_entry(LZ4), compressed_entry(ZSTD)],
         STORED,
         (
-            "distributedlog/log/format/record.py _decompressed",
+            "distributedlog/log/format/record.py _decompress_columns",
             "distributedlog/log/declarations/compression_codecs.py _Lz4.decompress",
             "distributedlog/log/declarations/compression_codecs.py _Zstd.decompress",
         ),
@@ -1435,15 +1481,17 @@ EXEMPT = {
     "bookie/format/index_format.py sum_of_digests": (
         "values that this process made, or that `checked` verified"
     ),
-    "distributedlog/log/model/segment_record.py stores_flag": (
+    "distributedlog/log/model/segment_record.py stores_bool_txid": (
         "the fields that `SegmentRecord.decode` accepted"
     ),
     "distributedlog/runtime/protocol/frames.py unpack": "gives trees; whoever takes them apart is above",
-    "distributedlog/runtime/protocol/schema.py message": "gives what its form allows; its users are above",
-    "distributedlog/runtime/protocol/schema.py stored": "as `message`",
-    "distributedlog/runtime/protocol/schema.py versioned": "as `message`",
-    "distributedlog/runtime/protocol/schema.py _unpacked": "as `message`",
-    "distributedlog/runtime/net/frame_reader.py FrameReader.received": (
+    "distributedlog/runtime/protocol/schema.py decode_message": (
+        "gives what its form allows; its users are above"
+    ),
+    "distributedlog/runtime/protocol/schema.py decode_stored": "as `message`",
+    "distributedlog/runtime/protocol/schema.py decode_versioned": "as `message`",
+    "distributedlog/runtime/protocol/schema.py _unpack_stored": "as `message`",
+    "distributedlog/runtime/net/frame_reader.py FrameReader.parse_received": (
         "envelopes; test_frame_reader.py sends garbage"
     ),
     "metadata/peers/raft_peers.py RaftPeers.send_snapshot": "a number, matched by its type",
@@ -1451,19 +1499,19 @@ EXEMPT = {
     "metadata/state/kv_state.py KeyValueState._put": "as `_item`",
     "metadata/state/kv_state.py KeyValueState._delete": "as `_item`",
     "metadata/state/kv_state.py KeyValueState._leave": "as `_item`",
-    "metadata/auth/authorizer.py _is_late": "as `_item`",
+    "metadata/auth/authorizer.py _is_outdated": "as `_item`",
     "metadata/raft/recovered_hard_state.py HardStateScanner.take_mark": (
         "what does not fit is no word; `test_rot.py`"
     ),
     "metadata/storage/snapshot_store.py checked_chunks": (
         "after digests; `test_raft_storage.py` damages files"
     ),
-    "bookie/store/add_handler.py Adds.take": "records of an ADD; `test_sessions.py` sends them",
+    "bookie/store/add_handler.py AddHandler.take": "records of an ADD; `test_sessions.py` sends them",
     "bookie/storage/index.py Index.recount": "the length of a run's key was looked at by `located`",
     "bookie/storage/index.py Index.runs_from": "likewise",
     "bookie/client/bookie_client.py BookieClient.info": "a map for people; only its type is looked at",
     "bookie/gc/extent_relocation.py ExtentRelocation.runs_in": "`located` looks at the length of a key",
-    "bookie/replay/compacted_file_scan.py _record": (
+    "bookie/replay/compacted_file_scan.py _sound_record_at": (
         "looked for in rot; `entry.check` is above, and test_compactor.py"
     ),
     "ledger/write/ledger_writer.py LedgerWriter._confirmed_length": "a record of our own",
@@ -1471,24 +1519,28 @@ EXEMPT = {
         "a header that this process has just made"
     ),
     "distributedlog/log/format/record.py with_section": "as `Compression.compress`",
-    "cluster/status/node_health.py info_over": (
+    "cluster/status/node_health.py query_info_over": (
         "a map of names; what shows its values looks at each one's type"
     ),
-    "bookie/format/journal_format.py controls_of": "after a block's digest; only the number of bytes counts",
+    "bookie/format/journal_format.py decode_controls": (
+        "after a block's digest; only the number of bytes counts"
+    ),
     "bookie/store/journal_verifier.py _record_bytes": "checked; `test_compaction_faults.py` rots lengths",
     "cluster/local/node_child.py main": "a parent's word to its child",
-    "cluster/local/fork_server.py ForkServer._ask": "a child's word to its parent, over a socket pair",
+    "cluster/local/fork_server.py ForkServer._request": "a child's word to its parent, over a socket pair",
     "cluster/local/fork_server.py _Server._fork": "a parent's word to its child, over a socket pair",
-    "cluster/local/fork_server.py Forked._note_end": "a child's word to its parent, by its length",
+    "cluster/local/fork_server.py ForkedProcess._read_exit_code": (
+        "a child's word to its parent, by its length"
+    ),
     "cluster/declarations/config.py parse_file": "an operator's file, read once at a start",
     "cluster/local/child_processes.py start_child": "a child's word to its parent",
-    "distributedlog/cli/framework/named_clusters.py load": (
+    "distributedlog/cli/framework/named_clusters.py load_contexts": (
         "a user's own file; the command ends with one line"
     ),
-    "distributedlog/cli/logs/record_formats.py JsonLines._parse": (
+    "distributedlog/cli/logs/record_formats.py JsonLineParser._parse": (
         "a user's own input; tests/cli/logs/test_record_formats.py"
     ),
-    "distributedlog/cli/logs/record_formats.py Frames.feed": (
+    "distributedlog/cli/logs/record_formats.py FrameParser.feed": (
         "a user's own input; tests/cli/logs/test_record_formats.py"
     ),
     "distributedlog/spark/archive/archive_source.py ArchiveSource.writer": "Spark's word to its own worker",

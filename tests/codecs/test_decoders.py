@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("runtime", "metadata", "bookie", "ledger", "log", "proxy", "cluster", "cli", "spark")
 TAKES_APART = {
     "unpack", "unpackb", "unpack_from", "iter_unpack", "loads",
-    "stored", "versioned", "message", "fit", "decode_fields", "format_and_fields", "decompress",
+    "decode_stored", "decode_versioned", "decode_message", "check_stored", "decode_fields",
+    "format_and_fields", "decompress",
 }  # fmt: skip
 """Calls by which bytes, or what msgpack and JSON made of them, are taken apart."""
 ERROR_CHARS_MAX = 1000
@@ -96,9 +97,5 @@ def _takes_apart(node: ast.AST) -> bool:
     if not isinstance(node, ast.Call):
         return False
     called = node.func
-    if isinstance(called, ast.Attribute) and called.attr == "fit":
-        return (
-            isinstance(called.value, ast.Name) and called.value.id == "schema"
-        )  # not a pipeline's
     name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
     return name in TAKES_APART

@@ -53,8 +53,11 @@ def bookie_words(chance: random.Random) -> tuple[int, int, int, bytes]:
         (Op.ADD, RECORD),
         (Op.ADD, RECORD[: len(RECORD) // 2]),
         (Op.WRITE_LAC, m._LAC.pack(signed)),
-        (Op.ADD_MANY, m.encode_many([1, chance.choice([1, 2, 3])], [len(RECORD)] * 2) + 2 * RECORD),
-        (Op.ADD_MANY, m.encode_many([1, some(32)], [len(RECORD), 0]) + RECORD),
+        (
+            Op.ADD_MANY,
+            m.encode_add_many_items([1, chance.choice([1, 2, 3])], [len(RECORD)] * 2) + 2 * RECORD,
+        ),
+        (Op.ADD_MANY, m.encode_add_many_items([1, some(32)], [len(RECORD), 0]) + RECORD),
         (Op.WRITE_LACS, m._STREAM_LAC.pack(some(), signed) + m._STREAM_LAC.pack(1, some(40))),
         (Op.READ, m._READ.pack(ledger, key, first, last, some(32), chance.randrange(4))),
         (Op.READ, m._READ.pack(7, KEY, 0, some(63), some(32), chance.randrange(4))),
@@ -90,8 +93,8 @@ def metadata_words(chance: random.Random) -> tuple[int, int, int, bytes]:
             Op.META_TRANSACT,
             commands.encode_command(commands.Transact(client, sound, sound, transaction)),
         ),
-        (Op.META_TRANSACT, commands.encode_command(commands.Grant(client, sound, 0, sound))),
-        (Op.META_TRANSACT, commands.encode_command(commands.Revoke(client, sound, 0, sound))),
+        (Op.META_TRANSACT, commands.encode_command(commands.GrantLease(client, sound, 0, sound))),
+        (Op.META_TRANSACT, commands.encode_command(commands.RevokeLease(client, sound, 0, sound))),
         (Op.META_LEASE, pack(["renew", number])),
         (Op.META_WATCH, pack([b"", b"\xff", chance.choice([0, 1, number])])),
         (Op.META_WATCH_CANCEL, b""),
@@ -107,8 +110,8 @@ def metadata_words(chance: random.Random) -> tuple[int, int, int, bytes]:
         (Op.INFO, b""),
     ]
     ending = [
-        (Op.META_TRANSACT, commands.encode_command(commands.Expire(lease=sound))),
-        (Op.META_TRANSACT, Configuration.of_ids(["evil"]).encode()),
+        (Op.META_TRANSACT, commands.encode_command(commands.ExpireLease(lease=sound))),
+        (Op.META_TRANSACT, Configuration.from_ids(["evil"]).encode()),
         (Op.META_RAFT, encode_raft(chance.choice(RAFT))),
     ]
     op, body = chance.choice(ending if chance.random() < 0.02 else words)
@@ -170,7 +173,7 @@ async def test_no_frame_ends_a_bookie(seed: int, autojump_clock: trio.testing.Mo
         link = await stranger.dial(("b", 1), nursery=nursery)
         await link.request(Op.INFO, timeout_s=5)
         assert ended > 0
-        assert server.refusals.counts.get("fault while serving", 0) == 0
+        assert server.rejection_log.counts_by_reason.get("fault while serving", 0) == 0
         nursery.cancel_scope.cancel()
 
 

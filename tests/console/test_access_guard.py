@@ -7,7 +7,12 @@ from itertools import count
 import pytest
 
 import distributedlog.console.server as server
-from distributedlog.console.access_guard import HEADERS, SESSIONS_MAX, AccessGuard, may_listen
+from distributedlog.console.access_guard import (
+    HEADERS,
+    SESSIONS_MAX,
+    AccessGuard,
+    is_listen_allowed,
+)
 from distributedlog.console.http import ConsolePage, Request
 
 OPEN = {"/", "/static/main.js"}
@@ -37,20 +42,18 @@ def _status(page: ConsolePage | None) -> int:
 
 def test_the_token_opens_it_and_a_cookie_keeps_it_open() -> None:
     guard = _guard()
-    assert _status(guard.refusal(_get("/events"), OPEN)) == 401
+    assert _status(guard.check(_get("/events"), OPEN)) == 401
 
-    answer = guard.open(_post({"token": TOKEN}))
+    answer = guard.open_session(_post({"token": TOKEN}))
     assert answer.status == 200
     cookie = answer.headers["set-cookie"]
     assert cookie == "dlog-console-8490=session-0; Path=/; HttpOnly; SameSite=Strict"
 
     let_in = _get("/events", cookie=f"other=1; {cookie.partition(';')[0]}")
-    assert guard.refusal(let_in, OPEN) is None
+    assert guard.check(let_in, OPEN) is None
     assert guard.session(let_in) == "session-0"
-    assert (
-        _status(guard.refusal(_get("/events", cookie="dlog-console-8490=session-1"), OPEN)) == 401
-    )
-    assert _status(guard.refusal(_get("/events", cookie=f"dlog-console-8490={TOKEN}"), OPEN)) == 401
+    assert _status(guard.check(_get("/events", cookie="dlog-console-8490=session-1"), OPEN)) == 401
+    assert _status(guard.check(_get("/events", cookie=f"dlog-console-8490={TOKEN}"), OPEN)) == 401
 
 
 @pytest.mark.parametrize(
@@ -61,7 +64,7 @@ def test_the_token_opens_it_and_a_cookie_keeps_it_open() -> None:
     ],
 )  # fmt: skip
 def test_what_is_not_the_token_opens_nothing(body: object) -> None:
-    answer = _guard().open(_post(body))
+    answer = _guard().open_session(_post(body))
 
     assert answer.status == 403
     assert "set-cookie" not in answer.headers
@@ -71,7 +74,7 @@ def test_without_a_session_only_what_shows_nothing_is_answered() -> None:
     """H259: whoever else is on this machine reaches the port, too."""
     guard = _guard()
     for path in OPEN:
-        assert guard.refusal(_get(path), OPEN) is None
+        assert guard.check(_get(path), OPEN) is None
     for path in (
         "/events",
         "/records",
@@ -81,9 +84,9 @@ def test_without_a_session_only_what_shows_nothing_is_answered() -> None:
         "/static/",
         "//",
     ):
-        assert _status(guard.refusal(_get(path), OPEN)) == 401
+        assert _status(guard.check(_get(path), OPEN)) == 401
         head = Request("HEAD", path, {}, {"host": "127.0.0.1:8490"})
-        assert _status(guard.refusal(head, OPEN)) == 401
+        assert _status(guard.check(head, OPEN)) == 401
 
 
 @pytest.mark.parametrize(
@@ -91,15 +94,15 @@ def test_without_a_session_only_what_shows_nothing_is_answered() -> None:
 )  # fmt: skip
 def test_a_name_that_is_not_ours_is_answered_nothing(host: str) -> None:
     """H258: a page elsewhere points its name here (DNS rebinding)."""
-    assert _status(_guard().refusal(_get("/", host), OPEN)) == 421
+    assert _status(_guard().check(_get("/", host), OPEN)) == 421
 
 
 def test_names_that_are_ours() -> None:
     for host in ("127.0.0.1:8490", "localhost:8490", "LOCALHOST:8490", "[::1]:8490"):
-        assert _guard().refusal(_get("/", host), OPEN) is None
+        assert _guard().check(_get("/", host), OPEN) is None
     for host in ("ops.example:8490", "ops.example"):  # behind a proxy a browser says no port
-        assert _guard("ops.example").refusal(_get("/", host), OPEN) is None
-    assert _status(_guard().refusal(Request("GET", "/", {}, {}), OPEN)) == 421
+        assert _guard("ops.example").check(_get("/", host), OPEN) is None
+    assert _status(_guard().check(Request("GET", "/", {}, {}), OPEN)) == 421
 
 
 @pytest.mark.parametrize(
@@ -107,33 +110,33 @@ def test_names_that_are_ours() -> None:
 )  # fmt: skip
 def test_another_pages_request_changes_nothing(origin: str) -> None:
     """H258: CSRF. A login by somebody else's form would be one, too."""
-    assert _status(_guard().refusal(_post({"token": TOKEN}, origin=origin), OPEN)) == 403
+    assert _status(_guard().check(_post({"token": TOKEN}, origin=origin), OPEN)) == 403
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_another_page_asks_for_nothing_of_the_cluster(site: str) -> None:
     """H258: on another port of this address it has our cookie, as Chromium says (test_browser.py)."""
     guard = _guard()
-    cookie = guard.open(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+    cookie = guard.open_session(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
 
-    assert guard.refusal(_get("/", cookie=cookie, **{"sec-fetch-site": site}), OPEN) is None
+    assert guard.check(_get("/", cookie=cookie, **{"sec-fetch-site": site}), OPEN) is None
     for own in ("same-origin", "none"):
-        assert guard.refusal(_get("/tail", cookie=cookie, **{"sec-fetch-site": own}), OPEN) is None
-    refused = guard.refusal(_get("/tail", cookie=cookie, **{"sec-fetch-site": site}), OPEN)
+        assert guard.check(_get("/tail", cookie=cookie, **{"sec-fetch-site": own}), OPEN) is None
+    refused = guard.check(_get("/tail", cookie=cookie, **{"sec-fetch-site": site}), OPEN)
     assert _status(refused) == 403
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_a_form_cannot_carry_the_token(kind: str) -> None:
     """What a form sends needs no leave of the browser; JSON does."""
-    assert _guard().open(_post({"token": TOKEN}, content_type=kind)).status == 415
+    assert _guard().open_session(_post({"token": TOKEN}, content_type=kind)).status == 415
 
 
 def test_sessions_are_bounded() -> None:
     guard = _guard()
-    first = guard.open(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+    first = guard.open_session(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
     for _ in range(SESSIONS_MAX):
-        last = guard.open(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
+        last = guard.open_session(_post({"token": TOKEN})).headers["set-cookie"].partition(";")[0]
 
     assert guard.session(_get("/", cookie=first)) is None
     assert guard.session(_get("/", cookie=last)) is not None
@@ -141,12 +144,12 @@ def test_sessions_are_bounded() -> None:
 
 
 def test_it_listens_beyond_the_machine_only_by_a_name() -> None:
-    assert may_listen("127.0.0.1", ())
-    assert may_listen("::1", ())
-    assert not may_listen("0.0.0.0", ())
-    assert not may_listen("::", ())
-    assert not may_listen("127.0.0.2.evil.example", ())
-    assert may_listen("0.0.0.0", ("ops.example",))
+    assert is_listen_allowed("127.0.0.1", ())
+    assert is_listen_allowed("::1", ())
+    assert not is_listen_allowed("0.0.0.0", ())
+    assert not is_listen_allowed("::", ())
+    assert not is_listen_allowed("127.0.0.2.evil.example", ())
+    assert is_listen_allowed("0.0.0.0", ("ops.example",))
 
 
 def test_what_the_page_may_do() -> None:

@@ -48,7 +48,7 @@ def troubled(
     stays in limbo. bookie3 is to leave, and no bookie can take what it has of the other logs.
     """
     with Cluster.planned(tmp_path_factory.mktemp("troubled"), bookies=4) as cluster:
-        nodes = [node.name for node in cluster.plan.of("metadata")]
+        nodes = [node.name for node in cluster.plan.nodes_of_kind("metadata")]
         cluster.start(*nodes, "bookie1", "bookie2")
         with open_blocking(cluster.uri) as namespace:
             namespace.create_log("audit", config=PAIR)

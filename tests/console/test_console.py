@@ -18,7 +18,7 @@ from distributedlog.cli.main import run
 from distributedlog.cluster.local.child_processes import environment
 from distributedlog.console.log_states import LOGS_SHOWN
 from distributedlog.console.record_browser import PAYLOAD_SHOWN, RECORDS_MAX, TAIL_RECORDS_S
-from distributedlog.console.server import STREAMS_MAX, STREAMS_OF_A_BROWSER
+from distributedlog.console.server import STREAMS_MAX, STREAMS_PER_BROWSER
 from tests import preloaded
 from tests.cluster.story import dlog
 from tests.console.live import Browser, Shown, shown
@@ -233,21 +233,21 @@ def test_streams_are_bounded_and_the_tab_that_comes_is_served(world: Shown) -> N
     """H260: a browser has six connections for all its tabs."""
     browser = world.browser()
     tabs = []
-    for _ in range(STREAMS_OF_A_BROWSER + 2):
+    for _ in range(STREAMS_PER_BROWSER + 2):
         tabs.append(browser.events("/events", page="work"))
         assert next(tabs[-1])["leaving"] == []
     for tab in tabs[:2]:
         assert list(tab) is not None, "it ends: it made room"
 
-    others = [world.browser() for _ in range(STREAMS_MAX // STREAMS_OF_A_BROWSER)]
+    others = [world.browser() for _ in range(STREAMS_MAX // STREAMS_PER_BROWSER)]
     held = []
     refused = 0
     for other in others:
-        for _ in range(STREAMS_OF_A_BROWSER):
+        for _ in range(STREAMS_PER_BROWSER):
             answer = other.request("GET", "/events?page=work")
             refused += answer.status == 503
             held.append(answer)
-    assert refused == STREAMS_OF_A_BROWSER
+    assert refused == STREAMS_PER_BROWSER
     for answer in held:
         answer.close()
     for tab in tabs:

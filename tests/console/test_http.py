@@ -21,7 +21,7 @@ from distributedlog.console.http import (
     as_page,
     serve_http,
 )
-from distributedlog.console.server import EVERY_S, REST, Shared
+from distributedlog.console.server import EVERY_S, REST_FACTOR, SharedState
 from distributedlog.runtime.interfaces.errors import ConnectionLost, QuorumUnreachable
 from distributedlog.runtime.interfaces.host import Connection
 
@@ -200,7 +200,7 @@ async def test_many_who_look_are_one_look_and_nobody_is_none(
         await trio.sleep(0.05)
         return {"number": len(looks)}
 
-    shared = Shared(look)
+    shared = SharedState(look)
 
     async def watch() -> None:
         for _ in range(10):
@@ -226,12 +226,12 @@ async def test_a_look_that_takes_long_comes_seldom(autojump_clock: trio.testing.
         spent += 2
         return {}
 
-    shared = Shared(look)
+    shared = SharedState(look)
     while trio.current_time() < 200:
         await shared.data()
         await trio.sleep(EVERY_S)
 
-    assert spent <= 200 / REST + 4
+    assert spent <= 200 / REST_FACTOR + 4
 
 
 async def test_a_look_that_waits_for_who_is_silent_comes_as_often(
@@ -245,7 +245,7 @@ async def test_a_look_that_waits_for_who_is_silent_comes_as_often(
         await trio.sleep(1.05)
         return {}
 
-    shared = Shared(look, lambda: 1.0)
+    shared = SharedState(look, lambda: 1.0)
     while len(looks) < 5:
         await shared.data()
         await trio.sleep(0.1)
@@ -266,7 +266,7 @@ async def test_an_error_is_a_state_and_the_next_look_mends_it(
             raise found
         return found
 
-    shared = Shared(look)
+    shared = SharedState(look)
     # Nothing in a state ends its event.
     assert await shared.data() == b'data: {"error": "QuorumUnreachable: nobody\\n\\ndata: x"}\n\n'
     await trio.sleep(EVERY_S)

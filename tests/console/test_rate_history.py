@@ -6,36 +6,36 @@ from distributedlog.console.cluster_state import cut, mark_slow, number
 from distributedlog.console.rate_history import WINDOW_S, RateHistory
 from distributedlog.console.suggested_command import command_for
 from distributedlog.runtime.declarations.health_conditions import Code, HealthCondition, Severity
-from distributedlog.runtime.declarations.meters import SECONDS
+from distributedlog.runtime.declarations.meters import DURATION_BUCKETS_S
 
 
 def test_a_rate_is_by_the_clock_of_who_looks() -> None:
     rates = RateHistory()
 
-    assert rates.look("b1", 10.0, {"bytes": 100}) == {"bytes": None}  # not 0: not known
-    assert rates.look("b1", 12.0, {"bytes": 300}) == {"bytes": 100.0}
-    assert rates.look("b2", 12.0, {"bytes": 7}) == {"bytes": None}
+    assert rates.rates("b1", 10.0, {"bytes": 100}) == {"bytes": None}  # not 0: not known
+    assert rates.rates("b1", 12.0, {"bytes": 300}) == {"bytes": 100.0}
+    assert rates.rates("b2", 12.0, {"bytes": 7}) == {"bytes": None}
 
 
 def test_a_node_that_began_anew_has_no_rate_and_no_negative_one() -> None:
     """H263, H264."""
     rates = RateHistory()
-    rates.look("b1", 0.0, {"bytes": 1000, "entries": 10})
+    rates.rates("b1", 0.0, {"bytes": 1000, "entries": 10})
 
-    assert rates.look("b1", 1.0, {"bytes": 5, "entries": 20}) == {"bytes": None, "entries": None}
-    assert rates.look("b1", 2.0, {"bytes": 6, "entries": 20}) == {"bytes": 1.0, "entries": 0.0}
+    assert rates.rates("b1", 1.0, {"bytes": 5, "entries": 20}) == {"bytes": None, "entries": None}
+    assert rates.rates("b1", 2.0, {"bytes": 6, "entries": 20}) == {"bytes": 1.0, "entries": 0.0}
 
 
 def test_two_that_look_at_once_get_the_same_rate() -> None:
     rates = RateHistory()
-    rates.look("b1", 0.0, {"bytes": 0})
+    rates.rates("b1", 0.0, {"bytes": 0})
 
-    assert rates.look("b1", 1.0, {"bytes": 50}) == {"bytes": 50.0}
-    assert rates.look("b1", 1.0, {"bytes": 50}) == {"bytes": 50.0}
+    assert rates.rates("b1", 1.0, {"bytes": 50}) == {"bytes": 50.0}
+    assert rates.rates("b1", 1.0, {"bytes": 50}) == {"bytes": 50.0}
 
 
 def _counts(**at: int) -> list[int]:
-    found = [0] * (len(SECONDS) + 1)
+    found = [0] * (len(DURATION_BUCKETS_S) + 1)
     for bucket, count in at.items():
         found[int(bucket[1:])] = count
     return found
@@ -44,22 +44,22 @@ def _counts(**at: int) -> list[int]:
 def test_a_quantile_is_of_what_came_lately() -> None:
     rates = RateHistory()
     assert rates.quantile("b1", 0.0, _counts(b12=1000), 0.99) is None  # of before we looked
-    assert rates.quantile("b1", 1.0, _counts(b12=1000, b3=100), 0.99) == SECONDS[3]
-    assert rates.quantile("b1", 2.0, _counts(b12=1002, b3=100), 0.99) == SECONDS[12]
+    assert rates.quantile("b1", 1.0, _counts(b12=1000, b3=100), 0.99) == DURATION_BUCKETS_S[3]
+    assert rates.quantile("b1", 2.0, _counts(b12=1002, b3=100), 0.99) == DURATION_BUCKETS_S[12]
 
     late = 2.0 + 2 * WINDOW_S
-    assert rates.quantile("b1", late, _counts(b12=1002, b3=150), 0.99) == SECONDS[3]
+    assert rates.quantile("b1", late, _counts(b12=1002, b3=150), 0.99) == DURATION_BUCKETS_S[3]
     assert rates.quantile("b1", late + 1, _counts(b2=1), 0.99) is None  # it began anew
 
 
 def test_what_nobody_looks_at_is_forgotten() -> None:
     rates = RateHistory()
     for number_ in range(500):
-        rates.look(f"log {number_}", 0.0, {"records": 1})
+        rates.rates(f"log {number_}", 0.0, {"records": 1})
         rates.quantile(f"b{number_}", 0.0, _counts(), 0.5)
-    rates.look("log", 1000.0, {"records": 1})
+    rates.rates("log", 1000.0, {"records": 1})
 
-    assert len(rates._seen) == len(rates._rates) == 1
+    assert len(rates._samples) == len(rates._rates) == 1
     assert not rates._buckets
 
 

@@ -11,8 +11,8 @@ import trio
 from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.declarations.options import READ_PROXY, WRITE_PROXY
 from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
-from distributedlog.cluster.repair.decommission import ask_to_leave, find_bookie
-from distributedlog.console.cluster_state import TEXT_MAX, ClusterState, by_label, is_in_limbo
+from distributedlog.cluster.repair.decommission import find_bookie, request_decommission
+from distributedlog.console.cluster_state import TEXT_MAX, ClusterState, is_in_limbo, with_labels
 from distributedlog.console.node_connections import node_links
 from distributedlog.console.record_browser import PAYLOAD_SHOWN, RecordBrowser
 from distributedlog.console.work_state_poller import WorkStatePoller
@@ -47,7 +47,9 @@ async def _noted(
     metadata: MetadataClient, look: Callable[[], Awaitable[dict[str, Any]]], key: str, bookie: str
 ) -> dict[str, Any]:
     """What is seen while a hole is noted. It is of no ledger: who repairs takes it away, sooner or later."""
-    note = Put(keys.under_key(9), holes.encode([MissingRange(bookie, 3, None)]))
+    note = Put(
+        keys.missing_ranges_key(9), holes.encode_missing_ranges([MissingRange(bookie, 3, None)])
+    )
     while True:
         await metadata.transact(Transaction((), (note,)))
         found = await look()
@@ -62,9 +64,9 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         work = WorkStatePoller(metadata, host.wall_ms)
 
         async with proxies(cluster, WRITE_PROXY, READ_PROXY):
-            await state.look()
+            await state.poll()
             await trio.sleep(0.2)
-            found = await state.look()
+            found = await state.poll()
             shown = [(one["kind"], one["answers"], one["accepting"]) for one in found["proxies"]]
             assert shown == [("read", True, True), ("write", True, True)]
             assert [one["records_s"] for one in found["proxies"]] == [None, 0]
@@ -73,23 +75,23 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
 
         # What cannot be read, and who does not answer, is a row or a reason, and never an error.
         bookie = await find_bookie(metadata, "bookie2")
-        damaged = Put(keys.under_key(7), b"\xc1")
+        damaged = Put(keys.missing_ranges_key(7), b"\xc1")
         foreign = Put(b"proxy/write/nobody", b"\xc1")
         await metadata.transact(Transaction((), (damaged, foreign)))
-        await ask_to_leave(metadata, bookie)
-        await state.look()
+        await request_decommission(metadata, bookie)
+        await state.poll()
         later = ClusterState(nodes, metadata, cluster.uri, host.wall_ms)  # damage is read seldom
-        found = await _noted(metadata, later.look, "under_replicated", bookie)
+        found = await _noted(metadata, later.poll, "under_replicated", bookie)
         assert not found["healthy"]
         assert found["proxies"] == []
         there = {one["address"] for one in (*found["bookies"], *found["metadata"])}
-        assert set(state._answered) <= there, "who is gone is forgotten"
+        assert set(state._answered_at) <= there, "who is gone is forgotten"
         commands = [one["command"] for one in found["conditions"]]
         assert {"dlog audit", "dlog under-replicated", f"dlog decommission {bookie}"} <= set(
             commands
         )
 
-        said = await _noted(metadata, work.look, "notes", bookie)
+        said = await _noted(metadata, work.poll, "notes", bookie)
         hole = {"bookie": "bookie2", "first": 3, "to": None}
         assert said["notes"] == [{"ledger": 9, "holes": [hole]}]
         assert [(one["label"], one["running"]) for one in said["leaving"]] == [("bookie2", True)]
@@ -98,10 +100,10 @@ async def test_nodes_proxies_work_and_hidden_payloads() -> None:
         cookie = pack({"label": hostile, "incarnation": 1})
         puts = (Put(keys.cookie_key(hostile), cookie), Put(keys.leaving_key(hostile), b""))
         await metadata.transact(Transaction((), puts))
-        said = await work.look()
+        said = await work.poll()
         of_leaving = {one["label"]: one["command"] for one in said["leaving"]}
         assert of_leaving == {hostile: "", "bookie2": f"dlog decommission {bookie}"}
-        assert all("reboot" not in one["command"] for one in (await state.look())["conditions"])
+        assert all("reboot" not in one["command"] for one in (await state.poll())["conditions"])
         await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
 
         log = namespace.open_log("orders")
@@ -131,7 +133,7 @@ async def test_what_is_over_is_no_work() -> None:
     put = Put(keys.bookie_key("b1"), there.encode())
     await metadata.transact(Transaction((), (cookie, put)))
 
-    found = await WorkStatePoller(metadata, lambda: 0).look()
+    found = await WorkStatePoller(metadata, lambda: 0).poll()
 
     assert found["mending"] == [{"label": "one", "conditions": [text_of(corrupt)]}]
 
@@ -142,9 +144,9 @@ async def test_a_dead_bookie_that_is_to_leave_is_shown_as_down() -> None:
     metadata.listener = ""
     cookie = Put(keys.cookie_key("b1"), pack({"label": "one", "incarnation": 1}))
     await metadata.transact(Transaction((), (cookie,)))
-    await ask_to_leave(metadata, "b1")
+    await request_decommission(metadata, "b1")
 
-    found = await WorkStatePoller(metadata, lambda: 0).look()
+    found = await WorkStatePoller(metadata, lambda: 0).poll()
 
     assert [one["label"] for one in found["leaving"]] == ["one"]
     assert [one["label"] for one in found["down"]] == ["one"]
@@ -163,8 +165,10 @@ def test_a_reason_has_bookies_by_their_labels() -> None:
     one, other, nobody = ("1" * 32, "2" * 32, "3" * 32)
     labels = {one: "b1", other: "b2"}
 
-    assert by_label(f"bookie b1 ({one}) is down", labels) == "bookie b1 is down"
-    assert by_label(f"bookie x ({one}): full", labels) == "bookie x (b1): full"
-    assert by_label(f"it lies on {one}, {nobody}", labels) == "it lies on b1, 33333333…"
-    assert by_label(f"{one}{other} ledger {'4' * 31}", labels) == f"{one}{other} ledger {'4' * 31}"
-    assert len(by_label("x" * 1000, labels)) == TEXT_MAX
+    assert with_labels(f"bookie b1 ({one}) is down", labels) == "bookie b1 is down"
+    assert with_labels(f"bookie x ({one}): full", labels) == "bookie x (b1): full"
+    assert with_labels(f"it lies on {one}, {nobody}", labels) == "it lies on b1, 33333333…"
+    assert (
+        with_labels(f"{one}{other} ledger {'4' * 31}", labels) == f"{one}{other} ledger {'4' * 31}"
+    )
+    assert len(with_labels("x" * 1000, labels)) == TEXT_MAX

@@ -8,7 +8,7 @@ import trio.testing
 
 from distributedlog.console.access_guard import AccessGuard
 from distributedlog.console.http import ConsolePage, EventStreamResponse, Request
-from distributedlog.console.server import STATES_MAX, STREAMS_MAX, STREAMS_OF_A_BROWSER, Console
+from distributedlog.console.server import STATES_MAX, STREAMS_MAX, STREAMS_PER_BROWSER, Console
 
 TOKEN = "token"
 
@@ -22,7 +22,7 @@ class Looks:
     def __init__(self) -> None:
         self.labels = {}
 
-    async def look(self) -> dict[str, Any]:
+    async def poll(self) -> dict[str, Any]:
         await trio.lowlevel.checkpoint()
         return {"ok": 1}
 
@@ -37,7 +37,7 @@ class Browsers:
         namespace: Any = object()
         self.console = Console(look, look, lambda: namespace, guard)
         for _ in range(count):
-            guard.open(
+            guard.open_session(
                 Request(
                     "POST",
                     "/session",
@@ -51,7 +51,7 @@ class Browsers:
 
     async def ask(self, browser: int, **query: str) -> ConsolePage | EventStreamResponse:
         headers = {"host": "127.0.0.1:8490", "cookie": f"dlog-console-8490=s{browser}"}
-        return await self.console.answer(Request("GET", "/events", query, headers))
+        return await self.console.handle(Request("GET", "/events", query, headers))
 
     async def watch(self, browser: int, together: trio.Event | None = None) -> None:
         """Until it is ended from the other side. ``together``: all have been answered before any begins."""
@@ -105,7 +105,7 @@ async def test_all_streams_are_bounded(nursery: trio.Nursery, at_once: bool) -> 
 async def test_a_browsers_oldest_stream_makes_room(nursery: trio.Nursery, at_once: bool) -> None:
     browsers = Browsers(1 + STREAMS_MAX)
     together = trio.Event() if at_once else None
-    for _ in range(3 * STREAMS_OF_A_BROWSER):
+    for _ in range(3 * STREAMS_PER_BROWSER):
         nursery.start_soon(browsers.watch, 0, together)
         if not at_once:
             await _settle()
@@ -113,7 +113,7 @@ async def test_a_browsers_oldest_stream_makes_room(nursery: trio.Nursery, at_onc
         await _settle()
         together.set()
     await _settle()
-    assert browsers.open == [0] * STREAMS_OF_A_BROWSER
+    assert browsers.open == [0] * STREAMS_PER_BROWSER
 
     for number in range(1, 1 + STREAMS_MAX):  # others fill what is left
         nursery.start_soon(browsers.watch, number)
@@ -121,7 +121,7 @@ async def test_a_browsers_oldest_stream_makes_room(nursery: trio.Nursery, at_onc
     assert len(browsers.open) == STREAMS_MAX
     nursery.start_soon(browsers.watch, 0)  # its own oldest makes room, also when all are taken
     await _settle()
-    assert browsers.open.count(0) == STREAMS_OF_A_BROWSER
+    assert browsers.open.count(0) == STREAMS_PER_BROWSER
     nursery.cancel_scope.cancel()
 
 
@@ -132,5 +132,5 @@ async def test_states_that_anybody_names_are_bounded() -> None:
             await browsers.ask(0, page="logs", prefix=f"{number}/"), EventStreamResponse
         )
 
-    assert len(browsers.console._looks) == STATES_MAX + 2
+    assert len(browsers.console._states) == STATES_MAX + 2
     assert isinstance(await browsers.ask(0, page="cluster"), EventStreamResponse)  # these stay

@@ -64,7 +64,7 @@ def test_the_gateway_is_over_the_proxies_and_stays_at_home() -> None:
     uri = re.search(r"DLOG_SERVE_GATEWAY_URI: (.+)", text)
 
     assert uri is not None
-    assert parse_uri(uri.group(1)).proxied
+    assert parse_uri(uri.group(1)).is_proxied
     assert set(parse_uri(uri.group(1)).addresses) == {("write-proxy1", 4183), ("read-proxy1", 4184)}
     assert "profiles: [gateway]" in text
     assert 'ports: ["127.0.0.1:8491:8491"]' in text

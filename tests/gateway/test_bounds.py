@@ -25,10 +25,15 @@ from distributedlog.gateway import request_guard as gateway_door
 from distributedlog.gateway import server
 from distributedlog.gateway.app import Gateway
 from distributedlog.gateway.append_handler import AppendHandler
-from distributedlog.gateway.error_responses import TurnedAway, fault
+from distributedlog.gateway.error_responses import RejectedRequest, error_response
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
-from distributedlog.gateway.request_format import Given, ProducerRef, is_json_lines, records_of
+from distributedlog.gateway.request_format import (
+    ProducerRef,
+    SubmittedRecords,
+    is_json_lines,
+    records_of,
+)
 from distributedlog.gateway.request_guard import (
     HEAD_BYTES_MAX,
     Message,
@@ -36,9 +41,9 @@ from distributedlog.gateway.request_guard import (
     RequestGuard,
     Scope,
     Send,
-    may_listen,
+    is_listen_allowed,
 )
-from distributedlog.gateway.request_sessions import AsItself
+from distributedlog.gateway.request_sessions import GatewaySessions
 from distributedlog.runtime.interfaces.errors import (
     InvalidRequest,
     OutcomeUnknown,
@@ -211,10 +216,12 @@ async def test_an_address_has_three_quarters_of_what_others_left_and_this_machin
 
 def test_this_machine_is_known_by_each_of_its_addresses_and_a_network_is_one() -> None:
     bounds = server.OpenConnections(4, 1.0, GatewayMeters())
-    bounds._of.update({network_of(one): 3 for one in ("127.0.0.1", "::1", "2001:db8::1")})
+    bounds._count_by_address.update(
+        {network_of(one): 3 for one in ("127.0.0.1", "::1", "2001:db8::1")}
+    )
     for one, may in (("127.0.0.1", True), ("::ffff:127.0.0.1", True), ("::1", True)):
         assert bounds.has_share(network_of(one)) == may
-    bounds.room = trio.Semaphore(0)
+    bounds.free_slots = trio.Semaphore(0)
     assert not bounds.has_share(network_of("2001:db8::2"))
     assert bounds.has_share(network_of("2001:db8:0:1::2"))
 
@@ -238,11 +245,11 @@ async def test_a_lack_of_descriptors_is_waited_out_and_told_once_a_minute(
 ) -> None:
     """Trio's own loop prints a traceback for each try, ten a second."""
     bounds = server.OpenConnections(4, 1.0, GatewayMeters())
-    starved: Any = Starved(times=int(150 / server.STARVED_WAIT_S))
+    starved: Any = Starved(times=int(150 / server.NO_DESCRIPTOR_WAIT_S))
     with pytest.raises(OSError, match="closed"):
         await server.BoundedListener(starved, bounds).accept()
 
-    assert bounds.room.value == 4
+    assert bounds.free_slots.value == 4
     assert caplog.text.count("no connection is accepted") == 3
     assert "Traceback" not in caplog.text
 
@@ -342,7 +349,7 @@ async def test_who_is_let_in() -> None:
     )
 
     def status(path: str = "/v1/logs", **headers: str) -> int:
-        refused = door.refusal(scope(path, **headers))
+        refused = door.check(scope(path, **headers))
         return 200 if refused is None else refused[0]
 
     ours = {"authorization": "Bearer secret-of-sixteen"}
@@ -372,13 +379,13 @@ async def test_who_is_let_in() -> None:
         once = scope(**ours)
         others = [one for one in once["headers"] if one[0] != name]  # type: ignore[attr-defined]
         once["headers"] = [*others, (name, value)]
-        assert door.refusal(once) is None
+        assert door.check(once) is None
         for second in (value, b"2"):
             twice = {**once, "headers": [*others, (name, value), (name, second)]}
-            assert (door.refusal(twice) or (200,))[0] == 400, "the first one would count, unsaid"
-    assert may_listen("127.0.0.1", ())
-    assert not may_listen("0.0.0.0", ())
-    assert may_listen("0.0.0.0", ("logs.example",))
+            assert (door.check(twice) or (200,))[0] == 400, "the first one would count, unsaid"
+    assert is_listen_allowed("127.0.0.1", ())
+    assert not is_listen_allowed("0.0.0.0", ())
+    assert is_listen_allowed("0.0.0.0", ("logs.example",))
 
 
 async def test_a_large_body_is_dropped_after_its_answer_and_the_connection_stays() -> None:
@@ -434,11 +441,11 @@ async def test_connections_leave_descriptors_for_what_is_done(
     """Many systems allow 1024: as many strangers would leave none for the links of those who are let in."""
     monkeypatch.setattr(descriptors, "limit", lambda: 1024)
     [one] = await server.listen(("127.0.0.1", 0), GatewayOptions(), GatewayMeters())
-    assert one.bounds.room.value == 1024 - descriptors.FILES
+    assert one.open_connections.free_slots.value == 1024 - descriptors.FILE_DESCRIPTORS
     await one.aclose()
     options = GatewayOptions(connections_max=10)
     [one] = await server.listen(("127.0.0.1", 0), options, GatewayMeters())
-    assert one.bounds.room.value == 10
+    assert one.open_connections.free_slots.value == 10
     await one.aclose()
 
 
@@ -474,7 +481,7 @@ def test_the_description_and_the_routes_say_the_same() -> None:
             random = None
 
     options, meters = GatewayOptions(), GatewayMeters()
-    sessions = AsItself(NoNamespace(), options, meters)  # type: ignore[arg-type]
+    sessions = GatewaySessions(NoNamespace(), options, meters)  # type: ignore[arg-type]
     gateway = Gateway(sessions, options, "g", meters)
     routes = {
         (route.path, method.lower())
@@ -583,7 +590,7 @@ def test_a_body_of_another_type_is_one_record_or_refused() -> None:
         assert not is_json_lines(kind)
     assert not is_json_lines("application/x-www-form-urlencoded"), "curl says so of `-d`"
     for kind in ("multipart/form-data; boundary=x", "application/jsonl; charset=utf-16"):
-        with pytest.raises(TurnedAway) as refused:
+        with pytest.raises(RejectedRequest) as refused:
             is_json_lines(kind)
         assert refused.value.status == 415
 
@@ -610,7 +617,7 @@ async def test_of_an_opening_that_takes_too_long_it_is_not_said_that_it_did_noth
         over = None
 
         @property
-        def sequenced(self) -> "Slow":
+        def sequenced_writer(self) -> "Slow":
             return self
 
         async def open_writer(self) -> "Slow":
@@ -627,7 +634,7 @@ async def test_of_an_opening_that_takes_too_long_it_is_not_said_that_it_did_noth
 
     with pytest.raises(OutcomeUnknown) as unknown:
         await appending.open_producer("orders", "me")
-    assert fault(unknown.value, "POST …/producers", writing=True)[0] == 504
+    assert error_response(unknown.value, "POST …/producers", is_write=True)[0] == 504
 
 
 async def test_a_gateway_that_lost_the_log_says_no_to_no_producer(
@@ -639,7 +646,7 @@ async def test_a_gateway_that_lost_the_log_says_no_to_no_producer(
         over = None
 
         @property
-        def sequenced(self) -> "Lost":
+        def sequenced_writer(self) -> "Lost":
             return self
 
         async def open_writer(self) -> "Lost":
@@ -658,4 +665,6 @@ async def test_a_gateway_that_lost_the_log_says_no_to_no_producer(
     appending = AppendHandler(namespace, GatewayOptions(), GatewayMeters())
 
     with pytest.raises(WriterFenced):
-        await appending.append_once("orders", ProducerRef(3, "me"), 0, Given([b"x"], None), None)
+        await appending.append_once(
+            "orders", ProducerRef(3, "me"), 0, SubmittedRecords([b"x"], None), None
+        )

@@ -25,16 +25,16 @@ from distributedlog.gateway import append_handler as appending
 from distributedlog.gateway import gateway_lifecycle as running
 from distributedlog.gateway import https_certificates as https
 from distributedlog.gateway.append_handler import AppendHandler
-from distributedlog.gateway.error_responses import fault
+from distributedlog.gateway.error_responses import error_response
 from distributedlog.gateway.metrics import GatewayMeters
 from distributedlog.gateway.options import GatewayOptions
-from distributedlog.gateway.request_format import Given, ProducerRef
+from distributedlog.gateway.request_format import ProducerRef, SubmittedRecords
 from distributedlog.gateway.request_guard import RequestGuard, RequestSlot
-from distributedlog.gateway.request_sessions import AsUsers
+from distributedlog.gateway.request_sessions import UserSessions
 from distributedlog.gateway.user_share import UserShare
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.write.producer_state_manager import OpenedProducer
-from distributedlog.proxy.client.batch_sender import StoredFrame
+from distributedlog.proxy.client.batch_sender import StoredBatchPosition
 from distributedlog.proxy.client.proxied_namespace import ProxiedNamespace
 from distributedlog.runtime.disk import reloaded_files as settled_files
 from distributedlog.runtime.interfaces.errors import (
@@ -48,7 +48,7 @@ from distributedlog.runtime.interfaces.errors import (
 from distributedlog.runtime.interfaces.host import Host
 from distributedlog.runtime.interfaces.principals import Token
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.protocol.tokens import seal
+from distributedlog.runtime.protocol.tokens import encode_token
 from tests import preloaded
 
 from ..cluster.story import dlog
@@ -65,7 +65,7 @@ ONE_REQUEST = GatewayOptions(requests_max=1, held_bytes_max=1, body_s=1.0, write
 
 def token(user: str, number: int = 0) -> str:
     name = number.to_bytes(8, "big")
-    return seal(Token(user, 10**9, 0, 1, "00" * 16, name, ()), bytes(32)).decode()
+    return encode_token(Token(user, 10**9, 0, 1, "00" * 16, name, ()), bytes(32)).decode()
 
 
 def bearer(user: str) -> dict[str, str]:
@@ -92,7 +92,7 @@ def test_a_door_of_users_lets_in_who_shows_a_users_token_and_nobody_else() -> No
 
     def status(given: str, path: str = "/v1/logs") -> int:
         asked = scope(path, authorization=given) if given else scope(path)
-        refused = it.refusal(asked)
+        refused = it.check(asked)
         assert ("dlog.token" in asked) == (refused is None and path == "/v1/logs")
         return 200 if refused is None else refused[0]
 
@@ -103,12 +103,12 @@ def test_a_door_of_users_lets_in_who_shows_a_users_token_and_nobody_else() -> No
     assert status("Bearer secret-of-sixteen", "/metrics") == 200
     assert status(f"Bearer {token('etl')}", "/metrics") == 401
     assert status("", "/health") == status("", "/openapi.json") == 200
-    assert door(by_users=True).refusal(scope("/metrics")) is not None, "nobody's is not everybody's"
+    assert door(by_users=True).check(scope("/metrics")) is not None, "nobody's is not everybody's"
 
 
 def test_a_gateway_that_lends_its_own_rights_takes_no_users_token() -> None:
     """Who shows his means to be himself: it would be done with the gateway's rights."""
-    refused = door(by_users=False).refusal(scope(authorization=f"Bearer {token('etl')}"))
+    refused = door(by_users=False).check(scope(authorization=f"Bearer {token('etl')}"))
 
     assert refused is not None
     assert (refused[0], "--users" in refused[2]) == (401, True)
@@ -117,26 +117,28 @@ def test_a_gateway_that_lends_its_own_rights_takes_no_users_token() -> None:
 def test_who_it_is_and_what_it_may_are_two_statuses() -> None:
     no_user, no_right = NotAuthenticated("revoked"), NotAllowed("it needs write")
 
-    assert fault(no_user, "", writing=True, by_users=True)[0] == 401
-    assert fault(no_right, "", writing=True, by_users=True)[0] == 403
+    assert error_response(no_user, "", is_write=True, by_users=True)[0] == 401
+    assert error_response(no_right, "", is_write=True, by_users=True)[0] == 403
     full = NamespaceFull("namespace ns has 80 keys, allowed are 80")
-    assert fault(full, "", writing=True)[0] == 409, "to come again helps nobody"
-    assert fault(OverQuota("1000 leases"), "", writing=True)[0] == 429
-    assert fault(no_user, "", writing=True)[0] == 500, "the gateway's own: no matter of who asks"
+    assert error_response(full, "", is_write=True)[0] == 409, "to come again helps nobody"
+    assert error_response(OverQuota("1000 leases"), "", is_write=True)[0] == 429
+    assert error_response(no_user, "", is_write=True)[0] == 500, (
+        "the gateway's own: no matter of who asks"
+    )
 
 
 def test_one_user_has_half_of_a_gateway_at_most() -> None:
     share = UserShare("etl", GatewayOptions(requests_max=4, tails_max=2, held_bytes_max=10))
-    share.begin()
-    share.begin()
+    share.begin_request()
+    share.begin_request()
     with pytest.raises(TooBusy, match="user etl"):
-        share.begin()
-    share.hold(5)
+        share.begin_request()
+    share.reserve_bytes(5)
     with pytest.raises(TooBusy):
-        share.hold(1)
-    share.end(5)
-    share.begin()
-    share.hold(5)
+        share.reserve_bytes(1)
+    share.end_request(5)
+    share.begin_request()
+    share.reserve_bytes(5)
     share.begin_tail()
     with pytest.raises(TooBusy):
         share.begin_tail()
@@ -213,7 +215,7 @@ async def test_one_user_has_half_of_the_writers_and_loses_his_own_idle_ones(
         nursery.cancel_scope.cancel()
     assert (shares[0].writers, shares[1].writers, meters.writers) == (0, 0, 0)
     assert sorted(closed) == ["a", "a", "b", "c", "d", "f"]
-    assert shares[0].held_by == []
+    assert shares[0].evictions == []
 
 
 async def test_who_outlives_his_session_is_not_counted_again(autojump_clock: MockClock) -> None:
@@ -263,10 +265,10 @@ async def test_one_user_has_half_of_the_producers(
         async def open(self, deadline: float) -> OpenedProducer:
             return OpenedProducer(str(self.name), 7, 0, False)
 
-        async def send(self, sequence: int, payloads: object, **_: object) -> StoredFrame:
+        async def send(self, sequence: int, payloads: object, **_: object) -> StoredBatchPosition:
             if payloads == [b"waits"]:
                 await trio.sleep_forever()
-            return StoredFrame(sequence, 1, DLSN(1, 0, 0), False)
+            return StoredBatchPosition(sequence, 1, DLSN(1, 0, 0), False)
 
         def close(self) -> None:
             closed.append(str(self.name))
@@ -281,7 +283,7 @@ async def test_one_user_has_half_of_the_producers(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(it.run)
         await it.open_producer("l", "x")
-        waits = Given([b"waits"], None)
+        waits = SubmittedRecords([b"waits"], None)
         nursery.start_soon(it.append_once, "l", ProducerRef(1, "y"), 0, waits, None)
         await trio.testing.wait_all_tasks_blocked()
         await it.open_producer("l", "z")
@@ -291,7 +293,7 @@ async def test_one_user_has_half_of_the_producers(
         with pytest.raises(TooBusy, match="2 producers of user etl"):
             await it.open_producer("l", "v")
         with pytest.raises(TooBusy, match="2 producers of user etl"):
-            await it.append_once("l", ProducerRef(1, "v"), 0, Given([b"x"], None), None)
+            await it.append_once("l", ProducerRef(1, "v"), 0, SubmittedRecords([b"x"], None), None)
         nursery.cancel_scope.cancel()
 
 
@@ -321,28 +323,28 @@ async def test_a_request_leaves_its_session_which_ends_or_is_opened_anew(
 ) -> None:
     cluster = Opened()
     meters = GatewayMeters()
-    users = AsUsers(cluster.open, GatewayOptions(session_idle_s=5.0), meters)
+    users = UserSessions(cluster.open, GatewayOptions(session_idle_s=5.0), meters)
 
     def sessions() -> int:
-        users.measure()
+        users.update_meters()
         return meters.sessions
 
     async with trio.open_nursery() as nursery:
         await nursery.start(users.run)
         first, second = asks(token("etl")), asks(token("etl"))
         for one in (first, second):
-            await users.enter(one)
-        users.leave(first)
+            await users.acquire(one)
+        users.release(first)
         await trio.sleep(20)
         assert sessions() == 1, "one is under way"
-        users.leave(second)
-        users.leave(second)
+        users.release(second)
+        users.release(second)
         await trio.sleep(20)
         assert (sessions(), cluster.count) == (0, 1)
         third, fourth = asks(token("etl")), asks(token("etl"))
-        await users.enter(third)
-        users.refused(third)
-        await users.enter(fourth)
+        await users.acquire(third)
+        users.reject(third)
+        await users.acquire(fourth)
         assert cluster.count == 3, "what the cluster takes no more is looked at anew"
         nursery.cancel_scope.cancel()
 
@@ -350,20 +352,20 @@ async def test_a_request_leaves_its_session_which_ends_or_is_opened_anew(
 async def test_two_tokens_of_a_user_have_one_share_until_both_have_ended(
     autojump_clock: MockClock,
 ) -> None:
-    users = AsUsers(Opened().open, GatewayOptions(session_idle_s=5.0), GatewayMeters())
+    users = UserSessions(Opened().open, GatewayOptions(session_idle_s=5.0), GatewayMeters())
     async with trio.open_nursery() as nursery:
         await nursery.start(users.run)
         stays, goes, later = (asks(token("etl", number)) for number in range(3))
-        share = (await users.enter(stays)).share
-        assert (await users.enter(goes)).share is share
+        share = (await users.acquire(stays)).share
+        assert (await users.acquire(goes)).share is share
         goes["dlog.place"].leave()
-        users.leave(goes)
+        users.release(goes)
         await trio.sleep(20)
-        assert (await users.enter(later)).share is share, "half is for both"
+        assert (await users.acquire(later)).share is share, "half is for both"
         for one in (stays, later):
-            users.leave(one)
+            users.release(one)
         await trio.sleep(20)
-        assert (await users.enter(asks(token("etl")))).share is not share
+        assert (await users.acquire(asks(token("etl")))).share is not share
         nursery.cancel_scope.cancel()
 
 
@@ -375,7 +377,7 @@ def believing(monkeypatch: pytest.MonkeyPatch) -> None:
         return host
 
     monkeypatch.setattr(running, "authority_host", real_host)
-    monkeypatch.setattr(running, "showing", shows)
+    monkeypatch.setattr(running, "with_token", shows)
 
 
 async def test_a_greedy_user_leaves_room_for_others(believing: None) -> None:
@@ -479,18 +481,18 @@ def test_a_certificate_whose_key_is_mended_as_told_is_used(
 ) -> None:
     """A chmod changes neither the file nor its time: what was no good is looked at again."""
     monkeypatch.setattr(settled_files, "SETTLED_S", 0.0)
-    monkeypatch.setattr(settled_files, "AGAIN_S", 3600.0)
+    monkeypatch.setattr(settled_files, "RETRY_INTERVAL_S", 3600.0)
     place = certificate(tmp_path / "https")
     found = https.Certificates(place)
     before = found._files.loaded
     certificate(place)
     (place / "key.pem").chmod(0o640)
     for _ in range(3):
-        assert found._files.look() is before
+        assert found._files.reload_if_changed() is before
     assert caplog.text.count("chmod 600") == 1, "it is not said for each connection"
     (place / "key.pem").chmod(0o600)
-    found._files._again_at_s = 0.0
-    assert found._files.look() is not before
+    found._files._retry_at_s = 0.0
+    assert found._files.reload_if_changed() is not before
 
 
 def test_a_key_with_a_passphrase_asks_nobody(tmp_path: Path) -> None:

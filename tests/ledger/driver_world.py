@@ -150,7 +150,7 @@ class OwnPool(ModelPool):
 class Always:
     """An election that is won."""
 
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         return True
 
 
@@ -252,7 +252,7 @@ class DriverWorld:
         try:
             for _ in range(chance.choice((0, 3, 30, 200))):
                 for _ in range(chance.choice((1, 1, 4))):
-                    await writer.wait_room()
+                    await writer.wait_capacity()
                     body = chance.randbytes(chance.randrange(1, 30))
                     self.records[writer.add([body], len(body))] = body
                 await trio.sleep(chance.expovariate(1.0 / pause_s))
@@ -486,11 +486,11 @@ class DriverWorld:
             await self._lose(self.damaged, client, copier)
         elif self.chance.random() < 0.3:
             await self._lose(self.chance.choice(sorted(closed.bookies())), client, copier)
-        await repair.work()
+        await repair.run_pass()
         if not self.store.recovered:
             self._check_copies("its writer closed it, and noted what is missing")
-        await LedgerAudit(self.store, pool, election, every_s=math.inf).look_at_all()
-        await repair.work()
+        await LedgerAudit(self.store, pool, election, every_s=math.inf).audit_all()
+        await repair.run_pass()
         self._check_copies("after an audit")
         if (left := await self.store.range(b"under/", b"under0")).items:
             self._fail(f"notes are left after the repair: {left.items}")
@@ -511,10 +511,10 @@ class DriverWorld:
             RepairTargets(unused.candidates, self.chance.random),
             BookieLiveness(0.0),
         )
-        lost.absences.lost = {bookie: "is lost"}
+        lost.liveness.lost_bookies = {bookie: "is lost"}
         for _ in range(LOOKS):
             # False also where a ledger whose creation was unknown names it.
-            await lost.empty(bookie)
+            await lost.drain(bookie)
             if bookie not in self._stored().bookies():
                 break
             await trio.sleep(1.0)  # what was late may have met the swap

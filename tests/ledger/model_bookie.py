@@ -15,19 +15,19 @@ import trio
 
 from distributedlog.bookie.client.bookie_client import (
     EntryList,
-    FenceAnswer,
-    ReadAnswer,
-    WaitAnswer,
-    raise_it,
+    FenceResponse,
+    LongPollResponse,
+    ReadResponse,
+    raise_error,
 )
-from distributedlog.bookie.format.bookie_messages import ReadEntriesRequest, WaitLac
+from distributedlog.bookie.format.bookie_messages import ReadEntriesRequest, WaitLacRequest
 from distributedlog.ledger.declarations.options import LedgerOptions
 from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
-from distributedlog.ledger.model.ledger_keys import ledger_key, under_key
+from distributedlog.ledger.model.ledger_keys import ledger_key, missing_ranges_key
 from distributedlog.ledger.model.ledger_metadata import LedgerMetadata
 from distributedlog.ledger.model.missing_range import MissingRange
-from distributedlog.ledger.model.missing_range import decode as decode_holes
+from distributedlog.ledger.model.missing_range import decode_missing_ranges as decode_holes
 from distributedlog.ledger.placement.bookie_pool import BookiePool
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.metadata.model.transaction import Put, Transaction, TransactionReply
@@ -71,7 +71,7 @@ class ModelClient:
         on_acked: Callable[[int], object],
         on_refused: Callable[[int, DistributedLogError], None],
         on_progress: Callable[[], None] = lambda: None,
-        on_broken: Callable[[Exception], None] = raise_it,
+        on_broken: Callable[[Exception], None] = raise_error,
     ) -> "ModelAddStream":
         stream = ModelAddStream(
             self, ledger, key, recovery, on_acked, on_refused, on_progress, on_broken
@@ -107,24 +107,24 @@ class ModelClient:
         if self.node.refuse_reads is not None:
             raise self.node.refuse_reads
 
-    async def fence(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
+    async def fence(self, ledger: int, key: bytes, timeout_s: float) -> FenceResponse:
         self.node.asked["fence"] = self.node.asked.get("fence", 0) + 1
         await self._ask(timeout_s)
         if self.node.loses_fences:
             raise RequestTimeout(f"{self.node.id}: the fence was lost")
         lac, last, known = self.node.model.fence(ledger, key)
         self.node.news()
-        return FenceAnswer(lac, last, known)
+        return FenceResponse(lac, last, known)
 
-    async def read_lac(self, ledger: int, key: bytes, timeout_s: float) -> FenceAnswer:
+    async def read_lac(self, ledger: int, key: bytes, timeout_s: float) -> FenceResponse:
         await self._ask(timeout_s)
         held = self.node.model.ledger(ledger, key)
-        return FenceAnswer(held.lac, max(held.entries, default=-1), not held.limbo)
+        return FenceResponse(held.lac, max(held.entries, default=-1), not held.limbo)
 
     def begin_read(self, request: ReadEntriesRequest, timeout_s: float) -> ReadEntriesRequest:
         return request
 
-    async def finish_read(self, pending: ReadEntriesRequest, timeout_s: float) -> ReadAnswer:
+    async def finish_read(self, pending: ReadEntriesRequest, timeout_s: float) -> ReadResponse:
         return await self.read(
             pending.ledger,
             pending.key,
@@ -136,7 +136,7 @@ class ModelClient:
             timeout_s=timeout_s,
         )
 
-    def forget(self, pending: ReadEntriesRequest | trio.CancelScope) -> None:
+    def cancel(self, pending: ReadEntriesRequest | trio.CancelScope) -> None:
         if isinstance(pending, trio.CancelScope):
             pending.cancel()
 
@@ -151,7 +151,7 @@ class ModelClient:
         fence: bool = False,
         past_lac: bool = False,
         timeout_s: float,
-    ) -> ReadAnswer:
+    ) -> ReadResponse:
         self.node.asked["read"] = self.node.asked.get("read", 0) + 1
         await self._ask(timeout_s)
         complete_to, lac, known, records = self.node.model.read(
@@ -159,7 +159,7 @@ class ModelClient:
         )
         if self.node.garbles is not None:
             records = self.node.garbles([bytes(one) for one in records])
-        return ReadAnswer(complete_to, lac, known, memoryview(b"".join(records)))
+        return ReadResponse(complete_to, lac, known, memoryview(b"".join(records)))
 
     async def wait_lac(
         self,
@@ -170,7 +170,7 @@ class ModelClient:
         wait_s: float,
         bytes_max: int = 0,
         timeout_s: float,
-    ) -> WaitAnswer:
+    ) -> LongPollResponse:
         await self._ask(timeout_s)
         held = self.node.model.ledger(ledger, key)
         with trio.move_on_after(wait_s):
@@ -178,19 +178,19 @@ class ModelClient:
                 await self.node.changed.wait()
         ids = [e for e in sorted(held.entries) if previous_lac < e <= held.lac][:2]
         body = b"".join(held.entries[e] for e in ids) if bytes_max else b""
-        return WaitAnswer(held.lac, held.fenced, memoryview(body))
+        return LongPollResponse(held.lac, held.fenced, memoryview(body))
 
-    def follow_lac(
+    def long_poll_lac(
         self,
-        request: WaitLac,
-        on_answer: Callable[[WaitAnswer | DistributedLogError, bool], None],
+        request: WaitLacRequest,
+        on_response: Callable[[LongPollResponse | DistributedLogError, bool], None],
         *,
-        standing: bool,
+        persistent: bool,
     ) -> trio.CancelScope:
         if self.closed is not None:
             raise self.closed
         scope = trio.CancelScope()
-        kind = "stand" if standing else "wait"
+        kind = "stand" if persistent else "wait"
         self.node.asked[kind] = self.node.asked.get(kind, 0) + 1
 
         async def answer() -> None:
@@ -209,16 +209,16 @@ class ModelClient:
                             timeout_s=1e9,
                         )
                     except DistributedLogError as error:
-                        on_answer(error, False)
+                        on_response(error, False)
                         return
-                    more = standing and found.lac > after
+                    more = persistent and found.lac > after
                     after = found.lac
-                    on_answer(found, more)
+                    on_response(found, more)
 
         trio.lowlevel.spawn_system_task(answer)
         return scope
 
-    async def have_capability(self, *asked: object) -> None:
+    async def wait_for_capability(self, *asked: object) -> None:
         """Stored keys alone are shown here."""
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
@@ -251,15 +251,15 @@ class ModelAddStream:
         self._recovery = recovery
         self.acked = 0
         self.told = False
-        self.watched = False
+        self.has_lac_waiters = False
 
     def send(self, record: Buffer) -> None:
         self._node.post(lambda: self._arrive(record))
 
-    def together(self, streams: Sequence[object]) -> None:
+    def shared_sender(self, streams: Sequence[object]) -> None:
         """Model connections share nothing."""
 
-    def lacs_together(self, streams: Sequence[object]) -> None:
+    def shared_lac_sender(self, streams: Sequence[object]) -> None:
         """Each by itself."""
 
     def send_lac(self, lac: int) -> None:
@@ -269,8 +269,8 @@ class ModelAddStream:
 
         self._node.post(arrive)
 
-    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
-        self._node.post(lambda: self._reply(done))
+    def call_when_processed(self, on_processed: Callable[[], None], timeout_s: float) -> None:
+        self._node.post(lambda: self._reply(on_processed))
 
     def close(self) -> None:
         if self in self._client.streams:
@@ -290,8 +290,8 @@ class ModelAddStream:
         if node.swallow is not None and node.swallow(header_of(record).entry):
             return
         if node.refuse_adds is not None and not self._recovery:
-            if self._stream.refused is None:
-                self._stream.refused = node.refuse_adds
+            if self._stream.refusal is None:
+                self._stream.refusal = node.refuse_adds
                 self._reply(
                     lambda: self._refuse(self._stream.count, node.refuse_adds or ConnectionLost(""))
                 )
@@ -301,9 +301,9 @@ class ModelAddStream:
             count = self._stream.count
             if not node.mute:
                 self._reply(lambda: self._ack(count))
-        elif self._stream.refused is not None and not self.told:
+        elif self._stream.refusal is not None and not self.told:
             self.told = True
-            error = self._stream.refused
+            error = self._stream.refusal
             self._reply(lambda: self._refuse(self._stream.count, error))
 
     def _ack(self, count: int) -> None:
@@ -408,7 +408,7 @@ class ModelPool(BookiePool):
 
     def __init__(self) -> None:
         super().__init__(None, None)  # type: ignore[arg-type]
-        self._placement_unread = None  # what nobody lists was listed
+        self._placement_error = None  # what nobody lists was listed
         self.nodes: dict[str, Node] = {}
 
     def get(self, bookie_id: str) -> Any:
@@ -422,14 +422,14 @@ class ModelPool(BookiePool):
             if node.registered and node.client is not None
         ]
 
-    def known(self) -> list[str]:
+    def known_ids(self) -> list[str]:
         return sorted(self.nodes)
 
     def registration(self, bookie_id: str) -> BookieRegistration | None:
         return next((one for one in self.live() if one.id == bookie_id), None)
 
     def tell(self) -> None:
-        self._tell()
+        self._notify_change()
 
 
 class FrozenMetadata(LocalMetadata):
@@ -551,7 +551,7 @@ async def put_record(cluster: ModelCluster, record: LedgerMetadata, after_s: flo
 
 async def holes_of(cluster: ModelCluster, ledger_id: int) -> tuple[MissingRange, ...]:
     """What is noted that its bookies miss."""
-    note = await cluster.store.get(under_key(ledger_id))
+    note = await cluster.store.get(missing_ranges_key(ledger_id))
     return () if note is None else decode_holes(note.value)
 
 

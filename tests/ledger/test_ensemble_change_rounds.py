@@ -18,20 +18,20 @@ def test_a_round_without_a_spare_is_not_followed_by_the_same_round() -> None:
     core = change()
     core.on_failure(0, core.metadata.last_fragment.bookies[0])
 
-    core.start(5, [], nobody)
+    core.start_round(5, [], nobody)
     core.on_committed(1)
 
-    assert core.failed == {}
+    assert core.failed_slots == {}
 
 
 def test_a_failure_during_the_round_waits_for_the_next() -> None:
     core = change()
     bookies = core.metadata.last_fragment.bookies
     core.on_failure(0, bookies[0])
-    core.start(5, [], nobody)
+    core.start_round(5, [], nobody)
     core.on_failure(1, bookies[1])
     core.on_failure(0, bookies[0])
 
     core.on_committed(1)
 
-    assert core.failed == {0: bookies[0], 1: bookies[1]}
+    assert core.failed_slots == {0: bookies[0], 1: bookies[1]}

@@ -7,15 +7,15 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.write.explicit_lac import (
-    BEAT_WITHIN_S,
-    LAC_REST_S,
-    MANY_LACS,
+    BATCH_LACS_MIN,
+    LAC_DELAY_S,
+    SEND_WAIT_S,
     ExplicitLacFlusher,
     PendingLac,
 )
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.runtime.interfaces.errors import WriteFailed
-from distributedlog.runtime.schedule.call_scheduler import LOOKED_AT_A_TURN
+from distributedlog.runtime.schedule.call_scheduler import CHECKS_PER_TURN
 
 from ..plant import plant
 from .model_bookie import LATENCY_S, ModelCluster, add, confirmed, model_cluster
@@ -31,11 +31,11 @@ class Told:
         streams = writer._streams
         send = streams.send_lac
 
-        def noted(lac: int, *, watched_only: bool = False) -> None:
+        def noted(lac: int, *, waiting_only: bool = False) -> None:
             self.lacs.append(lac)
             self.times.append(trio.current_time())
-            self.watched.append(watched_only)
-            send(lac, watched_only=watched_only)
+            self.watched.append(waiting_only)
+            send(lac, waiting_only=waiting_only)
 
         plant(streams, "send_lac", noted)
 
@@ -52,7 +52,7 @@ def lacs_at(cluster: ModelCluster, writer: LedgerWriter) -> list[int]:
 
 
 async def test_a_lone_record_waits_for_no_company(autojump_clock: MockClock) -> None:
-    """H167: its LAC is at all bookies after `LAC_REST_S`, whatever other ledgers do or do not."""
+    """H167: its LAC is at all bookies after `LAC_DELAY_S`, whatever other ledgers do or do not."""
     async with model_cluster(3) as cluster:
         client = await cluster.client()
         writer, busy = await client.create(), await client.create()
@@ -60,9 +60,9 @@ async def test_a_lone_record_waits_for_no_company(autojump_clock: MockClock) -> 
         for count in range(5):
             add(writer, 1)
             at = await acked(writer)
-            await trio.sleep(LAC_REST_S + 2 * LATENCY_S)
+            await trio.sleep(LAC_DELAY_S + 2 * LATENCY_S)
             assert told.lacs == list(range(count + 1))
-            assert told.times[-1] <= at + LAC_REST_S
+            assert told.times[-1] <= at + LAC_DELAY_S
             assert lacs_at(cluster, writer) == [count] * 3
             await trio.sleep(0.0013 * count)
             add(busy, 3)
@@ -75,8 +75,8 @@ async def test_a_lac_goes_at_once_where_a_reader_waits(autojump_clock: MockClock
         add(writer, 1)
         await confirmed(writer)
         told = Told(writer)
-        for sink in writer._streams._live[1:2]:
-            sink.watched = True
+        for sink in writer._streams._live_sinks[1:2]:
+            sink.has_lac_waiters = True
         add(writer, 1)
         at = await acked(writer)
         await trio.sleep(2 * LATENCY_S)
@@ -84,7 +84,7 @@ async def test_a_lac_goes_at_once_where_a_reader_waits(autojump_clock: MockClock
         assert (told.lacs, told.watched) == ([1], [True])
         assert told.times[0] <= at
         assert sorted(lacs_at(cluster, writer)) == [0, 0, 1]
-        await trio.sleep(LAC_REST_S)
+        await trio.sleep(LAC_DELAY_S)
         assert lacs_at(cluster, writer) == [1, 1, 1]
 
 
@@ -98,7 +98,7 @@ async def test_what_an_add_says_needs_no_message(autojump_clock: MockClock) -> N
             add(writer, 1)
             await acked(writer)
         assert told.lacs == []
-        await trio.sleep(LAC_REST_S)
+        await trio.sleep(LAC_DELAY_S)
         assert told.lacs == [99]
 
 
@@ -130,7 +130,7 @@ async def test_idle_writers_cost_no_timer(autojump_clock: MockClock) -> None:
         await trio.sleep(2 * client.options.slot_silence_s)
 
         assert trio.lowlevel.current_statistics().seconds_to_next_deadline == math.inf
-        assert not any(writer._swept for writer in writers)
+        assert not any(writer._timer_armed for writer in writers)
 
 
 @pytest.mark.parametrize("what", ["silent", "away"])
@@ -153,7 +153,7 @@ async def test_an_idle_writer_sees_what_goes_wrong_later(
         await confirmed(writer)
         await trio.sleep(1.5 * client.options.slot_silence_s)
 
-        assert [s.bookie for s in writer._window.slots if s.detached] == ["b1"]
+        assert [s.bookie for s in writer._pending_adds.slots if s.detached] == ["b1"]
         assert (await writer.close()).last_entry == 1
 
 
@@ -187,12 +187,12 @@ async def test_each_lac_that_rests_is_told_whatever_breaks(
     nursery.start_soon(lacs.run)
     breaks = PendingLac(lambda lac: told.remove(-lac), broken.append)
     sound = PendingLac(told.append, broken.append)
-    for lac in range(1, 3 * LOOKED_AT_A_TURN):
-        lacs.rests(breaks if lac % 100 == 7 else sound, lac)
+    for lac in range(1, 3 * CHECKS_PER_TURN):
+        lacs.schedule(breaks if lac % 100 == 7 else sound, lac)
 
-    await trio.sleep(2 * LAC_REST_S)
+    await trio.sleep(2 * LAC_DELAY_S)
 
-    assert told == [lac for lac in range(1, 3 * LOOKED_AT_A_TURN) if lac % 100 != 7]
+    assert told == [lac for lac in range(1, 3 * CHECKS_PER_TURN) if lac % 100 != 7]
     assert {type(one) for one in broken} == {ValueError}
     assert sent == ["gather", "send"] * 3
 
@@ -204,7 +204,9 @@ async def test_who_sends_together_takes_lacs_along(
     async with model_cluster(3) as cluster:
         client = await cluster.client()
         order: list[str] = []
-        monkeypatch.setattr(client._lacs, "in_beat", lambda: order.append("LACs"))
+        monkeypatch.setattr(
+            client._lac_flusher, "flush_with_gathered", lambda: order.append("LACs")
+        )
         monkeypatch.setattr(client.pool, "send_gathered", lambda: order.append("send"))
 
         client.gather()
@@ -221,37 +223,37 @@ async def test_lacs_of_many_ledgers_go_with_what_others_send_together(
     lacs = ExplicitLacFlusher(lambda: sent.append("gather"), lambda: sent.append("send"))
     nursery.start_soon(lacs.run)
     one = PendingLac(lambda lac: told.append((lac, trio.current_time())), broken.append)
-    lacs.in_beat()
+    lacs.flush_with_gathered()
     for _ in range(20):
-        for lac in range(MANY_LACS):
-            lacs.rests(one, lac)
-        await trio.sleep(BEAT_WITHIN_S * 0.8)
-        lacs.in_beat()
+        for lac in range(BATCH_LACS_MIN):
+            lacs.schedule(one, lac)
+        await trio.sleep(SEND_WAIT_S * 0.8)
+        lacs.flush_with_gathered()
     assert sent == []
-    assert len(told) >= 19 * MANY_LACS
+    assert len(told) >= 19 * BATCH_LACS_MIN
 
     rested_at = trio.current_time()
-    for lac in range(MANY_LACS):
-        lacs.rests(one, 1000 + lac)
+    for lac in range(BATCH_LACS_MIN):
+        lacs.schedule(one, 1000 + lac)
     await trio.sleep(1)
     assert sent == ["gather", "send"]
     last = [at for lac, at in told if lac >= 1000]
-    assert len(last) == MANY_LACS
-    assert max(last) - rested_at <= BEAT_WITHIN_S + LAC_REST_S
+    assert len(last) == BATCH_LACS_MIN
+    assert max(last) - rested_at <= SEND_WAIT_S + LAC_DELAY_S
 
-    lacs.in_beat()
+    lacs.flush_with_gathered()
     rested_at = trio.current_time()
-    for lac in range(MANY_LACS - 1):
-        lacs.rests(one, 2000 + lac)
-    await trio.sleep(1.2 * LAC_REST_S)
+    for lac in range(BATCH_LACS_MIN - 1):
+        lacs.schedule(one, 2000 + lac)
+    await trio.sleep(1.2 * LAC_DELAY_S)
     assert sent == ["gather", "send"] * 2
-    assert told[-1][0] == 2000 + MANY_LACS - 2
-    for lac in range(2 * LOOKED_AT_A_TURN):
-        lacs.rests(one, lac)
-    lacs.in_beat()
-    await trio.sleep(1.5 * LAC_REST_S)
+    assert told[-1][0] == 2000 + BATCH_LACS_MIN - 2
+    for lac in range(2 * CHECKS_PER_TURN):
+        lacs.schedule(one, lac)
+    lacs.flush_with_gathered()
+    await trio.sleep(1.5 * LAC_DELAY_S)
     told.clear()
-    lacs.in_beat()
-    assert len(told) == LOOKED_AT_A_TURN  # of more the rest goes with the next
-    lacs.in_beat()
-    assert len(told) == 2 * LOOKED_AT_A_TURN
+    lacs.flush_with_gathered()
+    assert len(told) == CHECKS_PER_TURN  # of more the rest goes with the next
+    lacs.flush_with_gathered()
+    assert len(told) == 2 * CHECKS_PER_TURN

@@ -103,7 +103,7 @@ class Asked:
         answer = await self._bookie.read(
             LEDGER, KEY, first, last, 1 << 20, fence=fence, past_lac=True, timeout_s=TIMEOUT_S
         )
-        found = [bytes(record.raw) for record in records_in(answer.body)]
+        found = [bytes(record.record) for record in records_in(answer.body)]
         return answer.complete_to, answer.lac, answer.known, found
 
 

@@ -16,7 +16,7 @@ async def test_an_owned_ledger_is_not_deleted(autojump_clock: MockClock) -> None
     async with model_cluster(3) as cluster:
         client = await cluster.client()
         prepared = await client.prepare(owner=(7, 1))
-        await cluster.store.transact(prepared.transaction())
+        await cluster.store.transact(prepared.create_ops())
 
         with pytest.raises(InvalidRequest, match="belongs to log 7, segment 1"):
             await client.delete(prepared.ledger_id)
@@ -52,8 +52,8 @@ async def test_custom_metadata_is_kept_and_added_to_at_the_end(autojump_clock: M
         client = await cluster.client()
         writer = await client.create(custom={"app": b"etl", "note": b"\x00\xff"})
         writer.add([b"entry"], 5)
-        await writer.settle()
-        share = writer.closing_share({"end": b"1", "note": b"new"})
+        await writer.wait_settled()
+        share = writer.close_ops({"end": b"1", "note": b"new"})
         assert (await cluster.store.transact(share)).succeeded
 
         found = await client.find(writer.ledger_id)
@@ -74,7 +74,7 @@ async def test_link_and_deletion_of_what_was_read_meet_on_one_key(
             writer = await client.create()
             await writer.close()
             found = await client.find(writer.ledger_id)
-            shares = [found.link_share((7, 1)), found.deletion_share()]
+            shares = [found.link_ops((7, 1)), found.delete_ops()]
             first, second = shares if linked_first else reversed(shares)
             assert (await cluster.store.transact(first)).succeeded
             assert not (await cluster.store.transact(second)).succeeded
@@ -84,4 +84,4 @@ async def test_link_and_deletion_of_what_was_read_meet_on_one_key(
             )
             if linked_first:
                 with pytest.raises(InvalidRequest, match="is segment 1 of log"):
-                    (await client.find(writer.ledger_id)).deletion_share()
+                    (await client.find(writer.ledger_id)).delete_ops()

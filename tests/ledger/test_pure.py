@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.ledger.model.ledger_metadata import LedgerState
-from distributedlog.ledger.model.missing_range import MissingRange, decode, encode, ended, merged
+from distributedlog.ledger.model.missing_range import (
+    MissingRange,
+    decode_missing_ranges,
+    encode_missing_ranges,
+    limit_ranges,
+    merge_ranges,
+)
 from distributedlog.ledger.model.striping import Striping
 from distributedlog.ledger.placement.ensemble_placement import (
     Candidate,
@@ -50,7 +56,7 @@ def test_striping_agrees_with_its_definition(
 @given(quorums, st.integers(0, 100))
 def test_each_cover_holds_every_entry(one: Striping, entry: int) -> None:
     """docs/internals/invariants.md, striping; the first one begins where ``entry``'s write set does."""
-    covers = one.covers(entry)
+    covers = one.covering_slot_sets(entry)
 
     assert covers[0][0] == one.write_set(entry)[0]
     for cover in covers:
@@ -63,11 +69,11 @@ def test_each_cover_holds_every_entry(one: Striping, entry: int) -> None:
 def test_coverage_leaves_no_ack_quorum_unseen(one: Striping, slots: set[int]) -> None:
     """Invariant 14: covered means that every ack quorum of every entry has a known slot."""
     known = {s for s in slots if s < one.ensemble_size}
-    unseen = max(sum(s not in known for s in w) for w in one.windows())
+    unseen = max(sum(s not in known for s in w) for w in one.all_write_sets())
 
     assert one.covered(known) == (unseen < one.ack_quorum)
-    assert one.ackable(known) == all(
-        sum(s in known for s in w) >= one.ack_quorum for w in one.windows()
+    assert one.keeps_ack_quorums(known) == all(
+        sum(s in known for s in w) >= one.ack_quorum for w in one.all_write_sets()
     )
 
 
@@ -87,7 +93,7 @@ def test_placement_keeps_racks_apart_while_there_are_racks() -> None:
 
 def test_an_ensemble_may_begin_without_a_bookie_that_is_down() -> None:
     """H22b: up to Qw-Qa slots of each write set."""
-    live, down = [Candidate("b0"), Candidate("b1")], [Candidate("b2", down=True)]
+    live, down = [Candidate("b0"), Candidate("b1")], [Candidate("b2", is_unavailable=True)]
 
     chosen = choose_ensemble(Striping(3, 3, 2), [*live, *down], draw)
     assert chosen is not None
@@ -97,14 +103,19 @@ def test_an_ensemble_may_begin_without_a_bookie_that_is_down() -> None:
     assert choose_ensemble(Striping(3, 3, 3), [*live, *down], draw) is None
     assert choose_ensemble(Striping(3, 3, 2), live, draw) is None
     assert (
-        choose_ensemble(Striping(3, 3, 2), [live[0], *down, Candidate("b3", down=True)], draw)
+        choose_ensemble(
+            Striping(3, 3, 2), [live[0], *down, Candidate("b3", is_unavailable=True)], draw
+        )
         is None
     )
 
 
 def test_missing_slot_prefers_a_bookie_that_may_return_to_one_that_leaves() -> None:
     live = [Candidate("b0"), Candidate("b1")]
-    absent = [Candidate("b2", down=True, leaving=True), Candidate("b3", down=True)]
+    absent = [
+        Candidate("b2", is_unavailable=True, is_leaving=True),
+        Candidate("b3", is_unavailable=True),
+    ]
 
     for drawn in (0.0, 0.5, 0.99):
         chosen = choose_ensemble(Striping(3, 3, 2), [*live, *absent], lambda drawn=drawn: drawn)  # type: ignore[misc]
@@ -124,7 +135,7 @@ def test_replacements_exclude_and_stop_where_nobody_is_left() -> None:
 
 
 def test_holes_merge_and_survive_their_bytes() -> None:
-    holes = merged(
+    holes = merge_ranges(
         [
             MissingRange("b", 5, 9),
             MissingRange("a", 3, None),
@@ -135,10 +146,10 @@ def test_holes_merge_and_survive_their_bytes() -> None:
     )
 
     assert holes == (MissingRange("a", 1, None), MissingRange("b", 5, 12))
-    assert decode(encode(holes)) == holes
-    assert ended(holes, 10) == (MissingRange("a", 1, 10), MissingRange("b", 5, 10))
+    assert decode_missing_ranges(encode_missing_ranges(holes)) == holes
+    assert limit_ranges(holes, 10) == (MissingRange("a", 1, 10), MissingRange("b", 5, 10))
     with pytest.raises(CorruptData):
-        decode(encode(holes)[:-1])
+        decode_missing_ranges(encode_missing_ranges(holes)[:-1])
 
 
 def change() -> EnsembleChange:
@@ -151,16 +162,16 @@ def test_a_round_replaces_only_what_failed() -> None:
     assert one.on_failure(1, "b")
     assert not one.on_failure(0, "z")  # late: not in that slot
 
-    round_ = one.start(9, [], lambda slots, kept, taken: {1: "d"})
+    round_ = one.start_round(9, [], lambda slots, kept, taken: {1: "d"})
     assert round_.proposed is not None
     assert round_.proposed.ensembles[-1].bookies == ("a", "d", "c")
     assert (round_.first_entry, round_.version) == (10, 4)
     assert not one.on_failure(1, "d")  # not there yet
     assert one.on_failure(2, "c")  # meanwhile: folded into the next round
     one.on_committed(5)
-    assert one.failed == {2: "c"}
+    assert one.failed_slots == {2: "c"}
     assert one.version == 5
-    round_ = one.start(9, [], lambda slots, kept, taken: {2: "e"})
+    round_ = one.start_round(9, [], lambda slots, kept, taken: {2: "e"})
     assert round_.proposed is not None
     assert [f.bookies for f in round_.proposed.ensembles] == [("a", "b", "c"), ("a", "d", "e")]
 
@@ -170,16 +181,16 @@ def test_without_a_spare_a_slot_is_detached_and_below_the_quorum_it_starves() ->
     one = change()
     one.on_failure(0, "a")
     one.on_failure(2, "c")
-    round_ = one.start(-1, [], lambda slots, kept, taken: {})
+    round_ = one.start_round(-1, [], lambda slots, kept, taken: {})
     assert round_.proposed is None
-    assert (round_.detached, round_.starved) == ((0,), (2,))
+    assert (round_.newly_detached, round_.unreplaced) == ((0,), (2,))
 
 
 def test_a_conflict_ends_the_writer_or_is_tried_again() -> None:
     """Inv. 10; the lost answer of a round that went through is recognised."""
     one = change()
     one.on_failure(0, "a")
-    round_ = one.start(3, [], lambda slots, kept, taken: {0: "d"})
+    round_ = one.start_round(3, [], lambda slots, kept, taken: {0: "d"})
     stored = ledger()
 
     with pytest.raises(LedgerFenced):
@@ -205,7 +216,7 @@ def test_a_conflict_refuses_ensembles_that_another_writer_changed_before_the_rou
     """Also where the last ensemble is the one that the round proposes: the acks were counted on another."""
     one = change()
     one.on_failure(0, "a")
-    one.start(9, [], lambda slots, kept, taken: {0: "d"})
+    one.start_round(9, [], lambda slots, kept, taken: {0: "d"})
 
     with pytest.raises(LedgerFenced):
         one.on_conflict(ledger().with_fragment(2, ("d", "b", "c")), 5)
@@ -215,13 +226,13 @@ def test_a_conflict_refuses_ensembles_that_another_writer_changed_before_the_rou
 def test_after_a_conflict_the_round_is_proposed_from_the_same_entry_at_the_stored_version() -> None:
     one = change()
     one.on_failure(0, "a")
-    one.start(9, [], lambda slots, kept, taken: {0: "d"})
+    one.start_round(9, [], lambda slots, kept, taken: {0: "d"})
     stored = replace(ledger(), owner=(1, 2))
 
     again = one.on_conflict(stored, 6)
 
     assert again is not None
-    assert again is one.round
+    assert again is one.pending_round
     assert (one.metadata, one.version) == (stored, 6)
     assert again.proposed == stored.with_fragment(10, ("d", "b", "c"))
-    assert (again.first_entry, again.replaced) == (10, {0: "d"})
+    assert (again.first_entry, again.replacements) == (10, {0: "d"})

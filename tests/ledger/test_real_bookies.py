@@ -16,21 +16,21 @@ from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.session.bookie_authorizer import BookieAuthorizer
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
-from distributedlog.cluster.repair.manual_repair import RepairNow
+from distributedlog.cluster.repair.manual_repair import ManualRepair
 from distributedlog.ledger.declarations.options import LedgerOptions
 from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
-from distributedlog.ledger.model.ledger_ids import KEPT_S, next_ledger
+from distributedlog.ledger.model.ledger_ids import BLOCK_LIFETIME_S, next_ledger
 from distributedlog.ledger.model.ledger_keys import (
     PLACEMENT,
     bookie_key,
     cookie_key,
     leaving_key,
     ledger_key,
-    under_key,
+    missing_ranges_key,
 )
 from distributedlog.ledger.model.ledger_metadata import DeclaredLoss, LedgerMetadata
-from distributedlog.ledger.placement.bookie_pool import GONE_S, BookiePool
+from distributedlog.ledger.placement.bookie_pool import UNREGISTERED_S, BookiePool
 from distributedlog.ledger.placement.placement_policy import PlacementPolicy
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
@@ -90,7 +90,7 @@ class RealCluster:
                 async with trio.open_nursery() as nursery:
                     await nursery.start(store.run)
                     gate = self.gates[bookie_id] = BookieAuthorizer(86_400.0, trio.current_time)
-                    endpoint.methods["pass"] = lambda meeting, proof: gate.welcome(proof)
+                    endpoint.methods["pass"] = lambda meeting, proof: gate.authenticate(proof)
                     serve = partial(
                         serve_bookie_protocol, endpoint, {"": listener}, store, gate=gate
                     )
@@ -131,7 +131,9 @@ class RealCluster:
                     host, credentials=lambda address: Credentials("token", lambda meeting: b"")
                 )
             endpoint = Endpoint(host, lambda: Hello("c1", "", "client"))
-            pool = BookiePool(endpoint, self.store, ask_capabilities=partial(self.ask, principal))
+            pool = BookiePool(
+                endpoint, self.store, request_capabilities=partial(self.ask, principal)
+            )
         await self.nursery.start(pool.run)
         client = LedgerClient(host, endpoint, self.store, pool, LedgerOptions(**options))  # type: ignore[arg-type]
         await self.nursery.start(client.run)
@@ -178,7 +180,7 @@ async def test_a_ledger_on_a_bookie_that_is_to_leave_or_gone_is_unwanted_where_t
         await trio.sleep(0.1)
         assert not writer.unwanted
         await cluster.stop(other)
-        await trio.sleep(GONE_S - 1)
+        await trio.sleep(UNREGISTERED_S - 1)
         assert not writer.unwanted
         await trio.sleep(2)
         assert writer.unwanted
@@ -196,7 +198,7 @@ async def test_a_ledger_that_a_bookie_has_in_limbo_should_end_once_new_ones_are_
     async with real_cluster(3) as cluster:
         client = await cluster.client()
         writer = await client.create()
-        await trio.sleep(2 * KEPT_S)
+        await trio.sleep(2 * BLOCK_LIFETIME_S)
         said = client.pool.registration("b1")
         assert said is not None
         assert not writer.unwanted
@@ -205,20 +207,20 @@ async def test_a_ledger_that_a_bookie_has_in_limbo_should_end_once_new_ones_are_
         await trio.sleep(1)
         lost = replace(said, limbo_below=await next_ledger(cluster.store))
         await cluster.put(Put(bookie_key("b1"), lost.encode()))
-        await trio.sleep(KEPT_S / 2)
+        await trio.sleep(BLOCK_LIFETIME_S / 2)
         assert not writer.unwanted
-        await trio.sleep(KEPT_S / 2 + 1)
+        await trio.sleep(BLOCK_LIFETIME_S / 2 + 1)
         assert writer.unwanted
 
         following = await client.create()
-        await trio.sleep(2 * KEPT_S)
+        await trio.sleep(2 * BLOCK_LIFETIME_S)
         assert not following.unwanted
         assert "b1" in (await record_of(cluster, following)).bookies()
 
         beyond = replace(said, limbo_below=1 << 60)  # that cannot be
         await cluster.put(Put(bookie_key("b1"), beyond.encode()))
         young = await client.create()
-        await trio.sleep(KEPT_S - 1)
+        await trio.sleep(BLOCK_LIFETIME_S - 1)
         assert not young.unwanted  # else each would end as soon as it was made
         await trio.sleep(2)
         assert young.unwanted
@@ -242,18 +244,18 @@ async def test_a_writer_that_was_refused_for_limbo_leaves_as_well(
         store = cluster.stores["b1"]
         store.ledgers.limbo_below = await next_ledger(cluster.store)
         await cluster.put(
-            Put(bookie_key("b1"), replace(said, limbo_below=store.limbo.below).encode())
+            Put(bookie_key("b1"), replace(said, limbo_below=store.limbo.known_bound).encode())
         )
         writer.add([b"x"], 1)
-        await trio.sleep(KEPT_S + 1)
+        await trio.sleep(BLOCK_LIFETIME_S + 1)
 
         assert writer.lac == 0
-        assert not writer.wants_roll
+        assert not writer.needs_roll
         assert writer.unwanted
         following = await client.create()
         following.add([b"x"], 1)
         await trio.sleep(1)
-        assert await cluster.store.get(under_key(following.ledger_id)) is None  # no holes
+        assert await cluster.store.get(missing_ranges_key(following.ledger_id)) is None  # no holes
         assert "b1" in (await record_of(cluster, following)).bookies()
         for one in (writer, following):
             one.abort()
@@ -332,7 +334,7 @@ async def test_who_opened_a_ledger_before_a_loss_was_declared_is_given_nothing_o
         for bookie in ("b0", "b1", "b2"):
             await cluster.stop(bookie)
         closed = await record_of(cluster, writer)
-        lost = closed.given_up(DeclaredLoss(4, 6, "op", 1, "three disks"))
+        lost = closed.with_loss(DeclaredLoss(4, 6, "op", 1, "three disks"))
         await cluster.put(Put(ledger_key(writer.ledger_id), lost.encode()))
         for bookie in ("b0", "b1", "b2"):
             await cluster.start(bookie)
@@ -358,9 +360,9 @@ async def test_a_bookie_that_went_and_came_while_nothing_was_seen_has_come_anew(
 
     async def came() -> list[float]:
         await pool._list(bookie_key(""), lambda key, value: None)
-        return [pool.came_at("b1"), pool.came_at("b2")]
+        return [pool.registered_since("b1"), pool.registered_since("b2")]
 
-    assert pool.came_at("b1") == float("-inf")
+    assert pool.registered_since("b1") == float("-inf")
     await put(Put(bookie_key("b1"), b""), Put(bookie_key("b2"), b""))
     began = await came()
     await put(Put(bookie_key("b1"), b"read-only"))
@@ -401,7 +403,7 @@ async def test_write_tail_fail_over_recover_read(
         client = await cluster.client()
         other = await cluster.client()
         prepared = await client.prepare(quorums=quorums)
-        assert (await cluster.store.transact(prepared.transaction())).succeeded
+        assert (await cluster.store.transact(prepared.create_ops())).succeeded
         writer = client.writer(prepared)
         chance = random.Random(5)
         wanted: list[bytes] = []
@@ -420,7 +422,7 @@ async def test_write_tail_fail_over_recover_read(
             for n in range(200):
                 payload = chance.randbytes(chance.choice([0, 10, 1000, 20_000]))
                 wanted.append(payload)
-                await writer.wait_room()
+                await writer.wait_capacity()
                 assert writer.add([payload[:7], payload[7:]], len(payload)) == n
                 if n % 20 == 0:
                     await trio.sleep(0.005)
@@ -462,7 +464,7 @@ async def test_all_copies_are_byte_equal_after_recovery(autojump_clock: MockCloc
                 writer.ledger_id, closed.key, 0, 100, 1 << 20, past_lac=True, timeout_s=5.0
             )
             for record in entries.records(answer.body):
-                copies.setdefault(record.entry, set()).add(bytes(record.raw))
+                copies.setdefault(record.entry, set()).add(bytes(record.record))
         assert sorted(copies) == list(range(closed.last_entry + 1))
         assert all(len(one) == 1 for one in copies.values())
 
@@ -483,7 +485,9 @@ async def test_a_reader_that_was_open_before_all_its_bookies_were_replaced_reads
             b"%d" % n for n in range(5)
         ]
         old = (await record_of(cluster, writer)).bookies()
-        now = RepairNow(cluster.store, client.pool, client.pool.candidates, random.Random(1).random)
+        now = ManualRepair(
+            cluster.store, client.pool, client.pool.candidates, random.Random(1).random
+        )
 
         for bookie in old:
             await cluster.stop(bookie)
@@ -583,7 +587,7 @@ async def test_a_connection_is_waited_for_whatever_else_changes(autojump_clock: 
             nursery.start_soon(come)
             began = trio.current_time()
             client = await pool.connected("b1", 10.0)
-        assert client.closed is None
+        assert client.close_error is None
         assert trio.current_time() - began < 5
 
 

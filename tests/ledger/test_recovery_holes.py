@@ -31,7 +31,7 @@ async def test_recovery_forgets_no_hole_that_its_writer_noted(autojump_clock: Mo
         missed = [h for h in await holes_of(cluster, writer.ledger_id) if h.bookie == "b1"]
         assert missed
         assert missed[0].first == 0
-        assert missed[-1].to is None or missed[-1].to == 6
+        assert missed[-1].end is None or missed[-1].end == 6
 
 
 async def test_what_a_dead_writer_never_noted_is_noted_by_the_close(
@@ -82,7 +82,7 @@ async def test_a_writer_that_lost_its_ledger_changes_no_note(autojump_clock: Moc
         before = await holes_of(cluster, writer.ledger_id)
 
         cluster["b1"].stop()  # the zombie has not heard of it, and loses a bookie
-        writer._change.on_failure(1, writer._window.slots[1].bookie)
+        writer._change.on_failure(1, writer._pending_adds.slots[1].bookie)
         await trio.sleep(5)
 
         assert await holes_of(cluster, writer.ledger_id) == before
@@ -145,4 +145,4 @@ async def test_a_recovery_notes_what_it_wrote_back_to_nobody(autojump_clock: Moc
         assert closed.last_entry == 2
         (hole,) = [h for h in await holes_of(cluster, writer.ledger_id) if h.bookie == "b2"]
         assert hole.first <= 2
-        assert hole.to == 3
+        assert hole.end == 3

@@ -7,11 +7,11 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.ledger_client import LedgerClient
-from distributedlog.ledger.placement.bookie_pool import PASS_S
+from distributedlog.ledger.placement.bookie_pool import CREDENTIAL_TIMEOUT_S
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.metadata.auth.capability_issuer import CapabilityIssuer
 from distributedlog.metadata.auth.quorum_secrets import GENERATIONS_KEY, encode_generations
-from distributedlog.metadata.model.acl_records import MODE_KEY, encode_mode, ended_key
+from distributedlog.metadata.model.acl_records import MODE_KEY, encode_mode, revoked_key
 from distributedlog.metadata.model.transaction import Put
 from distributedlog.runtime.interfaces.errors import (
     CapabilityOutdated,
@@ -21,9 +21,9 @@ from distributedlog.runtime.interfaces.errors import (
 )
 from distributedlog.runtime.protocol.capabilities import CapabilityKind, Generation
 from distributedlog.runtime.protocol.capability_messages import (
-    GateAnswer,
-    GateQuestion,
-    decode_question,
+    BookieKeysReply,
+    BookieKeysRequest,
+    decode_request,
 )
 
 from .test_real_bookies import RealCluster, confirmed, real_cluster
@@ -52,7 +52,7 @@ class TrustedCluster(RealCluster):
         if self.away:
             self.away -= 1
             raise QuorumUnreachable("nobody leads just now")
-        return memoryview(self._desk.answer(self.store.state, decode_question(question), principal))
+        return memoryview(self._desk.answer(self.store.state, decode_request(question), principal))
 
     async def rotate(self) -> None:
         number = len(self._drawn) + 1
@@ -67,7 +67,7 @@ class TrustedCluster(RealCluster):
 
     async def take_from(self, principal: str, *kinds: CapabilityKind) -> None:
         self.rights[principal] -= set(kinds)
-        await self.put(Put(ended_key(principal), b""))
+        await self.put(Put(revoked_key(principal), b""))
 
     async def start(self, bookie_id: str, port: int = 0) -> None:
         await super().start(bookie_id, port)
@@ -77,16 +77,18 @@ class TrustedCluster(RealCluster):
         """As `cluster/auth/authorizer_feed.py`: who shows what a bookie does not know makes it ask."""
         gate = self.gates[bookie_id]
         while True:
-            await gate.wanted.wait()
+            await gate.refresh_wanted.wait()
             if self._drawn:
                 self.tell(bookie_id)
             await trio.sleep(1)
-            gate.wanted = trio.Event()
+            gate.refresh_wanted = trio.Event()
 
     def tell(self, *bookies: str) -> None:
         for bookie in bookies or tuple(self.gates):
-            body = self._desk.answer(self.store.state, GateQuestion(bookie), f"bookie/{bookie}")
-            self.gates[bookie].hear(GateAnswer.decode(body))
+            body = self._desk.answer(
+                self.store.state, BookieKeysRequest(bookie), f"bookie/{bookie}"
+            )
+            self.gates[bookie].hear(BookieKeysReply.decode(body))
 
 
 trusted_cluster = partial(real_cluster, made=TrustedCluster)
@@ -118,7 +120,7 @@ async def test_an_open_cluster_asks_for_nothing_and_looks_at_nothing(
 
         assert await read_all(client, writer) >= 4
         assert cluster.questions == 0
-        assert not any(gate.looks for gate in cluster.gates.values())
+        assert not any(gate.enforcing for gate in cluster.gates.values())
 
 
 async def test_from_open_to_required_and_back_a_writer_and_its_readers_meet_no_error(
@@ -146,7 +148,7 @@ async def test_from_open_to_required_and_back_a_writer_and_its_readers_meet_no_e
         new = await client.create()
         await write(new)
         assert await read_all(client, new) >= 4
-        assert sum(gate.proved for gate in cluster.gates.values()) > 10
+        assert sum(gate.verified_count for gate in cluster.gates.values()) > 10
 
         await cluster.set_mode("open")
         cluster.tell()
@@ -262,7 +264,7 @@ async def test_who_was_dialled_without_a_pass_is_dialled_again_when_it_comes(
         cluster.rights["user/a"] = EVERY
         await cluster.set_mode("required")
         cluster.tell()
-        cluster.answer_s = PASS_S + 3
+        cluster.answer_s = CREDENTIAL_TIMEOUT_S + 3
         client = await cluster.client(principal="user/a")
         cluster.answer_s = 0.01
         await trio.sleep(5)
@@ -279,7 +281,7 @@ async def test_a_pass_that_could_not_be_had_is_asked_for_again(autojump_clock: M
         cluster.tell()
         cluster.away, began = 2, trio.current_time()
         client = await cluster.client(principal="user/a")
-        assert trio.current_time() - began < PASS_S
+        assert trio.current_time() - began < CREDENTIAL_TIMEOUT_S
         await write(await client.create())
 
 
@@ -301,7 +303,7 @@ async def test_a_ledger_of_the_moment_of_a_change_is_read_before_and_after_it(
         writer = await client.create()
         await write(writer)
         assert await read_all(client, writer) >= 4
-        assert not any(gate.looks for gate in cluster.gates.values())
+        assert not any(gate.enforcing for gate in cluster.gates.values())
 
         cluster.tell()
         await cluster.set_mode("required")

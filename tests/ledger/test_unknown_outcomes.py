@@ -52,7 +52,7 @@ async def test_an_ensemble_change_of_unknown_outcome_is_looked_up(
                 await trio.sleep(0.0005)
         held = await record_of(cluster, writer.ledger_id)
 
-        used = [slot.bookie for slot in writer._window.slots if not slot.detached]
+        used = [slot.bookie for slot in writer._pending_adds.slots if not slot.detached]
         assert set(used) <= set(held.last_fragment.bookies)
         assert gone not in held.last_fragment.bookies
         assert (await writer.close()).last_entry == 1

@@ -13,7 +13,7 @@ from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.limits.memory_budget import PROCESS_BYTES_MAX
 from distributedlog.log.log import Log
 from distributedlog.log.namespace import Namespace
-from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.declarations.options import with_overrides
 from tests.log.model_ledger import ModelLedgers
 from tests.metadata.local_metadata import LocalMetadata
 
@@ -55,7 +55,7 @@ class World:
             random=random.Random(self._seed),
             wall_ms=lambda: 1_700_000_000_000 + int(trio.current_time() * 1000),
             owner=owner,
-            options=overlaid(
+            options=with_overrides(
                 LogOptions(), {k: v for k, v in options.items() if k != "process_bytes_max"}
             ),
             process_bytes_max=options.get("process_bytes_max", PROCESS_BYTES_MAX),

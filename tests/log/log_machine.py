@@ -215,7 +215,7 @@ class Play:
         cluster.start_all()
         self.simulation.nursery.start_soon(cluster.supervise)
         with trio.fail_after(FORMING_S):
-            await cluster.serving()
+            await cluster.wait_all_ready()
         self.processes = [Process(cluster, name) for name in CLIENTS]
         await self._create(self.processes[0])
         for kind, *drawn in self._steps:
@@ -855,7 +855,7 @@ class Play:
                     if claim is None:
                         state = await jobs.state()
                         assert state.parked == []
-                        if not state.line and not state.aside:
+                        if not state.items and not state.retry_queue:
                             return
                         continue
                     queue.claimed(claim.first, claim.end)
@@ -875,7 +875,7 @@ class Play:
 
     async def _fault(self, kind: str, which: int, delay_ms: int, tenths: int) -> str:
         """Struck soon, in the middle of what comes next; over after at most 8 s."""
-        self.simulation.after(delay_ms / 1000, self._strike, kind, which, tenths / 10)
+        self.simulation.call_after(delay_ms / 1000, self._strike, kind, which, tenths / 10)
         return kind
 
     def _strike(self, kind: str, which: int, length_s: float) -> None:
@@ -895,7 +895,7 @@ class Play:
             pairs = [pair for name in names for pair in ((client, name), (name, client))]
             for pair in pairs:
                 network.cut(*pair)
-            self.simulation.after(length_s, network.mend, pairs)
+            self.simulation.call_after(length_s, network.reconnect, pairs)
 
         if kind == "stall bookie":
             cluster.machines[bookie].stall(length_s)
@@ -909,7 +909,7 @@ class Play:
             cut(cluster.metadata)
         elif kind == "reset":
             host = cluster.machines[client].state
-            for end in [end for end in network.ends.values() if end.host is host]:
+            for end in [end for end in network.connections.values() if end.host is host]:
                 network.reset(end)
         else:
             names = {
@@ -922,7 +922,7 @@ class Play:
             for name in names:
                 host_ = cluster.machines[name]
                 host_.power_cut() if kind == "power bookie" else host_.kill()
-            self.simulation.after(length_s, on, names)
+            self.simulation.call_after(length_s, on, names)
 
 
 def _one(record: Any) -> Read:
@@ -939,7 +939,7 @@ def play(seed: int, steps: list[tuple[Any, ...]], counts: Counter[str] | None = 
 
     async def main(simulation: Simulation) -> None:
         one = Play(simulation, steps, Counter() if counts is None else counts)
-        with one.cluster.oracles.watching_state_machines():
+        with one.cluster.oracles.observe_state_machines():
             await one.run()
 
     try:

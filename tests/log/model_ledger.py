@@ -41,7 +41,7 @@ class ModelEntry:
     length_so_far: int
 
     @property
-    def raw(self) -> memoryview:
+    def record(self) -> memoryview:
         size = len(self.payload)
         lac = self.entry - 1
         return memoryview(
@@ -91,7 +91,7 @@ class ModelPrepared:
     def key(self) -> bytes:
         return b"ledger/%016x" % self.ledger_id
 
-    def transaction(self) -> Transaction:
+    def create_ops(self) -> Transaction:
         value = pack(["open", -1, 0, self.owner, self.incarnation, self.custom])
         return Transaction((Compare.version(self.key, 0),), (Put(self.key, value),))
 
@@ -114,12 +114,12 @@ class ModelFound:
         value = pack([state, *self._fields[1:3], owner, *self._fields[4:]])
         return Transaction((Compare.version(self._key, self._version),), (Put(self._key, value),))
 
-    def link_share(self, owner: tuple[int, int]) -> Transaction:
+    def link_ops(self, owner: tuple[int, int]) -> Transaction:
         assert self.closed
         assert self.owner is None
         return self._share("closed", owner)
 
-    def deletion_share(self) -> Transaction:
+    def delete_ops(self) -> Transaction:
         if self.owner is not None:
             raise InvalidRequest(f"{self._key!r} belongs to {self.owner}")
         return self._share("deleting", None)
@@ -138,7 +138,7 @@ class ModelWriter:
         self.ledger_id = prepared.ledger_id
         self.lac = -1
         self.error: DistributedLogError | None = None
-        self.wants_roll = self.unwanted = False
+        self.needs_roll = self.unwanted = False
         self.on_confirmed = on_confirmed
         self.on_failed = on_failed
         self.added = 0
@@ -165,7 +165,7 @@ class ModelWriter:
     def room(self) -> bool:
         return self.added - 1 - self.lac < self._cluster.window
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         while not self.room and self.error is None:
             await self.store.changed.wait()
 
@@ -188,7 +188,7 @@ class ModelWriter:
     async def flush_lac(self) -> None:
         self.publish_lac()
 
-    async def settle(self) -> None:
+    async def wait_settled(self) -> None:
         if self.closing:
             return
         while self.lac < self.added - 1 and self.error is None:
@@ -196,7 +196,7 @@ class ModelWriter:
         if self.error is not None:
             raise self.error
 
-    def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
+    def close_ops(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
         if self.error is not None and not self.closing:
             raise self.error
         self.closing = True
@@ -238,14 +238,14 @@ class ModelReader:
         return self._last is not None
 
     @property
-    def heard_at(self) -> float:
+    def last_response_at(self) -> float:
         return self._heard_at
 
     async def why_unreadable(self, entry: int) -> str:
         await self.look()
         return self._cluster.broken.get((self._ledger_id, entry), "") if self.closed else ""
 
-    def note_lac(self, lac: int) -> None:
+    def record_lac(self, lac: int) -> None:
         self._proven = max(self._proven, lac)
 
     def close(self) -> None:
@@ -289,12 +289,12 @@ class ModelReader:
         after: int,
         *,
         wait_s: float,
-        take: Callable[[Sequence[SegmentEntry]], int] | None = None,
+        on_entries: Callable[[Sequence[SegmentEntry]], int] | None = None,
     ) -> int:
         with trio.move_on_after(wait_s):
             while not self.closed:
-                if take is not None and self.lac > after:
-                    after += take(await self.read(after + 1, self.lac, bytes_max=1 << 20))
+                if on_entries is not None and self.lac > after:
+                    after += on_entries(await self.read(after + 1, self.lac, bytes_max=1 << 20))
                 if self.lac > after:
                     break
                 if not self._cluster.silent:
@@ -467,7 +467,7 @@ class ModelLedgers:
         held = [xxhash.xxh3_64_intdigest(one) for one in self.stores[ledger_id].entries]
         return "" if held == list(digests) else f"b1: ledger {ledger_id} has other bytes"
 
-    async def deletion_share(self, ledger_id: int) -> Transaction:
+    async def delete_ops(self, ledger_id: int) -> Transaction:
         key = b"ledger/%016x" % ledger_id
         found = await self.metadata.get(key)
         if found is None:

@@ -1,7 +1,7 @@
 """Records as the tests of logs write and read them."""
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import FLAG_CONTROL, LogRecord, build
+from distributedlog.log.format.record import FLAG_CONTROL, LogRecord, build_entry
 from distributedlog.log.log import Log
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.log.write.segment_roller import SegmentRoller
@@ -14,7 +14,7 @@ def rec(txid: int, payload: bytes = b"x") -> LogRecord:
 
 def keeper_of(writer: LogWriter) -> SegmentRoller:
     """The segments under a writer that has the log itself."""
-    keeper = writer.pipeline.sink
+    keeper = writer.send_queue.sink
     assert isinstance(keeper, SegmentRoller)
     return keeper
 
@@ -33,6 +33,6 @@ async def everything(log: Log) -> list[LogRecord]:
 
 def control_entry(txid: int, *, records_before: int) -> tuple[list[Buffer], int]:
     """An entry that readers skip; ``txid`` is the last user record's. No version writes one yet."""
-    return build(
-        (txid,), (b"control",), records_before=records_before, wall_ms=0, flags=FLAG_CONTROL
+    return build_entry(
+        (txid,), (b"control",), records_before=records_before, written_ms=0, flags=FLAG_CONTROL
     )

@@ -10,7 +10,7 @@ from distributedlog.ledger.ledger_client import LedgerClient
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.format.record import LogRecord
 from distributedlog.log.namespace import Namespace
-from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.declarations.options import with_overrides
 from distributedlog.runtime.interfaces.errors import DistributedLogError
 from distributedlog.runtime.interfaces.host import Host
 from tests.ledger.model_bookie import ModelCluster, model_cluster, no_endpoint
@@ -71,7 +71,7 @@ def namespace_over(
         random=random.Random(1),
         wall_ms=lambda: 1_700_000_000_000,
         owner="process",
-        options=overlaid(LogOptions(), {"lock_lease_s": 5.0, "segment_bytes_max": 300}),
+        options=with_overrides(LogOptions(), {"lock_lease_s": 5.0, "segment_bytes_max": 300}),
     )
 
 

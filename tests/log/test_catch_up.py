@@ -28,10 +28,10 @@ BYTES = 100
 @pytest.fixture(autouse=True)
 def _far_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log is far with 4 KB, and read in parts of 2 KB."""
-    monkeypatch.setattr(fetcher, "FAR_BYTES", 2 * PART)
-    monkeypatch.setattr(fetcher, "FAR_HELD_BYTES", 2 * PART)
-    monkeypatch.setattr(entry_queue, "LOOK_S", 0.0)
-    monkeypatch.setattr(entry_queue, "STARVED", 0.0)
+    monkeypatch.setattr(fetcher, "PARALLEL_READ_MIN_BYTES", 2 * PART)
+    monkeypatch.setattr(fetcher, "PARALLEL_READ_AHEAD_BYTES", 2 * PART)
+    monkeypatch.setattr(entry_queue, "STARVATION_WINDOW_S", 0.0)
+    monkeypatch.setattr(entry_queue, "STARVED_FRACTION", 0.0)
     monkeypatch.setattr(range_reader, "PART_BYTES", PART)
 
 
@@ -121,8 +121,8 @@ async def test_only_who_waits_for_one_bookie_asks_several(
     waits: bool,
 ) -> None:
     """A second one costs a reader that is busy with what it has, and gives it nothing."""
-    monkeypatch.setattr(entry_queue, "LOOK_S", 0.5)
-    monkeypatch.setattr(entry_queue, "STARVED", 0.9)
+    monkeypatch.setattr(entry_queue, "STARVATION_WINDOW_S", 0.5)
+    monkeypatch.setattr(entry_queue, "STARVED_FRACTION", 0.9)
     original = ModelReader.read
 
     async def slow(self: ModelReader, first: int, last: int, *, bytes_max: int) -> Any:

@@ -14,8 +14,14 @@ from trio.testing import MockClock
 from distributedlog.log.format.compression import Compression
 from distributedlog.log.format.control_record import LastRecord, build_control, last_record
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.packed_columns import own_packed
-from distributedlog.log.format.record import LogRecord, Origin, build, decode, decode_header
+from distributedlog.log.format.packed_columns import copy_and_check_packed
+from distributedlog.log.format.record import (
+    LogRecord,
+    Origin,
+    build_entry,
+    decode_columns,
+    decode_header,
+)
 from distributedlog.log.model.segment_record import SegmentBegin, SegmentRecord, segment_begin
 from distributedlog.log.read.log_reader import LogReader
 from distributedlog.log.read.next_segment import NextSegment
@@ -99,7 +105,7 @@ async def test_a_reader_goes_over_before_the_segment_is_closed(
         assert list((await log.describe()).state.in_progress) == [1, 2]
         closes.open()
         await trio.sleep(1)
-        assert (await log.describe()).state.open_from == 2
+        assert (await log.describe()).state.first_open_segment == 2
         stored = world.ledgers.stores[world.ledgers.writers[1].ledger_id].entries
         said = SegmentBegin(FULL_ENTRIES - 1, FULL_ENTRIES)
         assert [segment_begin(one) for one in stored] == [said] + [None] * (AFTER - 1)
@@ -190,7 +196,7 @@ async def test_a_reader_that_goes_over_at_the_sight_of_the_next_segment_is_found
     def at_sight(self: NextSegment, entry: int, sequence_id: int | None) -> bool:
         return self.begin is not None
 
-    monkeypatch.setattr(NextSegment, "ends_before", at_sight)
+    monkeypatch.setattr(NextSegment, "proves_read_before", at_sight)
     async with world.process(**ONE_EACH) as ns:
         log, closes = ns.open_log("l"), Closes(world)
         async with log.open_writer() as writer:
@@ -201,7 +207,9 @@ async def test_a_reader_that_goes_over_at_the_sight_of_the_next_segment_is_found
                 await trio.sleep(0.1)
                 closes.shut()
                 hide_lac(world)
-                monkeypatch.setattr("tests.log.model_ledger.ModelReader.note_lac", lambda *_: None)
+                monkeypatch.setattr(
+                    "tests.log.model_ledger.ModelReader.record_lac", lambda *_: None
+                )
                 world.ledgers.release()
                 await send(writer, range(AHEAD_ENTRIES + 1, ALL))
                 found = await tail.read_bulk(1, wait_s=1)
@@ -211,17 +219,17 @@ async def test_a_reader_that_goes_over_at_the_sight_of_the_next_segment_is_found
 
 async def test_what_proves_that_all_of_a_segment_was_had(world: World) -> None:
     async with world.log("l") as log:
-        follower = await log._follower()
+        follower = await log._open_state_watch()
         before = SegmentRecord(1, 7, 1, 0, start_sequence_id=0)
         following = NextSegment(
-            before, follower, world.ledgers, wait_s=1.0, on_begun=lambda _: None
+            before, follower, world.ledgers, wait_s=1.0, on_begin_known=lambda _: None
         )
-        assert not following.ends_before(10**9, None), "nothing is known yet"
+        assert not following.proves_read_before(10**9, None), "nothing is known yet"
         following.begin = SegmentBegin(4, 9)
-        assert following.ends_before(5, 9)
-        assert following.ends_before(5, None), "it has counted nothing"
-        assert not following.ends_before(4, None), "entry 4 comes next"
-        assert not following.ends_before(5, 8)
+        assert following.proves_read_before(5, 9)
+        assert following.proves_read_before(5, None), "it has counted nothing"
+        assert not following.proves_read_before(4, None), "entry 4 comes next"
+        assert not following.proves_read_before(5, 8)
 
 
 @pytest.mark.parametrize("kept", [0, 2, 100])
@@ -271,7 +279,7 @@ async def test_a_next_segment_that_stays_empty_proves_nothing(
 async def test_the_segments_of_an_older_program_are_left_when_they_are_closed(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SegmentBegin, "into", lambda _, buffers, length: (buffers, length))
+    monkeypatch.setattr(SegmentBegin, "add_to_entry", lambda _, buffers, length: (buffers, length))
     async with rolled(world) as (_, writer, tail, closes):
         closes.shut()
         await send(writer, range(READY, ALL))
@@ -304,8 +312,10 @@ async def test_a_writer_that_goes_over_too_early_ends(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Planted: H11 is broken. It must not tell readers where the segment ends, for that is not known."""
-    look = SegmentRoller.look
-    monkeypatch.setattr(SegmentRoller, "look", lambda self, *, drained: look(self, drained=True))
+    look = SegmentRoller.prepare_send
+    monkeypatch.setattr(
+        SegmentRoller, "prepare_send", lambda self, *, drained: look(self, drained=True)
+    )
     async with world.process(**ONE_EACH) as ns:
         log = ns.open_log("l")
         writer = await log.open_writer()
@@ -368,20 +378,22 @@ async def test_readers_that_end_between_two_segments_leave_nothing_open(
 
 
 def lone() -> tuple[list[Buffer], int]:
-    return build([7], [b"payload"], records_before=0, wall_ms=9)
+    return build_entry([7], [b"payload"], records_before=0, written_ms=9)
 
 
 def several() -> tuple[list[Buffer], int]:
-    return build([7, 7], [b"a", b"b"], records_before=0, wall_ms=9, record_flags=b"\x01\x00")
+    return build_entry(
+        [7, 7], [b"a", b"b"], records_before=0, written_ms=9, record_flags=b"\x01\x00"
+    )
 
 
 def packed() -> tuple[list[Buffer], int]:
     txids, offsets = b"".join(n.to_bytes(8, "little") for n in (7, 8)), bytes(8) + b"\x02\0\0\0"
-    return own_packed(txids, offsets, b"ab").build(records_before=0, wall_ms=9)
+    return copy_and_check_packed(txids, offsets, b"ab").build_entry(records_before=0, written_ms=9)
 
 
 def control() -> tuple[list[Buffer], int]:
-    return build_control(LastRecord(3, 0, 5), 7, records_before=2, wall_ms=9)
+    return build_control(LastRecord(3, 0, 5), 7, records_before=2, written_ms=9)
 
 
 @pytest.mark.parametrize("build_one", [lone, several, packed, control])
@@ -389,16 +401,16 @@ def test_any_first_entry_says_where_the_segment_before_ended(build_one: Any) -> 
     begin = SegmentBegin(-1, 2**40)
     plain = b"".join(build_one()[0])
 
-    buffers, length = begin.into(*build_one())
+    buffers, length = begin.add_to_entry(*build_one())
 
     entry = b"".join(buffers)
     assert len(entry) == length == len(plain) + 24
     assert (segment_begin(entry), segment_begin(plain)) == (begin, None)
     header = decode_header(entry)
-    assert decode(entry, header, Origin(2, 0, 0)).tuples() == (
-        decode(plain, decode_header(plain), Origin(2, 0, 0)).tuples()
+    assert decode_columns(entry, header, Origin(2, 0, 0)).tuples() == (
+        decode_columns(plain, decode_header(plain), Origin(2, 0, 0)).tuples()
     )
-    if header.control:
+    if header.is_control:
         assert last_record(4, entry, header) == LastRecord(3, 0, 5)
 
 
@@ -406,11 +418,15 @@ def test_any_first_entry_says_where_the_segment_before_ended(build_one: Any) -> 
 @pytest.mark.parametrize("name", ["lz4", "zstd"])
 def test_it_can_be_read_of_a_compressed_entry(name: str) -> None:
     begin = SegmentBegin(12, 34)
-    buffers, length = begin.into(*build([7], [bytes(10_000)], records_before=0, wall_ms=9))
+    buffers, length = begin.add_to_entry(
+        *build_entry([7], [bytes(10_000)], records_before=0, written_ms=9)
+    )
 
     smaller, less = Compression("l", name).compress(buffers, length)
 
     entry = b"".join(smaller)
     assert less == len(entry) < length // 2
     assert segment_begin(entry) == begin
-    assert decode(entry, decode_header(entry), Origin(2, 0, 0)).tuples() == [(7, bytes(10_000))]
+    assert decode_columns(entry, decode_header(entry), Origin(2, 0, 0)).tuples() == [
+        (7, bytes(10_000))
+    ]

@@ -198,4 +198,4 @@ async def test_a_watch_that_fell_behind_the_history_tells_the_difference(
                     else:
                         assert logs.pop(change.name) == change.incarnation
             assert sorted(logs) == [name async for name in ns.logs()]
-            assert logs["goes"] == f"{await ns.find('goes'):016x}"
+            assert logs["goes"] == f"{await ns.resolve_name('goes'):016x}"

@@ -161,9 +161,9 @@ async def test_who_expects_what_is_far_ahead_is_told_while_others_write(
 
             def write_on(_: SequencedBatch) -> None:
                 if not enough:  # there is always one on its way
-                    assert writer.sequenced.take_frame([b""], write_on, txids=[1])
+                    assert writer.sequenced_writer.append_batch([b""], write_on, txids=[1])
 
-            assert writer.sequenced.take_frame([b""], write_on, txids=[1])
+            assert writer.sequenced_writer.append_batch([b""], write_on, txids=[1])
             with trio.move_on_after(1) as late, pytest.raises(PositionConflict):
                 await writer.write(rec(1), expect=DLSN(9, 0, 0))
             enough = True
@@ -201,13 +201,13 @@ async def test_a_producers_copy_is_no_conflict(world: World, autojump_clock: Moc
             with pytest.raises(PositionConflict):
                 await writer.write_frame(4, [b"e"], expect=second[1])
             assert writer.producer is not None
-            assert writer.sequenced.next_sequence(writer.producer.number) == 4, (
+            assert writer.sequenced_writer.next_sequence(writer.producer.number) == 4, (
                 "what was refused is not counted"
             )
         async with log.open_writer(producer="p") as writer:
             assert await writer.write_frame(1, [b"b", b"c"], expect=first) == second
             with pytest.raises(ProducerForgotten):
-                await writer.sequenced.frame_after(first, [b"x"], producer=99)
+                await writer.sequenced_writer.append_if_last(first, [b"x"], producer=99)
         assert [one.payload for one in await everything(log)] == [b"a", b"b", b"c", b"d"]
 
 

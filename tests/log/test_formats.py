@@ -8,10 +8,15 @@ import pytest
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME, LogRecord
+from distributedlog.log.format.record import (
+    TXIDS_CONSTANT,
+    TXIDS_IN_ENTRIES,
+    TXIDS_INDEXED,
+    LogRecord,
+)
 from distributedlog.log.log import Log
 from distributedlog.log.model.deleted_log import DeletedLog
-from distributedlog.log.model.deleted_log import encode as encode_tombstones
+from distributedlog.log.model.deleted_log import encode_deleted_logs as encode_tombstones
 from distributedlog.log.model.lock_record import LockRecord
 from distributedlog.log.model.log_keys import segment_key, state_key
 from distributedlog.log.model.log_state import (
@@ -19,14 +24,14 @@ from distributedlog.log.model.log_state import (
     COUNT,
     GIVEN,
     WRITER_FORMAT,
-    Added,
+    ClosedSegmentTotals,
     LogEnd,
     LogState,
 )
 from distributedlog.log.model.segment_record import SegmentEnd, SegmentRecord
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments.app_versions import AppVersion, LinkContent
-from distributedlog.log.segments.segment_purge import last_below, purge
+from distributedlog.log.segments.segment_purge import last_purgeable_segment, purge
 from distributedlog.log.segments.staged_ledgers import StagedLedger
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
@@ -36,11 +41,11 @@ from tests.log.records import everything, put
 
 STATE = LogState(
     5, "a/log", 17, 5, 3, "me", "w1", 2, 4, 5, 8, 40, DLSN(2, 1, 0), 3, quorums=(3, 3, 2),
-    time_ms=1000, bytes_total=900, txid_rule=COUNT, unordered_once=True, producers=3,
+    time_ms=1000, bytes_total=900, txid_rule=COUNT, had_unordered_txids=True, producer_snapshot_segment=3,
     last_dlsn=DLSN(3, 7, 1),
 )  # fmt: skip
 SEGMENT = SegmentRecord(
-    3, 8, 4, 9, 40, True, 12, 50, 51, 2, 300, 1, 1, 0, 600, 900, 1000, 50, TXIDS_INDEX
+    3, 8, 4, 9, 40, True, 12, 50, 51, 2, 300, 1, 1, 0, 600, 900, 1000, 50, TXIDS_INDEXED
 )
 SHARED = replace(SEGMENT, base_entry=7, base_bytes=15)
 END = SegmentEnd(1, 300, 2, -1, -1, 1, 0, 1000, True)
@@ -55,7 +60,7 @@ GOLDEN: list[tuple[Any, str]] = [
     (SEGMENT, "dc0015030308040928c30c323302cd012c010100cd0258cd0384cd03e8320200"),
     (SHARED, "dc0016040308040928c30c323302cd012c010100cd0258cd0384cd03e83202070f"),
     (END, "9a0201cd012c02ffff0100cd03e8c3"),
-    (replace(END, greatest=True), "9b0201cd012c02ffff0100cd03e8c3c3"),
+    (replace(END, stores_max_txid=True), "9b0201cd012c02ffff0100cd03e8c3c3"),
     (LockRecord("me", "w1", 9), "9401a26d65a2773109"),
     (StagedLedger("etl", 4, 9), "9401a365746c0409"),
     (AppVersion(4, "q", 9, 1, 2), "960104a171090102"),
@@ -83,12 +88,23 @@ def test_what_the_first_formats_said_is_read() -> None:
     )
     read = LogState.decode(value)
     assert read == replace(
-        STATE, time_ms=0, bytes_total=-1, txid_rule=GIVEN, unordered_once=False, producers=0,
+        STATE,
+        time_ms=0,
+        bytes_total=-1,
+        txid_rule=GIVEN,
+        had_unordered_txids=False,
+        producer_snapshot_segment=0,
         last_dlsn=None,
-    )  # fmt: skip
-    at_rest = replace(read, open_from=read.last_segment + 1)
-    assert at_rest.with_linked(Added(1, 100)).bytes_total == -1  # a part of it is no sum
-    assert replace(at_rest, unordered_once=True).with_linked(Added(1, 100)).unordered_once
+    )
+    at_rest = replace(read, first_open_segment=read.last_segment + 1)
+    assert (
+        at_rest.with_linked(ClosedSegmentTotals(1, 100)).bytes_total == -1
+    )  # a part of it is no sum
+    assert (
+        replace(at_rest, had_unordered_txids=True)
+        .with_linked(ClosedSegmentTotals(1, 100))
+        .had_unordered_txids
+    )
     fields = unpack(value, "a state")
     fields[5] = 0  # the epoch: nobody ever wrote
     assert LogState.decode(pack(fields)).txid_rule == AUTO
@@ -96,11 +112,11 @@ def test_what_the_first_formats_said_is_read() -> None:
     plain = SegmentRecord.decode(bytes.fromhex("9f010308040928c30c323202cd012c010100"))
     given = SegmentRecord.decode(bytes.fromhex("dc0010020308040928c30c323202cd012c01010032"))
     assert plain == SegmentRecord(3, 8, 4, 9, 40, True, 12, 50, 50, 2, 300, 1, 1, 0)
-    assert plain.txid_rule == TXIDS_OWN
-    assert given == replace(plain, txid_base=50, txid_rule=TXIDS_SAME)
+    assert plain.txid_rule == TXIDS_IN_ENTRIES
+    assert given == replace(plain, txid_base=50, txid_rule=TXIDS_CONSTANT)
 
     end = SegmentEnd.decode(bytes.fromhex("980101cd012c02ffff0100"))
-    assert end == replace(END, last_time_ms=0, unordered=False)
+    assert end == replace(END, last_time_ms=0, is_unordered=False)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +150,9 @@ def test_a_segment_that_is_not_where_it_was_written_is_refused_by_who_does_not_l
 @pytest.mark.parametrize("txid", [True, False])
 def test_a_stored_flag_is_read_as_a_txid_and_stored_as_one_from_then_on(txid: bool) -> None:
     """Older programs stored ``txid=True`` as it was given: the log must open, and be deleted."""
-    segment = replace(SEGMENT, first_txid=txid, last_txid=txid, txid_base=-1, txid_rule=TXIDS_OWN)
+    segment = replace(
+        SEGMENT, first_txid=txid, last_txid=txid, txid_base=-1, txid_rule=TXIDS_IN_ENTRIES
+    )
     end, state = replace(END, first_txid=txid, last_txid=txid), replace(STATE, last_txid=txid)
     records: list[Any] = [segment, end, state]
     for record in records:
@@ -167,11 +185,13 @@ async def test_fields_of_a_newer_program_are_kept(world: World, autojump_clock: 
     async with world.process() as ns:
         log = ns.open_log("l")
         places = await put(log, 1, 2)
-        log_id = await ns.find("l")
-        await change(world, log_id, lambda state: replace(state, later=("more", [1, None])))
+        log_id = await ns.resolve_name("l")
+        await change(
+            world, log_id, lambda state: replace(state, unknown_fields=("more", [1, None]))
+        )
         found = await world.metadata.get(segment_key(log_id, 1))
         assert found is not None
-        record = replace(SegmentRecord.decode(found.value), later=({"a": b"1"},))
+        record = replace(SegmentRecord.decode(found.value), unknown_fields=({"a": b"1"},))
         await world.metadata.transact(Transaction((), (Put(found.key, record.encode()),)))
 
         await put(log, 3)
@@ -182,8 +202,8 @@ async def test_fields_of_a_newer_program_are_kept(world: World, autojump_clock: 
         await log.link_segments([segment.token])
 
         described = await log.describe()
-        assert described.state.later == ("more", [1, None])
-        assert described.segments[0].later == ({"a": b"1"},)
+        assert described.state.unknown_fields == ("more", [1, None])
+        assert described.segments[0].unknown_fields == ({"a": b"1"},)
         assert [record.txid for record in await everything(log)] == [2, 3, 4]
 
 
@@ -195,7 +215,7 @@ async def test_a_log_that_only_newer_programs_may_change_is_read_and_not_changed
         log = ns.open_log("l")
         places = await put(log, 1)
         places += await put(log, 2)
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
         async with log.open_segment_writer() as segment:
             await segment.write_columns([4], [b"x"])
         assert segment.token is not None
@@ -211,7 +231,7 @@ async def test_a_log_that_only_newer_programs_may_change_is_read_and_not_changed
         async def purged(log: Log, ns: Namespace) -> object:
             state = (await log.describe()).state
             return await purge(
-                world.metadata, log_id, await last_below(world.metadata, state), never
+                world.metadata, log_id, await last_purgeable_segment(world.metadata, state), never
             )
 
         async def never(_: int) -> Transaction:

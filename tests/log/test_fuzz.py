@@ -73,7 +73,7 @@ class Chaos:
             else:
                 living = [w for w in ledgers.writers if w.error is None]
                 for writer in living:
-                    writer.wants_roll = self.chance.random() < 0.5
+                    writer.needs_roll = self.chance.random() < 0.5
 
     def heal(self) -> None:
         self.over = True

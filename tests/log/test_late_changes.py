@@ -92,7 +92,7 @@ async def rolls_and_errors(failing: int, world: World, ns: Namespace, acked: lis
                     acked.append(number)
                     await trio.sleep(0.01)
                     if i == failing and session < 2:
-                        keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+                        keeper_of(writer).current_target.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
                     await trio.sleep(0.3 * (i % 2))  # a roll ends, or is met under way
                     if i >= 5:
                         await writer.commit()
@@ -176,7 +176,7 @@ async def test_a_registration_that_is_applied_late_gets_its_number_at_the_close_
                 await writer.write(LogRecord(txid, bytes(60)))
             await trio.sleep(0.05)
             assert store.kept is not None  # the registration of segment 2
-            keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+            keeper_of(writer).current_target.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
             for txid in range(4, 6):
                 await writer.write(LogRecord(txid, bytes(60)))
             assert store.kept is None
@@ -197,7 +197,7 @@ async def test_a_log_that_is_said_to_be_sealed_is_sealed(
         await writer.write(LogRecord(0, bytes(60)))
         store = LateStore(world, nth, wait)
         if nth % 2:
-            keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+            keeper_of(writer).current_target.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
         else:
             for txid in range(1, 4):
                 await writer.write(LogRecord(txid, bytes(60)))
@@ -230,7 +230,7 @@ async def test_a_position_is_said_to_be_gone_when_it_is(
 
 
 async def owned_by_nobody(world: World, ns: Namespace, name: str) -> WriterLogState:
-    found = await world.metadata.get(state_key(await ns.find(name)))
+    found = await world.metadata.get(state_key(await ns.resolve_name(name)))
     assert found is not None
     return WriterLogState(world.metadata, LogState.decode(found.value), found.version)
 
@@ -283,7 +283,7 @@ async def test_a_close_that_was_done_is_not_written_again_with_what_follows_it(
         def goes(state: LogState) -> LogState:
             return replace(state, owner="gone")
 
-        await close_segment(owned, record, end, closed_ms=2, then=goes)
+        await close_segment(owned, record, end, closed_ms=2, final_change=goes)
 
         assert owned.state.owner == "gone"
         assert owned.state.next_sequence_id == 3

@@ -36,7 +36,7 @@ class Side:
         **options: Any,
     ) -> SegmentEntryWriter:
         prepared = await self.ledgers.prepare(**options)
-        assert (await self.store.transact(prepared.transaction())).succeeded
+        assert (await self.store.transact(prepared.create_ops())).succeeded
         writer: SegmentEntryWriter = self.ledgers.writer(
             prepared, on_confirmed=on_confirmed, on_failed=on_failed
         )
@@ -82,8 +82,8 @@ async def test_a_ledger_is_created_once_and_under_an_id_of_its_own(
     first, second = await side.ledgers.prepare(), await side.ledgers.prepare()
 
     assert first.ledger_id != second.ledger_id
-    assert (await side.store.transact(first.transaction())).succeeded
-    assert not (await side.store.transact(first.transaction())).succeeded
+    assert (await side.store.transact(first.create_ops())).succeeded
+    assert not (await side.store.transact(first.create_ops())).succeeded
 
 
 async def test_entries_are_confirmed_in_order_and_read_as_they_were_written(
@@ -119,9 +119,9 @@ async def test_what_was_proved_is_readable_and_never_less(
     writer = await side.filled(3)
     reader = await side.ledgers.open(writer.ledger_id)
 
-    reader.note_lac(1)
+    reader.record_lac(1)
     assert reader.lac == 2
-    reader.note_lac(7)
+    reader.record_lac(7)
     assert reader.lac == 7
     reader.close()
 
@@ -141,7 +141,7 @@ async def test_a_wait_hands_over_what_comes_and_ends_in_time(
         return len(entries)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: reader.wait(0, wait_s=5, take=take))
+        nursery.start_soon(lambda: reader.wait(0, wait_s=5, on_entries=take))
         for _ in range(3):
             await trio.sleep(0.2)
             add(writer, b"more")
@@ -158,13 +158,13 @@ async def test_a_wait_hands_over_what_comes_and_ends_in_time(
 async def test_a_close_is_a_share_of_a_transaction(side: Side, autojump_clock: MockClock) -> None:
     writer = await side.filled(2, owner=(7, 1), custom={"log": b"l"})
     reader = await side.ledgers.open(writer.ledger_id)
-    await writer.settle()
+    await writer.wait_settled()
 
-    share = writer.closing_share({"end": b"note"})
+    share = writer.close_ops({"end": b"note"})
     with pytest.raises(AlreadyClosed):
         add(writer, b"late")
-    await writer.settle()
-    assert isinstance(writer.closing_share({"end": b"note"}), Transaction)  # may be asked again
+    await writer.wait_settled()
+    assert isinstance(writer.close_ops({"end": b"note"}), Transaction)  # may be asked again
     assert (await side.store.transact(share)).succeeded
     assert not (await side.store.transact(share)).succeeded
 
@@ -196,15 +196,15 @@ async def test_recovery_keeps_what_was_confirmed_and_fences_the_writer(
     assert len(failed) == 1
     assert writer.lac == 2
     with pytest.raises(LedgerFenced):
-        await writer.settle()
+        await writer.wait_settled()
 
 
 async def test_a_ledger_that_was_recovered_is_not_closed_by_its_writer(
     side: Side, autojump_clock: MockClock
 ) -> None:
     writer = await side.filled(1)
-    await writer.settle()
-    share = writer.closing_share()
+    await writer.wait_settled()
+    share = writer.close_ops()
     await side.ledgers.recover(writer.ledger_id)
 
     assert not (await side.store.transact(share)).succeeded
@@ -234,9 +234,9 @@ async def test_a_writer_that_was_given_up_takes_nothing_and_tells_nobody(
     await trio.sleep(1)
     assert failed == []
     with pytest.raises(AlreadyClosed) as settled:
-        await writer.settle()
+        await writer.wait_settled()
     with pytest.raises(AlreadyClosed) as shared:
-        writer.closing_share()
+        writer.close_ops()
     assert settled.value is shared.value is writer.error
     reader = await side.ledgers.open(writer.ledger_id)
     assert (reader.closed, reader.lac) == (False, 0)
@@ -247,22 +247,22 @@ async def test_what_does_not_exist_is_a_definite_answer(
     side: Side, autojump_clock: MockClock
 ) -> None:
     writer = await side.filled(1, incarnation=9)
-    await writer.settle()
-    assert (await side.store.transact(writer.closing_share())).succeeded
+    await writer.wait_settled()
+    assert (await side.store.transact(writer.close_ops())).succeeded
     found = await side.ledgers.find(writer.ledger_id)
     assert (found.incarnation, found.owner) == (9, None)
 
-    assert (await side.store.transact(found.link_share((9, 4)))).succeeded
+    assert (await side.store.transact(found.link_ops((9, 4)))).succeeded
     linked = await side.ledgers.find(writer.ledger_id)
     assert linked.owner == (9, 4)
     with pytest.raises(InvalidRequest):
-        linked.deletion_share()
-    assert not (await side.store.transact(found.deletion_share())).succeeded  # of what it was
+        linked.delete_ops()
+    assert not (await side.store.transact(found.delete_ops())).succeeded  # of what it was
 
-    share = await side.ledgers.deletion_share(writer.ledger_id)
+    share = await side.ledgers.delete_ops(writer.ledger_id)
     assert (await side.store.transact(share)).succeeded
     for unknown in (writer.ledger_id, 10**6):
         for call in (side.ledgers.open, side.ledgers.find, side.ledgers.recover):
             with pytest.raises(NoSuchLedger):
                 await call(unknown)
-    assert await side.ledgers.deletion_share(10**6) == Transaction()
+    assert await side.ledgers.delete_ops(10**6) == Transaction()

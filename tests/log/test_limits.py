@@ -16,7 +16,7 @@ from distributedlog.log.limits.write_throttle import Rate
 from distributedlog.log.write.entry_batch import PendingBulk
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.log.write.send_queue import SendQueue
-from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.declarations.options import with_overrides
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     InvalidRequest,
@@ -44,7 +44,7 @@ def test_the_sum_is_kept_and_who_waits_longest_is_first(done: list[tuple[int, st
     """Against a model: what is granted is what logs need above what is free, in steps."""
     process = MemoryBudget(8 * STEP_BYTES)
     told: list[int] = []
-    logs = [process.for_log(lambda at=at: told.append(at)) for at in range(5)]  # type: ignore[misc]
+    logs = [process.create_share(lambda at=at: told.append(at)) for at in range(5)]  # type: ignore[misc]
     held = [0] * 5
     queue: list[tuple[int, int]] = []
     for at, what, kib in done:
@@ -52,47 +52,49 @@ def test_the_sum_is_kept_and_who_waits_longest_is_first(done: list[tuple[int, st
         waits = at in [one for one, _ in queue]
         if what == "take" and not waits:
             wanted, own = held[at] + kib * 1024, FREE_BYTES + logs[at].granted
-            if logs[at].fits(wanted):
+            if logs[at].try_reserve(wanted):
                 assert wanted <= own or not queue, "nobody overtakes"
                 held[at] = wanted
             else:
                 assert wanted > FREE_BYTES, "what is a log's own is never refused"
-                logs[at].wait(wanted)
+                logs[at].request(wanted)
                 queue.append((at, wanted))
         elif what == "give":
             held[at] = max(0, held[at] - kib * 1024)
-            logs[at].holds(held[at])
+            logs[at].release_to(held[at])
         elif what == "leave" and waits:
             queue = [(one, wanted) for one, wanted in queue if one != at]
-            logs[at].leave()
+            logs[at].cancel_request()
         for one in told:
             first, wanted = queue.pop(0)
             assert one == first, "nobody overtakes"
             held[one] = wanted
-            logs[one].leave()
-        assert process.bytes == sum(one.granted for one in logs)
-        assert process.bytes <= process.bytes_max or sum(one.granted > 0 for one in logs) == 1
+            logs[one].cancel_request()
+        assert process.granted_bytes == sum(one.granted for one in logs)
+        assert (
+            process.granted_bytes <= process.bytes_max or sum(one.granted > 0 for one in logs) == 1
+        )
         assert all(h <= FREE_BYTES + one.granted for h, one in zip(held, logs, strict=True))
         if queue:
             first, wanted = queue[0]
-            wanted += process.bytes - logs[first].granted - FREE_BYTES
-            assert process.bytes, "who is alone waits for nobody"
+            wanted += process.granted_bytes - logs[first].granted - FREE_BYTES
+            assert process.granted_bytes, "who is alone waits for nobody"
             assert wanted > process.bytes_max, "who is first waits for room only"
     for each in logs:
-        each.end()
-    assert process.bytes == 0
-    assert not process.waiting
+        each.close()
+    assert process.granted_bytes == 0
+    assert not process.waiters
 
 
 def test_what_is_more_than_there_is_goes_to_the_only_one() -> None:
     """Else it would wait for ever."""
     process = MemoryBudget(MIB)
-    one, other = (process.for_log(lambda: None) for _ in range(2))
-    assert other.fits(FREE_BYTES + 1)
-    assert not one.fits(3 * MIB)
-    one.wait(3 * MIB)
+    one, other = (process.create_share(lambda: None) for _ in range(2))
+    assert other.try_reserve(FREE_BYTES + 1)
+    assert not one.try_reserve(3 * MIB)
+    one.request(3 * MIB)
 
-    other.holds(FREE_BYTES)
+    other.release_to(FREE_BYTES)
 
     assert one.granted >= 3 * MIB - FREE_BYTES
 
@@ -100,20 +102,20 @@ def test_what_is_more_than_there_is_goes_to_the_only_one() -> None:
 def test_what_is_granted_ahead_is_nobodys_loss() -> None:
     """Only while half of all is left and nobody waits; then a log holds what it needs, as ever."""
     process = MemoryBudget(MIB)
-    one, other = (process.for_log(lambda: None) for _ in range(2))
+    one, other = (process.create_share(lambda: None) for _ in range(2))
 
-    one.ahead(FREE_BYTES + MIB // 2)
+    one.prefetch(FREE_BYTES + MIB // 2)
     assert one.granted == MIB // 2
-    one.ahead(FREE_BYTES + MIB // 2 + 1)  # above the half
-    assert one.granted == process.bytes == MIB // 2
-    assert one.keeps(FREE_BYTES + 1, MIB // 4)
+    one.prefetch(FREE_BYTES + MIB // 2 + 1)  # above the half
+    assert one.granted == process.granted_bytes == MIB // 2
+    assert one.retain(FREE_BYTES + 1, MIB // 4)
     assert one.granted == MIB // 4 + STEP_BYTES
-    assert other.fits(FREE_BYTES + MIB // 2)
-    assert not one.keeps(FREE_BYTES + 1, MIB // 4), "less than half is left"
-    one.holds(FREE_BYTES + 1)
+    assert other.try_reserve(FREE_BYTES + MIB // 2)
+    assert not one.retain(FREE_BYTES + 1, MIB // 4), "less than half is left"
+    one.release_to(FREE_BYTES + 1)
     assert one.granted == STEP_BYTES
-    other.wait(FREE_BYTES + MIB)
-    one.ahead(FREE_BYTES + MIB // 8)
+    other.request(FREE_BYTES + MIB)
+    one.prefetch(FREE_BYTES + MIB // 8)
     assert one.granted == STEP_BYTES, "somebody waits"
 
 
@@ -123,20 +125,22 @@ async def test_a_busy_log_asks_once_an_entry_and_an_idle_one_holds_nothing(
     """Each 64 KiB were asked for, and each entry looked its log's limits up."""
     async with world.process() as ns, ns.open_log("a").open_writer() as writer:
         asked: list[int] = []
-        fit = SendQueue.fit
+        fit = SendQueue.try_reserve
 
         def counted(pipeline: SendQueue, records: int, size: int, **more: Any) -> bool:
             asked.append(size)
             return fit(pipeline, records, size, **more)
 
-        monkeypatch.setattr(SendQueue, "fit", counted)
+        monkeypatch.setattr(SendQueue, "try_reserve", counted)
         for _ in range(500):
             await writer.submit(rec(1, bytes(10_000)))
         await writer.commit()
-        entries = len(world.ledgers.stores[keeper_of(writer).current.ledger.ledger_id].entries)
+        entries = len(
+            world.ledgers.stores[keeper_of(writer).current_target.ledger.ledger_id].entries
+        )
         assert 15 <= entries <= 40
         assert len(asked) <= 2 * entries
-        assert ns.context.process_bytes.bytes == 0
+        assert ns.context.memory_budget.granted_bytes == 0
         await ns.open_log("a").set({"records_per_s_max": 10})
         await trio.sleep(5)
         began = trio.current_time()
@@ -150,7 +154,7 @@ def test_a_rate_is_kept_over_any_time_and_is_one_second_deep() -> None:
     for _ in range(300):
         while (wait_s := rate.wait_s(3, 30, now)) > 0:
             now += wait_s
-        rate.take(3, 30)
+        rate.consume(3, 30)
         gone.append(now)
 
     assert gone[9] == 100.0, "one second's worth at once"
@@ -161,7 +165,7 @@ def test_a_rate_is_kept_over_any_time_and_is_one_second_deep() -> None:
 def test_more_than_a_second_s_worth_goes_when_the_bucket_is_full_and_is_paid_for() -> None:
     rate = Rate()
     assert rate.wait_s(500, 100, 1.0) == 0
-    rate.take(500, 100)
+    rate.consume(500, 100)
     assert rate.wait_s(1, 100, 1.0) == pytest.approx(4.01)
     assert rate.wait_s(500, 100, 3.0) == pytest.approx(3.0)
     assert rate.wait_s(10**9, 0, 3.0) == 0, "no limit"
@@ -191,7 +195,7 @@ async def fill(writer: LogWriter, payload: bytes, how: str = "submit") -> int:
 
 
 def held(writers: list[LogWriter]) -> int:
-    return sum(one.pipeline.held_bytes for one in writers)
+    return sum(one.send_queue.unacked_bytes for one in writers)
 
 
 @pytest.mark.parametrize("how", ["submit", "bulk", "packed"])
@@ -215,12 +219,12 @@ async def test_logs_that_are_written_faster_than_stored_stay_within_one_bound(
         least = 0 if how == "packed" else FREE_BYTES - 11_000
         assert bound <= held(writers) + number * 11_000
         assert held(writers) <= bound + number * FREE_BYTES
-        assert all(one.pipeline.held_bytes >= least for one in writers)
-        assert ns.context.process_bytes.bytes <= bound
+        assert all(one.send_queue.unacked_bytes >= least for one in writers)
+        assert ns.context.memory_budget.granted_bytes <= bound
         world.ledgers.release()
         for writer in writers:
             await writer.commit()
-        assert ns.context.process_bytes.bytes == 0
+        assert ns.context.memory_budget.granted_bytes == 0
         for writer in writers[:3]:
             await writer.aclose()
             assert len(await everything(ns.open_log(writer._name))) >= taken[writer]
@@ -233,11 +237,11 @@ async def test_a_log_that_can_be_written_is_written_while_others_are_stuck(
     """H168: a hundred logs on dead bookies hold all that the process may, one writes on."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = [await ns.open_log(f"l{n}").open_writer() for n in range(100)]
-        world.ledgers.dead = {keeper_of(one).current.ledger.ledger_id for one in stuck}
+        world.ledgers.dead = {keeper_of(one).current_target.ledger.ledger_id for one in stuck}
         async with trio.open_nursery() as nursery:
             for writer in stuck:
                 nursery.start_soon(fill, writer, bytes(1000))
-        assert ns.context.process_bytes.bytes == 4 * MIB
+        assert ns.context.memory_budget.granted_bytes == 4 * MIB
         log = ns.open_log("live")
         async with log.open_writer() as writer:
             with trio.fail_after(60):
@@ -255,7 +259,7 @@ async def test_a_large_record_waits_in_order_and_small_ones_do_not(
     """What is a log's own lets in what fits it; corrections: 1,000 logs with a record of 1 MiB each."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = await ns.open_log("stuck").open_writer()
-        world.ledgers.dead = {keeper_of(stuck).current.ledger.ledger_id}
+        world.ledgers.dead = {keeper_of(stuck).current_target.ledger.ledger_id}
         await fill(stuck, bytes(100_000))
         went: list[str] = []
 
@@ -280,8 +284,8 @@ async def test_a_large_record_waits_in_order_and_small_ones_do_not(
             world.ledgers.flush()
         assert (went[0], sorted(went[1:])) == ("small", ["large-1", "large-2"])
         await stuck.aclose()
-        assert ns.context.process_bytes.bytes == 0
-        assert not ns.context.process_bytes.waiting
+        assert ns.context.memory_budget.granted_bytes == 0
+        assert not ns.context.memory_budget.waiters
 
 
 @pytest.mark.parametrize("end", ["abort", "aclose", "fail"])
@@ -308,7 +312,7 @@ async def test_a_writer_that_ends_gives_back_what_it_held_and_tells_who_waits(
             if end == "abort":
                 await first.abort()
             elif end == "fail":
-                first.pipeline.fail(TooBusy("planted"))
+                first.send_queue.fail(TooBusy("planted"))
             else:
                 await second.aclose()
         assert isinstance(outcomes[0], AlreadyClosed) == (end == "aclose")
@@ -320,7 +324,7 @@ async def test_tasks_of_one_log_that_wait_go_on_in_order(
     """A large record that waits is not passed for ever by small ones of its own log."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = await ns.open_log("stuck").open_writer()
-        world.ledgers.dead = {keeper_of(stuck).current.ledger.ledger_id}
+        world.ledgers.dead = {keeper_of(stuck).current_target.ledger.ledger_id}
         await fill(stuck, bytes(100_000))
         log = ns.open_log("l", config={"max_txid_check": False})
         writer = await log.open_writer()
@@ -330,7 +334,7 @@ async def test_tasks_of_one_log_that_wait_go_on_in_order(
             for number in range(1, 30):
                 nursery.start_soon(writer.submit, rec(number, bytes(10_000)))
                 await trio.sleep(0.1)
-            assert writer.pipeline.held_bytes == 0
+            assert writer.send_queue.unacked_bytes == 0
             world.ledgers.dead = set()
             world.ledgers.flush()
         await writer.aclose()
@@ -484,7 +488,7 @@ async def test_a_rate_that_is_stored_reaches_writers_that_are_open(
 
 def test_a_limit_says_what_it_takes() -> None:
     with pytest.raises(InvalidRequest, match="`wait`, `reject`, `count`"):
-        overlaid(LogOptions(), {"at_limit": "drop"})
+        with_overrides(LogOptions(), {"at_limit": "drop"})
 
 
 # --- the buffer of the blocking and asyncio faces ---------------------------------------------------
@@ -511,25 +515,25 @@ async def buffered(ns: Any, name: str, **config: Any) -> WriteBuffer:
 
 async def put(buffer: WriteBuffer, record: LogRecord) -> Any:
     """As the faces' ``submit``."""
-    return buffer.append(record) or await buffer.append_when_room(record)
+    return buffer.append(record) or await buffer.append_when_capacity(record)
 
 
 async def put_many(buffer: WriteBuffer, txids: list[int], payloads: list[bytes]) -> PendingBulk:
     """As the faces' ``submit_columns``; waits for the outcomes."""
-    bulk, taken = buffer.offered(txids, payloads)
+    bulk, taken = buffer.validate_many(txids, payloads)
     at = 0
-    while at < taken.number:
+    while at < taken.record_count:
         stop = buffer.append_many(bulk, taken, at)
-        at = stop if stop > at else await buffer.append_many_when_room(bulk, taken, at)
+        at = stop if stop > at else await buffer.append_many_when_capacity(bulk, taken, at)
     told = trio.Event()
-    bulk.when_done(told.set)
+    bulk.add_done_callback(told.set)
     await told.wait()
-    return bulk.whole()
+    return bulk.writer_bulk()
 
 
 def in_all(buffer: WriteBuffer) -> int:
     """What one holds: appended, being handed over, and in the writer."""
-    return buffer._handed_bytes + buffer._chunk.bytes + buffer.writer.pipeline.held_bytes
+    return buffer._submitting_bytes + buffer._chunk.bytes + buffer.writer.send_queue.unacked_bytes
 
 
 @pytest.mark.parametrize("how", ["one", "many"])
@@ -559,15 +563,15 @@ async def test_buffers_count_within_the_bound_of_the_process(
                 nursery.start_soon(write, buffer)
 
         # What is being handed over counts twice, while it is.
-        most = max(buffer._handed_bytes for buffer in buffers)
+        most = max(buffer._submitting_bytes for buffer in buffers)
         assert sum(map(in_all, buffers)) <= bound + number * (2 * FREE_BYTES + most)
         assert all(in_all(buffer) >= FREE_BYTES // 2 for buffer in buffers)
-        assert ns.context.process_bytes.bytes <= bound
+        assert ns.context.memory_budget.granted_bytes <= bound
         world.ledgers.release()
         for buffer in buffers:
             await buffer.commit()
         await trio.sleep(1)
-        assert ns.context.process_bytes.bytes == 0
+        assert ns.context.memory_budget.granted_bytes == 0
         for buffer in buffers[:3]:
             await buffer.aclose()
             assert len(await everything(ns.open_log(buffer.name))) >= taken[buffer]
@@ -578,7 +582,9 @@ async def test_a_buffer_of_stuck_logs_leaves_room_for_one_that_can_be_written(
 ) -> None:
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = [await buffered(ns, f"l{n}") for n in range(20)]
-        world.ledgers.dead = {keeper_of(one.writer).current.ledger.ledger_id for one in stuck}
+        world.ledgers.dead = {
+            keeper_of(one.writer).current_target.ledger.ledger_id for one in stuck
+        }
 
         async def write(buffer: WriteBuffer) -> None:
             with trio.move_on_after(1):
@@ -600,7 +606,7 @@ async def test_a_record_is_not_taken_before_there_is_room_for_it(
     """Of 1 MiB into a small rest."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck = await buffered(ns, "stuck")
-        world.ledgers.dead = {keeper_of(stuck.writer).current.ledger.ledger_id}
+        world.ledgers.dead = {keeper_of(stuck.writer).current_target.ledger.ledger_id}
         with trio.move_on_after(1):
             while True:
                 await put(stuck, rec(1, bytes(50_000)))
@@ -628,9 +634,9 @@ async def test_a_rate_holds_in_the_buffer(world: World, autojump_clock: MockCloc
         with pytest.raises(TooBusy):
             await put(refuses, rec(90))
         bulk = await put_many(refuses, [90, 91], [b"", b""])
-        assert [type(one) for one in bulk.known()] == [TooBusy] * 2
+        assert [type(one) for one in bulk.known_outcomes()] == [TooBusy] * 2
         with pytest.raises(TooBusy):
-            await refuses.take_set([rec(90)] * 2)
+            await refuses.submit_set([rec(90)] * 2)
         await trio.sleep(0.1)
         await put(refuses, rec(60))  # what was refused is not before it
         await refuses.aclose()
@@ -643,7 +649,7 @@ async def test_what_was_refused_holds_nothing_of_the_process(
 ) -> None:
     """By a rate, by the record itself, or cancelled: however large, and whatever becomes of the writer."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
-        granted = ns.context.process_bytes
+        granted = ns.context.memory_budget
         limits: dict[str, Any] = {"bytes_per_s_max": 100_000}
         plain = await ns.open_log("p", config={**limits, "at_limit": "reject"}).open_writer()
         buffer = await buffered(ns, "b", **limits, at_limit="reject")
@@ -656,13 +662,13 @@ async def test_what_was_refused_holds_nothing_of_the_process(
             with pytest.raises(TooBusy):
                 await plain.submit_set([rec(number, bytes(300_000))] * 2)
             bulk = await plain.submit_bulk([rec(number, bytes(900_000))])
-            assert isinstance(bulk.known()[0], TooBusy)
+            assert isinstance(bulk.known_outcomes()[0], TooBusy)
             await put(buffer, rec(number, bytes(99_000)))
             await buffer.commit()
             with pytest.raises(TooBusy):
                 await put(buffer, rec(number, bytes(900_000)))
             with pytest.raises(TooBusy):
-                await buffer.take_set([rec(number, bytes(300_000))] * 2)
+                await buffer.submit_set([rec(number, bytes(300_000))] * 2)
             await waits.write(rec(number, bytes(99_000)))
             await put(waiting, rec(number, bytes(99_000)))
             await waiting.commit()
@@ -670,11 +676,11 @@ async def test_what_was_refused_holds_nothing_of_the_process(
                 await waits.submit(rec(number, bytes(900_000)))
             with trio.move_on_after(0.1):
                 await put(waiting, rec(number, bytes(900_000)))
-            assert granted.bytes == 0
+            assert granted.granted_bytes == 0
             await trio.sleep(10)
         await waiting.abort()
         await buffer.aclose()
-        assert granted.bytes == 0
+        assert granted.granted_bytes == 0
 
 
 async def test_what_no_writer_takes_waits_for_no_room_in_the_buffer(
@@ -683,19 +689,19 @@ async def test_what_no_writer_takes_waits_for_no_room_in_the_buffer(
     """Else columns of more than there is wait until nobody holds anything, and all others after them."""
     async with world.process(process_bytes_max=4 * MIB) as ns:
         stuck, other = await buffered(ns, "stuck"), await buffered(ns, "other")
-        world.ledgers.dead = {keeper_of(stuck.writer).current.ledger.ledger_id}
+        world.ledgers.dead = {keeper_of(stuck.writer).current_target.ledger.ledger_id}
         with trio.move_on_after(1):
             while True:
                 await put(stuck, rec(1, bytes(50_000)))
         with trio.fail_after(5):
             with pytest.raises(RecordTooLarge):
-                await other.take_packed(
+                await other.submit_packed(
                     array("q", [1]).tobytes(), array("i", [0, 8 * MIB]).tobytes(), bytes(8 * MIB)
                 )
             with pytest.raises(RecordTooLarge):
-                await other.take_set([rec(1, bytes(MIB // 2))] * 20)
+                await other.submit_set([rec(1, bytes(MIB // 2))] * 20)
             with pytest.raises(InvalidRequest):
-                await other.take_set([rec(1, bytes(50_000)), rec(2, bytes(50_000))])
+                await other.submit_set([rec(1, bytes(50_000)), rec(2, bytes(50_000))])
             await put(other, rec(1))
             await other.commit()
 

@@ -23,7 +23,7 @@ async def test_the_last_one_that_opens_wins_and_the_one_before_is_told_at_its_ne
     """G4: by the epoch and the fence; no key is put, nothing is renewed, nobody waits."""
     async with world.process("alpha") as a, world.process("beta") as b:
         first = await a.open_log("l").open_writer(lock=False)
-        key = lock_key(await a.find("l"))
+        key = lock_key(await a.resolve_name("l"))
         await first.write(rec(0))
         began = trio.current_time()
         async with b.open_log("l").open_writer(lock=False) as second:
@@ -46,7 +46,7 @@ async def test_a_writer_with_a_lock_is_fenced_by_one_without_and_its_lock_goes(
     """Else it would keep others out who wait for locks, for as long as it does not know."""
     async with world.process("alpha") as a, world.process("beta") as b:
         first = await a.open_log("l").open_writer()
-        key = lock_key(await a.find("l"))
+        key = lock_key(await a.resolve_name("l"))
         await first.write(rec(0))
         # As by bookies, it is told at its next add.
         world.ledgers.writers[-1].on_failed = lambda _: None

@@ -13,15 +13,15 @@ from distributedlog.log.interfaces.log_names import (
     check_namespace_path,
     check_new_log_name,
 )
-from distributedlog.log.model.log_keys import name_key, name_of, segment_key
-from distributedlog.log.model.log_state import STATE_BYTES_MAX, Added, LogState
+from distributedlog.log.model.log_keys import log_name_in_key, name_key, segment_key
+from distributedlog.log.model.log_state import STATE_BYTES_MAX, ClosedSegmentTotals, LogState
 from distributedlog.log.model.segment_record import (
     EMPTY_END,
     SegmentEnd,
     SegmentRecord,
-    why_roll,
+    roll_reason,
 )
-from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.declarations.options import with_overrides
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     EndOfStream,
@@ -47,7 +47,7 @@ def test_bad_names_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["orders", "a/b/c", "a.b", "a..b", "Ünïcode-日本", "x" * 255])
 def test_good_names_pass_and_come_back_from_their_key(name: str) -> None:
     assert check_log_name(name) == name
-    assert name_of("ns/x", name_key("ns/x", name)) == name
+    assert log_name_in_key("ns/x", name_key("ns/x", name)) == name
 
 
 @pytest.mark.parametrize(
@@ -86,27 +86,27 @@ def a_state() -> LogState:
 
 def test_the_life_of_a_state() -> None:
     """H12: epoch grows with each writer; segments are closed in order."""
-    state = a_state().claimed("host a", "w1").with_segment()
+    state = a_state().with_writer("host a", "w1").with_segment()
     assert (state.epoch, list(state.in_progress), state.next_sequence_id) == (1, [1], 0)
 
     rolling = state.with_segment()
     assert list(rolling.in_progress) == [1, 2]
 
-    rolled = rolling.with_closed(1, Added(10, 400, 55, 2000, DLSN(1, 8, 1)))
+    rolled = rolling.with_closed(1, ClosedSegmentTotals(10, 400, 55, 2000, DLSN(1, 8, 1)))
     assert (list(rolled.in_progress), rolled.next_sequence_id, rolled.last_txid) == ([2], 10, 55)
     assert (rolled.bytes_total, rolled.time_ms, rolled.last_dlsn) == (400, 2000, DLSN(1, 8, 1))
-    empty = rolled.with_closed(2, Added(0, 30, last_time_ms=1000))
+    empty = rolled.with_closed(2, ClosedSegmentTotals(0, 30, last_time_ms=1000))
     assert (empty.last_txid, empty.bytes_total) == (55, 430)
     assert (empty.time_ms, empty.last_dlsn) == (2000, DLSN(1, 8, 1))
-    assert rolled.released().owner == ""
-    assert rolled.claimed("host b", "w2").epoch == 2
+    assert rolled.without_owner().owner == ""
+    assert rolled.with_writer("host b", "w2").epoch == 2
     with pytest.raises(AssertionError):
-        rolling.with_closed(2, Added())
+        rolling.with_closed(2, ClosedSegmentTotals())
 
 
 def test_a_sealed_log_takes_no_writer() -> None:
     with pytest.raises(EndOfStream):
-        LogState(1, "l", 0, sealed=True).claimed("me", "w")
+        LogState(1, "l", 0, sealed=True).with_writer("me", "w")
 
 
 @settings(max_examples=examples(100))
@@ -121,9 +121,9 @@ def test_a_state_is_read_back_and_small(
 ) -> None:
     """H40: at most 1 KiB."""
     state = LogState(
-        2**63 - 1, "n" * 255, number, number, number, last_segment=number, open_from=number + 1,
+        2**63 - 1, "n" * 255, number, number, number, last_segment=number, first_open_segment=number + 1,
         last_txid=number, next_sequence_id=number, truncated_to=DLSN(1, number, 3), quorums=quorums,
-    ).claimed(owner.encode(errors="replace").decode(), "e" * 16)  # fmt: skip
+    ).with_writer(owner.encode(errors="replace").decode(), "e" * 16)  # fmt: skip
 
     value = state.encode()
 
@@ -148,7 +148,7 @@ def test_damaged_and_newer_states_are_told_apart() -> None:
 def test_no_state_has_more_than_two_segments_in_progress(last: int) -> None:
     """Who takes a log over, a write proxy for all its clients, makes a list of them: a writer that put such a
     state into its own log would take all memory there is."""
-    fields = unpack(LogState(7, "x", 0, open_from=1, last_segment=2).encode(), "a state")
+    fields = unpack(LogState(7, "x", 0, first_open_segment=1, last_segment=2).encode(), "a state")
     assert fields[10] == 2
     fields[10] = last
     with pytest.raises(CorruptData, match="at most two"):
@@ -167,7 +167,7 @@ def test_a_segment_is_read_back() -> None:
     assert SegmentRecord.decode(closed.encode()) == closed
     assert closed.last_dlsn == DLSN(7, 3, 6)
     empty = record.with_end(EMPTY_END, before, closed_ms=1)
-    assert (empty.last_dlsn, empty.last_txid, empty.added.last_txid) == (None, 4, -1)
+    assert (empty.last_dlsn, empty.last_txid, empty.totals.last_txid) == (None, 4, -1)
     with pytest.raises(CorruptData):
         SegmentRecord.decode(b"\x91\x01")
 
@@ -178,13 +178,13 @@ def test_when_a_segment_ends() -> None:
     def why(
         written: int = 0, age: float = 0.0, wants: bool = False, user: int | None = None
     ) -> str:
-        return why_roll(
+        return roll_reason(
             bytes_written=written,
             bytes_max=100,
             user_bytes=written if user is None else user,
             age_s=age,
             age_max_s=7200,
-            ledger_wants=wants,
+            ledger_needs_roll=wants,
         )
 
     assert why() == why(99, 7199) == why(0, 9999) == why(99, 9999, user=0) == ""
@@ -195,10 +195,10 @@ def test_when_a_segment_ends() -> None:
 
 def test_options_overlay_one_another() -> None:
     """The configuration of open_log overlays the namespace's."""
-    options = overlaid(LogOptions(), {"segment_bytes_max": 1000, "segment_age_max_s": 5})
+    options = with_overrides(LogOptions(), {"segment_bytes_max": 1000, "segment_age_max_s": 5})
 
     assert (options.segment_bytes_max, options.segment_age_max_s) == (1000, 5)
-    assert overlaid(options, None) is options
+    assert with_overrides(options, None) is options
     for wrong in (
         {"nope": 1},
         {"entry_bytes_max": "1"},
@@ -206,4 +206,4 @@ def test_options_overlay_one_another() -> None:
         {"create_if_missing": 1},
     ):
         with pytest.raises(InvalidRequest):
-            overlaid(LogOptions(), wrong)
+            with_overrides(LogOptions(), wrong)

@@ -125,11 +125,11 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_asking_again(
         log = ns.open_log("orders")
         async with log.open_writer():
             pass
-        log_id = await ns.find("orders")
+        log_id = await ns.resolve_name("orders")
         found = await world.metadata.get(state_key(log_id))
         assert found is not None
 
-        original = world.ledgers.deletion_share
+        original = world.ledgers.delete_ops
 
         with trio.CancelScope() as scope:
 
@@ -137,9 +137,9 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_asking_again(
                 scope.cancel()
                 await trio.lowlevel.checkpoint()
 
-            world.ledgers.deletion_share = cut  # type: ignore[method-assign]
+            world.ledgers.delete_ops = cut  # type: ignore[method-assign]
             await ns.delete_log("orders")
-        world.ledgers.deletion_share = original  # type: ignore[method-assign]
+        world.ledgers.delete_ops = original  # type: ignore[method-assign]
 
         with pytest.raises(LogNotFound, match="being deleted"):
             await log.open_writer()

@@ -18,7 +18,7 @@ from tests.log.read.test_log_reader import change_state, fill
 class SilentWatch:
     """A watch whose news are late: the reader's picture of the log stays as it was."""
 
-    async def next(self) -> None:
+    async def next_batch(self) -> None:
         await trio.sleep_forever()
 
 
@@ -40,7 +40,7 @@ async def test_a_purge_between_planning_and_reading(
             await trio.sleep(1)
             await change_state(
                 world,
-                await ns.find("l"),
+                await ns.resolve_name("l"),
                 truncated_to=DLSN(3, 0, 0),
                 truncated_sequence_id=6,
                 first_segment=3,
@@ -80,14 +80,14 @@ async def test_a_purge_of_what_lies_before_a_reader_cuts_nothing_off(
     async with world.process() as ns:
         log = ns.open_log("l")
         await fill(log, [[1, 2, 3], [4, 5, 6]])
-        await change_state(world, await ns.find("l"), truncated_to=DLSN(1, 2, 1))
+        await change_state(world, await ns.resolve_name("l"), truncated_to=DLSN(1, 2, 1))
         original = world.ledgers.open
         gone: list[int] = []
 
         async def purged(ledger_id: int, *, turn: int = 0):  # type: ignore[no-untyped-def]
             if not gone:
                 gone.append(ledger_id)
-                await change_state(world, await ns.find("l"), first_segment=2)
+                await change_state(world, await ns.resolve_name("l"), first_segment=2)
             if ledger_id in gone:
                 raise NoSuchLedger(f"ledger {ledger_id} does not exist")
             return await original(ledger_id)
@@ -107,7 +107,7 @@ async def test_a_deletion_between_planning_and_reading(
         world.metadata.watch = silent  # type: ignore[method-assign,assignment]
         async with log.open_reader() as reader:
             await trio.sleep(1)
-            key = state_key(await ns.find("l"))
+            key = state_key(await ns.resolve_name("l"))
             await world.metadata.transact(Transaction((), (Delete(key),)))
 
             async def without(ledger_id: int, *, turn: int = 0):  # type: ignore[no-untyped-def]

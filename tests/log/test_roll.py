@@ -63,7 +63,7 @@ async def test_rolls_by_time_and_because_of_the_ledger(
             await trio.sleep(10)
             assert writer.segment == 2
             await writer.write(rec(2))
-            world.ledgers.writers[-1].wants_roll = True
+            world.ledgers.writers[-1].needs_roll = True
             await trio.sleep(60)
             assert writer.segment == 3
             await writer.write(rec(3))
@@ -89,7 +89,7 @@ async def test_nothing_goes_to_the_next_segment_before_all_is_acknowledged(
             assert dlsns == sorted(set(dlsns))
             assert dlsns[-1].segment >= 2
             await trio.sleep(1)
-            assert (await log.describe()).state.open_from == writer.segment
+            assert (await log.describe()).state.first_open_segment == writer.segment
         assert [r.dlsn for r in await everything(log)] == dlsns
 
 
@@ -262,7 +262,7 @@ async def test_every_unknown_outcome_of_a_roll_is_looked_at_again(
             assert writer.segment >= 3
         world.metadata.transact = original  # type: ignore[method-assign]
         shown = await log.describe()
-        assert shown.state.open_from == shown.state.last_segment + 1
+        assert shown.state.first_open_segment == shown.state.last_segment + 1
         assert [s.segment for s in shown.segments] == list(range(1, shown.state.last_segment + 1))
         assert shown.records == 100
         assert [r.txid for r in await everything(log)] == list(range(100))
@@ -288,7 +288,7 @@ async def test_closing_finishes_a_roll_that_is_under_way(
                 await writer.submit(rec(i, bytes(50)))
         shown = await log.describe()
         assert all(segment.closed for segment in shown.segments)
-        assert shown.state.open_from == shown.state.last_segment + 1
+        assert shown.state.first_open_segment == shown.state.last_segment + 1
         assert shown.records == 10
 
 
@@ -336,11 +336,11 @@ async def test_a_segment_that_comes_as_its_writer_ends_is_not_written(
 
         async def get(key: bytes) -> KeyValue | None:
             found = await original(key)
-            writer.pipeline.fail(WriteFailed("planted"))
+            writer.send_queue.fail(WriteFailed("planted"))
             return found
 
         world.metadata.get = get  # type: ignore[method-assign]
-        world.ledgers.writers[-1].wants_roll = True
+        world.ledgers.writers[-1].needs_roll = True
         await trio.sleep(60)
         world.metadata.get = original  # type: ignore[method-assign]
 

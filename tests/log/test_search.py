@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import build
+from distributedlog.log.format.record import build_entry
 from distributedlog.log.log import Log
 from distributedlog.log.model.log_keys import incarnation_id, segment_key, state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_record import EMPTY_END, SegmentEnd, SegmentRecord
-from distributedlog.log.read.position_search import Looks, first_reaching
+from distributedlog.log.read.position_search import Probes, interpolation_search
 from distributedlog.metadata.model.interface import RangePage
 from distributedlog.metadata.model.transaction import KeyValue, Put, Transaction
 from distributedlog.runtime.interfaces.errors import InvalidRequest, LogEmpty, LogTruncated
@@ -32,7 +32,7 @@ ENTRIES = 40
 """Of each segment; each has ten records."""
 
 
-def looked(looks: Looks, values: list[int]) -> tuple[int, int]:
+def looked(looks: Probes, values: list[int]) -> tuple[int, int]:
     """What a search finds among these, and in how many looks."""
     number, answer = 0, None
     while True:
@@ -58,7 +58,9 @@ def test_a_guess_finds_what_a_scan_finds_and_is_never_dear(
     for step in steps:
         values.append((values[-1] if values else 0) + step)
 
-    found, number = looked(first_reaching(wanted, 0, len(values), low_value, high_value), values)
+    found, number = looked(
+        interpolation_search(wanted, 0, len(values), low_value, high_value), values
+    )
 
     assert found == bisect_left(values, wanted)
     assert number <= 2 * len(values).bit_length() + 1
@@ -70,7 +72,7 @@ def test_what_grows_evenly_is_found_in_few_looks(uneven: float) -> None:
 
     most, whole = 0, 0
     for at in range(0, len(values), 997):
-        looks = first_reaching(values[at], 0, len(values), values[0], values[-1])
+        looks = interpolation_search(values[at], 0, len(values), values[0], values[-1])
         found, number = looked(looks, values)
         assert found == at
         most, whole = max(most, number), whole + number
@@ -104,11 +106,11 @@ class CountedLedgers(ModelLedgers):
             store = self.stores[ledger_id] = Store()
             for entry in range(ENTRIES):
                 first = ((ledger_id - 1) * ENTRIES + entry) * 10
-                buffers, _ = build(
+                buffers, _ = build_entry(
                     tuple(range(2 * first, 2 * first + 20, 2)),
                     (b"x",) * 10,
                     records_before=10 * entry,
-                    wall_ms=1000 * ledger_id + entry,
+                    written_ms=1000 * ledger_id + entry,
                 )
                 store.entries.append(b"".join(buffers))
             value = pack(["closed", ENTRIES - 1, 0, None, 0, {}])
@@ -174,7 +176,7 @@ async def lengthen(world: LongWorld, log: Log, segments: int) -> None:
             puts = []
     state = replace(
         state,
-        open_from=segments + 1,
+        first_open_segment=segments + 1,
         last_segment=segments,
         next_sequence_id=records,
         last_txid=last_txid,
@@ -373,10 +375,10 @@ async def test_a_txid_is_not_searched_for_where_they_went_back(
     async with world.process() as ns:
         log = ns.open_log("l")
         await put(log, 1, 2)
-        key = state_key(await ns.find("l"))
+        key = state_key(await ns.resolve_name("l"))
         found = await world.metadata.get(key)
         assert found is not None
-        state = replace(LogState.decode(found.value), unordered_once=True)
+        state = replace(LogState.decode(found.value), had_unordered_txids=True)
         await world.metadata.transact(Transaction((), (Put(key, state.encode()),)))
         with pytest.raises(InvalidRequest, match="not in order"):
             await log.find(txid=1)

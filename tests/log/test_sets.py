@@ -12,13 +12,13 @@ from distributedlog.log.format.record import (
     RECORD_MORE,
     LogRecord,
     Origin,
-    build,
-    decode,
+    build_entry,
+    decode_columns,
     decode_header,
 )
 from distributedlog.log.log import Log
 from distributedlog.log.model.log_state import BYTES, COUNT, GIVEN
-from distributedlog.log.write.record_validation import SET_RECORD_BYTES, set_bytes, sets_of_frame
+from distributedlog.log.write.record_validation import SET_RECORD_BYTES, set_bytes, validate_sets
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     DistributedLogError,
@@ -44,8 +44,8 @@ async def sets_of(log: Log) -> list[list[bytes]]:
 
 def entry_of(flags: bytes) -> bytes:
     number = len(flags)
-    buffers, _ = build(
-        [7] * number, [b"x"] * number, records_before=0, wall_ms=0, record_flags=flags
+    buffers, _ = build_entry(
+        [7] * number, [b"x"] * number, records_before=0, written_ms=0, record_flags=flags
     )
     return b"".join(buffers)
 
@@ -57,7 +57,9 @@ def test_the_bytes_of_a_set() -> None:
     assert RECORD_MORE == 1
     assert entry[6:8] == b"\x40\x00"  # flags of the entry: records have flags
     assert entry[-8:] == b"\x01\x01\x00\x00" + b"xxxx"
-    more = [one.more for one in decode(entry, decode_header(entry), Origin(1, 0, 0)).records()]
+    more = [
+        one.more for one in decode_columns(entry, decode_header(entry), Origin(1, 0, 0)).records()
+    ]
     assert more == [True, True, False, False]
 
 
@@ -80,7 +82,7 @@ def test_the_sets_of_a_frame(flags: bytes, txids: list[int] | bytes | None, sets
     rule = COUNT if own is None else GIVEN
 
     def found() -> object:
-        return sets_of_frame(flags, own, payloads, "l", rule)
+        return validate_sets(flags, own, payloads, "l", rule)
 
     if isinstance(sets, str):
         with pytest.raises(InvalidRequest, match=sets):
@@ -90,13 +92,13 @@ def test_the_sets_of_a_frame(flags: bytes, txids: list[int] | bytes | None, sets
 
 
 def test_no_sets_in_a_stream_of_bytes_and_none_too_large() -> None:
-    assert sets_of_frame(b"\0\0", None, [b"x", b"y"], "l", BYTES) is None
+    assert validate_sets(b"\0\0", None, [b"x", b"y"], "l", BYTES) is None
     with pytest.raises(InvalidRequest, match="no sets"):
-        sets_of_frame(b"\1\0", None, [b"x", b"y"], "l", BYTES)
+        validate_sets(b"\1\0", None, [b"x", b"y"], "l", BYTES)
     large = bytes(RECORD_BYTES_MAX - 2 * SET_RECORD_BYTES)
-    assert sets_of_frame(b"\1\0", None, [large, b""], "l", COUNT) == [(0, 2)]
+    assert validate_sets(b"\1\0", None, [large, b""], "l", COUNT) == [(0, 2)]
     with pytest.raises(RecordTooLarge):
-        sets_of_frame(b"\1\0", None, [large, b"1"], "l", COUNT)
+        validate_sets(b"\1\0", None, [large, b"1"], "l", COUNT)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +115,7 @@ def test_flags_that_cannot_be_are_refused(flags: bytes, error: type[Exception]) 
     entry = entry_of(flags)
 
     with pytest.raises(error):
-        decode(entry, decode_header(entry), Origin(1, 0, 0))
+        decode_columns(entry, decode_header(entry), Origin(1, 0, 0))
 
 
 async def test_a_set_is_consecutive_slots_of_one_entry(

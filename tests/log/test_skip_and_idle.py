@@ -5,8 +5,8 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import build
-from distributedlog.log.read.skipped_entries import KEPT, SkipNotes, Skipped
+from distributedlog.log.format.record import build_entry
+from distributedlog.log.read.skipped_entries import SKIPPED_RANGES_KEPT, Skipped, SkipRecorder
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
     InvalidRequest,
@@ -111,7 +111,7 @@ async def test_records_that_were_given_already_do_not_follow_a_skip(
         async with log.open_writer() as writer:
             for first in (0, 2, 4):
                 await writer.write_bulk([rec(first), rec(first + 1)])
-        again, _ = build((4, 5), (b"4", b"5"), records_before=1, wall_ms=0)
+        again, _ = build_entry((4, 5), (b"4", b"5"), records_before=1, written_ms=0)
         world.ledgers.stores[1].entries[2] = b"".join(again)
         world.ledgers.broken = {(1, 1): DENIED}
 
@@ -140,14 +140,18 @@ async def test_who_is_told_of_a_skip_and_raises_harms_no_reader(
 
 
 def test_the_newest_stretches_are_kept_and_all_are_counted() -> None:
-    notes = SkipNotes()
-    for entry in range(KEPT + 10):
-        notes.on_broken(DLSN(1, 2 * entry, 0), "why")
-        notes.on_next(DLSN(1, 2 * entry + 1, 0), 1)
+    notes = SkipRecorder()
+    for entry in range(SKIPPED_RANGES_KEPT + 10):
+        notes.add_entry(DLSN(1, 2 * entry, 0), "why")
+        notes.end_range(DLSN(1, 2 * entry + 1, 0), 1)
 
-    found = notes.so_far()
-    assert (found.stretches, found.records, len(found.last)) == (KEPT + 10, KEPT + 10, KEPT)
-    assert found.last[-1].first == DLSN(1, 2 * (KEPT + 9), 0)
+    found = notes.to_value()
+    assert (found.stretches, found.records, len(found.last)) == (
+        SKIPPED_RANGES_KEPT + 10,
+        SKIPPED_RANGES_KEPT + 10,
+        SKIPPED_RANGES_KEPT,
+    )
+    assert found.last[-1].first == DLSN(1, 2 * (SKIPPED_RANGES_KEPT + 9), 0)
 
 
 async def test_a_reader_knows_how_long_nothing_came_and_nobody_answered(

@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.packed_columns import PACKED_BYTES_MAX, check_packed, own_packed
-from distributedlog.log.format.record import Origin, decode, decode_header
+from distributedlog.log.format.packed_columns import (
+    PACKED_BYTES_MAX,
+    check_packed,
+    copy_and_check_packed,
+)
+from distributedlog.log.format.record import Origin, decode_columns, decode_header
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
     DistributedLogError,
@@ -203,7 +207,7 @@ def test_columns_may_be_whole_numbers_of_their_size_or_bytes() -> None:
         memoryview(ids).cast("b"),
     ):
         for offsets in (ends, array("I", [0, 1]), ends.tobytes(), (c_int * 2)(0, 1)):
-            assert own_packed(txids, offsets, b"x").txids.tolist() == [5]
+            assert copy_and_check_packed(txids, offsets, b"x").txids.tolist() == [5]
 
 
 @pytest.mark.parametrize(("given_columns", "error", "says"), WRONG, ids=range(len(WRONG)))
@@ -283,7 +287,7 @@ def test_what_is_checked_at_once_is_checked_as_one_by_one(
         packed = check_packed(
             array("q", txids).tobytes(), array("i", offsets).tobytes(), memoryview(data)
         )
-        found = packed.txids.tolist(), packed.offsets.tolist(), packed.ascending
+        found = packed.txids.tolist(), packed.offsets.tolist(), packed.is_ascending
     except InvalidRequest as error:
         found = str(error)[:7]
 
@@ -342,11 +346,11 @@ def test_what_the_check_lets_through_a_reader_takes(records: list[tuple[int, byt
     """The same columns come back, and who wrote them knows whether they ascend."""
     txids = [txid for txid, _ in records]
     packed = check_packed(*columns(txids, [payload for _, payload in records]))
-    entry = b"".join(packed.build(records_before=3, wall_ms=1)[0])
+    entry = b"".join(packed.build_entry(records_before=3, written_ms=1)[0])
 
-    found = decode(entry, decode_header(entry), Origin(1, 0, 3))
+    found = decode_columns(entry, decode_header(entry), Origin(1, 0, 3))
 
     assert found.tuples() == records
     assert packed.txids.tolist() == txids
-    assert packed.ascending == (txids == sorted(txids))
-    assert packed.build(records_before=3, wall_ms=1)[1] == len(entry)
+    assert packed.is_ascending == (txids == sorted(txids))
+    assert packed.build_entry(records_before=3, written_ms=1)[1] == len(entry)

@@ -19,9 +19,9 @@ from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.format.record import LogRecord
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.namespace import Namespace
-from distributedlog.log.takeover.log_lock import claim
+from distributedlog.log.takeover.log_lock import acquire_log_lock
 from distributedlog.metadata.model.transaction import KeyValue, Transaction, TransactionReply
-from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.declarations.options import with_overrides
 from distributedlog.runtime.interfaces.errors import DistributedLogError, WriterFenced
 from distributedlog.runtime.interfaces.host import Host
 from tests.examples import few
@@ -99,7 +99,7 @@ async def process(
             random=random.Random(seed),
             wall_ms=lambda: 1_700_000_000_000,
             owner=owner,
-            options=overlaid(LogOptions(), {"lock_lease_s": 5.0, **options}),
+            options=with_overrides(LogOptions(), {"lock_lease_s": 5.0, **options}),
         )
         yield namespace, gate
         nursery.cancel_scope.cancel()
@@ -200,16 +200,16 @@ async def test_a_zombie_opens_no_segment_in_a_log_that_is_being_deleted(
     async with world.process("alpha") as a, world.process("beta") as b:
         writer = await a.open_log("l").open_writer()
         await writer.write(LogRecord(0, b"x"))
-        await claim(
+        await acquire_log_lock(
             b.context,
-            await a.find("l"),
+            await a.resolve_name("l"),
             takeover=True,
             wait_s=0,
-            raised=LogState.claimed_for_deletion,
+            claim_state=LogState.with_deletion_begun,
         )
         made = len(world.ledgers.writers)
 
-        world.ledgers.writers[-1].wants_roll = True
+        world.ledgers.writers[-1].needs_roll = True
         await trio.sleep(60)
 
         assert isinstance(writer.error, WriterFenced)

@@ -12,10 +12,10 @@ import trio
 
 from distributedlog.metadata.model.command_results import CommandResult
 from distributedlog.metadata.model.commands import (
-    Expire,
-    Grant,
+    ExpireLease,
+    GrantLease,
     ReplicatedCommand,
-    Revoke,
+    RevokeLease,
     Transact,
     encode_command,
 )
@@ -71,7 +71,7 @@ class LocalMetadata:
         """See `interface.Metadata`."""
         check_number(ttl_ms, "the ttl of a lease in ms")
         await self._turn()
-        lease = self._do(Grant(ttl_ms=ttl_ms)).lease
+        lease = self._do(GrantLease(ttl_ms=ttl_ms)).lease
         self._keep(lease)
         return lease
 
@@ -86,7 +86,7 @@ class LocalMetadata:
         """See `interface.Metadata`."""
         await self._turn()
         self._deadlines.pop(lease, None)
-        self._do(Revoke(lease=lease))
+        self._do(RevokeLease(lease=lease))
 
     def watch(
         self, start: bytes, end: bytes, *, after_revision: int
@@ -132,7 +132,7 @@ class LocalMetadata:
         for lease, deadline in list(self._deadlines.items()):
             if deadline <= now:
                 del self._deadlines[lease]
-                self._do(Expire(lease=lease))
+                self._do(ExpireLease(lease=lease))
 
     async def _change(self) -> None:
         """Wait until something changes, or a lease is due."""
@@ -165,7 +165,7 @@ class _LocalWatch:
             self._waiting.clear()
             self._follows, self._revision = False, self._taken
 
-    async def next(self) -> WatchBatch:
+    async def next_batch(self) -> WatchBatch:
         """See `interface.Watch`."""
         await self._metadata._turn()
         while not self._waiting:

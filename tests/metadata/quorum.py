@@ -158,7 +158,7 @@ class Quorum:
     async def cluster_id(self) -> str:
         """Of the cluster that these nodes form; waits until one belongs to it."""
         client = await self.client()
-        await client._links.any_link()
+        await client._connections.any_link()
         return client.cluster_id
 
     async def rows(self) -> dict[str, MemberStatus]:

@@ -35,12 +35,12 @@ def node(
     return Raft(
         "a",
         DurableState(
-            RaftLog(0, 0, entries, Configuration.of_ids(voters, learners)),
+            RaftLog(0, 0, entries, Configuration.from_ids(voters, learners)),
             HardState(max([term, *terms]), vote),
-            committed=committed,
+            commit_index=committed,
         ),
         options=options,
-        draw=lambda: 0.0,
+        random=lambda: 0.0,
         now=0.0,
         may_vote=may_vote,
     )
@@ -52,7 +52,7 @@ def settle(core: Raft) -> list[tuple[str, Message]]:
     while core.has_ready:
         ready = core.ready()
         sent += [*ready.send_now, *ready.send_after_persist]
-        core.on_persisted(ready.number, 0.0)
+        core.on_persisted(ready.ready_number, 0.0)
         if ready.committed:
             core.on_applied(ready.committed[-1].index)
     return sent

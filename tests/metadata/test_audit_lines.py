@@ -74,7 +74,7 @@ async def test_a_change_that_is_as_large_as_it_may_be_has_its_line_too(
     async with trusted_quorum() as world:
         admin = await begin(world)
         await admin.change_trust("grant", "root", "owner", "ns", "")
-        many = tuple(Put(log_keys.txn_key(LOG, f"a{n}"), b"") for n in range(1, 4096))
+        many = tuple(Put(log_keys.app_version_key(LOG, f"a{n}"), b"") for n in range(1, 4096))
         assert (await admin.transact(Transaction((), (Delete(NAME), *many)))).succeeded
         page = await admin.range(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX))
         assert AuditLine.decode(page.items[-1].value).action == "delete-log"
@@ -105,12 +105,12 @@ async def test_a_declared_loss_is_written_down_with_the_principal_that_was_authe
                 Put(
                     at,
                     ledger.close_by_writer(9, 100)
-                    .given_up(DeclaredLoss(3, 4, "x", 1, ""))
+                    .with_loss(DeclaredLoss(3, 4, "x", 1, ""))
                     .encode(),
                 ),
             ),
             *(
-                (Put(STATE, state.with_truncated(DLSN(1, entry, 0), entry).encode()),)
+                (Put(STATE, state.with_truncation(DLSN(1, entry, 0), entry).encode()),)
                 for entry in (1, 2, 3)
             ),
         )

@@ -37,7 +37,7 @@ async def gone_after(client: MetadataClient, key: bytes) -> float:
 
 def cut(client: MetadataClient) -> None:
     """All its connections end, and it dials again."""
-    for link in list(client._links._links.values()):
+    for link in list(client._connections._links.values()):
         link.close(ConnectionLost("cut by the test"))
 
 

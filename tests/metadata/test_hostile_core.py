@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from distributedlog.metadata.model.configuration import Configuration
-from distributedlog.metadata.raft.raft import TERM_LEAD_MAX, Raft
+from distributedlog.metadata.raft.raft import TERMS_AHEAD_MAX, Raft
 from distributedlog.metadata.raft.raft_messages import (
     NUMBER_MAX,
     TERM_MAX,
@@ -51,7 +51,7 @@ class Liar:
 
     def term(self) -> int:
         now = self._core.term
-        far = [now + 1, now + 2, now - 1, 1, now + TERM_LEAD_MAX, TERM_MAX]
+        far = [now + 1, now + 2, now - 1, 1, now + TERMS_AHEAD_MAX, TERM_MAX]
         return max(1, min(TERM_MAX, self._chance.choice([now] * 6 + far)))
 
     def append(self, sender: str) -> AppendRequest:
@@ -69,7 +69,7 @@ class Liar:
 
     def members(self) -> bytes:
         voters = self._chance.choice(["", "a", "b", "bc", "abc", "abce"])
-        return Configuration.of_ids(voters, self._chance.choice(["", "d"])).encode()
+        return Configuration.from_ids(voters, self._chance.choice(["", "d"])).encode()
 
     def message(self) -> Message:
         chance, term, index = self._chance, self.term(), self.index
@@ -115,7 +115,7 @@ def live(seed: int) -> None:
         elif drawn < 0.88:
             core.on_time(chance.choice([now, max(now, min(core.deadline, now + 5))]))
         elif drawn < 0.92:
-            members = Configuration.of_ids("abc")
+            members = Configuration.from_ids("abc")
             snapshot = Snapshot(liar.index(), chance.choice([1, core.term]), members)
             core.on_snapshot_received(liar.term(), chance.choice("bc"), snapshot, now)
         elif drawn < 0.96:
@@ -129,7 +129,7 @@ def live(seed: int) -> None:
                 encode(message)
         while unsaved and chance.random() < 0.6:
             ready = unsaved.pop(0)
-            core.on_persisted(ready.number, 0.0)
+            core.on_persisted(ready.ready_number, 0.0)
             if ready.snapshot is not None:
                 core.on_applied(ready.snapshot.index)
             if ready.committed:
@@ -153,7 +153,7 @@ def test_a_refusal_of_what_was_never_sent_is_no_news() -> None:
 
 def test_an_entry_that_leaves_nobody_to_vote_is_no_message() -> None:
     """It would end each node at its next campaign, after every restart again."""
-    nobody = Configuration.of_ids("", "abc").encode()
+    nobody = Configuration.from_ids("", "abc").encode()
     with pytest.raises(ProtocolError):
         decode(encode(AppendRequest(2, "b", 0, 0, 0, (Entry(1, 2, nobody),))))
 

@@ -8,7 +8,7 @@ import xxhash
 
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.protocol.client_messages import MembersRequest
-from distributedlog.metadata.raft.raft import TERM_LEAD_MAX
+from distributedlog.metadata.raft.raft import TERMS_AHEAD_MAX
 from distributedlog.metadata.raft.raft_messages import (
     TERM_MAX,
     AppendRequest,
@@ -46,7 +46,7 @@ def test_a_term_that_nobody_may_enter_is_no_message(term: int) -> None:
 def test_a_term_further_ahead_than_elections_go_is_refused(kind: type) -> None:
     """One forged message must not leave the quorum without a term for its next election."""
     core = node(1, 1)
-    far = core.term + TERM_LEAD_MAX + 1
+    far = core.term + TERMS_AHEAD_MAX + 1
     by_kind: dict[type, Message] = {
         Heartbeat: Heartbeat(far, "b", 0, 1),
         Vote: Vote(far, "b", 9, far, True),
@@ -64,18 +64,18 @@ def test_a_term_further_ahead_than_elections_go_is_refused(kind: type) -> None:
 
 def test_a_snapshot_of_a_leader_so_far_ahead_is_dropped() -> None:
     core = node(1, 1)
-    core.on_snapshot_received(TERM_LEAD_MAX + 2, "b", Snapshot(9, 1), 0.1)
+    core.on_snapshot_received(TERMS_AHEAD_MAX + 2, "b", Snapshot(9, 1), 0.1)
     assert core.term == 1
     assert core.log.last_index == 2
 
 
 def test_a_node_that_has_nothing_yet_takes_the_term_of_an_old_cluster() -> None:
     core = node()
-    core.on_message(Heartbeat(TERM_LEAD_MAX * 5, "b", 0, 1), 0.1)
-    assert core.term == TERM_LEAD_MAX * 5
+    core.on_message(Heartbeat(TERMS_AHEAD_MAX * 5, "b", 0, 1), 0.1)
+    assert core.term == TERMS_AHEAD_MAX * 5
     core = node(1)
-    core.on_message(Heartbeat(1 + TERM_LEAD_MAX, "b", 0, 1), 0.1)
-    assert core.term == 1 + TERM_LEAD_MAX
+    core.on_message(Heartbeat(1 + TERMS_AHEAD_MAX, "b", 0, 1), 0.1)
+    assert core.term == 1 + TERMS_AHEAD_MAX
 
 
 def test_nobody_campaigns_for_a_term_that_cannot_be_told() -> None:
@@ -129,7 +129,7 @@ async def test_a_stranger_moves_no_term(autojump_clock: object) -> None:
         before = {row.term for row in (await nodes.rows()).values()}
 
         for name in nodes.names:
-            await forge(nodes, name, "f" * 32, 1000, TERM_LEAD_MAX)
+            await forge(nodes, name, "f" * 32, 1000, TERMS_AHEAD_MAX)
 
         assert {row.term for row in (await nodes.rows()).values()} == before
         await client.transact(put(b"after"))

@@ -18,10 +18,10 @@ async def test_a_slow_watcher_misses_nothing_while_there_is_room() -> None:
     metadata = LocalMetadata(KeyValueState(history_bytes_max=1000))
     async with metadata.watch(b"k", b"l", after_revision=0) as watch:
         await metadata.transact(put(b"k"))
-        await watch.next()
+        await watch.next_batch()
         for n in range(50):
             await metadata.transact(put(b"k", b"%d" % n + bytes(100)))
-        events = (await watch.next()).events
+        events = (await watch.next_batch()).events
 
     assert [event.item.mod_revision for event in events] == list(range(2, 52))
 
@@ -34,14 +34,14 @@ async def test_a_watcher_that_is_much_too_slow_resumes_from_the_history() -> Non
         metadata = LocalMetadata(KeyValueState(history_bytes_max=history_bytes_max))
         async with metadata.watch(b"k", b"l", after_revision=0) as watch:
             await metadata.transact(put(b"k"))
-            await watch.next()
+            await watch.next_batch()
             for _ in range(WATCH_EVENTS_MAX // len(keys) + 1):
                 await metadata.transact(change)
             if compacted:
                 with pytest.raises(Compacted):
-                    await watch.next()
+                    await watch.next_batch()
             else:
-                events = (await watch.next()).events
+                events = (await watch.next_batch()).events
                 assert len(events) == (WATCH_EVENTS_MAX // len(keys) + 1) * len(keys)
 
 
@@ -58,7 +58,7 @@ async def test_a_lease_ends_while_nobody_asks(autojump_clock: object) -> None:
     await metadata.transact(Transaction((), (Put(b"k", b"", lease),)))
     async with metadata.watch(b"k", b"l", after_revision=1) as watch:
         with trio.fail_after(1.5):
-            batch = await watch.next()
+            batch = await watch.next_batch()
 
     assert [event.kind for event in batch.events] == ["delete"]
 

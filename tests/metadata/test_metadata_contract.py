@@ -63,7 +63,7 @@ async def told(watch: Watch, count: int) -> list[WatchEvent]:
     events: list[WatchEvent] = []
     with trio.fail_after(10):
         while len(events) < count:
-            batch = await watch.next()
+            batch = await watch.next_batch()
             assert batch.events, "a batch is never empty"
             assert batch.revision >= batch.events[-1].item.mod_revision
             events += batch.events
@@ -380,7 +380,7 @@ async def test_the_changes_of_one_transaction_come_in_one_batch(
     async with metadata.watch(b"a", b"s", after_revision=0) as watch:
         await metadata.transact(puts(*((b"k%03d" % n, b"") for n in range(500))))
         with trio.fail_after(10):
-            batch = await watch.next()
+            batch = await watch.next_batch()
 
     assert len(batch.events) == 500
 
@@ -393,7 +393,7 @@ async def test_a_watch_from_a_forgotten_revision_is_told_so(
         await metadata.transact(puts((b"k", bytes(1_000_000))))
     async with metadata.watch(b"k", b"l", after_revision=1) as watch:
         with pytest.raises(Compacted), trio.fail_after(10):
-            await watch.next()
+            await watch.next_batch()
     page = await metadata.range(b"k", b"l")
     async with metadata.watch(b"k", b"l", after_revision=page.revision) as watch:
         await metadata.transact(puts((b"k", b"")))

@@ -142,9 +142,9 @@ async def test_a_node_that_cannot_take_a_snapshot_is_not_sent_it_without_end(
         return base
 
     monkeypatch.setattr(Raft, "compact", noted)
-    needs_after = Progress.needs_after
+    needs_after = Progress.compaction_limit
     monkeypatch.setattr(
-        Progress, "needs_after", lambda self, up_to, _: needs_after(self, up_to, up_to - 2)
+        Progress, "compaction_limit", lambda self, up_to, _: needs_after(self, up_to, up_to - 2)
     )
 
     async def refuse(chunks: AsyncIterator[bytes]) -> NoReturn:
@@ -289,7 +289,7 @@ async def test_a_client_outlives_all_the_nodes_it_was_given(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Clients learn of changed addresses from the members that they reach."""
-    monkeypatch.setattr(quorum_links, "ASK_AGAIN_S", 6.0)
+    monkeypatch.setattr(quorum_links, "REFRESH_MEMBERS_S", 6.0)
     async with quorum(3) as nodes:
         await nodes.start()
         client, admin = await nodes.client(), await nodes.client()

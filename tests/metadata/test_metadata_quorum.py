@@ -36,7 +36,7 @@ from distributedlog.runtime.net.link import Link
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.frames import Op, envelope, pack, unpack
 from distributedlog.runtime.protocol.handshake import Hello
-from distributedlog.runtime.protocol.handshake import encode as encode_hello
+from distributedlog.runtime.protocol.handshake import encode_hello as encode_hello
 from tests.examples import few
 
 from .quorum import Quorum, filled_quorum, put, quorum, serving_quorum
@@ -134,11 +134,11 @@ async def test_a_request_sent_again_after_a_restart_is_not_done_again(
     """H20: what was answered is part of the state, and of the log."""
     async with serving_quorum() as (nodes, client):
         command = encode_command(Transact("c", 1, 0, put(b"k", b"v")))
-        first = decode_outcome((await client.ask(Op.META_TRANSACT, command)).body)[1]
+        first = decode_outcome((await client.request(Op.META_TRANSACT, command)).body)[1]
         await client.transact(put(b"k", b"newer"))
         await nodes.kill()
         await nodes.start()
-        again = decode_outcome((await client.ask(Op.META_TRANSACT, command)).body)[1]
+        again = decode_outcome((await client.request(Op.META_TRANSACT, command)).body)[1]
 
         assert again == first
         found = await client.get(b"k")
@@ -266,14 +266,16 @@ async def test_a_restart_after_a_snapshot_finds_everything(
         lease = await client.grant_lease(20_000)
         await client.transact(put(b"leased", lease=lease))
         command = encode_command(Transact("c", 1, 0, put(b"once", b"v")))
-        await client.ask(Op.META_TRANSACT, command)
+        await client.request(Op.META_TRANSACT, command)
         for n in range(20):
             await client.transact(put(b"k%02d" % (n % 2), bytes(MIB - 100)))
         await wait_until(lambda: any(f.startswith("snapshot.") for f in nodes.disks["m1"].list()))
         await nodes.kill()
         await nodes.start()
 
-        assert decode_outcome((await client.ask(Op.META_TRANSACT, command)).body)[1].error is None
+        assert (
+            decode_outcome((await client.request(Op.META_TRANSACT, command)).body)[1].error is None
+        )
         once = await client.get(b"once")
         assert once is not None
         assert once.version == 1
@@ -286,7 +288,7 @@ async def test_what_is_written_is_a_few_times_what_is_put(
 ) -> None:
     """A state that grows is written by half of it, not by a constant: else the twentieth time for one put."""
     monkeypatch.setattr(replica, "SNAPSHOT_BYTES", MIB // 8)
-    made, sizes = kv_snapshot.snapshot, list[int]()
+    made, sizes = kv_snapshot.snapshot_chunks, list[int]()
 
     def counted(state: KeyValueState) -> Iterator[bytes]:
         sizes.append(0)
@@ -294,7 +296,7 @@ async def test_what_is_written_is_a_few_times_what_is_put(
             sizes[-1] += len(chunk)
             yield chunk
 
-    monkeypatch.setattr(kv_snapshot, "snapshot", counted)
+    monkeypatch.setattr(kv_snapshot, "snapshot_chunks", counted)
     async with quorum(1) as nodes:
         await nodes.start()
         client = await nodes.client()
@@ -302,7 +304,7 @@ async def test_what_is_written_is_a_few_times_what_is_put(
             keys = tuple(Put(b"/%05d/%03d" % (n * 7919 % 99991, k), bytes(200)) for k in range(100))
             await client.transact(Transaction((), keys))
             await trio.sleep(0.02)  # virtual: the pauses of a snapshot
-        (link,) = [client._links.open_link(place) for place in nodes.peers.values()]
+        (link,) = [client._connections.current_link(place) for place in nodes.peers.values()]
         assert link is not None
         info = unpack((await link.request(Op.INFO, timeout_s=5)).body, "info")
 
@@ -321,7 +323,7 @@ async def test_a_watch_goes_on_over_leader_changes(autojump_clock: object) -> No
         async def follow() -> None:
             async with watcher.watch(b"k", b"l", after_revision=0) as watch:
                 while len(found) < 90:
-                    batch = await watch.next()
+                    batch = await watch.next_batch()
                     found.extend(batch.events)
 
         async with trio.open_nursery() as nursery:
@@ -446,7 +448,7 @@ async def test_without_a_quorum_a_client_is_told_whom_it_asked(autojump_clock: o
         with pytest.raises(QuorumUnreachable, match="m1:4181, m2:4181, m3:4181"):
             await client.status()
         with pytest.raises(QuorumUnreachable, match="m1:4181, m2:4181, m3:4181"):
-            await client._links.any_link()
+            await client._connections.any_link()
         assert trio.current_time() - began < 24
 
 
@@ -512,16 +514,16 @@ async def test_a_watch_on_a_node_that_is_cut_off_is_taken_up_elsewhere(
         watcher = await nodes.client(alone, *(name for name in nodes.names if name != alone))
         found: list[bytes] = []
         async with watcher.watch(b"k", b"l", after_revision=0) as watch:
-            found += [event.item.value for event in (await watch.next()).events]
+            found += [event.item.value for event in (await watch.next_batch()).events]
             nodes.cut_off(alone)
             for n in range(1, 6):
                 await writer.transact(put(b"k", b"%d" % n))
             with trio.fail_after(10):
                 while len(found) < 6:
-                    found += [event.item.value for event in (await watch.next()).events]
+                    found += [event.item.value for event in (await watch.next_batch()).events]
             await writer.transact(put(b"k", b"6"))
             with trio.fail_after(1):
-                found += [event.item.value for event in (await watch.next()).events]
+                found += [event.item.value for event in (await watch.next_batch()).events]
 
         assert found == [b"%d" % n for n in range(7)]
 
@@ -535,7 +537,7 @@ async def test_a_watch_that_a_node_cannot_serve_is_taken_elsewhere(autojump_cloc
         other = await nodes.client("m1", "m2", "m3")
         async with other.watch(b"k", b"l", after_revision=0) as watch:
             with trio.fail_after(10):
-                batch = await watch.next()
+                batch = await watch.next_batch()
 
         assert [event.item.value for event in batch.events] == [b"1"]
 
@@ -577,9 +579,11 @@ async def test_a_goodbye_after_the_clients_end_is_refused_and_breaks_nothing(
         client = await nodes.client()
         await client.get(b"k")
         async with trio.open_nursery() as nursery:
-            await nursery.start(lambda task_status: client._links.run(task_status=task_status))
+            await nursery.start(
+                lambda task_status: client._connections.run(task_status=task_status)
+            )
             nursery.cancel_scope.cancel()
-        for link in list(client._links._links.values()):
+        for link in list(client._connections._links.values()):
             link.close(ConnectionLost("its tasks have ended"))
         with pytest.raises(AlreadyClosed):
             await client.revoke_lease(1)

@@ -21,7 +21,7 @@ def test_what_a_copy_forgot_is_not_counted(seeds: range) -> None:
     for world in worlds:
         world.run()
 
-    assert sum(world.put_back for world in worlds) > len(seeds)
+    assert sum(world.restore_count for world in worlds) > len(seeds)
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_committed_entries_that_a_majority_has_forgotten_are_not_deleted(seeds: 
     for seed in seeds:
         world = OlderMajorityWorld(seed)
         world.run()
-        if world.away is None or world.is_overtaken:
+        if world.away_node is None or world.is_overtaken:
             continue
-        assert not world.deleted, seed
-        assert world.found is not None or not world.lost, seed
-        ended += world.found is not None
+        assert not world.deleted_entries, seed
+        assert world.divergence is not None or not world.lost_entries, seed
+        ended += world.divergence is not None
     assert ended > len(seeds) / 4

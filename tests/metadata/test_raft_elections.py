@@ -140,7 +140,7 @@ def test_nothing_that_shows_a_term_leaves_before_the_term_is_durable() -> None:
     first = core.ready()
     core.on_message(Heartbeat(4, "b", 0, 2), 0.2)
     second = core.ready()
-    core.on_persisted(second.number, 0.0)
+    core.on_persisted(second.ready_number, 0.0)
     core.on_message(Heartbeat(4, "b", 0, 3), 0.3)
     third = core.ready()
 
@@ -194,9 +194,11 @@ def test_timeouts_are_drawn_from_an_interval() -> None:
     def deadline(node_id: str, drawn: float, term: int = 1) -> float:
         return Raft(
             node_id,
-            DurableState(RaftLog(configuration=Configuration.of_ids("abcd")), HardState(term, "")),
+            DurableState(
+                RaftLog(configuration=Configuration.from_ids("abcd")), HardState(term, "")
+            ),
             options=OPTIONS,
-            draw=lambda: drawn,
+            random=lambda: drawn,
             now=10.0,
         ).deadline
 
@@ -298,7 +300,7 @@ def test_a_single_voter_elects_itself_and_commits_alone() -> None:
 
     assert core.role is RaftRole.LEADER
     assert core.commit == 0
-    core.on_persisted(ready.number, 0.0)
+    core.on_persisted(ready.ready_number, 0.0)
     assert core.commit == 1
 
 

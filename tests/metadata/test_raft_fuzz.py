@@ -59,7 +59,7 @@ def test_a_seed_is_one_history() -> None:
         random.seed()  # the global generator must not matter
         world = RaftWorld(11)
         world.run()
-        histories.append((world.network.messages, world.now, world.oracles.chains))
+        histories.append((world.network.message_count, world.now, world.oracles.chains))
 
     assert histories[0] == histories[1]
 
@@ -76,7 +76,7 @@ def test_a_stall_of_the_whole_machine_elects_nobody(seed: int) -> None:
         node.paused_since = world.now
     world.run_until(6.0)
     for node in world.nodes.values():
-        world.nemesis.wake(node, node.life)
+        world.nemesis.resume(node, node.life)
     world.run_until(9.0)
 
     assert len(terms) == 1

@@ -134,7 +134,7 @@ def reads_of(core: Raft) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     while core.has_ready:
         ready = core.ready()
-        core.on_persisted(ready.number, 0.0)
+        core.on_persisted(ready.ready_number, 0.0)
         found += ready.reads
     return found
 

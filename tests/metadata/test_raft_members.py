@@ -5,7 +5,7 @@
 
 import pytest
 
-from distributedlog.metadata.model.configuration import UNKNOWN, Configuration
+from distributedlog.metadata.model.configuration import UNKNOWN_CONFIGURATION, Configuration
 from distributedlog.metadata.raft.raft import DurableState, Raft
 from distributedlog.metadata.raft.raft_log import RaftLog
 from distributedlog.metadata.raft.raft_messages import (
@@ -26,7 +26,7 @@ from .raft_cores import OPTIONS, acked, elected, node, settle, to
 
 
 def of(voters: str, learners: str = "") -> Configuration:
-    return Configuration.of_ids(voters, learners)
+    return Configuration.from_ids(voters, learners)
 
 
 def leader(voters: str = "abc", learners: str = "") -> Raft:
@@ -135,12 +135,12 @@ def test_a_learner_has_caught_up_when_it_has_what_was_committed_a_heartbeat_ago(
     core.on_message(HeartbeatReply(1, "x", 1), 1.0)
     core.on_time(core.deadline)
     acked(core, "x", 3, 1.1)
-    assert core.leadership is not None
-    assert core.leadership.learners_caught_up(1.2) == ()
+    assert core.leader_state is not None
+    assert core.leader_state.caught_up_learners(1.2) == ()
     acked(core, "x", 4, 1.1)
 
-    assert core.leadership.learners_caught_up(1.2) == ("x",)
-    assert core.leadership.learners_caught_up(9.9) == ()  # it is silent
+    assert core.leader_state.caught_up_learners(1.2) == ("x",)
+    assert core.leader_state.caught_up_learners(9.9) == ()  # it is silent
 
 
 def test_a_learner_that_was_promoted_votes_though_it_does_not_know_it() -> None:
@@ -154,9 +154,9 @@ def test_a_learner_that_was_promoted_votes_though_it_does_not_know_it() -> None:
 def test_a_node_that_is_let_in_knows_nobody_and_follows_whoever_leads() -> None:
     """Thesis 4.1: a server takes entries from a leader that is not in its configuration."""
     core = Raft(
-        "x", DurableState(RaftLog(), HardState()), options=OPTIONS, draw=lambda: 0.0, now=0.0
+        "x", DurableState(RaftLog(), HardState()), options=OPTIONS, random=lambda: 0.0, now=0.0
     )
-    assert core.configuration == UNKNOWN
+    assert core.configuration == UNKNOWN_CONFIGURATION
     core.on_time(1e9)
     entries = (Entry(1, 1, b""), Entry(2, 1, of("abc", "x").encode()))
     core.on_message(AppendRequest(1, "a", 0, 0, 2, entries), 1e9)
@@ -229,9 +229,9 @@ def test_a_restart_finds_the_members_in_the_log() -> None:
         0, 0, [Entry(1, 1, b""), Entry(2, 1, of("ab").encode()), Entry(3, 1, b"x")], of("abc")
     )
     log.compact(2)
-    again = RaftLog(log.base_index, log.base_term, log.tail(3), log.configuration_at(2))
+    again = RaftLog(log.base_index, log.base_term, log.entries_from(3), log.configuration_at(2))
     durable = DurableState(again, HardState(1, ""), applied=2)
-    core = Raft("a", durable, options=OPTIONS, draw=lambda: 0.0, now=0.0)
+    core = Raft("a", durable, options=OPTIONS, random=lambda: 0.0, now=0.0)
 
     assert core.voters == ("a", "b")
 

@@ -131,9 +131,9 @@ def test_a_write_replaced_in_memory_is_not_counted_when_it_ends() -> None:
     core.on_message(AppendRequest(2, "c", 1, 1, 0, (Entry(2, 2, b"z"),)), 0.2)
     second = core.ready()
 
-    core.on_persisted(first.number, 0.0)
+    core.on_persisted(first.ready_number, 0.0)
     assert core.durable_index == 1
-    core.on_persisted(second.number, 0.0)
+    core.on_persisted(second.ready_number, 0.0)
     assert core.durable_index == 2
 
 
@@ -167,7 +167,7 @@ def test_only_what_is_durable_here_is_handed_out() -> None:
     first = core.ready()
     assert not first.committed
 
-    core.on_persisted(first.number, 0.0)
+    core.on_persisted(first.ready_number, 0.0)
 
     assert core.ready().committed == (Entry(1, 1, b"x"),)
 
@@ -215,7 +215,7 @@ def test_a_lost_append_is_found_by_the_heartbeats() -> None:
     for tenth in (1, 2, 3):
         core.on_time(1.0 + tenth / 10)
         settle(core)
-        core.on_message(HeartbeatReply(1, "b", core._leadership.round), 1.0 + tenth / 10)  # type: ignore[union-attr]
+        core.on_message(HeartbeatReply(1, "b", core._leader_state.round), 1.0 + tenth / 10)  # type: ignore[union-attr]
         sent = to(settle(core), "b", AppendRequest)
         if sent:
             break
@@ -237,7 +237,7 @@ def test_a_follower_that_lost_what_it_acked_helps_nobody_who_has_less() -> None:
     core = node(1)
     core.on_message(Heartbeat(1, "b", 3, 1), 0.1)
     settle(core)
-    assert (core.ghost, core.may_lead) == (RaftEntryId(1, 3), False)
+    assert (core.recovery_floor, core.can_campaign) == (RaftEntryId(1, 3), False)
 
     core.on_message(Vote(2, "c", 2, 1, True), 0.2)
     assert [message.granted for message in to(settle(core), "c", VoteReply)] == [False]
@@ -247,8 +247,8 @@ def test_a_follower_that_lost_what_it_acked_helps_nobody_who_has_less() -> None:
         AppendRequest(3, "c", 0, 0, 0, tuple(Entry(n, 1, b"x") for n in (1, 2, 3))), 0.4
     )
     settle(core)
-    assert core.ghost is None
-    assert core.may_lead
+    assert core.recovery_floor is None
+    assert core.can_campaign
 
 
 def test_proposals_beyond_the_bound_are_refused_untaken() -> None:
@@ -339,7 +339,7 @@ def test_a_commit_by_the_leaders_own_disk_is_told_within_the_lag() -> None:
     acked(core, "b", 2, 1.101)
     assert core.commit == 1  # b's alone
 
-    core.on_persisted(ready.number, 1.15)
+    core.on_persisted(ready.ready_number, 1.15)
     settle(core)
 
     assert core.commit == 2
@@ -388,7 +388,7 @@ def test_a_commit_by_the_removal_of_a_voter_is_told_within_the_lag() -> None:
     acked(core, "b", 2, 1.101)
     assert core.commit == 1  # two of four
 
-    core.change_members(Configuration.of_ids("abc"), 1.15)
+    core.change_members(Configuration.from_ids("abc"), 1.15)
     assert core.commit == 2
 
     assert core.deadline == pytest.approx(1.155)
@@ -446,7 +446,7 @@ def test_a_commit_is_not_believed_for_entries_that_the_leader_has_not_seen() -> 
     assert core.commit == core.applied == 0
     core.on_message(AppendRequest(2, "b", 4, 2, 4, ()), 0.1)
     settle(core)
-    assert (core.ghost, core.may_lead) == (RaftEntryId(2, 4), False)
+    assert (core.recovery_floor, core.can_campaign) == (RaftEntryId(2, 4), False)
     core.on_message(Vote(3, "c", 4, 1, True), 0.2)  # it would have been elected without 3 and 4
     assert [message.granted for message in to(settle(core), "c", VoteReply)] == [False]
 
@@ -455,7 +455,7 @@ def test_a_commit_is_not_believed_for_entries_that_the_leader_has_not_seen() -> 
     settle(core)
     assert core.commit == core.applied == 4
     assert [core.log.term_at(index) for index in (2, 3, 4)] == [1, 2, 2]
-    assert core.ghost is None
+    assert core.recovery_floor is None
 
 
 def test_what_differs_below_the_leaders_word_makes_a_ghost() -> None:
@@ -463,10 +463,10 @@ def test_what_differs_below_the_leaders_word_makes_a_ghost() -> None:
     core = node(1, 1, 1, term=1)
     core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
     core.on_message(AppendRequest(2, "b", 2, 1, 3, (Entry(3, 2, b"new"),)), 0.1)
-    assert not core.may_lead
-    assert core.ghost == RaftEntryId(2, 3)
+    assert not core.can_campaign
+    assert core.recovery_floor == RaftEntryId(2, 3)
     settle(core)
-    assert core.may_lead
+    assert core.can_campaign
     assert core.commit == 3
 
 
@@ -476,7 +476,7 @@ def test_a_restart_that_lost_nothing_makes_no_ghost() -> None:
     core.on_message(Heartbeat(2, "b", 3, 1), 0.1)
     core.on_message(AppendRequest(2, "b", 3, 2, 3, ()), 0.1)
     settle(core)
-    assert (core.ghost, core.commit) == (None, 3)
+    assert (core.recovery_floor, core.commit) == (None, 3)
     core.on_message(AppendRequest(2, "b", 3, 2, 3, (Entry(4, 2, b"x"),)), 0.2)
     core.on_message(Heartbeat(2, "b", 4, 2), 0.2)
     assert core.commit == 4

@@ -19,8 +19,8 @@ def test_the_world_rots_and_forgets() -> None:
     for world in worlds:
         world.run()
 
-    assert sum(world.rotten for world in worlds) > 40
-    assert sum(world.forgotten for world in worlds) > 10
+    assert sum(world.corruptions for world in worlds) > 40
+    assert sum(world.lost_hard_states for world in worlds) > 10
 
 
 def test_who_trusts_what_is_left_is_found() -> None:

@@ -152,13 +152,16 @@ def test_a_restart_after_an_own_snapshot_hands_nothing_out_twice() -> None:
         "a",
         DurableState(
             RaftLog(
-                0, 0, [Entry(index, 1, b"x") for index in range(1, 6)], Configuration.of_ids("abc")
+                0,
+                0,
+                [Entry(index, 1, b"x") for index in range(1, 6)],
+                Configuration.from_ids("abc"),
             ),
             HardState(1, ""),
             applied=3,
         ),
         options=OPTIONS,
-        draw=lambda: 0.0,
+        random=lambda: 0.0,
         now=0.0,
     )
     core.on_message(AppendRequest(1, "b", 5, 1, 3, ()), 0.1)

@@ -8,28 +8,28 @@ import pytest
 import trio
 
 from distributedlog.metadata.model.configuration import Configuration
-from distributedlog.metadata.node.force_new_cluster import read_survivor
+from distributedlog.metadata.node.force_new_cluster import read_node_disk
 from distributedlog.metadata.peers.hard_state_recovery import (
-    GIVEN_AWAY,
     TERMS_AHEAD,
+    UNKNOWN_VOTE,
     VoterReport,
     recovered_hard_state,
 )
 from distributedlog.metadata.raft.ready import HardState
 from distributedlog.metadata.raft.recovered_hard_state import (
-    GHOST,
+    RECOVERY_FLOOR_FILE,
     HardStateScanner,
     RaftEntryId,
     RecoveredHardState,
-    mark_payload,
+    watermark_payload,
 )
 from distributedlog.metadata.storage.member_identity import (
-    load_members,
-    new_members,
-    store_ghost,
-    store_members,
+    load_member_identity,
+    new_identity,
+    store_member_identity,
+    store_recovery_floor,
 )
-from distributedlog.metadata.storage.metadata_disk_space import RESERVE
+from distributedlog.metadata.storage.metadata_disk_space import RESERVE_FILE
 from distributedlog.metadata.storage.raft_storage import RaftStorage
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.disk.checksummed_blocks import ALIGN
@@ -56,7 +56,7 @@ async def blocks_in(nodes: Quorum, name: str) -> int:
     """How many blocks the node's log has."""
     disk = nodes.disks[name]
     file = await disk.open(next(file for file in disk.list() if file.startswith("log.")))
-    content = await file.read_cold(0, file.size())
+    content = await file.read_in_worker(0, file.size())
     file.close()
     return len(content.rstrip(b"\0")) // ALIGN + 1
 
@@ -66,9 +66,9 @@ async def all_whole(nodes: Quorum, names: Sequence[str]) -> None:
     with trio.fail_after(60):
         for name in names:
             while True:
-                members = await load_members(nodes.disks[name])
+                members = await load_member_identity(nodes.disks[name])
                 assert members is not None
-                if members.may_vote and GHOST not in nodes.disks[name].list():
+                if members.may_vote and RECOVERY_FLOOR_FILE not in nodes.disks[name].list():
                     break
                 await trio.sleep(0.05)
 
@@ -200,7 +200,7 @@ async def test_what_was_said_before_all_are_there_does_not_count(autojump_clock:
         await nodes.kill("m1")
         await nodes.start("m3")
         await trio.sleep(30)
-        assert GHOST not in disk.list()
+        assert RECOVERY_FLOOR_FILE not in disk.list()
         assert (await nodes.rows())["m2"].role.startswith("damaged")
 
         await nodes.start("m1")
@@ -217,10 +217,10 @@ async def test_a_log_that_is_less_than_it_was_is_no_survivor(autojump_clock: obj
         await lose(nodes, "m2", 2)
         await nodes.start("m2")
         await nodes.kill("m2")
-        assert GHOST in nodes.disks["m2"].list()
+        assert RECOVERY_FLOOR_FILE in nodes.disks["m2"].list()
         with pytest.raises(CorruptData, match="less than it ever was"):
-            await read_survivor(nodes.disks["m2"])
-        assert await read_survivor(nodes.disks["m1"])
+            await read_node_disk(nodes.disks["m2"])
+        assert await read_node_disk(nodes.disks["m1"])
 
 
 async def test_a_node_that_is_filled_up_says_so_and_survives_a_kill_at_any_time(
@@ -240,7 +240,7 @@ async def test_a_node_that_is_filled_up_says_so_and_survives_a_kill_at_any_time(
             await nodes.kill(rotten)
         nodes.cut_off(rotten)
         await nodes.start(rotten)
-        members = await load_members(nodes.disks[rotten])
+        members = await load_member_identity(nodes.disks[rotten])
         assert members is not None
         if not members.may_vote:
             rows = await nodes.rows()
@@ -260,9 +260,9 @@ async def test_members_that_may_not_vote_come_back_with_a_sound_log(
         await fill(client, KEYS)
         await caught_up(nodes)
         await nodes.kill("m3")
-        members = await load_members(nodes.disks["m3"])
+        members = await load_member_identity(nodes.disks["m3"])
         assert members is not None
-        await store_members(nodes.disks["m3"], replace(members, may_vote=False))
+        await store_member_identity(nodes.disks["m3"], replace(members, may_vote=False))
         await nodes.start("m3")
 
         await all_whole(nodes, ["m3"])
@@ -289,13 +289,13 @@ async def test_a_node_that_is_filled_up_on_a_full_disk_lives(autojump_clock: obj
         disk = nodes.disks[rotten]
         for name in ("ballast", "more"):
             (await disk.create(name, size=disk.free_bytes())).close()
-            if RESERVE in disk.list():
-                await disk.delete(RESERVE)
+            if RESERVE_FILE in disk.list():
+                await disk.delete(RESERVE_FILE)
         nodes.join_again(rotten)
         for n in range(KEYS):
             await client.transact(put(b"full %02d" % n, b""))
         await trio.sleep(2)
-        members = await load_members(disk)
+        members = await load_member_identity(disk)
         assert members is not None
         assert not members.may_vote
 
@@ -308,19 +308,19 @@ async def test_a_node_that_is_filled_up_on_a_full_disk_lives(autojump_clock: obj
 async def test_a_log_that_is_gone_takes_a_ghost_of_before_with_it() -> None:
     """H106: what it voted since stood in the log alone: it would vote a second time in those terms."""
     disk = MemoryDisk()
-    members = new_members("c", {"a": "a", "b": "b", "x": "x"}, random.Random(1))
-    await RaftStorage(disk, members.seed).begin(Configuration.of_ids("abx"))
+    members = new_identity("c", {"a": "a", "b": "b", "x": "x"}, random.Random(1))
+    await RaftStorage(disk, members.seed).create_log(Configuration.from_ids("abx"))
     members = replace(members, may_vote=False)
-    await store_members(disk, members)
-    await store_ghost(disk, RecoveredHardState(HardState(10, "b"), RaftEntryId(9, 5)))
+    await store_member_identity(disk, members)
+    await store_recovery_floor(disk, RecoveredHardState(HardState(10, "b"), RaftEntryId(9, 5)))
     loaded, members = await RaftStorage(disk, members.seed).load(members)
-    assert loaded.ghost == RaftEntryId(9, 5)
+    assert loaded.recovery_floor == RaftEntryId(9, 5)
     await disk.delete(*(name for name in disk.list() if name.startswith("log.")))
 
     loaded, _ = await RaftStorage(disk, members.seed).load(members)
 
     assert loaded.damage
-    assert loaded.ghost is None  # it asks all others
+    assert loaded.recovery_floor is None  # it asks all others
 
 
 # --- older copies -----------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ async def copy_of(disk: MemoryDisk) -> MemoryDisk:
     for name in disk.list():
         file = await disk.open(name)
         made = await copy.create(name)
-        await made.write_synced(0, await file.read_cold(0, file.size()))
+        await made.write_synced(0, await file.read_in_worker(0, file.size()))
         made.close()
         file.close()
     return copy
@@ -377,34 +377,34 @@ async def copy_of(disk: MemoryDisk) -> MemoryDisk:
 
 def test_the_newest_blocks_say_what_was_promised() -> None:
     words = HardStateScanner()
-    words.take(1, [["hard", 3, "a"], ["snapshot", 5, 2, b""], ["entry", 6, 3, b""]])
-    assert words.word() == RecoveredHardState(HardState(3, "a"), RaftEntryId(3, 6))
-    words.take(2, [["hard", 4, "b"], ["hard", 4, "b"]])
-    assert words.word() == RecoveredHardState(HardState(4, "b"), RaftEntryId(3, 6))
-    words.take(3, [["hard", 4, "b"], ["truncate", 6]])
-    assert words.word() is None
+    words.add_operations(1, [["hard", 3, "a"], ["snapshot", 5, 2, b""], ["entry", 6, 3, b""]])
+    assert words.recovered_state() == RecoveredHardState(HardState(3, "a"), RaftEntryId(3, 6))
+    words.add_operations(2, [["hard", 4, "b"], ["hard", 4, "b"]])
+    assert words.recovered_state() == RecoveredHardState(HardState(4, "b"), RaftEntryId(3, 6))
+    words.add_operations(3, [["hard", 4, "b"], ["truncate", 6]])
+    assert words.recovered_state() is None
 
 
 def test_after_a_gap_nothing_of_before_it_is_believed() -> None:
     words = HardStateScanner()
-    words.take(1, [["hard", 3, "a"], ["entry", 6, 3, b""]])
-    words.take(3, [["hard", 4, "b"]])
-    assert words.word() is None
-    words.take(4, [["hard", 4, "b"], ["entry", 8, 4, b""]])
-    assert words.word() == RecoveredHardState(HardState(4, "b"), RaftEntryId(4, 8))
+    words.add_operations(1, [["hard", 3, "a"], ["entry", 6, 3, b""]])
+    words.add_operations(3, [["hard", 4, "b"]])
+    assert words.recovered_state() is None
+    words.add_operations(4, [["hard", 4, "b"], ["entry", 8, 4, b""]])
+    assert words.recovered_state() == RecoveredHardState(HardState(4, "b"), RaftEntryId(4, 8))
     words.take_mark(6, b"")  # of an older version
-    assert words.word() is None
+    assert words.recovered_state() is None
     word = RecoveredHardState(HardState(5, "c"), RaftEntryId(4, 9))
-    words.take_mark(8, mark_payload(word))
-    assert words.word() == word
+    words.take_mark(8, watermark_payload(word))
+    assert words.recovered_state() == word
     words.take_mark(9, b"\xc1")
-    assert words.word() is None
+    assert words.recovered_state() is None
 
 
 def test_all_other_voters_are_heard_before_anything_is_believed() -> None:
     from distributedlog.metadata.model.configuration import Configuration
 
-    members = Configuration.of_ids("abcd")
+    members = Configuration.from_ids("abcd")
     said = {
         "b": VoterReport("b", 7, RaftEntryId(3, 9), members),
         "c": VoterReport("c", 4, RaftEntryId(4, 2), members),
@@ -412,7 +412,7 @@ def test_all_other_voters_are_heard_before_anything_is_believed() -> None:
     assert recovered_hard_state("a", said) == "d must say what this node may have promised"
     said["d"] = VoterReport("d", 5, RaftEntryId(4, 1), members)
     assert recovered_hard_state("a", said) == RecoveredHardState(
-        HardState(7 + TERMS_AHEAD, GIVEN_AWAY), RaftEntryId(4, 2)
+        HardState(7 + TERMS_AHEAD, UNKNOWN_VOTE), RaftEntryId(4, 2)
     )
     assert isinstance(recovered_hard_state("z", said), str)
     assert isinstance(recovered_hard_state("a", {}), str)
@@ -446,8 +446,8 @@ async def test_a_majority_on_older_copies_deletes_nothing_of_a_node_that_was_awa
             ended = await nodes.end_of(leader)
         assert ended.subgroup(CommittedEntriesLost) is not None
         assert "force-new-cluster" in repr(ended)
-        members = await load_members(nodes.disks[leader])
+        members = await load_member_identity(nodes.disks[leader])
         assert members is not None
-        found = await RaftStorage(nodes.disks[leader], members.seed).look(members)
-        kept = [entry.data for entry in found.log.tail(found.log.base_index + 1)]
+        found = await RaftStorage(nodes.disks[leader], members.seed).inspect(members)
+        kept = [entry.data for entry in found.log.entries_from(found.log.base_index + 1)]
         assert all(any(b"later %02d" % n in data for data in kept) for n in range(KEYS))

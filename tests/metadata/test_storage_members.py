@@ -3,8 +3,8 @@
 from distributedlog.metadata.model.configuration import Configuration
 from distributedlog.metadata.raft.raft_messages import Entry
 from distributedlog.metadata.raft.ready import HardState, Snapshot
-from distributedlog.metadata.storage.log_replay import Replay
-from distributedlog.metadata.storage.member_identity import store_members
+from distributedlog.metadata.storage.log_replay import RaftLogReplay
+from distributedlog.metadata.storage.member_identity import store_member_identity
 from distributedlog.metadata.storage.raft_storage import RaftStorage
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 
@@ -14,15 +14,15 @@ from .storage.test_raft_storage import MEMBERS_OF_ONE, SEED, ready, started
 async def test_the_members_are_found_again_at_the_base_and_after_it() -> None:
     """Thesis 4.1: a restart uses the newest configuration of its log."""
     disk = MemoryDisk()
-    founders = Configuration.of_ids("abc")
+    founders = Configuration.from_ids("abc")
     storage = RaftStorage(disk, SEED)
-    await storage.begin(founders)
-    await store_members(disk, MEMBERS_OF_ONE)
+    await storage.create_log(founders)
+    await store_member_identity(disk, MEMBERS_OF_ONE)
     _, loaded, _ = await started(disk)
     assert loaded.log.configuration == founders
 
     storage, _, _ = await started(disk)
-    change = Configuration.of_ids("ab")
+    change = Configuration.from_ids("ab")
     entries = (Entry(1, 1, b"x"), Entry(2, 1, change.encode()), Entry(3, 1, b"y"))
     await storage.save([ready(hard_state=HardState(1, ""), append=entries)])
     _, loaded, _ = await started(disk)
@@ -33,10 +33,10 @@ async def test_the_members_are_found_again_at_the_base_and_after_it() -> None:
 async def test_the_members_outlive_the_entry_that_named_them() -> None:
     disk = MemoryDisk()
     storage = RaftStorage(disk, SEED)
-    await storage.begin(Configuration.of_ids("abc"))
-    await store_members(disk, MEMBERS_OF_ONE)
+    await storage.create_log(Configuration.from_ids("abc"))
+    await store_member_identity(disk, MEMBERS_OF_ONE)
     storage, _, _ = await started(disk)
-    change = Configuration.of_ids("ab")
+    change = Configuration.from_ids("ab")
     entries = (Entry(1, 1, change.encode()), Entry(2, 1, b"y"))
     await storage.save([ready(hard_state=HardState(1, ""), append=entries)])
     await storage.snapshots.save(Snapshot(2, 1), [b"x"])
@@ -47,9 +47,9 @@ async def test_the_members_outlive_the_entry_that_named_them() -> None:
 
 
 def test_a_log_of_before_members_could_change_is_its_founders() -> None:
-    founders = Configuration.of_ids("abc")
-    replay = Replay(founders)
-    replay.take(
+    founders = Configuration.from_ids("abc")
+    replay = RaftLogReplay(founders)
+    replay.apply_operations(
         [["begin", 1], ["hard", 1, ""], ["snapshot", 0, 0], ["entry", 1, 1, b"x"], ["begun"]]
     )
 

@@ -12,10 +12,10 @@ from distributedlog.metadata.raft.raft_messages import Entry
 from distributedlog.metadata.raft.ready import HardState, Ready, Snapshot
 from distributedlog.metadata.storage.member_identity import (
     MemberIdentity,
-    load_members,
-    store_members,
+    load_member_identity,
+    store_member_identity,
 )
-from distributedlog.metadata.storage.raft_storage import Loaded, RaftStorage
+from distributedlog.metadata.storage.raft_storage import LoadedRaftState, RaftStorage
 from distributedlog.runtime.interfaces.errors import DiskFull
 from distributedlog.testing.sim.world.disk import DiskFaults, SimDisk
 from distributedlog.testing.sim.world.disk_handle import DiskHandle
@@ -30,7 +30,7 @@ LIVES = 6
 
 
 def state_of(hard_state: HardState, log: RaftLog) -> State:
-    return hard_state, log.base_index, log.base_term, log.tail(log.base_index + 1)
+    return hard_state, log.base_index, log.base_term, log.entries_from(log.base_index + 1)
 
 
 class Writer:
@@ -47,7 +47,7 @@ class Writer:
         self.allowed: list[State] = []
         """What may be found: the last state that was durable, and those that were on their way."""
 
-    def take(self, loaded: Loaded) -> None:
+    def take(self, loaded: LoadedRaftState) -> None:
         """A start found one of the allowed states."""
         found = state_of(loaded.hard_state, loaded.log)
         assert loaded.damage == "", "a power cut is no damage (H3)"
@@ -68,7 +68,7 @@ class Writer:
             if step == 0 and self.is_durable and self.log.last_index > self.log.base_index:
                 await self._compact(storage)
             elif step == 1:
-                await storage.mark()
+                await storage.write_watermark()
                 await trio.sleep(0.02)
             else:
                 await self._save(storage)
@@ -151,13 +151,13 @@ async def live_through_power_cuts(seed: int, *, fills: bool = False) -> None:
     disk.chance = random.Random(seed + 1)
     writer = Writer(chance)
     first = RaftStorage(DiskHandle(disk), seed)
-    await first.begin()
-    await store_members(DiskHandle(disk), MemberIdentity("c", {"m1": "id"}, True, seed))
+    await first.create_log()
+    await store_member_identity(DiskHandle(disk), MemberIdentity("c", {"m1": "id"}, True, seed))
     writer.allowed = [state_of(HardState(), RaftLog())]
 
     async def live() -> None:
         try:
-            members = await load_members(DiskHandle(disk))
+            members = await load_member_identity(DiskHandle(disk))
             assert members is not None
             storage = RaftStorage(DiskHandle(disk), members.seed)
             loaded, members = await storage.load(members)

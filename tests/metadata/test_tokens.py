@@ -30,7 +30,7 @@ from distributedlog.runtime.interfaces.errors import (
     QuorumUnreachable,
 )
 from distributedlog.runtime.interfaces.host import Host
-from distributedlog.runtime.interfaces.principals import Credentials, Narrowing
+from distributedlog.runtime.interfaces.principals import Credentials, TokenScope
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.net.tls import (
     CERTIFICATE,
@@ -41,7 +41,7 @@ from distributedlog.runtime.net.tls import (
     with_tls,
 )
 from distributedlog.runtime.protocol.handshake import Hello
-from distributedlog.runtime.protocol.tokens import TOLERANCE_S, read_token, seal
+from distributedlog.runtime.protocol.tokens import CLOCK_TOLERANCE_S, encode_token, read_token
 
 from ..runtime.pki import authority, directory_of
 from .quorum import Quorum, put, quorum
@@ -141,7 +141,7 @@ async def who(client: MetadataClient) -> str:
     return (await client.trust_report(own=True)).principal
 
 
-def only(name: str, rights: int = READ) -> Narrowing:
+def only(name: str, rights: int = READ) -> TokenScope:
     return (("ns", name, rights),)
 
 
@@ -332,7 +332,7 @@ async def test_a_token_ends_and_its_connections_with_it(autojump_clock: object) 
         async with trio.open_nursery() as nursery:
             etl = await here.by_token(token, nursery)
             assert await who(etl) == "user/etl"
-            await trio.sleep(60 + TOLERANCE_S - 5)
+            await trio.sleep(60 + CLOCK_TOLERANCE_S - 5)
             assert await who(etl) == "user/etl"
             await trio.sleep(10)
             with pytest.raises((NotAuthenticated, QuorumUnreachable), match="has ended"):
@@ -356,7 +356,7 @@ async def test_clocks_that_jump_by_an_hour_neither_end_nor_keep_a_token(
                 nursery.cancel_scope.cancel()
         # Right for a token of a minute that is taken for five minutes more, and of a clock that follows
         # a jump by a twelfth of what passes.
-        await trio.sleep((60 + TOLERANCE_S) * 12 / 11 + 10)
+        await trio.sleep((60 + CLOCK_TOLERANCE_S) * 12 / 11 + 10)
         async with trio.open_nursery() as nursery:
             with pytest.raises((NotAuthenticated, QuorumUnreachable), match="has ended"):
                 await who(await here.by_token(token, nursery))
@@ -411,19 +411,21 @@ async def test_a_proxy_has_a_clients_token_looked_at_and_others_have_not(
         welcome = await proxy.verify_token(token)
         assert welcome.principal == "user/etl"
         assert welcome.token is not None
-        assert welcome.token.narrowing == only("orders")
-        assert 3600 < welcome.left_s <= 3600 + TOLERANCE_S
+        assert welcome.token.token_scope == only("orders")
+        assert 3600 < welcome.valid_s <= 3600 + CLOCK_TOLERANCE_S
         with pytest.raises(NotAllowed):
             await etl.verify_token(token)
         with pytest.raises(NotAuthenticated):
             await proxy.verify_token(token[:-8] + b"A" * 8)
         # Made by a stranger, of a key that will never be: the proxy has no reason to ask somebody else.
-        forged = seal(replace(read_token(token), key=60_000), b"no secret of this cluster's here")
-        began, leader = trio.current_time(), proxy._links.leader
+        forged = encode_token(
+            replace(read_token(token), key=60_000), b"no secret of this cluster's here"
+        )
+        began, leader = trio.current_time(), proxy._connections.leader
         with pytest.raises(NotAuthenticated, match="has not made"):
             await proxy.verify_token(forged)
         assert trio.current_time() - began < 1
-        assert proxy._links.leader == leader
+        assert proxy._connections.leader == leader
         await root.change_trust("tokens", "etl")
         with pytest.raises(NotAuthenticated, match="revoked"):
             await proxy.verify_token(token)
@@ -454,7 +456,7 @@ async def test_a_server_that_asks_elsewhere_lets_in_who_is_known_there(
             def on_batch_end(self) -> None: ...
             def on_closed(self) -> None: ...
 
-        server.asked["token"] = verify  # type: ignore[assignment]
+        server.remote_methods["token"] = verify  # type: ignore[assignment]
         tls = Tls(authority(), shows_certificate=False)
         client = Endpoint(
             with_tls(here.nodes._network.host("c"), tls), lambda: Hello("", "", "client")
@@ -481,7 +483,7 @@ async def test_a_server_that_asks_elsewhere_lets_in_who_is_known_there(
 async def test_leases_of_a_users_narrowed_tokens_count_together(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
-    monkeypatch.setattr(quotas, "LEASES_OF_ONE_MAX", 2)
+    monkeypatch.setattr(quotas, "LEASES_PER_PRINCIPAL_MAX", 2)
     async with world() as (made, _root):
         etl = await made.by_certificate("etl")
         clients = [
@@ -497,7 +499,7 @@ async def test_leases_of_a_users_narrowed_tokens_count_together(
 
 async def test_a_refused_certificate_leaves_no_token_behind(autojump_clock: object) -> None:
     """Who had stolen it may have asked for one: that ends with it, and in no mode is there another."""
-    serial = Tls(directory_of("user/etl")).own
+    serial = Tls(directory_of("user/etl")).identity
     assert serial is not None
     async with world(mode="report") as (made, root):
         etl = await made.by_certificate("etl")

@@ -13,15 +13,15 @@ from distributedlog.metadata.model.acl_records import (
     MODE_KEY,
     AuditLine,
     decode_mode,
-    ended_key,
     grant_key,
+    revoked_key,
 )
 from distributedlog.metadata.model.interface import Scan, prefix_end
 from distributedlog.metadata.model.rights import ADMIN, OPERATOR
 from distributedlog.metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
 from distributedlog.metadata.node.quorum_member import MemberNode
 from distributedlog.metadata.protocol.client_messages import MembersRequest
-from distributedlog.metadata.storage.backup_format import SaveRequest, decode_begun
+from distributedlog.metadata.storage.backup_format import BackupRequest, decode_backup_start
 from distributedlog.runtime.interfaces.errors import (
     ConfirmationRequired,
     ConnectionLost,
@@ -44,7 +44,7 @@ from .trusted import Trusted, believe, trusted_quorum
 ROOT = ("root", "admin", "", "")
 LOG = 0x11
 STATE = log_keys.state_key(LOG)
-NOTE = log_keys.txn_key(LOG, "app")
+NOTE = log_keys.app_version_key(LOG, "app")
 NAME = log_keys.name_key("ns", "orders")
 
 
@@ -108,7 +108,7 @@ async def test_what_was_put_before_it_meant_anything_is_cleared(
     async with trusted_quorum() as world:
         client = await world.nodes.client()
         with monkeypatch.context() as older:  # a node of before took it
-            older.setattr("distributedlog.metadata.auth.authorizer.KEPT", ())
+            older.setattr("distributedlog.metadata.auth.authorizer.LEADER_ONLY_PREFIXES", ())
             await client.transact(put(grant_key("eve", "", ""), pack([1, "admin"])))
             await client.transact(put(MODE_KEY, pack([1, "required"])))
             assert (await client.transact(put(b"k", b""))).succeeded
@@ -195,7 +195,7 @@ async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
                 async def follow() -> None:
                     try:
                         while True:
-                            await watch.next()
+                            await watch.next_batch()
                     except DistributedLogError as error:
                         ended.append(error)
 
@@ -206,11 +206,11 @@ async def test_a_grant_that_ends_ends_watches_and_a_user_its_connections(
         with pytest.raises(NotAllowed):
             await etl.transact(put(NOTE, b""))
         bookie = await world.one("bookie/b1")
-        first = await bookie.get(ended_key("user/etl"))
+        first = await bookie.get(revoked_key("user/etl"))
         assert first is not None
 
         await admin.change_trust("disable", "etl")
-        second = await bookie.get(ended_key("user/etl"))
+        second = await bookie.get(revoked_key("user/etl"))
         assert second is not None
         assert second.mod_revision > first.mod_revision
         with pytest.raises((NotAuthenticated, QuorumUnreachable)):
@@ -234,7 +234,7 @@ async def test_who_renames_a_log_takes_it_out_of_the_sight_of_who_has_no_right_t
             async with etl.watch(STATE, STATE + b"\0", after_revision=revision) as watch:
                 try:
                     while True:
-                        await watch.next()
+                        await watch.next_batch()
                 except DistributedLogError as error:
                     ended.append(error)
 
@@ -290,9 +290,11 @@ async def test_a_save_that_was_begun_is_given_out_to_an_admin_alone(
         endpoint = Endpoint(world.nodes.machine("user/other saves"), lambda: hello)
         async with trio.open_nursery() as nursery:
             link = await endpoint.dial(("m1", 4181), nursery=nursery)
-            body = SaveRequest(0, 0).encode()
-            number, _ = decode_begun((await link.request(Op.META_SAVE, body, timeout_s=5)).body)
-            again = SaveRequest(number, 1).encode()
+            body = BackupRequest(0, 0).encode()
+            number, _ = decode_backup_start(
+                (await link.request(Op.META_SAVE, body, timeout_s=5)).body
+            )
+            again = BackupRequest(number, 1).encode()
             await admin.change_trust("revoke", "other", "", "")
             with pytest.raises(NotAllowed, match="have a save"):
                 await link.request(Op.META_SAVE, again, timeout_s=5)
@@ -340,7 +342,7 @@ async def test_all_that_takes_something_away_is_told_to_bookies(
             ("remove", "etl"),
         ):
             await admin.change_trust(*change)
-            found = await admin.get(ended_key("user/etl"))
+            found = await admin.get(revoked_key("user/etl"))
             assert found is not None, change
             marks.append(found.mod_revision)
         assert marks == sorted(set(marks))
@@ -461,7 +463,7 @@ async def test_nothing_is_done_after_a_revocation_was_answered(
                 nursery.start_soon(world.nodes.kill, leader)
             changing = True
             await admin.change_trust("revoke", "etl", "ns", "orders")
-        mark = await admin.get(ended_key("user/etl"))
+        mark = await admin.get(revoked_key("user/etl"))
         assert mark is not None
         assert done
         assert max(done) < mark.mod_revision

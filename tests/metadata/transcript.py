@@ -87,7 +87,7 @@ class Stage:
     def do_cluster(self, *ids: str) -> None:
         self.ids = list(ids)
         for node_id in ids:
-            self.disks[node_id] = RaftDisk(Configuration.of_ids(ids))
+            self.disks[node_id] = RaftDisk(Configuration.from_ids(ids))
             self.do_start(node_id)
 
     def do_narrow(self, *ids: str) -> None:
@@ -101,7 +101,7 @@ class Stage:
 
     def do_members(self, node_id: str, *words: str) -> None:
         learners = [word[1:] for word in words if word.startswith("+")]
-        wanted = Configuration.of_ids([w for w in words if not w.startswith("+")], learners)
+        wanted = Configuration.from_ids([w for w in words if not w.startswith("+")], learners)
         try:
             index = self.cores[node_id].change_members(wanted, self.now)
         except DistributedLogError as error:
@@ -110,7 +110,7 @@ class Stage:
             self.say(f"index {index}")
 
     def do_emptied(self, node_id: str) -> None:
-        self.disks[node_id] = RaftDisk(Configuration.of_ids(self.ids))
+        self.disks[node_id] = RaftDisk(Configuration.from_ids(self.ids))
         self.do_start(node_id, may_vote=False)
 
     def do_start(self, node_id: str, may_vote: bool = True) -> None:
@@ -120,7 +120,7 @@ class Stage:
             node_id,
             DurableState(disk.log(), disk.hard_state, applied=disk.snapshot.index),
             options=self.options,
-            draw=lambda: share,
+            random=lambda: share,
             now=self.now,
             may_vote=may_vote,
         )
@@ -197,7 +197,7 @@ class Stage:
     def do_sent(self, node_id: str, peer: str) -> None:
         core, snapshot = self.cores[node_id], self.disks[node_id].snapshot
         self.disks[peer].incoming[snapshot.index] = snapshot
-        self.cores[peer].on_snapshot_received(core.term, node_id, snapshot.mark, self.now)
+        self.cores[peer].on_snapshot_received(core.term, node_id, snapshot.core_snapshot, self.now)
         core.on_snapshot_sent(peer, snapshot.index, True)
 
     def do_lost(self, node_id: str, peer: str) -> None:
@@ -251,7 +251,7 @@ class Stage:
             for to, message in ready.send_after_persist:
                 self.wire.append((node_id, to, message))
                 self.say(f"  {node_id}->{to} {text_of(message)}")
-            self.cores[node_id].on_persisted(ready.number, self.now)
+            self.cores[node_id].on_persisted(ready.ready_number, self.now)
         return bool(writes)
 
     def do_deliver(self, link: str, count: str = "1000000") -> bool:

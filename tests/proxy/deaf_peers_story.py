@@ -27,7 +27,7 @@ from distributedlog import open_namespace
 from distributedlog.cluster.declarations.config import parse_address
 from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
 from distributedlog.log.namespace import Namespace
-from distributedlog.proxy.protocol.proxy_messages import ProduceOpen, produce_frame
+from distributedlog.proxy.protocol.proxy_messages import ProduceOpen, encode_produce
 from distributedlog.proxy.protocol.read_messages import CREDIT_MAX, Subscribe
 from distributedlog.runtime.interfaces.errors import DistributedLogError
 from distributedlog.runtime.machine import real_host
@@ -90,11 +90,11 @@ async def produce(link: ClientLink, number: int) -> None:
     """Until cancelled, and nothing is read after the stream is open."""
     request = ProduceOpen(1, "default", f"deaf-{number}").encode()
     await link.request(Op.PRODUCE_OPEN, request, timeout_s=30)
-    link.hold()
+    link.pause_reading()
     first = 0
     with suppress(DistributedLogError):
         while link.closed is None:
-            link.send(produce_frame(1, first, first, None, [b"x"]))
+            link.send(encode_produce(1, first, first, None, [b"x"]))
             first += 1
             await trio.sleep(0.1)
 
@@ -105,7 +105,7 @@ async def subscribe(link: ClientLink) -> None:
     for ident in range(10, 10 + SUBSCRIPTIONS):
         link.send(envelope(Op.SUBSCRIBE, len(body), ident=ident), body)
     await trio.sleep(2)
-    link.hold()
+    link.pause_reading()
 
 
 async def fill(namespace: Namespace) -> None:

@@ -29,14 +29,14 @@ from distributedlog.proxy.session.log_calls import LogCalls
 from distributedlog.proxy.session.namespace_cache import Namespaces
 from distributedlog.proxy.session.proxy_session import CommonSession
 from distributedlog.proxy.write.log_manager import LogManager
-from distributedlog.proxy.write.produce_session import Limits, ProduceSession
+from distributedlog.proxy.write.produce_session import ProduceSession, ProxyRateLimits
 from distributedlog.proxy.write.write_proxy_peers import WriteProxyPeers
 from distributedlog.runtime.interfaces.host import Address, Host
 from distributedlog.runtime.interfaces.principals import (
     PROXY,
     Credentials,
-    Narrowing,
     Token,
+    TokenScope,
     Welcome,
 )
 from distributedlog.runtime.net.client_link import ClientLink
@@ -45,7 +45,7 @@ from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.net.tls import EITHER, Tls, token_credentials, with_tls
 from distributedlog.runtime.protocol.frames import Op, error_from, unpack
 from distributedlog.runtime.protocol.handshake import Hello
-from distributedlog.runtime.protocol.tokens import METHOD, opened, read_token, seal
+from distributedlog.runtime.protocol.tokens import METHOD, encode_token, read_token, verify_token
 from tests.log.conftest import World
 from tests.runtime.pipe import PipeNetwork
 from tests.runtime.pki import authority, directory_of
@@ -115,29 +115,29 @@ class Judged:
 
     async def tokens_from(self, name: str, number: int) -> None:
         """All tokens of that user end that were made with another number."""
-        await self.put(Put(user_key(name), User(tokens_from=number).encode()))
+        await self.put(Put(user_key(name), User(tokens_valid_from=number).encode()))
 
     def token(
         self, name: str, *paths: tuple[str, int], since: int = 0, valid_s: float = 3600
     ) -> bytes:
         """Narrowed to these paths of the namespace and their rights."""
-        narrowing: Narrowing = tuple((NS, path, rights) for path, rights in paths)
+        narrowing: TokenScope = tuple((NS, path, rights) for path, rights in paths)
         ends_s = int(trio.current_time() + valid_s)
-        return seal(Token(name, ends_s, since, 1, "00" * 16, bytes(8), narrowing), T)
+        return encode_token(Token(name, ends_s, since, 1, "00" * 16, bytes(8), narrowing), T)
 
     async def whose(self, shown: bytes) -> Welcome:
         """What the metadata say of such a token; the moment of this is the moment of the answer."""
         self.asked.append(shown)
-        token = opened(shown, lambda key: T)
+        token = verify_token(shown, lambda key: T)
         item = await self.world.metadata.get(user_key(token.user))
         table = AclCache()
         if item is not None:
-            table.take(item.key, item.value)
+            table.update(item.key, item.value)
         why = table.why_no_token(token)
         if why is not None:
             raise why
         left_s = token.ends_s - trio.current_time()
-        return Welcome(token.principal, token=read_token(shown), left_s=left_s)
+        return Welcome(token.principal, token=read_token(shown), valid_s=left_s)
 
     # --- who comes --------------------------------------------------------------------------------
 
@@ -226,7 +226,12 @@ async def judged(
         peers = WriteProxyPeers(Endpoint(it.network.host("p1"), Hello))
         owner = it.owner = LogManager("p1", namespaces, members, ProxyOptions(), peers)
         await nursery.start(owner.run)
-        calls = LogCalls(namespaces, calls_max=100, serves=lambda _: False, release=owner.release)
+        calls = LogCalls(
+            namespaces,
+            calls_max=100,
+            is_live_proxy=lambda _: False,
+            release_log=owner.release_unused,
+        )
         await nursery.start(calls.run)
         network = it.network
         hosts = [network.host(name) for name in ("writes", "reads")]
@@ -239,17 +244,17 @@ async def judged(
             for host, kind in zip(hosts, ("write-proxy", "read-proxy"), strict=True)
         ]
         for endpoint in endpoints if takes_tokens else ():
-            endpoint.asked[METHOD] = partial(it.rights.verify_token, whose or it.whose)
+            endpoint.remote_methods[METHOD] = partial(it.rights.verify_token, whose or it.whose)
         reading = ReadServer(endpoints[1], namespaces.using)
         await nursery.start(reading.run)
 
         def session(link: Link, writes: bool) -> LinkSession:
             if link.token is None:
                 link.principal = link.peer.label
-            client = it.rights.meet(link)
+            client = it.rights.admit(link)
             common = CommonSession(link, client, members, calls, dict)
             if writes:
-                return ProduceSession(link, owner, Limits(0, 0), common)
+                return ProduceSession(link, owner, ProxyRateLimits(0, 0), common)
             return ReadSession(reading, link, client, common)
 
         places = []

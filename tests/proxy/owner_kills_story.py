@@ -30,7 +30,7 @@ from distributedlog.cluster.local.child_processes import Child, start_child, sta
 from distributedlog.cluster.local.fork_server import ForkServer
 from distributedlog.cluster.local.local_cluster import local_cluster
 from distributedlog.log.interfaces.open_call import Opening
-from distributedlog.log.model.lock_record import holder_of
+from distributedlog.log.model.lock_record import lock_holder
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.runtime.interfaces.errors import DistributedLogError
@@ -223,7 +223,7 @@ async def _play(
         chance.shuffle(events)
         for event in events:
             await trio.sleep(chance.uniform(*BETWEEN_S))
-            holder = await holder_of(direct.metadata, await direct.find(LOG))
+            holder = await lock_holder(direct.metadata, await direct.resolve_name(LOG))
             if holder is None or holder.proxy not in tier.children:
                 await more(1)
                 continue

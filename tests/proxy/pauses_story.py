@@ -27,7 +27,7 @@ import trio
 from distributedlog import PendingWrite, open_namespace
 from distributedlog.cluster.local.child_processes import start_fork_server
 from distributedlog.cluster.local.local_cluster import LocalCluster, local_cluster
-from distributedlog.cluster.status.proxy_overview import drain, move, owned
+from distributedlog.cluster.status.proxy_overview import drain_proxy, hosted_logs, move_log
 from distributedlog.log.namespace import Namespace
 
 from .owner_kills_story import Proxies
@@ -153,12 +153,12 @@ async def moves_or_kills(what: str, times: int, logs: int, seed: int) -> dict[st
 
 
 async def _move(direct: Namespace, tier: Proxies, one: Written) -> tuple[float, list[Written]]:
-    rows = await owned(direct.metadata)  # type: ignore[arg-type]
+    rows = await hosted_logs(direct.metadata)  # type: ignore[arg-type]
     owner = next(row["proxy"] for row in rows if row["log"] == one.name)
     names = [child.name for child in tier.children.values()]
     target = names[(names.index(owner) + 1) % len(names)]
     began = trio.current_time()
-    await move(direct.metadata, direct.path, one.name, target)  # type: ignore[arg-type]
+    await move_log(direct.metadata, direct.path, one.name, target)  # type: ignore[arg-type]
     return began, [one]
 
 
@@ -169,7 +169,7 @@ async def _kill(
     written: list[Written],
     nursery: trio.Nursery,
 ) -> tuple[float, list[Written]]:
-    rows = await owned(direct.metadata)  # type: ignore[arg-type]
+    rows = await hosted_logs(direct.metadata)  # type: ignore[arg-type]
     chosen = chance.choice(written).name
     owner = next(r["proxy"] for r in rows if r["log"] == chosen)
     met = [
@@ -229,7 +229,7 @@ async def drained(logs: int) -> dict[str, Any]:
             longest[:] = [0.0] * logs
             before = sum(acked)
             began = time.monotonic()
-            await drain(direct.metadata, first.name)  # type: ignore[arg-type]
+            await drain_proxy(direct.metadata, first.name)  # type: ignore[arg-type]
             drain_s = time.monotonic() - began
             await trio.sleep(2.0)
             during = sum(acked) - before

@@ -37,10 +37,10 @@ class RawProducer:
             stream,
             "default",
             log,
-            through=through,
-            suspect=suspect,
+            acked_through=through,
+            suspect_proxy_id=suspect,
             producer=producer,
-            number=number,
+            producer_number=number,
         )
         reply = await self.link.request(Op.PRODUCE_OPEN, request.encode(), timeout_s=20)
         return wire.ProduceOpened.decode(reply.body)
@@ -53,10 +53,10 @@ class RawProducer:
         txids: list[int] | None = None,
         expect: DLSN | None = None,
     ) -> None:
-        self.link.send(wire.produce_frame(stream, first, 0, txids, payloads, expect=expect))
+        self.link.send(wire.encode_produce(stream, first, 0, txids, payloads, expect=expect))
 
     def publish(self, stream: int) -> None:
-        self.link.send(wire.about_stream(Op.PRODUCE_PUBLISH, stream))
+        self.link.send(wire.encode_stream_notice(Op.PRODUCE_PUBLISH, stream))
 
     async def commit(self, stream: int) -> None:
         await self.link.request(Op.PRODUCE_COMMIT, wire.encode_commit(stream), timeout_s=20)

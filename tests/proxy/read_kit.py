@@ -16,7 +16,7 @@ from distributedlog.proxy.client.entry_source import ReadLinks, open_proxied_rea
 from distributedlog.proxy.protocol.read_messages import Subscribe
 from distributedlog.proxy.read.read_server import ReadServer, ReadSession
 from distributedlog.proxy.session.client_authorizer import ClientAuthorizer
-from distributedlog.runtime.declarations.options import overlaid
+from distributedlog.runtime.declarations.options import with_overrides
 from distributedlog.runtime.interfaces.errors import TooBusy
 from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.net.link import Link
@@ -92,7 +92,7 @@ class Proxies:
                     def session(link: Link) -> ReadSession:
                         if self.principal:
                             link.principal = self.principal
-                        return ReadSession(server, link, rights.meet(link), None)
+                        return ReadSession(server, link, rights.admit(link), None)
 
                     async with trio.open_nursery() as nursery:
                         await nursery.start(server.run)
@@ -109,9 +109,9 @@ class Proxies:
         return await open_proxied_reader(
             self.links,
             Subscribe("ns", name, **ask),
-            options=overlaid(LogOptions(), options or {}),
+            options=with_overrides(LogOptions(), options or {}),
             meters=LogMeters(),
-            turn=self._readers,
+            proxy_offset=self._readers,
             start=self._nursery.start_soon,
         )
 

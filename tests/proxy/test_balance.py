@@ -9,7 +9,7 @@ from distributedlog import open_namespace
 from distributedlog.cluster.status import proxy_overview as proxy_view
 from distributedlog.cluster.status.log_overview import describe
 from distributedlog.metadata.client.metadata_client import MetadataClient
-from distributedlog.proxy.membership.rendezvous_hash import LogMove, balance
+from distributedlog.proxy.membership.rendezvous_hash import LogMove, plan_moves
 
 from ..examples import examples
 from .proxy_world import world
@@ -29,7 +29,7 @@ def test_it_is_even_with_the_fewest_moves_and_then_at_rest(drawn: list[list[int]
     ahead = sum(counts) % len(counts)
     fewest = sum(max(0, n - least) for n in counts) - min(ahead, sum(n > least for n in counts))
 
-    moves = balance(owned)
+    moves = plan_moves(owned)
     for one in moves:
         [found] = [log for log in owned[one.owner] if log[1] == one.log]
         owned[one.owner].remove(found)
@@ -38,14 +38,14 @@ def test_it_is_even_with_the_fewest_moves_and_then_at_rest(drawn: list[list[int]
     assert {log for logs in owned.values() for log in logs} == before
     assert max(map(len, owned.values())) - min(map(len, owned.values())) <= 1
     assert len(moves) == len({one.log for one in moves}) == fewest
-    assert balance(owned) == []
+    assert plan_moves(owned) == []
 
 
 def test_those_with_few_producers_go() -> None:
     owned = {"a": [("ns", "busy", 9), ("ns", "quiet", 0)], "b": []}
 
-    assert balance(owned) == [LogMove("ns", "quiet", "a", "b")]
-    assert balance({}) == []
+    assert plan_moves(owned) == [LogMove("ns", "quiet", "a", "b")]
+    assert plan_moves({}) == []
 
 
 async def test_logs_are_moved_until_all_have_as_many_and_writers_go_on() -> None:
@@ -64,8 +64,8 @@ async def test_logs_are_moved_until_all_have_as_many_and_writers_go_on() -> None
                 await writer.write(b"before")
             await it.proxy("w2")
 
-            planned = await proxy_view.balance(metadata, dry_run=True)
-            moved = await proxy_view.balance(metadata)
+            planned = await proxy_view.balance_logs(metadata, dry_run=True)
+            moved = await proxy_view.balance_logs(metadata)
             for writer in writers:
                 await writer.write(b"after")
 
@@ -73,9 +73,9 @@ async def test_logs_are_moved_until_all_have_as_many_and_writers_go_on() -> None
             assert [(one["from"], one["to"], one["outcome"]) for one in moved] == [
                 ("w1", "w2", "moved")
             ] * 2
-            rows = await proxy_view.owned(metadata)
+            rows = await proxy_view.hosted_logs(metadata)
             assert sorted(one["proxy"] for one in rows) == ["w1"] * 3 + ["w2"] * 2
-            assert await proxy_view.balance(metadata) == []
+            assert await proxy_view.balance_logs(metadata) == []
             for log in logs:
                 assert await it.stored(log.name) == [b"before", b"after"]
 

@@ -60,7 +60,7 @@ async def test_a_proxy_says_who_there_is_and_makes_calls() -> None:
             if isinstance(reply, Reply):  # else the end of the link
                 send.send_nowait({one.id for one in wire.decode_members(reply.body)})
 
-        link.stand(Op.MEMBERS, timeout_s=10, on_reply=on_reply)
+        link.start_repeated_request(Op.MEMBERS, timeout_s=10, on_reply=on_reply)
         assert (link.peer.kind, link.peer.node_id) == (READ_PROXY, reader.node_id)
 
         assert await called(link, "create", "orders", "standard", {}, {}, "count") is None

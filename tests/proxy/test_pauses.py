@@ -10,9 +10,9 @@ import trio
 from distributedlog import open_namespace
 from distributedlog.cluster.declarations.options import WRITE_PROXY, NodeReady, ProxyNodeConfig
 from distributedlog.cluster.node.proxy_assembly import serve_proxy_node
-from distributedlog.log.model.lock_record import holder_of
+from distributedlog.log.model.lock_record import lock_holder
 from distributedlog.log.namespace import Namespace
-from distributedlog.proxy.membership.rendezvous_hash import order
+from distributedlog.proxy.membership.rendezvous_hash import rank_proxies
 from distributedlog.proxy.protocol.proxy_messages import ProxyCall
 from distributedlog.runtime.interfaces.host import Address, Host
 from distributedlog.runtime.net.rpc import Endpoint
@@ -147,7 +147,7 @@ class World:
             nursery.cancel_scope.cancel()
 
     async def owner(self) -> str:
-        holder = await holder_of(self.direct.metadata, await self.direct.find(LOG))
+        holder = await lock_holder(self.direct.metadata, await self.direct.resolve_name(LOG))
         assert holder is not None
         return holder.proxy
 
@@ -159,9 +159,9 @@ def played(seed: int, story: Callable[[World, Host], Awaitable[None]], proxies: 
 
     async def run(simulation: Simulation) -> None:
         cluster = SimCluster(simulation, SHAPE)
-        cluster.supervised = False
+        cluster.is_supervised = False
         cluster.start_all()
-        await cluster.serving()
+        await cluster.wait_all_ready()
         tier, over = Tier(cluster, proxies), trio.Event()
         for name in tier.machines:
             await tier.start(name)
@@ -209,7 +209,7 @@ def test_who_hangs_is_not_waited_for_when_a_log_needs_another_owner() -> None:
     async def story(world: World, _: Host) -> None:
         owner = await world.owner()
         others = [one for one in world.tier.living() if one != owner]
-        following = order("sim", LOG, others)[0]
+        following = rank_proxies("sim", LOG, others)[0]
         world.tier.machines[world.tier.names[following]].stall(STALL_S)
         world.tier.machines[world.tier.names[owner]].kill()
         await world.more(10)

@@ -14,7 +14,7 @@ from distributedlog.log.read.log_reader import LogReader
 from distributedlog.metadata.model.transaction import KeyValue
 from distributedlog.proxy.read import history_reads as cold
 from distributedlog.proxy.read import read_server
-from distributedlog.proxy.read.push_loop import BLOCKED_S
+from distributedlog.proxy.read.push_loop import BLOCKED_CHECK_INTERVAL_S
 from distributedlog.proxy.read.read_server import ReadServer
 from distributedlog.proxy.read.tail_feed import LINK_BYTES_MAX, Subscriber, TailFeed
 from distributedlog.runtime.interfaces.errors import (
@@ -114,7 +114,7 @@ async def test_ledgers_that_were_read_below_the_ring_are_closed(
         opened.clear()
         reader = await through.reader("l", to_end=True)
         assert await read(reader, 1000) == every
-        await trio.sleep(2 * (read_server.FEED_REST_S + read_server.SWEEP_S))
+        await trio.sleep(2 * (read_server.IDLE_FEED_S + read_server.SWEEP_INTERVAL_S))
         assert through.running[0].server.info()["ranges_read"] > 2
         assert len(opened) > 2
         assert all(one.over for one in opened)
@@ -394,9 +394,9 @@ async def test_a_connection_that_is_full_is_looked_at_now_and_then(
 ) -> None:
     """Not in each turn of the loop; and its readers go on when it is not full any more."""
     full = True
-    has_room = ReadServer._has_room
+    has_room = ReadServer._has_capacity
     monkeypatch.setattr(
-        ReadServer, "_has_room", lambda self, link: not full and has_room(self, link)
+        ReadServer, "_has_capacity", lambda self, link: not full and has_room(self, link)
     )
     async with world.process() as ns, proxies(world) as through:
         log = ns.open_log("l")
@@ -404,18 +404,20 @@ async def test_a_connection_that_is_full_is_looked_at_now_and_then(
         reader = await through.reader("l")
         await put(log, 1, 2, 3)
         await trio.sleep(10)
-        assert 100 <= through.running[0].server.pusher.rounds <= 10 / BLOCKED_S + 50
+        assert (
+            100 <= through.running[0].server.push_loop.rounds <= 10 / BLOCKED_CHECK_INTERVAL_S + 50
+        )
         assert await reader.read_next(wait_s=0) is None
 
         full = False
-        assert len(await read(reader, 3, wait_s=2 * BLOCKED_S)) == 3
+        assert len(await read(reader, 3, wait_s=2 * BLOCKED_CHECK_INTERVAL_S)) == 3
 
 
 async def test_who_never_reads_costs_a_look_at_its_connection_and_not_at_each_subscription(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H187: 5,000 subscriptions of one peer that had stopped reading took half of a proxy's time."""
-    attached, full, attach, takes_more = 0, True, TailFeed.attach, ReadServer._takes_more
+    attached, full, attach, takes_more = 0, True, TailFeed.attach, ReadServer._may_send
 
     def counted(self: TailFeed, subscriber: Subscriber) -> None:
         nonlocal attached
@@ -424,7 +426,7 @@ async def test_who_never_reads_costs_a_look_at_its_connection_and_not_at_each_su
 
     monkeypatch.setattr(TailFeed, "attach", counted)
     monkeypatch.setattr(
-        ReadServer, "_takes_more", lambda self, link: not full and takes_more(self, link)
+        ReadServer, "_may_send", lambda self, link: not full and takes_more(self, link)
     )
     async with world.process() as ns, proxies(world) as through:
         log = ns.open_log("l")
@@ -436,7 +438,7 @@ async def test_who_never_reads_costs_a_look_at_its_connection_and_not_at_each_su
 
         full = False
         for reader in readers:
-            assert len(await read(reader, 3, wait_s=2 * BLOCKED_S)) == 3
+            assert len(await read(reader, 3, wait_s=2 * BLOCKED_CHECK_INTERVAL_S)) == 3
 
 
 async def test_readers_of_a_connection_that_is_always_full_are_served_in_turn(
@@ -445,9 +447,9 @@ async def test_readers_of_a_connection_that_is_always_full_are_served_in_turn(
     """More is written than it can carry: those in front were served again and again, and the rest never."""
 
     def takes_a_frame_an_entry(self: ReadServer, link: Link) -> bool:
-        return self.sent.frames < self.sent.entries_taken
+        return self.sent.frames < self.sent.entries_read
 
-    monkeypatch.setattr(ReadServer, "_takes_more", takes_a_frame_an_entry)
+    monkeypatch.setattr(ReadServer, "_may_send", takes_a_frame_an_entry)
     async with world.process() as ns, proxies(world) as through, trio.open_nursery() as nursery:
         log = ns.open_log("l")
         await ns.create_log("l")
@@ -479,10 +481,10 @@ async def test_of_what_all_connections_wait_for_there_is_so_much_and_a_frame_eac
     def link(name: str, waits: int) -> Any:
         return SimpleNamespace(name=name, outgoing_bytes=waits)
 
-    assert server._takes_more(link("a", LINK_BYTES_MAX - 1))
-    assert not server._takes_more(link("a", LINK_BYTES_MAX))
-    assert not server._takes_more(link("b", 1))
-    assert server._takes_more(link("b", 0)), "whoever reads nothing takes no other one's room"
+    assert server._may_send(link("a", LINK_BYTES_MAX - 1))
+    assert not server._may_send(link("a", LINK_BYTES_MAX))
+    assert not server._may_send(link("b", 1))
+    assert server._may_send(link("b", 0)), "whoever reads nothing takes no other one's room"
 
 
 async def test_readers_that_never_read_hold_up_nobody(
@@ -504,7 +506,7 @@ async def test_readers_that_never_read_hold_up_nobody(
             await writer.commit()
 
         server = through.running[0].server
-        assert server.rings.bytes <= 200_000 + 21_000
+        assert server.rings.total_bytes <= 200_000 + 21_000
         assert server.sent.bytes <= 20 * (64 * 1024 + 150_000) + 100 * 21_000
 
 
@@ -512,7 +514,7 @@ async def test_what_a_proxy_changes_or_leaves_out_is_not_given(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader checks digests and sequence ids, and reads on elsewhere."""
-    taken = TailFeed._take
+    taken = TailFeed._on_stored_entry
 
     def spoilt(self: TailFeed, *entry: Any) -> None:
         taken(self, *entry)
@@ -531,9 +533,9 @@ async def test_what_a_proxy_changes_or_leaves_out_is_not_given(
         log = ns.open_log("l")
         await ns.create_log("l")
         reader = await through.reader("l")
-        bad = through.running[0 if through.running[0].server.subscriptions else 1]
+        bad = through.running[0 if through.running[0].server.open_subscriptions else 1]
         feed = next(iter(bad.server._all_feeds))
-        monkeypatch.setattr(feed._fetcher, "_take_stored", lambda *got: spoilt(feed, *got))
+        monkeypatch.setattr(feed._fetcher, "_on_stored_entry", lambda *got: spoilt(feed, *got))
         async with log.open_writer() as writer:
             for txid in range(10):
                 await writer.write(rec(txid, b"%d" % txid))
@@ -556,7 +558,7 @@ async def test_a_proxy_that_is_full_sends_readers_to_another_one(
         readers = [await through.reader("l") for _ in range(6)]
 
         assert [len(await read(reader, 1)) for reader in readers] == [1] * 6
-        first, second = [proxy.server.subscriptions for proxy in through.running]
+        first, second = [proxy.server.open_subscriptions for proxy in through.running]
         assert first + second == 6
         assert (first == 2) if limits else (max(first, second) <= 4)
 
@@ -575,7 +577,7 @@ async def test_a_log_without_readers_is_followed_no_more(
         await trio.sleep(60)
 
         assert server.info()["feeds"] == server.info()["subscriptions"] == 0
-        assert server.rings.bytes == 0
+        assert server.rings.total_bytes == 0
 
 
 async def test_many_who_read_from_one_place_cost_one_read_of_it(
@@ -638,5 +640,5 @@ async def test_readers_that_come_and_go_at_an_idle_log_leave_nothing(world: Worl
             await trio.sleep(0.1)
         (feed,) = through.running[0].server._all_feeds
         assert feed.subscribers == 1
-        assert len(feed._unnumbered) <= 1
+        assert len(feed._awaiting_sequence_id) <= 1
         await stays.aclose()

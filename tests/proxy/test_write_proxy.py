@@ -13,16 +13,16 @@ from distributedlog.log.model.log_keys import lock_key
 from distributedlog.log.write import producer_state_manager as producing
 from distributedlog.proxy.declarations.options import ProxyOptions
 from distributedlog.proxy.membership.proxy_registration import ProxyRegistration
-from distributedlog.proxy.membership.rendezvous_hash import order
+from distributedlog.proxy.membership.rendezvous_hash import rank_proxies
 from distributedlog.proxy.protocol import proxy_messages as wire
 from distributedlog.proxy.write import log_manager as owner_module
 from distributedlog.proxy.write import produce_session
 from distributedlog.proxy.write.hosted_log import HostedLog
 from distributedlog.proxy.write.log_manager import (
-    LEAVES_AT_ONCE,
-    SWEEP_S,
-    TAKEN_S,
-    TAKEN_SHARE,
+    HANDOVER_TIME_FRACTION,
+    HANDOVER_WAIT_S,
+    PARALLEL_RELEASES_MAX,
+    SWEEP_INTERVAL_S,
     LogManager,
 )
 from distributedlog.proxy.write.produce_session import ProduceSession
@@ -89,7 +89,7 @@ async def test_frames_of_many_producers_share_entries_and_keep_their_order() -> 
         assert producer.ack_frames < 60, "one frame a turn, not one a frame"
         for stream in range(1, 21):
             mine = [ack for ack in acks if ack.stream == stream]
-            assert [ack.first for ack in mine] == [0, 2, 4, 6, 8]
+            assert [ack.first_sequence for ack in mine] == [0, 2, 4, 6, 8]
             places = [(ack.segment, ack.entry, ack.slot) for ack in mine]
             assert places == sorted(places)
         producer.publish(1)
@@ -131,7 +131,7 @@ async def test_a_stream_ends_at_its_first_refused_frame() -> None:
         await producer.open(4, "given")
 
         producer.send(1, 0, b"one")
-        broken = bytearray(wire.produce_frame(1, 1, 0, None, [b"two"]))
+        broken = bytearray(wire.encode_produce(1, 1, 0, None, [b"two"]))
         broken[-1] ^= 1
         producer.link.send(bytes(broken))
         producer.send(1, 1, b"three")
@@ -195,23 +195,27 @@ async def test_a_producer_is_told_what_became_of_what_it_sent_before() -> None:
         node = await it.proxy("w1")
         before, after = await it.producer(node), await it.producer(node)
         opened = await before.open(1, "orders", producer="me")
-        assert (opened.known, opened.next_sequence) == (False, 0)
+        assert (opened.has_stored_records, opened.next_sequence) == (False, 0)
         before.send(1, 0, b"one", b"two")
         before.send(1, 2, b"three")
         told = await before.acked(2)
 
-        again = await after.open(1, "orders", producer="me", number=opened.number)
-        assert (again.number, again.known, again.next_sequence) == (opened.number, True, 3)
+        again = await after.open(1, "orders", producer="me", number=opened.producer_number)
+        assert (again.producer_number, again.has_stored_records, again.next_sequence) == (
+            opened.producer_number,
+            True,
+            3,
+        )
         pushed = await after.acked(2)
-        assert [(a.first, a.records, a.segment, a.entry, a.slot) for a in pushed] == [
-            (a.first, a.records, a.segment, a.entry, a.slot) for a in told
+        assert [(a.first_sequence, a.records, a.segment, a.entry, a.slot) for a in pushed] == [
+            (a.first_sequence, a.records, a.segment, a.entry, a.slot) for a in told
         ]
         assert all(ack.flags == wire.ACK_STORED_BEFORE for ack in pushed)
         after.send(1, 3, b"four")
         await after.acked(3)
 
         taken = await before.open(2, "orders", producer="me")
-        assert (taken.known, taken.next_sequence) == (True, 4)
+        assert (taken.has_stored_records, taken.next_sequence) == (True, 4)
         after.send(1, 4, b"of who lost the name")
         assert isinstance((await after.refused(1)).error, ProducerFenced)
         with pytest.raises(ProducerForgotten):
@@ -219,7 +223,7 @@ async def test_a_producer_is_told_what_became_of_what_it_sent_before() -> None:
 
         async with it.namespace.open_log("orders").open_writer(takeover=True):
             with pytest.raises(Moved):  # it knows nothing of what was stored since
-                await after.open(3, "orders", producer="me", number=taken.number)
+                await after.open(3, "orders", producer="me", number=taken.producer_number)
         assert await it.stored("orders") == [b"one", b"two", b"three", b"four"]
 
 
@@ -252,7 +256,7 @@ async def test_who_goes_while_his_frames_wait_leaves_nothing_behind() -> None:
         for stream in range(1, 4):  # they wait until it is stored who gives the log's txids
             staying.send(stream, 0, b"x" * 1000)
         going.send(1, 0, b"y" * 1000)
-        staying.link.send(wire.about_stream(Op.PRODUCE_CLOSE, 2))
+        staying.link.send(wire.encode_stream_notice(Op.PRODUCE_CLOSE, 2))
         going.link.close(ConnectionLost("the test wants it"))
         staying.send(1, 1, b"last")
 
@@ -275,20 +279,22 @@ async def test_a_connection_asks_for_so_much_at_a_time(monkeypatch: pytest.Monke
         producer = await it.producer(await it.proxy("w1"))
         link = producer.link
         openings = [
-            link.begin(
+            link.start_request(
                 Op.PRODUCE_OPEN, wire.ProduceOpen(n, "default", f"log{n}").encode(), timeout_s=30
             )
             for n in range(1, 13)
         ]
         orders = [
-            link.begin(Op.PROXY_CALL, wire.ProxyCall("owned", ["", 9]).encode(), timeout_s=30)
+            link.start_request(
+                Op.PROXY_CALL, wire.ProxyCall("owned", ["", 9]).encode(), timeout_s=30
+            )
             for _ in range(9)
         ]
 
         refused = 0
         for one in openings[8:] + orders[8:]:
             with pytest.raises(TooBusy):
-                await link.finish(one, 30)
+                await link.wait_reply(one, 30)
             refused += 1
         assert refused == 4 + 1
 
@@ -373,23 +379,25 @@ async def test_a_log_that_is_used_is_not_idle(
         del self.logs[key]
         return True
 
-    monkeypatch.setattr(LogManager, "give_up", give_up)
+    monkeypatch.setattr(LogManager, "hand_off", give_up)
     nothing: Any = None
     owner = LogManager("me", nothing, nothing, ProxyOptions(), nothing)
     await nursery.start(owner.run)
-    one: Any = SimpleNamespace(leaving=False, writer=SimpleNamespace(over=None), used=False)
+    one: Any = SimpleNamespace(
+        is_releasing=False, writer=SimpleNamespace(over=None), has_new_frames=False
+    )
     one.used_at = trio.current_time()
     owner.logs["default", "orders"] = one
     idle_s = owner.options.idle_s
     while trio.current_time() < 3 * idle_s:
-        one.used = True
+        one.has_new_frames = True
         await trio.sleep(idle_s / 2)
     assert given_up == []
 
     last = trio.current_time() - idle_s / 2
     await trio.sleep(2 * idle_s)
     assert len(given_up) == 1
-    assert idle_s <= given_up[0] - last <= idle_s + 3 * SWEEP_S
+    assert idle_s <= given_up[0] - last <= idle_s + 3 * SWEEP_INTERVAL_S
 
 
 def test_a_proxy_has_windows_for_as_many_streams_as_it_says() -> None:
@@ -397,7 +405,7 @@ def test_a_proxy_has_windows_for_as_many_streams_as_it_says() -> None:
     owner = LogManager("me", nothing, nothing, ProxyOptions(), nothing)
     windows: list[int] = []
     for _ in range(3100):
-        windows.append(owner.window(0))
+        windows.append(owner.new_window_bytes(0))
         owner.stats.windows_bytes += windows[-1]
     assert windows[0] == 1024 * 1024
     assert sum(windows) <= ProxyOptions().windows_bytes
@@ -429,24 +437,24 @@ async def test_who_never_reads_its_acknowledgements_is_held_to_its_bytes(
         for side, name in ((deaf.link, "SO_RCVBUF"), (end, "SO_SNDBUF")):
             sock = side._connection._sock  # type: ignore[attr-defined]
             sock.setsockopt(trio.socket.SOL_SOCKET, getattr(trio.socket, name), 4096)
-        deaf.link.hold()
+        deaf.link.pause_reading()
 
         most, sent, stored = 0, 0, 0
         with trio.fail_after(60):
-            while not end._is_unread or sent == stored:
+            while not end._peer_lags or sent == stored:
                 for _ in range(50):
                     deaf.send(1, sent, b"x")
                     sent += 1
                 await trio.sleep(0.005)
                 most = max(most, end.outgoing_bytes)
-                stored = len(await it.stored("orders")) if end._is_unread else 0
+                stored = len(await it.stored("orders")) if end._peer_lags else 0
         other.send(1, 0, b"goes on")
         await other.acked(1)
 
         assert stored < sent, "it is read no further"
         # What makes it unread, and the answers to what one receive had: 256 KiB of frames of 61 bytes.
         assert most <= links.UNREAD_BYTES_MIN + 300 * KIB
-        deaf.link.release()
+        deaf.link.resume_reading()
         with trio.fail_after(60):
             await deaf.acked(sent)  # and nothing of it is lost
 
@@ -516,11 +524,11 @@ async def test_who_goes_while_a_frame_of_it_expects_leaves_the_others_in_order()
         await staying.open(1, "orders")
         staying.send(1, 0, b"s0")
         going.send(1, 0, b"g0", expect=DLSN(1, 0, 0))
-        going.link.send(wire.about_stream(Op.PRODUCE_CLOSE, 1))
+        going.link.send(wire.encode_stream_notice(Op.PRODUCE_CLOSE, 1))
         staying.send(1, 1, b"s1")
         with trio.fail_after(30):
             acks = await staying.acked(2)
-            assert [ack.first for ack in acks] == [0, 1]
+            assert [ack.first_sequence for ack in acks] == [0, 1]
         staying.publish(1)
         await staying.open(2, "orders")
         stored = await it.stored("orders")
@@ -541,9 +549,9 @@ async def forgotten_while_it_is_away() -> None:
             await others.open(stream, "orders", producer=f"other {stream}")
 
         with pytest.raises(ProducerForgotten):
-            await after.open(1, "orders", producer="me", number=opened.number)
+            await after.open(1, "orders", producer="me", number=opened.producer_number)
         again = await after.open(2, "orders", producer="me")
-        assert (again.known, again.next_sequence) == (False, 0)
+        assert (again.has_stored_records, again.next_sequence) == (False, 0)
         after.publish(2)
         assert len(await it.stored("orders")) == 1
 
@@ -579,10 +587,10 @@ async def test_a_log_that_is_being_opened_holds_up_no_drain(
         producer.send(1, 0, b"x")
         await producer.acked(1)
         request = wire.ProduceOpen(1, "default", "stuck").encode()
-        other.link.begin(Op.PRODUCE_OPEN, request, timeout_s=60)
+        other.link.start_request(Op.PRODUCE_OPEN, request, timeout_s=60)
         await other.link.request(Op.INFO, timeout_s=10)
 
-        other.link.begin(Op.PROXY_CALL, wire.ProxyCall("drain", []).encode(), timeout_s=60)
+        other.link.start_request(Op.PROXY_CALL, wire.ProxyCall("drain", []).encode(), timeout_s=60)
         with trio.fail_after(20):
             refusal = await producer.refused(1)
 
@@ -597,7 +605,7 @@ class Ending:
     def __init__(
         self, log_id: int = 0, close_s: float = math.inf, abort_s: float = 60, name: str = "orders"
     ) -> None:
-        self.sequenced = SimpleNamespace(log_name=name)
+        self.sequenced_writer = SimpleNamespace(log_name=name)
         self.position = SimpleNamespace(incarnation=f"{log_id:016x}")
         self._close_s, self._abort_s = close_s, abort_s
 
@@ -615,10 +623,10 @@ async def test_a_log_that_is_slowly_given_up_leaves_its_namespace_all_the_same(
     using: list[str] = []
 
     class Counting:
-        async def enter(self, path: str) -> None:
+        async def acquire(self, path: str) -> None:
             using.append(path)
 
-        def leave(self, path: str) -> None:
+        def release(self, path: str) -> None:
             using.remove(path)
 
     async def acquire(self: LogManager, *args: Any) -> Any:
@@ -630,15 +638,15 @@ async def test_a_log_that_is_slowly_given_up_leaves_its_namespace_all_the_same(
     owner = LogManager("me", namespaces, nothing, ProxyOptions(), nothing)
     await nursery.start(owner.run)
     request = wire.ProduceOpen(1, "default", "orders")
-    first = await owner.take(request)
-    nursery.start_soon(owner.give_up, ("default", "orders"), "")
+    first = await owner.find_or_open(request)
+    nursery.start_soon(owner.hand_off, ("default", "orders"), "")
     await trio.sleep(1)
-    second = await owner.take(request)
+    second = await owner.find_or_open(request)
     assert second is not first
 
     await trio.sleep(120)
     assert using == ["default"]
-    assert await owner.give_up(("default", "orders"), "")
+    assert await owner.hand_off(("default", "orders"), "")
     assert using == []
 
 
@@ -650,7 +658,7 @@ class Next:
         self._take_s, self._error = take_s, error
         self._one_by_one = trio.Lock()
 
-    async def have_taken(
+    async def ask_to_open(
         self, there: ProxyRegistration, path: str, name: str, incarnation: str
     ) -> None:
         async with self._one_by_one:
@@ -662,7 +670,7 @@ class Next:
 
 def gives_up(peers: Any, logs: int) -> tuple[LogManager, dict[str, float]]:
     """An owner of so many logs with a producer each, and when these are told."""
-    storage: Any = SimpleNamespace(leave=lambda path: None)
+    storage: Any = SimpleNamespace(release=lambda path: None)
     members: Any = SimpleNamespace(
         write={
             one: ProxyRegistration(one, "write", {}, accepting=one != "w4")
@@ -678,7 +686,7 @@ def gives_up(peers: Any, logs: int) -> tuple[LogManager, dict[str, float]]:
         def release(target: str, name: str = one.name) -> None:
             told[name] = trio.current_time()
 
-        one.release = release  # type: ignore[method-assign]
+        one.notify_released = release  # type: ignore[method-assign]
         stream = ProducerStream(
             1, 1 << 20, ack=lambda _: None, refuse=lambda *_: None, on_bytes=lambda _: None
         )
@@ -702,15 +710,15 @@ async def test_logs_are_given_up_no_faster_than_another_proxy_takes_them(
     assert len(told) == len(peers.taken) == 300
     for name, at in told.items():
         taken_at, who = peers.taken[name]
-        assert who == order("default", name, ("w2", "w3"))[0], "as clients ask"
-        assert taken_at - at <= (LEAVES_AT_ONCE + 1) * 0.05
+        assert who == rank_proxies("default", name, ("w2", "w3"))[0], "as clients ask"
+        assert taken_at - at <= (PARALLEL_RELEASES_MAX + 1) * 0.05
     assert trio.current_time() - began < 300 * 0.05 + 1
 
 
 @pytest.mark.parametrize(
     ("peers", "most_s"),
     [
-        (Next(math.inf), TAKEN_SHARE * ProxyOptions().drain_s + TAKEN_S + 1),
+        (Next(math.inf), HANDOVER_TIME_FRACTION * ProxyOptions().drain_s + HANDOVER_WAIT_S + 1),
         (Next(0, ConnectionLost("it is gone")), 2),
         (Next(0, TooBusy("it has enough")), 2),
         (Next(0, Moved("it is here", "w3")), 2),
@@ -780,14 +788,16 @@ async def test_only_who_is_certainly_gone_loses_a_log_before_its_lease_ends(
     async def find(name: str) -> int:
         return 1
 
-    monkeypatch.setattr(owner_module, "take_from", take)
-    monkeypatch.setattr(owner_module, "holder_of", holder)
+    monkeypatch.setattr(owner_module, "open_writer_after_dead_holder", take)
+    monkeypatch.setattr(owner_module, "lock_holder", holder)
     members: Any = SimpleNamespace(write={"w2": ProxyRegistration("w2", "write", {})})
-    storage: Any = SimpleNamespace(metadata=None, find=find, open_log=lambda name, **rest: None)
+    storage: Any = SimpleNamespace(
+        metadata=None, resolve_name=find, open_log=lambda name, **rest: None
+    )
     nothing: Any = None
-    peers: Any = SimpleNamespace(knock=knock)
+    peers: Any = SimpleNamespace(probe=knock)
     owner = LogManager("w1", nothing, members, ProxyOptions(), peers)
-    request = wire.ProduceOpen(1, "default", "orders", suspect="w2")
+    request = wire.ProduceOpen(1, "default", "orders", suspect_proxy_id="w2")
     deadline = trio.current_time() + 10
 
     assert await owner._acquire(storage, ("default", "orders"), request, deadline) is taken
@@ -832,7 +842,7 @@ async def test_who_meant_a_log_that_was_deleted_writes_nothing_to_the_next_one(
     async with world() as it:
         one = await it.producer(await it.proxy("w1"))
         before = (await one.open(1, "orders")).incarnation
-        one.link.send(wire.about_stream(Op.PRODUCE_CLOSE, 1))
+        one.link.send(wire.encode_stream_notice(Op.PRODUCE_CLOSE, 1))
         gone = wire.LogCall("default", "delete", "orders", "", [0.0])
         await one.link.request(Op.LOG_CALL, gone.encode(), timeout_s=20)
         assert (await one.open(2, "orders")).incarnation != before
@@ -896,14 +906,16 @@ async def test_an_owner_is_knocked_at_where_somebody_suspects_it(
     async def find(name: str) -> int:
         return 1
 
-    monkeypatch.setattr(owner_module, "take_from", taken)
-    monkeypatch.setattr(owner_module, "holder_of", holder)
+    monkeypatch.setattr(owner_module, "open_writer_after_dead_holder", taken)
+    monkeypatch.setattr(owner_module, "lock_holder", holder)
     members: Any = SimpleNamespace(write={"w2": ProxyRegistration("w2", "write", {})})
-    storage: Any = SimpleNamespace(metadata=None, find=find, open_log=lambda name, **rest: None)
+    storage: Any = SimpleNamespace(
+        metadata=None, resolve_name=find, open_log=lambda name, **rest: None
+    )
     nothing: Any = None
-    peers: Any = SimpleNamespace(knock=knock)
+    peers: Any = SimpleNamespace(probe=knock)
     owner = LogManager("w1", nothing, members, ProxyOptions(), peers)
-    request = wire.ProduceOpen(1, "default", "orders", suspect=suspect)
+    request = wire.ProduceOpen(1, "default", "orders", suspect_proxy_id=suspect)
 
     with pytest.raises(Moved) as moved:
         await owner._acquire(storage, ("default", "orders"), request, trio.current_time() + 10)

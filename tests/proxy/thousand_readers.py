@@ -26,7 +26,7 @@ import trio
 
 from distributedlog import LogRecord, open_namespace
 from distributedlog.cluster.local.child_processes import environment
-from distributedlog.cluster.status.node_health import ask_info
+from distributedlog.cluster.status.node_health import query_info
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.read.log_reader import LogReader
 from distributedlog.log.services.log_metrics import LogMeters
@@ -76,7 +76,7 @@ class Reading:
             Subscribe(parse_uri(os.environ["DLOG_URI"]).path, LOG, at=at, to_end=to_end),
             options=LogOptions(read_ahead_bytes=ahead),
             meters=LogMeters(),
-            turn=self._turn,
+            proxy_offset=self._turn,
             start=self._nursery.start_soon,
         )
 
@@ -143,12 +143,12 @@ async def replay(number: int, readers: int, slow: bool, proxies: Sequence[Addres
 
 async def infos(addresses: Sequence[Address]) -> list[dict[str, Any]]:
     host = real_host("story")
-    return [(await ask_info(host, address, timeout_s=10))[1] for address in addresses]
+    return [(await query_info(host, address, timeout_s=10))[1] for address in addresses]
 
 
 def serve_proxy(cluster: Cluster) -> "tuple[subprocess.Popen[bytes], Address]":
     quorum = ",".join(
-        f"{n.name}={n.address[0]}:{n.address[1]}" for n in cluster.plan.of("metadata")
+        f"{n.name}={n.address[0]}:{n.address[1]}" for n in cluster.plan.nodes_of_kind("metadata")
     )
     process = subprocess.Popen(
         dlog("serve", "read-proxy", "--metadata", quorum, "--listen", "127.0.0.1:0"),

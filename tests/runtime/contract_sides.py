@@ -115,7 +115,7 @@ async def settle(*ends: Connection) -> None:
     async with trio.open_nursery() as nursery:
         for end in ends:
             if isinstance(end, TlsConnection):
-                nursery.start_soon(end.shake)
+                nursery.start_soon(end.handshake)
 
 
 NETWORK_SIDES: dict[str, Callable[[], NetworkWorld]] = {

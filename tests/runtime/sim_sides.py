@@ -29,7 +29,7 @@ class Unwalled(Simulation):
     def now(self, value: float) -> None:
         pass
 
-    def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
+    def call_at(self, when: float, call: Callable[..., None], *args: Any) -> None:
         async def later() -> None:
             await trio.sleep_until(when)
             call(*args)

@@ -84,9 +84,9 @@ async def test_writes_are_read_back(disk: Disk) -> None:
     assert file.read_at(19, 100) == b"\0z"  # fewer at the end
     assert file.read_at(21, 100) == b""
     assert file.read_at(1000, 1) == b""
-    assert file.read_hot(0, 3) in (None, b"abc")
-    assert await file.read_cold(0, 3) == b"abc"
-    assert await file.read_aside(3, 100) == b"DEFghi" + bytes(11) + b"z"
+    assert file.read_if_cached(0, 3) in (None, b"abc")
+    assert await file.read_in_worker(0, 3) == b"abc"
+    assert await file.read_in_worker_unbuffered(3, 100) == b"DEFghi" + bytes(11) + b"z"
     file.close()
 
 
@@ -148,8 +148,8 @@ async def test_a_direct_file_takes_aligned_writes(disk: Disk, size: int) -> None
     await file.sync()
 
     assert file.read_at(PAGE - 1, 2) == b"ab"  # reads need no alignment
-    assert await file.read_cold(3 * PAGE - 1, 2) == b"bc"
-    assert file.read_hot(4 * PAGE - 1, 2) in (None, b"cd")
+    assert await file.read_in_worker(3 * PAGE - 1, 2) == b"bc"
+    assert file.read_if_cached(4 * PAGE - 1, 2) in (None, b"cd")
     assert file.size() == (size or 5 * PAGE)
     file.close()
 
@@ -163,7 +163,7 @@ async def test_a_direct_file_shows_what_was_written_after_a_read(disk: Disk) -> 
         assert file.read_at(0, 64 * PAGE)[n * PAGE] == 0
         await file.write_synced(n * PAGE, page(disk, b"x"))
         assert file.read_at(n * PAGE, PAGE) == b"x" * PAGE
-        assert file.read_hot(n * PAGE, PAGE) in (None, b"x" * PAGE)
+        assert file.read_if_cached(n * PAGE, PAGE) in (None, b"x" * PAGE)
     file.close()
 
 
@@ -274,7 +274,7 @@ async def test_a_hole_takes_no_space_and_reads_as_zeros(disk: Disk) -> None:
     await file.write_synced(0, page(disk, b"x", 64))
     before = file.allocated_bytes()
 
-    if not await file.punch(3 * PAGE - 1, 50 * PAGE + 2):  # 3 to 52, and a byte at each end
+    if not await file.punch_hole(3 * PAGE - 1, 50 * PAGE + 2):  # 3 to 52, and a byte at each end
         assert file.read_at(0, 64 * PAGE) == b"x" * 64 * PAGE
         file.close()
         return
@@ -282,8 +282,8 @@ async def test_a_hole_takes_no_space_and_reads_as_zeros(disk: Disk) -> None:
     assert file.read_at(3 * PAGE - 1, 50 * PAGE + 2) == b"x" + bytes(50 * PAGE) + b"x"
     assert file.size() == 64 * PAGE
     assert file.allocated_bytes() == before - 50 * PAGE
-    assert await file.punch(5 * PAGE + 1, PAGE), "nothing whole: nothing done"
-    assert await file.punch(4 * PAGE, 2 * PAGE), "again"
+    assert await file.punch_hole(5 * PAGE + 1, PAGE), "nothing whole: nothing done"
+    assert await file.punch_hole(4 * PAGE, 2 * PAGE), "again"
     assert file.allocated_bytes() == before - 50 * PAGE
     await file.write_synced(10 * PAGE, page(disk, b"y"))
     assert file.read_at(10 * PAGE - 1, PAGE + 2) == b"\0" + b"y" * PAGE + b"\0"
@@ -295,7 +295,7 @@ async def test_what_is_written_aside_is_there_and_durable(disk_world: DiskWorld)
     disk = disk_world.look()
     file = await disk.create("f", size=8 * PAGE, direct=True)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(file.write_aside, 4 * PAGE, page(disk, b"a", 2))
+        nursery.start_soon(file.write_in_worker, 4 * PAGE, page(disk, b"a", 2))
         await file.write_synced(0, page(disk, b"x"))
     file.close()
 
@@ -316,7 +316,7 @@ async def test_a_closed_file_says_so(disk: Disk) -> None:
     with pytest.raises(AlreadyClosed):
         file.read_at(0, 1)
     with pytest.raises(AlreadyClosed):
-        file.read_hot(0, 1)
+        file.read_if_cached(0, 1)
     with pytest.raises(AlreadyClosed):
         file.size()
     with pytest.raises(AlreadyClosed):
@@ -326,13 +326,13 @@ async def test_a_closed_file_says_so(disk: Disk) -> None:
     with pytest.raises(AlreadyClosed):
         await file.write_synced(0, b"x")
     with pytest.raises(AlreadyClosed):
-        await file.read_cold(0, 1)
+        await file.read_in_worker(0, 1)
     with pytest.raises(AlreadyClosed):
-        await file.read_aside(0, 1)
+        await file.read_in_worker_unbuffered(0, 1)
     with pytest.raises(AlreadyClosed):
-        await file.write_aside(0, b"x")
+        await file.write_in_worker(0, b"x")
     with pytest.raises(AlreadyClosed):
-        await file.punch(0, PAGE)
+        await file.punch_hole(0, PAGE)
     with pytest.raises(AlreadyClosed):
         file.allocated_bytes()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from distributedlog.runtime.disk.atomic_file import read_file
-from distributedlog.runtime.disk.checksummed_blocks import judge, scan
+from distributedlog.runtime.disk.checksummed_blocks import classify_tail, scan
 from distributedlog.runtime.disk.directory_disk import DirectoryDisk
 from distributedlog.runtime.disk.lmdb_map import probe_map
 
@@ -149,7 +149,7 @@ async def test_what_was_durable_outlives_the_power(
             content = memoryview(file.read_at(0, file.size()))
             found += [(b.sequence, b.durable_to) for b in scan(int(name[-6:]), content, SEED)]
         first = (int(journals[0][-6:]) - 1) * 36 + 1
-        verdict = judge(found, from_sequence=first, durable_floor=0)
+        verdict = classify_tail(found, from_sequence=first, min_durable_to=0)
         assert verdict.corrupt == []
         assert verdict.tail_from > said["journal"]
         assert int(await read_file(disk, "state") or b"0") >= said["state"]

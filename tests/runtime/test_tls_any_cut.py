@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from distributedlog.runtime.net.tls import (
     BURST_BYTES,
-    PIECE_BYTES,
+    ENCRYPT_CHUNK_BYTES,
     RECORD_BYTES,
-    RECORD_MORE_BYTES,
+    RECORD_OVERHEAD_BYTES,
     Tls,
     TlsConnection,
     with_tls,
@@ -24,8 +24,8 @@ from .pipe import PipeNetwork
 from .pki import directory_of
 
 SIZES = st.one_of(st.integers(1, 100), st.integers(1, 40_000), st.integers(1, 400_000))
-WAITING_BYTES_MAX = BURST_BYTES + PIECE_BYTES
-WAITING_MORE_BYTES_MAX = (WAITING_BYTES_MAX // RECORD_BYTES + 2) * RECORD_MORE_BYTES
+WAITING_BYTES_MAX = BURST_BYTES + ENCRYPT_CHUNK_BYTES
+WAITING_MORE_BYTES_MAX = (WAITING_BYTES_MAX // RECORD_BYTES + 2) * RECORD_OVERHEAD_BYTES
 
 
 async def pairs_of(network: PipeNetwork, count: int) -> list[tuple[TlsConnection, TlsConnection]]:
@@ -62,7 +62,7 @@ async def cut_short(chance: random.Random, call: Callable[[], Awaitable[None]]) 
 
 def waiting_bytes(end: TlsConnection) -> int:
     """What an end keeps that the socket has not taken."""
-    return sum(map(len, end._rest)) + end._outgoing.pending
+    return sum(map(len, end._unsent)) + end._outgoing.pending
 
 
 async def send(end: TlsConnection, data: bytes, chance: random.Random, offered: list[int]) -> None:

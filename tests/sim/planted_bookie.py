@@ -12,7 +12,7 @@ from distributedlog.bookie.storage.group_commit import GroupCommit
 from distributedlog.bookie.storage.index import Index
 from distributedlog.bookie.storage.journal import Journal
 from distributedlog.bookie.store import first_journal_file, index_rebuild, journal_verifier
-from distributedlog.bookie.store.add_handler import Adds
+from distributedlog.bookie.store.add_handler import AddHandler
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.runtime.disk import checksummed_blocks as blocks
 from tests.sim.planting import bug, patch
@@ -90,7 +90,7 @@ def fence_kept_in_memory_only() -> None:
 @bug("bookie")
 def fence_not_asked_by_adds() -> None:
     """G4: adds do not look at the fence."""
-    original = Adds.refusal
+    original = AddHandler.refusal
 
     def refusal(self: Any, stream: Any) -> Any:
         recovery, stream.recovery = stream.recovery, True
@@ -99,7 +99,7 @@ def fence_not_asked_by_adds() -> None:
         finally:
             stream.recovery = recovery
 
-    patch(Adds, "refusal", refusal)
+    patch(AddHandler, "refusal", refusal)
 
 
 @bug("bookie")
@@ -108,10 +108,10 @@ def page_cache_trusted_after_a_failed_sync() -> None:
     original = replay.decide
 
     def decide(found: Any, *, from_sequence: int, witnessed: int = 0) -> Any:
-        decision = original(found, from_sequence=from_sequence, witnessed=witnessed)
-        durable = [*decision.durable, *decision.survivors]
+        decision = original(found, from_sequence=from_sequence, attested_sequence=witnessed)
+        durable = [*decision.durable_blocks, *decision.unsynced_blocks]
         return replay.ReplayDecision(
-            durable, [], decision.corrupt, decision.tail_from - 1, decision.tail_from
+            durable, [], decision.lost_ranges, decision.tail_from - 1, decision.tail_from
         )
 
     async def no_sync(self: Any, name: str) -> None:
@@ -136,7 +136,7 @@ def no_digest_check_on_replay() -> None:
         )
         if magic != blocks.MAGIC or number != file_number:
             return None
-        if length != blocks.padded(payload_bytes) or index + length > len(data):
+        if length != blocks.padded_length(payload_bytes) or index + length > len(data):
             return None
         payload = data[index + blocks.HEADER_BYTES : index + blocks.HEADER_BYTES + payload_bytes]
         return blocks.Block(
@@ -151,18 +151,18 @@ def tail_judged_by_bytes() -> None:
     """H3: the first bad block is taken for the torn tail, whatever is known to be synced."""
 
     def judge(
-        blocks_meta: Any, *, from_sequence: int, durable_floor: int, excused: Any = ()
+        blocks_meta: Any, *, from_sequence: int, min_durable_to: int, known_gaps: Any = ()
     ) -> Any:
         expected = from_sequence
-        for first, last in sorted([*((at, at) for at, _ in blocks_meta), *excused]):
+        for first, last in sorted([*((at, at) for at, _ in blocks_meta), *known_gaps]):
             if first > expected:
                 break
             expected = max(expected, last + 1)
         return blocks.BlockScanResult(
-            max(expected, durable_floor + 1), [], max(expected - 1, durable_floor)
+            max(expected, min_durable_to + 1), [], max(expected - 1, min_durable_to)
         )
 
-    patch(blocks, "judge", judge)
+    patch(blocks, "classify_tail", judge)
 
 
 @bug("bookie", directed="tests/bookie/replay/test_journal_replay.py")
@@ -172,13 +172,13 @@ def old_blocks_after_a_cut_tail_come_back() -> None:
     def keep_all(found: Any) -> list[Any]:
         return list(found)
 
-    patch(replay, "_cut_by_later_starts", keep_all)
+    patch(replay, "_drop_overwritten_blocks", keep_all)
 
 
 @bug("bookie")
 def a_duplicate_is_acknowledged_at_once() -> None:
     """H10: the first copy is gathered and not synced."""
-    original = Adds.take
+    original = AddHandler.take
 
     def take(self: Any, stream: Any, body: memoryview, resume: Any) -> int:
         before = self._stats.duplicates
@@ -187,7 +187,7 @@ def a_duplicate_is_acknowledged_at_once() -> None:
             stream.owner.on_acked([(stream.number, stream.taken)])
         return taken
 
-    patch(Adds, "take", take)
+    patch(AddHandler, "take", take)
 
 
 @bug("bookie")
@@ -211,7 +211,7 @@ def a_read_that_is_cut_claims_to_be_complete() -> None:
         found = original(self, ledger, first, last, bytes_max, extent)
         if found.parts:
             found.complete_to = last
-            found.cold = None
+            found.device_extent = None
         return found
 
     patch(EntryReader, "collect", collect)
@@ -235,7 +235,7 @@ def unsynced_entries_are_acknowledged_by_the_sync_that_runs() -> None:
 @bug("bookie")
 def acks_count_records_that_were_refused() -> None:
     """H1: the count runs ahead of what was gathered."""
-    original = Adds.take
+    original = AddHandler.take
 
     def take(self: Any, stream: Any, body: memoryview, resume: Any) -> int:
         taken = original(self, stream, body, resume)
@@ -244,7 +244,7 @@ def acks_count_records_that_were_refused() -> None:
             block.acks[stream] += 1
         return taken
 
-    patch(Adds, "take", take)
+    patch(AddHandler, "take", take)
 
 
 @bug("bookie")
@@ -277,7 +277,7 @@ def an_index_of_two_moments_is_accepted() -> None:
 @bug("bookie")
 def what_was_deleted_is_taken_again() -> None:
     """H89: nobody asks for a ledger whose tombstone has ended."""
-    patch(Adds, "_must_be_looked_up", lambda self, stream: False)
+    patch(AddHandler, "_must_be_looked_up", lambda self, stream: False)
 
 
 @bug("bookie", seeds=400)

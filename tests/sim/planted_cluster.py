@@ -108,24 +108,24 @@ def the_epoch_is_not_looked_at() -> None:
     def take(self: Any, found: Any) -> None:
         self.state, self.version = LogState.decode(found.value), found.version
 
-    patch(WriterLogState, "_take", take)
+    patch(WriterLogState, "_update", take)
 
 
 @bug("cluster")
 def a_roll_sends_to_the_next_segment_early() -> None:
     """H11: the next segment gets entries while this one's tail is in flight."""
-    original = SegmentRoller.look
+    original = SegmentRoller.prepare_send
 
     def look(self: Any, *, drained: bool) -> None:
         original(self, drained=True)
 
-    patch(SegmentRoller, "look", look)
+    patch(SegmentRoller, "prepare_send", look)
 
 
 @bug("cluster")
 def a_failed_segment_is_sent_again_whole() -> None:
     """G7: after an error what the old segment kept is sent to the next one, too."""
-    original = SegmentRoller._replace
+    original = SegmentRoller._replace_current
 
     async def replace(self: Any) -> None:
         confirmed, self._on_confirmed = self._on_confirmed, lambda *args: None
@@ -134,7 +134,7 @@ def a_failed_segment_is_sent_again_whole() -> None:
         finally:
             self._on_confirmed = confirmed
 
-    patch(SegmentRoller, "_replace", replace)
+    patch(SegmentRoller, "_replace_current", replace)
 
 
 @bug("cluster")
@@ -146,7 +146,7 @@ def what_was_in_flight_is_not_sent_again() -> None:
             batch = self._in_flight.popleft()
             batch.finish(WriteFailed("given up"))
 
-    patch(SendQueue, "take_back", take_back)
+    patch(SendQueue, "return_to_queue", take_back)
 
 
 @bug("cluster")
@@ -165,7 +165,7 @@ def an_unknown_outcome_counts_as_not_done() -> None:
     original = WriterLogState._change
 
     async def change(self: Any, apply: Any, done: Any, share: Any) -> None:
-        self._certain = True
+        self._is_current = True
         await original(self, apply, lambda state: False, share)
 
     patch(WriterLogState, "_change", change)
@@ -271,13 +271,13 @@ def limbo_is_lifted_from_what_was_lost() -> None:
         await self._limbo.lift_limbo(ledger_id, ledger.key)
         return True
 
-    patch(LimboRepair, "heal", heal)
+    patch(LimboRepair, "repair_ledger", heal)
 
 
 @bug("cluster", directed="tests/cluster/test_limbo_healing.py")
 def ids_are_kept_for_ever() -> None:
     """H7: a program that has written since before a loss keeps its bookie in limbo."""
-    patch(ids, "KEPT_S", math.inf)
+    patch(ids, "BLOCK_LIFETIME_S", math.inf)
 
 
 @bug("cluster", directed="tests/ledger/test_real_bookies.py")
@@ -294,7 +294,7 @@ def holes_that_nobody_noted_stay() -> None:
         await trio.lowlevel.checkpoint()
         return ()
 
-    patch(LedgerAudit, "look_at", look_at)
+    patch(LedgerAudit, "audit_ledger", look_at)
 
 
 @bug("cluster")
@@ -340,7 +340,7 @@ def nobody_looks_where_a_bookie_stands() -> None:
 @bug("cluster")
 def an_unexpected_exception_in_background_work_ends_the_node() -> None:
     """Faults 1b: nothing contains what the work of one log raises."""
-    patch(WorkFailures, "keep", keep_without_containing)
+    patch(WorkFailures, "keep_running", keep_without_containing)
 
 
 @bug("cluster")
@@ -367,5 +367,5 @@ def containing(run: Any) -> Any:
 
 CONTAINED_CORE = [
     (RaftReplica, name, containing(getattr(RaftReplica, name)))
-    for name in ("persist", "run_clock", "end_if_must")
+    for name in ("persist", "run_clock", "raise_failure")
 ]

@@ -10,7 +10,7 @@ from distributedlog.bookie.format.entry import EntryRecord, records
 from distributedlog.cluster.repair import copier as copying
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.striping import Striping
-from distributedlog.ledger.recovery.ledger_recovery import Recovery
+from distributedlog.ledger.recovery.ledger_recovery import LedgerRecovery
 from distributedlog.ledger.recovery.quorum_coverage import QuorumCoverage
 from distributedlog.ledger.recovery.recovery_driver import RecoveryDriver
 from distributedlog.ledger.write import ensemble_monitor as slot_care
@@ -168,7 +168,7 @@ def a_copy_is_of_whatever_came() -> None:
         except CorruptData:
             return []
 
-    patch(copying, "consecutive", consecutive)
+    patch(copying, "consecutive_records", consecutive)
 
 
 @bug("driver")
@@ -204,12 +204,12 @@ def a_recovery_notes_no_holes() -> None:
 @bug("driver", directed="tests/ledger/recovery/test_recovery_driver.py")
 def limbo_counts_as_absence() -> None:
     """Inv. 22."""
-    original = Recovery.on_read
+    original = LedgerRecovery.on_read
 
     def on_read(self: Any, request: int, to: int, known: bool, found: Any, **kwargs: Any) -> Any:
         return original(self, request, to, True, found, **kwargs)
 
-    patch(Recovery, "on_read", on_read)
+    patch(LedgerRecovery, "on_read", on_read)
 
 
 @bug("driver")

@@ -11,7 +11,7 @@ import pytest
 
 from distributedlog.log.format.producer_table import ProducerTable
 from distributedlog.log.takeover import takeover
-from distributedlog.log.takeover.producer_recovery import replay
+from distributedlog.log.takeover.producer_recovery import recover_producers
 from distributedlog.testing.sim.workloads.campaign import describe_failure
 from distributedlog.testing.sim.workloads.exactly_once import OnceRun
 from distributedlog.testing.sim.workloads.seed import CHAOS_S
@@ -30,18 +30,18 @@ def test_seeds_store_each_producers_records_once() -> None:
         if result.failed:
             pytest.fail(describe_failure(result, CHAOS_S, "once"), pytrace=False)
     assert sum(run.records for run in runs)
-    assert sum(run.once.repeated for run in runs)
+    assert sum(run.once_history.duplicates for run in runs)
 
 
 async def forgetful(*args: Any) -> ProducerTable | None:
-    table = await replay(*args)
+    table = await recover_producers(*args)
     for row in () if table is None else table.rows.values():
-        row.next_sequence -= row.kept.pop().records if row.kept else 0
+        row.next_sequence -= row.stored_batches.pop().records if row.stored_batches else 0
     return table
 
 
 @pytest.mark.seeds
 def test_a_takeover_that_forgets_the_last_frame_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover, "replay", forgetful)
+    monkeypatch.setattr(takeover, "recover_producers", forgetful)
 
     assert OnceRun(START).run().failed

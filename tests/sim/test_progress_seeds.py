@@ -5,7 +5,7 @@ Beside each adversary: ``python -m distributedlog.testing.sim.workloads.writer_p
 
 import pytest
 
-from distributedlog.metadata.auth.principal_quotas import Quotas, is_free
+from distributedlog.metadata.auth.principal_quotas import PrincipalQuotas, is_unlimited
 from distributedlog.runtime.interfaces.errors import TooBusy
 from distributedlog.testing.sim.workloads.authorized_world import GREEDY
 from distributedlog.testing.sim.workloads.writer_progress import WriterProgress, progress_beside
@@ -29,15 +29,15 @@ def test_what_is_worse_is_said() -> None:
 def test_a_greedy_user_costs_honest_writers_little_and_one_bound_for_all_is_found() -> None:
     """T5, H216. The bug: who floods fills what all may ask for, and there is no share for the others."""
 
-    def for_all(self: Quotas, principal: str, now: float) -> TooBusy | None:
-        self._forget(now)
-        full = len(self._fresh) >= self._open_to_all and not is_free(principal)
+    def for_all(self: PrincipalQuotas, principal: str, now: float) -> TooBusy | None:
+        self._drop_old(now)
+        full = len(self._recent_commands) >= self._shared_limit and not is_unlimited(principal)
         return TooBusy("much is asked for") if full else None
 
     alone, beside = progress_beside(1, ()), progress_beside(1, (GREEDY,))
     assert not alone.failures + beside.failures
     assert beside.why_worse(alone) == ""
-    with planted([(Quotas, "why_not_request", for_all)]):
+    with planted([(PrincipalQuotas, "why_not_request", for_all)]):
         assert any(
             progress_beside(seed, (GREEDY,)).why_worse(progress_beside(seed, ()))
             for seed in (1, 2, 3)

@@ -32,8 +32,8 @@ def test_seeds_of_a_log_behind_proxies_keep_every_promise() -> None:
         result = run.run()
         if result.failed:
             pytest.fail(describe_failure(result, CHAOS_S, "proxied"), pytrace=False)
-        heard += result.heard
-    assert all(run.records for run in runs)
+        heard += result.trigger_counts
+    assert all(run.producer_records for run in runs)
     deaf = [kind for kind in AT_PROXIES if not heard[kind]]
     assert deaf == [], "moments that never came: the ear does not fit any more"
 
@@ -57,7 +57,7 @@ def test_who_was_forgotten_while_he_was_away_stores_nothing_twice() -> None:
     result = run.run()
     if result.failed:
         pytest.fail(describe_failure(result, CHAOS_S, "proxied"), pytrace=False)
-    assert run.met_forgetting
+    assert run.has_met_forgetting
 
     found = seed_that_finds(bug, 1, chaos_s=CHAOS_S)
 

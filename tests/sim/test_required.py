@@ -85,7 +85,7 @@ class Story:
         cluster = SimCluster(simulation, SHAPE)
         cluster.start_all()
         with trio.fail_after(60):
-            await cluster.serving()
+            await cluster.wait_all_ready()
         cluster.start_client("c2", self.administer)
         with trio.fail_after(60):
             await self.ready.wait()

@@ -56,12 +56,12 @@ def test_seeds_of_the_whole_cluster_keep_every_promise() -> None:
 
     count = max(1, len(results))
     assert sum(result.virtual_s for result in results) / count >= 25
-    assert sum(result.confirmed for result in results) / count >= 100
+    assert sum(result.confirmed_entries for result in results) / count >= 100
     assert sum(sum(result.faults.values()) for result in results) / count >= 5
     faults, heard = Counter[str](), Counter[str]()
     for result in results:
         faults += result.faults
-        heard += result.heard
+        heard += result.trigger_counts
     deaf = [kind for kind in WORST if not heard[kind]]
     assert not deaf or SEEDS < 20, f"moments that never came: the ear does not fit any more: {deaf}"
     assert sum(faults[AT + kind] for kind in WORST) >= count

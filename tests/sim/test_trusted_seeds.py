@@ -48,12 +48,12 @@ def test_nobody_does_what_no_grant_allows() -> None:
         result = run.run()
         if result.failed:
             pytest.fail(describe_failure(result, CHAOS_S, "trusted"), pytrace=False)
-    assert sum(run.judge.judged for run in runs)
-    assert sum(run.effects.effects for run in runs)
-    assert sum(run.refused for run in runs)
-    assert sum(run.shown.judged for run in runs)
-    assert sum(run.token_ends.taken for run in runs)
-    assert sum(run.token_ends.ended for run in runs)
+    assert sum(run.independent_authorizer.checked_commands for run in runs)
+    assert sum(run.bookie_effects.effect_count for run in runs)
+    assert sum(run.denied_attempts for run in runs)
+    assert sum(run.disclosure_oracle.checked_answers for run in runs)
+    assert sum(run.token_ends.accepted_proofs for run in runs)
+    assert sum(run.token_ends.expired_proofs for run in runs)
 
 
 @pytest.mark.seeds
@@ -70,8 +70,8 @@ def test_a_proxy_gives_nothing_by_a_token_that_ended() -> None:
     result = run.run()
     if result.failed:
         pytest.fail(describe_failure(result, CHAOS_S, "trusted"), pytrace=False)
-    assert run.at_proxies.let_in
-    assert run.at_proxies.given
+    assert run.proxy_rights.checked_subscriptions
+    assert run.proxy_rights.frames_to_token_users
 
 
 @pytest.mark.seeds

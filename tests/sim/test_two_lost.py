@@ -43,10 +43,10 @@ class Story:
 
     async def run(self, simulation: Simulation) -> None:
         cluster = SimCluster(simulation, SHAPE)
-        cluster.supervised = False
+        cluster.is_supervised = False
         cluster.start_all()
         with trio.fail_after(60):
-            await cluster.serving()
+            await cluster.wait_all_ready()
         written, over = trio.Event(), trio.Event()
 
         async def write(namespace: Namespace, host: Host) -> None:

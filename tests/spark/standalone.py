@@ -23,7 +23,7 @@ import pyspark
 import trio
 
 from distributedlog import open_namespace
-from distributedlog.log.model.log_keys import incarnation_id, unlinked_prefix
+from distributedlog.log.model.log_keys import incarnation_id, staged_ledgers_prefix
 from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.spark.session_settings import package_zip, recommended_conf
 from tests.cluster.story import Cluster
@@ -132,7 +132,7 @@ def speculated(session: Any, uri: str) -> int:
 
     async def unlinked(namespace: Any) -> set[bytes]:
         """Segments of the log that no link refers to."""
-        start = unlinked_prefix(
+        start = staged_ledgers_prefix(
             incarnation_id((await namespace.open_log("twins").snapshot()).incarnation)
         )
         found = await namespace.metadata.range(start, prefix_end(start), limit=1_000)

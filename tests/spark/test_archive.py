@@ -24,7 +24,12 @@ from distributedlog.runtime.interfaces.errors import (
     VersionConflict,
 )
 from distributedlog.spark.archive import archive_folder as folder
-from distributedlog.spark.archive.archive_store import ArchiveStore, Bucket, Directory, store_of
+from distributedlog.spark.archive.archive_store import (
+    ArchiveStore,
+    BucketStore,
+    DirectoryStore,
+    store_of,
+)
 from distributedlog.spark.archive.manifest import ArchiveFile, Manifest
 from tests.examples import examples
 
@@ -47,7 +52,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> ArchiveStore:
     return made
 
 
-def bucket(path: Path) -> Bucket:
+def bucket(path: Path) -> BucketStore:
     """An object store over a directory. Skips where fsspec is not installed."""
     if importlib.util.find_spec("fsspec") is None:
         pytest.skip("fsspec is not installed: pip install '.[spark]'")
@@ -57,14 +62,14 @@ def bucket(path: Path) -> Bucket:
 
     fsspec.register_implementation("once", WriteOnce, clobber=True)
     made = store_of(f"once://{path}")
-    assert isinstance(made, Bucket)
+    assert isinstance(made, BucketStore)
     return made
 
 
 def put(store: ArchiveStore, first_id: int, generation: int = 1) -> ArchiveFile:
     """A file of two records, as a task leaves it."""
     name, data = folder.file_name(first_id, generation), b"records %d" % first_id
-    file = store.new(name)
+    file = store.begin_object(name)
     file.write(data)
     file.close()
     first, last = DLSN(1, first_id, 0), DLSN(1, first_id + 1, 0)
@@ -74,17 +79,17 @@ def put(store: ArchiveStore, first_id: int, generation: int = 1) -> ArchiveFile:
 
 def raw(store: ArchiveStore, name: str, data: bytes) -> None:
     """As somebody else leaves it, by their own means."""
-    (Path(store.where.removeprefix("once://")) / name).write_bytes(data)
+    (Path(store.location.removeprefix("once://")) / name).write_bytes(data)
 
 
 def append(store: ArchiveStore, generation: int, *files: ArchiveFile) -> Manifest:
     folder.publish(store, START.id, generation, lambda current: (current or START).grown(files))
-    return folder.read(store)
+    return folder.read_manifest(store)
 
 
 def names(store: ArchiveStore) -> set[str]:
     """Of files, whether they count or not."""
-    return {name for name in store.sizes() if name.endswith(".parquet")}
+    return {name for name in store.list_sizes() if name.endswith(".parquet")}
 
 
 def test_of_two_that_append_at_once_one_fails_and_what_it_left_goes(store: ArchiveStore) -> None:
@@ -94,7 +99,7 @@ def test_of_two_that_append_at_once_one_fails_and_what_it_left_goes(store: Archi
     with pytest.raises(VersionConflict, match=r"at generation 1 of archive a+, not 0"):
         append(store, 0, mine)
 
-    assert folder.read(store) == made
+    assert folder.read_manifest(store) == made
     assert names(store) == {theirs.name}
 
 
@@ -111,7 +116,7 @@ def test_of_two_that_begin_with_the_same_state_one_creates_the_next(store: Archi
     with pytest.raises(VersionConflict, match="at generation 2"):
         folder.publish(store, START.id, 1, make)
 
-    assert [one.name for one in folder.read(store).files][1:] == [theirs.name]
+    assert [one.name for one in folder.read_manifest(store).files][1:] == [theirs.name]
 
 
 def test_files_that_may_still_come_to_count_are_left_and_others_go(store: ArchiveStore) -> None:
@@ -130,7 +135,7 @@ def test_files_that_may_still_come_to_count_are_left_and_others_go(store: Archiv
     append(store, 1, winner)
 
     assert names(store) == {kept.name, winner.name}
-    assert "notes.txt" in store.sizes()
+    assert "notes.txt" in store.list_sizes()
 
 
 def test_a_manifest_never_names_a_file_that_is_gone(store: ArchiveStore) -> None:
@@ -140,7 +145,7 @@ def test_a_manifest_never_names_a_file_that_is_gone(store: ArchiveStore) -> None
     with pytest.raises(VersionConflict, match="was removed by another append"):
         append(store, 0, late)
 
-    assert folder.read_if_any(store) is None
+    assert folder.read_manifest_if_any(store) is None
 
 
 def test_an_append_that_slept_for_many_generations_counts_for_nothing(store: ArchiveStore) -> None:
@@ -149,19 +154,19 @@ def test_an_append_that_slept_for_many_generations_counts_for_nothing(store: Arc
     late = put(store, 2, 2)
 
     def make(current: Manifest | None) -> Manifest:
-        for generation in range(1, folder.KEPT + 3):
+        for generation in range(1, folder.MANIFESTS_KEPT + 3):
             append(store, generation, put(store, 2 * generation, generation + 1))
         raw(store, late.name, b"as if nobody had removed it")
         assert current is not None
         return current.grown([late])
 
-    with pytest.raises(VersionConflict, match=f"at generation {folder.KEPT + 3}"):
+    with pytest.raises(VersionConflict, match=f"at generation {folder.MANIFESTS_KEPT + 3}"):
         folder.publish(store, START.id, 1, make)
 
-    manifests = [name for name in store.sizes() if name.startswith("_manifest")]
-    assert len(manifests) == folder.KEPT
+    manifests = [name for name in store.list_sizes() if name.startswith("_manifest")]
+    assert len(manifests) == folder.MANIFESTS_KEPT
     assert folder.manifest_name(2) not in manifests
-    folder.verify(store, folder.read(store))
+    folder.verify(store, folder.read_manifest(store))
 
 
 @pytest.mark.parametrize("happened", [True, False])
@@ -189,14 +194,14 @@ def test_an_archive_of_an_older_program_is_read_and_grows(store: ArchiveStore) -
     old = put(store, 0)
     made = START.grown([old])
     raw(store, folder.OLD_NAME, made.encode())
-    assert folder.read(store) == made
+    assert folder.read_manifest(store) == made
     with pytest.raises(ForeignData, match="holds an archive already"):
-        folder.prepare(store)
+        folder.prepare_new(store)
 
     grown = append(store, 1, put(store, 2, 2))
 
     assert grown.files[0].name == old.name
-    assert folder.OLD_NAME not in store.sizes()
+    assert folder.OLD_NAME not in store.list_sizes()
     folder.verify(store, grown)
 
 
@@ -205,32 +210,32 @@ def test_a_manifest_under_another_ones_number_is_not_taken_for_it(store: Archive
     raw(store, folder.manifest_name(7), made.encode())
 
     with pytest.raises(CorruptData, match="is of generation 1: it was renamed"):
-        folder.read(store)
+        folder.read_manifest(store)
 
 
 def test_a_new_archive_wants_a_place_that_is_empty_but_for_a_killed_attempt(
     store: ArchiveStore,
 ) -> None:
     killed = put(store, 0)
-    folder.prepare(store)
+    folder.prepare_new(store)
 
     raw(store, "notes.txt", b"")
     with pytest.raises(ForeignData, match=r"holds notes\.txt"):
-        folder.prepare(store)
+        folder.prepare_new(store)
     store.delete(["notes.txt"])
     append(store, 0, put(store, 0))
     assert killed.name not in names(store)
     with pytest.raises(ForeignData, match="holds an archive already"):
-        folder.prepare(store)
+        folder.prepare_new(store)
 
 
 def test_where_no_archive_is(store: ArchiveStore, tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="did not finish"):
-        folder.read(store)
+        folder.read_manifest(store)
     with pytest.raises(InvalidRequest, match="has no manifest"):
-        folder.read(store_of(tmp_path / "nowhere"))
-    assert store_of(f"file://{tmp_path}").where == store_of(tmp_path).where == str(tmp_path)
-    assert isinstance(store_of(tmp_path), Directory)
+        folder.read_manifest(store_of(tmp_path / "nowhere"))
+    assert store_of(f"file://{tmp_path}").location == store_of(tmp_path).location == str(tmp_path)
+    assert isinstance(store_of(tmp_path), DirectoryStore)
 
 
 @pytest.mark.extra
@@ -243,9 +248,9 @@ def test_a_store_that_is_not_known_or_not_safe_is_refused(
     monkeypatch.setattr(WriteOnce, "refuses_to_create_again", False)
     with pytest.raises(InvalidRequest, match="writes over what is there"):
         made.prepare()
-    assert made.sizes() == {}
+    assert made.list_sizes() == {}
     with pytest.raises(InvalidRequest, match="nosuch://x: "):
-        store_of("nosuch://x").sizes()
+        store_of("nosuch://x").list_sizes()
     (tmp_path / "_manifest-0000000000000000001.json").mkdir()
     with pytest.raises(ConnectionLost, match="IsADirectory"):
         made.read("_manifest-0000000000000000001.json")
@@ -276,7 +281,7 @@ def test_whoever_appends_in_whatever_order_nothing_published_is_lost(
     held: dict[int, tuple[int, ArchiveFile]] = {}
     published: list[str] = []
     for who, dies in steps:
-        current = folder.read_if_any(store)
+        current = folder.read_manifest_if_any(store)
         if who not in held:
             generation = 0 if current is None else current.generation
             end = 0 if current is None else current.end_sequence_id
@@ -291,7 +296,7 @@ def test_whoever_appends_in_whatever_order_nothing_published_is_lost(
         except DistributedLogError:
             assert current is not None
             assert current.generation > generation
-    found = folder.read_if_any(store)
+    found = folder.read_manifest_if_any(store)
     assert [one.name for one in found.files] == published if found else published == []
     if found is not None:
         folder.verify(store, found)
@@ -315,10 +320,10 @@ def batch(log: str, ids: range) -> Any:
 
 
 def written(store: ArchiveStore, *batches: Any) -> ArchiveFile:
-    from distributedlog.spark.archive.parquet_file import PartWriter
+    from distributedlog.spark.archive.parquet_file import ParquetFileWriter
 
     begin = batches[0].column("sequence_id")[0].as_py()
-    part = PartWriter(store, "orders", "b" * 16, 100, begin, 1)
+    part = ParquetFileWriter(store, "orders", "b" * 16, 100, begin, 1)
     for one in batches:
         part.add(one)
     return part.close()
@@ -327,9 +332,11 @@ def written(store: ArchiveStore, *batches: Any) -> ArchiveFile:
 def plain_digest(records: list[tuple[int, bytes]]) -> int:
     """As `manifest` defines it, a record at a time."""
 
-    from distributedlog.spark.archive.manifest import PLACE, TXID
+    from distributedlog.spark.archive.manifest import POSITION_FACTOR, TXID_FACTOR
 
-    seeds = [(k * PLACE + txid * TXID) % 2**64 for k, (txid, _) in enumerate(records)]
+    seeds = [
+        (k * POSITION_FACTOR + txid * TXID_FACTOR) % 2**64 for k, (txid, _) in enumerate(records)
+    ]
     pairs = zip(records, seeds, strict=True)
     return sum(xxhash.xxh3_64_intdigest(payload, seed) for (_, payload), seed in pairs) % 2**64
 
@@ -337,7 +344,7 @@ def plain_digest(records: list[tuple[int, bytes]]) -> int:
 @pytest.mark.extra
 def test_a_file_is_read_back_as_it_was_written(store: ArchiveStore) -> None:
     """And its digests are those of its bytes and of its records, however they were cut."""
-    from distributedlog.spark.archive.parquet_file import records_of
+    from distributedlog.spark.archive.parquet_file import read_records
 
     one = written(store, batch("orders", range(100, 150)), batch("orders", range(150, 400)))
     head = written(store, batch("orders", range(100, 333)))
@@ -345,7 +352,7 @@ def test_a_file_is_read_back_as_it_was_written(store: ArchiveStore) -> None:
 
     records = [
         (row["txid"], row["payload"])
-        for found in records_of(store, one, 0)
+        for found in read_records(store, one, 0)
         for row in found.to_pylist()
     ]
     assert records == [(10 * n, b"%d" % n * (n % 5)) for n in range(100, 400)]
@@ -356,16 +363,16 @@ def test_a_file_is_read_back_as_it_was_written(store: ArchiveStore) -> None:
 
 @pytest.mark.extra
 def test_records_in_another_place_or_changed_have_another_digest() -> None:
-    from distributedlog.spark.archive.parquet_file import digest
+    from distributedlog.spark.archive.parquet_file import records_digest
 
     some = batch("orders", range(100, 110))
 
-    assert digest(some, 0) != digest(some, 1)
-    assert digest(some.take([1, 0, *range(2, 10)]), 0) != digest(some, 0)
-    assert digest(some.slice(3), 3) != digest(some.slice(3), 0)
-    assert digest(some.slice(0, 3), 0) + digest(some.slice(3), 3) in (
-        digest(some, 0),
-        digest(some, 0) + 2**64,
+    assert records_digest(some, 0) != records_digest(some, 1)
+    assert records_digest(some.take([1, 0, *range(2, 10)]), 0) != records_digest(some, 0)
+    assert records_digest(some.slice(3), 3) != records_digest(some.slice(3), 0)
+    assert records_digest(some.slice(0, 3), 0) + records_digest(some.slice(3), 3) in (
+        records_digest(some, 0),
+        records_digest(some, 0) + 2**64,
     )
 
 
@@ -393,14 +400,14 @@ def test_a_damaged_file_is_not_read_to_its_end(store: ArchiveStore) -> None:
     """Also where only the records' digest can tell: a file that was written anew."""
     from dataclasses import replace
 
-    from distributedlog.spark.archive.parquet_file import records_of
+    from distributedlog.spark.archive.parquet_file import read_records
 
     one = written(store, batch("orders", range(100, 200)))
     other = written(store, batch("orders", range(101, 201)))
     posing = replace(one, name=other.name, file_bytes=other.file_bytes, file_xxh3=other.file_xxh3)
 
     with pytest.raises(CorruptData, match=f"{other.name} is damaged: its 100 records"):
-        list(records_of(store, posing, 0))
+        list(read_records(store, posing, 0))
     whole = store.read(one.name)
     assert whole is not None
     data = bytearray(whole)
@@ -408,8 +415,8 @@ def test_a_damaged_file_is_not_read_to_its_end(store: ArchiveStore) -> None:
         data[at] ^= 64
         raw(store, one.name, bytes(data))
         with pytest.raises(CorruptData, match=f"{one.name} is damaged: its bytes"):
-            list(records_of(store, one, 0))
+            list(read_records(store, one, 0))
         data[at] ^= 64
     store.delete([one.name])
     with pytest.raises(CorruptData, match=f"{one.name} cannot be read"):
-        list(records_of(store, one, 0))
+        list(read_records(store, one, 0))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distributedlog.cluster.local.child_processes import environment
-from distributedlog.spark.doc_tables import renewed
+from distributedlog.spark.doc_tables import with_generated_tables
 from tests.spark.conftest import plain, why_not
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -22,7 +22,7 @@ def test_the_option_tables_are_those_of_the_code() -> None:
     """When this fails: ``python -m distributedlog.spark.doc_tables docs/reference/spark-options.md``."""
     text = OPTIONS.read_text()
 
-    assert renewed(text) == text
+    assert with_generated_tables(text) == text
 
 
 def test_no_document_names_an_install_that_does_not_resolve() -> None:

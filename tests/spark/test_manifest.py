@@ -135,11 +135,11 @@ def test_a_missing_a_cut_and_an_extra_file_are_named() -> None:
     first, second = (one.name for one in made.files)
     whole = {one.name: one.file_bytes for one in made.files}
 
-    made.check_listing(whole, "dir", alone=True)
-    made.check_listing({**whole, "extra": 1}, "dir", alone=False)
+    made.check_listing(whole, "dir", no_others=True)
+    made.check_listing({**whole, "extra": 1}, "dir", no_others=False)
     with pytest.raises(CorruptData, match=f"dir/{second} is missing"):
-        made.check_listing({first: whole[first]}, "dir", alone=True)
+        made.check_listing({first: whole[first]}, "dir", no_others=True)
     with pytest.raises(CorruptData, match=f"dir/{first} has 5 bytes, the manifest says 103"):
-        made.check_listing({**whole, first: 5}, "dir", alone=True)
+        made.check_listing({**whole, first: 5}, "dir", no_others=True)
     with pytest.raises(ForeignData, match="dir/extra is not in the manifest"):
-        made.check_listing({**whole, "extra": 1}, "dir", alone=True)
+        made.check_listing({**whole, "extra": 1}, "dir", no_others=True)

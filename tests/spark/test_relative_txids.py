@@ -114,7 +114,7 @@ def by_spark(uri: str, name: str, *filters: Any, **options: object) -> list[Row]
     """What the tasks of a batch give, before Spark filters."""
     given = {"uri": uri, "log": name, **{key: str(value) for key, value in options.items()}}
     reader = BatchReader(SourceOptions.parse(given, "batch"), asked())
-    reader.narrowing = filter_bounds(filters, None)
+    reader.filter_bounds = filter_bounds(filters, None)
     rows: list[Row] = []
     for task in reader.partitions():
         for batch in reader.read(task):
@@ -134,9 +134,9 @@ class LessThanOrEqual(GreaterThanOrEqual):
 
 
 def iso(ms: int) -> str:
-    from distributedlog.log.format.log_clock import iso_of
+    from distributedlog.log.format.log_clock import to_iso_time
 
-    return iso_of(ms)
+    return to_iso_time(ms)
 
 
 @pytest.mark.parametrize("name", LOGS)
@@ -180,8 +180,8 @@ def test_a_filter_reads_less_than_all(uri: str) -> None:
 @pytest.mark.parametrize("name", LOGS)
 def test_what_is_exported_and_imported_equals_a_scan(uri: str, name: str, tmp_path: Path) -> None:
     """Through a file's records and back through a link: txids and payloads, in order."""
-    from distributedlog.spark.archive.parquet_file import SCHEMA, PartWriter, records_of
-    from distributedlog.spark.sink.sink_columns import columns_of
+    from distributedlog.spark.archive.parquet_file import SCHEMA, ParquetFileWriter, read_records
+    from distributedlog.spark.sink.sink_columns import sink_columns_of
 
     async def payloads(held: Any) -> list[tuple[int, bytes]]:
         async with held.namespace.open_log(name).open_reader(to="end") as reader:
@@ -192,13 +192,13 @@ def test_what_is_exported_and_imported_equals_a_scan(uri: str, name: str, tmp_pa
     fields = [(one.name, kinds.get(one.name, "bigint")) for one in SCHEMA]
     options = SourceOptions.parse({"uri": uri, "log": name}, "batch")
     reader = BatchReader(options, projection(fields, SCHEMA, None))
-    part = PartWriter(store, name, "b" * 16, 0, 0, 1)
+    part = ParquetFileWriter(store, name, "b" * 16, 0, 0, 1)
     for task in reader.partitions():
         for batch in reader.read(task):
             part.add(batch)
     made = part.close()
 
-    found = list(records_of(store, made, 0))
+    found = list(read_records(store, made, 0))
     assert [(row["txid"], row["payload"]) for batch in found for row in batch.to_pylist()] == right
 
     async def bring_in(held: Any) -> list[tuple[int, bytes]]:
@@ -207,7 +207,7 @@ def test_what_is_exported_and_imported_equals_a_scan(uri: str, name: str, tmp_pa
         log = held.namespace.open_log(copy)
         async with log.open_segment_writer() as writer:
             for batch in found:
-                await writer.write_packed(*columns_of(batch, "here").packed())
+                await writer.write_packed(*sink_columns_of(batch, "here").packed())
         assert writer.token is not None
         await log.link_segments([writer.token])
         async with log.open_reader(to="end") as again:
@@ -218,14 +218,14 @@ def test_what_is_exported_and_imported_equals_a_scan(uri: str, name: str, tmp_pa
 
 def test_an_entry_is_not_decoded_without_its_segments_word(uri: str) -> None:
     """The door: a range whose base was lost on the way is refused, it does not read zeros."""
-    from distributedlog.log.format.record import TXIDS_OWN
+    from distributedlog.log.format.record import TXIDS_IN_ENTRIES
     from distributedlog.log.read.range_reader import RangeReader
 
     async def read(held: Any) -> None:
         log = held.namespace.open_log("count")
         snapshot = await log.snapshot()
-        relative = next(one for one in snapshot.segments if one.txid_rule != TXIDS_OWN)
-        lost = replace(relative.range(), txid_base=-1, txid_rule=TXIDS_OWN)
+        relative = next(one for one in snapshot.segments if one.txid_rule != TXIDS_IN_ENTRIES)
+        lost = replace(relative.range(), txid_base=-1, txid_rule=TXIDS_IN_ENTRIES)
         reader: RangeReader = await log.open_ranges([lost])
         await reader.read_columns()
 

@@ -30,14 +30,14 @@ from distributedlog.runtime.primitives.backoff import Backoff  # noqa: E402
 from distributedlog.spark.client import retry as waiting  # noqa: E402
 from distributedlog.spark.client.spark_client import SparkClient, run  # noqa: E402
 from distributedlog.spark.options.options import SinkOptions  # noqa: E402
-from distributedlog.spark.sink.sink_columns import columns_of  # noqa: E402
+from distributedlog.spark.sink.sink_columns import sink_columns_of  # noqa: E402
 from distributedlog.spark.sink.sink_task import (  # noqa: E402
     AppendTarget,
-    Message,
     SegmentTarget,
     SinkIdentity,
+    TaskMessage,
 )
-from distributedlog.spark.sink.spark_sink import BatchWriter, StreamWriter, contents_of  # noqa: E402
+from distributedlog.spark.sink.spark_sink import BatchWriter, StreamWriter, content_by_log  # noqa: E402
 
 pytestmark = pytest.mark.extra
 WHO = SinkIdentity("etl", 3, "")
@@ -73,8 +73,10 @@ async def test_a_batch_without_txids_is_linked_whoever_appended_meanwhile() -> N
     """It failed with `TransactionIdOutOfOrder`: its txid was drawn when the batch began."""
     async with namespace_in_memory() as namespace:
         await namespace.create_log("out")
-        rows = columns_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
-        target = SegmentTarget(namespace.open_log("out"), OPTIONS, Message(0, WHO))
+        rows = sink_columns_of(
+            pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here"
+        )
+        target = SegmentTarget(namespace.open_log("out"), OPTIONS, TaskMessage(0, WHO))
         await target.open()
         await target.write([rows])
         await append(namespace, 3_000_000_000_000)
@@ -90,7 +92,9 @@ async def test_mode_append_has_its_txids_filled_in_by_the_log() -> None:
     async with namespace_in_memory() as namespace:
         await namespace.create_log("out", txids="count")
         await append(namespace, 5)
-        rows = columns_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
+        rows = sink_columns_of(
+            pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here"
+        )
         target = AppendTarget(namespace.open_log("out"), OPTIONS)
         await append(namespace, 2_000)
         await target.open()
@@ -107,7 +111,7 @@ async def test_mode_append_says_what_the_writer_refuses(payload: bytes) -> None:
     async with namespace_in_memory() as namespace:
         await namespace.create_log("out", txids="strict")
         await append(namespace, 5)
-        rows = columns_of(
+        rows = sink_columns_of(
             pa.record_batch({"txid": [6, 4], "payload": pa.array([b"a", payload], pa.binary())}),
             "here",
         )
@@ -119,28 +123,30 @@ async def test_mode_append_says_what_the_writer_refuses(payload: bytes) -> None:
 
 
 def test_what_tasks_counted_is_put_together_by_log() -> None:
-    one, two = Message(0, WHO), Message(1, WHO)
+    one, two = TaskMessage(0, WHO), TaskMessage(1, WHO)
     one.contents = {"a": LinkContent(2, 2**64 - 1), "b": LinkContent(1, 7)}
     two.contents = {"a": LinkContent(3, 3)}
 
-    assert contents_of([one, None, two]) == {"a": LinkContent(5, 2), "b": LinkContent(1, 7)}
+    assert content_by_log([one, None, two]) == {"a": LinkContent(5, 2), "b": LinkContent(1, 7)}
 
 
 def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
     """Every task finds the batch in and writes nothing: that was taken for a batch without rows, and the log
     was emptied of what the first attempt, and others since, had linked."""
     options = SinkOptions.parse({"uri": uri, "log": "out"}, "batch")
-    rows = columns_of(pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here")
+    rows = sink_columns_of(
+        pa.record_batch({"payload": pa.array([b"a", b"b"], pa.binary())}), "here"
+    )
     content = LinkContent(rows.count, rows.digest())
 
-    async def prepare(held: SparkClient) -> Message:
+    async def prepare(held: SparkClient) -> TaskMessage:
         await held.namespace.create_or_find("out")
         await append(held.namespace, 1)
-        target = SegmentTarget(held.namespace.open_log("out"), options, Message(0, WHO))
+        target = SegmentTarget(held.namespace.open_log("out"), options, TaskMessage(0, WHO))
         await target.open()
         await target.write([rows])
         tokens = [("out", token) for token in await target.finish()]
-        return Message(0, WHO, tokens, rows.count, contents={"out": content})
+        return TaskMessage(0, WHO, tokens, rows.count, contents={"out": content})
 
     def texts() -> list[bytes]:
         async def read(held: SparkClient) -> list[bytes]:
@@ -154,14 +160,14 @@ def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
     assert texts() == [b"a", b"b"]
     run(uri, 10.0, lambda held: append(held.namespace, 3_000_000_000_000))
 
-    again = Message(0, WHO, skipped=["out"], contents={"out": content})
+    again = TaskMessage(0, WHO, skipped=["out"], contents={"out": content})
     BatchWriter(options, overwrite=True).commit([again])
     assert texts() == [b"a", b"b", b"another's"]
     with pytest.raises(LinkMismatch):  # the same version, and no row: another write
-        BatchWriter(options, overwrite=True).commit([Message(0, WHO)])
+        BatchWriter(options, overwrite=True).commit([TaskMessage(0, WHO)])
     assert texts() == [b"a", b"b", b"another's"]
 
-    later = Message(0, SinkIdentity(WHO.app, WHO.version + 1, ""))
+    later = TaskMessage(0, SinkIdentity(WHO.app, WHO.version + 1, ""))
     BatchWriter(options, overwrite=True).commit([later])
     assert texts() == []
     run(uri, 10.0, lambda held: append(held.namespace, 3_000_000_000_000))
@@ -169,15 +175,15 @@ def test_a_repeated_overwrite_leaves_what_is_in(uri: str) -> None:
     assert texts() == [b"another's"]
 
 
-def written(uri: str, names: list[str], who: SinkIdentity, *, partition: int = 0) -> Message:
+def written(uri: str, names: list[str], who: SinkIdentity, *, partition: int = 0) -> TaskMessage:
     """What a task reports that wrote three records into each of these logs, which are made."""
 
-    async def write(held: SparkClient) -> Message:
-        message = Message(partition, who)
+    async def write(held: SparkClient) -> TaskMessage:
+        message = TaskMessage(partition, who)
         for name in names:
             await held.namespace.create_or_find(name)
             target = SegmentTarget(held.namespace.open_log(name), OPTIONS, message)
-            rows = columns_of(
+            rows = sink_columns_of(
                 pa.record_batch({"payload": pa.array([b"a", b"b", b"c"], pa.binary())}), "here"
             )
             await target.open()
@@ -249,15 +255,15 @@ def test_a_micro_batch_that_is_repeated_with_other_rows_is_told(
     writer = StreamWriter(options, overwrite=False)
     same, other = LinkContent(3, 5), LinkContent(3, 6)
 
-    def again(content: LinkContent) -> Message:
-        return Message(0, who, skipped=["told"], contents={"told": content})
+    def again(content: LinkContent) -> TaskMessage:
+        return TaskMessage(0, who, skipped=["told"], contents={"told": content})
 
-    def again_written(content: LinkContent) -> Message:
+    def again_written(content: LinkContent) -> TaskMessage:
         message = written(uri, ["told"], who)
         message.contents = {"told": content}
         return message
 
-    def told(*messages: Message) -> list[str]:
+    def told(*messages: TaskMessage) -> list[str]:
         caplog.clear()
         with caplog.at_level(logging.WARNING, "distributedlog.spark"):
             writer.commit([*messages], who.version)
@@ -269,9 +275,9 @@ def test_a_micro_batch_that_is_repeated_with_other_rows_is_told(
         (said,) = told(message)
         assert 'log "told": micro-batch 6 of query q-1 is in with 3 records of digest 0' in said
         assert "repeated with 3 records of digest 0000000000000006" in said
-    (said,) = told(Message(0, who))
+    (said,) = told(TaskMessage(0, who))
     assert "repeated with 0 records" in said
-    assert told(Message(0, SinkIdentity("q-1", 7, "q-1"))) == []  # a batch without rows
+    assert told(TaskMessage(0, SinkIdentity("q-1", 7, "q-1"))) == []  # a batch without rows
     assert counts(uri, ["told"]) == {"told": 3}
     assert run(uri, 10.0, lambda held: left_over(held, ["told"])) == 0
 

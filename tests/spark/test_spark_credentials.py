@@ -17,7 +17,7 @@ from distributedlog.cluster.local.child_processes import environment
 from distributedlog.metadata.model.rights import MANAGE, READ, WRITE
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from distributedlog.runtime.interfaces.principals import Token
-from distributedlog.runtime.protocol.tokens import read_token, seal
+from distributedlog.runtime.protocol.tokens import encode_token, read_token
 from distributedlog.spark.client import spark_client
 from distributedlog.spark.client.delegation_token import (
     BATCH_S,
@@ -93,27 +93,27 @@ def test_two_users_of_one_worker_have_a_client_each(monkeypatch: pytest.MonkeyPa
     """Also where their queries need the same: else one's tasks are done with the other's rights."""
 
     class Client:
-        alive = True
-        _used = 0
+        is_alive = True
+        _use_count = 0
 
         def __init__(
             self, uri: str, timeout_s: float, credentials: str, lent: DelegatedToken
         ) -> None:
             self.lent = lent
 
-        def take(self, lent: DelegatedToken) -> None:
+        def update_token(self, lent: DelegatedToken) -> None:
             self.lent = lent
 
     def lent_to(user: str, name: bytes) -> DelegatedToken:
         narrowing = (("ns", "x", READ),)
         token = Token(user, 1 << 31, 1, 1, "00" * 16, name, narrowing)
-        return DelegatedToken(seal(token, bytes(32)), "ca", narrowing)
+        return DelegatedToken(encode_token(token, bytes(32)), "ca", narrowing)
 
     monkeypatch.setattr(spark_client, "SparkClient", Client)
     monkeypatch.setattr(spark_client, "_clients", {})
-    first = spark_client.client(URI, 1.0, lent=lent_to("etl", b"1" * 8))
-    assert spark_client.client(URI, 1.0, lent=lent_to("etl", b"2" * 8)) is first
-    assert spark_client.client(URI, 1.0, lent=lent_to("eve", b"3" * 8)) is not first
+    first = spark_client.client(URI, 1.0, delegated_token=lent_to("etl", b"1" * 8))
+    assert spark_client.client(URI, 1.0, delegated_token=lent_to("etl", b"2" * 8)) is first
+    assert spark_client.client(URI, 1.0, delegated_token=lent_to("eve", b"3" * 8)) is not first
 
 
 async def test_a_batch_is_not_lent_what_was_asked_for_a_stream(autojump_clock: object) -> None:
@@ -126,10 +126,10 @@ async def test_a_batch_is_not_lent_what_was_asked_for_a_stream(autojump_clock: o
             return b"dlog1_%d" % valid_s
 
     held = object.__new__(spark_client.SparkClient)
-    held.authority, held._lending = "ca", {}
+    held.authority, held._issued_tokens = "ca", {}
     held.namespace = cast("Any", SimpleNamespace(metadata=Metadata()))
     for valid_s in (STREAM_S, BATCH_S, STREAM_S):
-        lent = await held.lend((("ns", "x", READ),), valid_s)
+        lent = await held.delegate_token((("ns", "x", READ),), valid_s)
         assert lent is not None
         assert lent.token == b"dlog1_%d" % valid_s
     assert asked == [STREAM_S, BATCH_S]
@@ -170,14 +170,14 @@ def test_a_task_has_a_token_of_its_own_and_needs_no_other(world: tuple[Cluster, 
     """Threat 5: what an executor holds reads that one log."""
     cluster, file = world
     from distributedlog.spark.client import spark_client as client
-    from distributedlog.spark.client.spark_client import lent_for
+    from distributedlog.spark.client.spark_client import delegated_token_for
 
     given = {"uri": cluster.uri, "credentials": f"file:{file}", "requestTimeout": "60s"}
     options = SourceOptions.parse({**given, "log": "in"}, "batch")
-    lent = lent_for(options, stream=False)
+    lent = delegated_token_for(options, is_stream=False)
     assert lent is not None
     said = read_token(lent.token)
-    assert [(path, rights) for _, path, rights in said.narrowing] == [("in", READ)]
+    assert [(path, rights) for _, path, rights in said.token_scope] == [("in", READ)]
     assert said.ends_s <= read_token(file.read_bytes().strip()).ends_s
 
     held = client.client(cluster.uri, 60.0, "", lent)
@@ -187,12 +187,12 @@ def test_a_task_has_a_token_of_its_own_and_needs_no_other(world: tuple[Cluster, 
 
     assert held.run(names) == ["in"]
     assert held.authority == ""  # it lends nothing on
-    assert lent_for(options, stream=False) == lent  # asked for a moment ago
-    of_stream = lent_for(options, stream=True)
+    assert delegated_token_for(options, is_stream=False) == lent  # asked for a moment ago
+    of_stream = delegated_token_for(options, is_stream=True)
     assert of_stream is not None
     assert read_token(of_stream.token).ends_s <= said.ends_s
-    client.client(cluster.uri, 60.0, f"file:{file}")._lending.clear()
-    newer = lent_for(options, stream=False)
+    client.client(cluster.uri, 60.0, f"file:{file}")._issued_tokens.clear()
+    newer = delegated_token_for(options, is_stream=False)
     assert newer is not None
     assert newer.token != lent.token
     assert client.client(cluster.uri, 60.0, "", newer) is held
@@ -206,7 +206,7 @@ def test_every_task_of_a_query_is_lent_one(world: tuple[Cluster, Path]) -> None:
     cluster, file = world
     from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-    from distributedlog.spark.read.batch_reader import BatchReader, Task
+    from distributedlog.spark.read.batch_reader import BatchReader, ReadTask
     from distributedlog.spark.read.stream_reader import StreamReader
     from distributedlog.spark.read.table_schema import Projection
     from distributedlog.spark.sink.spark_sink import BatchWriter, StreamWriter
@@ -226,8 +226,8 @@ def test_every_task_of_a_query_is_lent_one(world: tuple[Cluster, Path]) -> None:
     ]
     for sink in sinks:
         sink.check()
-        assert sink.lent is not None
-        assert [rights for _, _, rights in sink.lent.narrowing] == [READ | WRITE]
+        assert sink.delegated_token is not None
+        assert [rights for _, _, rights in sink.delegated_token.scope] == [READ | WRITE]
 
     columns: Projection = Any  # type: ignore[assignment]
     batch = BatchReader(SourceOptions.parse({**given, "log": "one"}, "batch"), columns)
@@ -238,9 +238,9 @@ def test_every_task_of_a_query_is_lent_one(world: tuple[Cluster, Path]) -> None:
     for tasks in (batch.partitions(), stream.partitions(start, end)):
         assert tasks
         for task in tasks:
-            assert isinstance(task, Task)
-            assert task.lent is not None
-            assert task.lent.token.decode() not in repr(task)
+            assert isinstance(task, ReadTask)
+            assert task.delegated_token is not None
+            assert task.delegated_token.token.decode() not in repr(task)
     stream.stop()
 
 

@@ -142,7 +142,7 @@ def test_an_archive_in_an_object_store(
 ) -> None:
     """One that refuses to rename, to append and to write over, seen by several processes: it grows by
     batches, what killed attempts left goes, it is read with its log, and an export becomes a log again."""
-    place = bucket(tmp_path / "tier").where
+    place = bucket(tmp_path / "tier").location
     fill(uri, "a", range(300), entry=100)
     first = append(records(spark, uri, endingPosition='{"a": "1.1.0"}'), uri, place)
     whole = plain(uri, "a")
@@ -158,7 +158,7 @@ def test_an_archive_in_an_object_store(
     frame = read_with_history(spark, uri, "a", place)
     assert frame.where("timestamp is null").count() == 0
     assert frame.where("txid >= 290").count() == 10
-    out = bucket(tmp_path / "out").where
+    out = bucket(tmp_path / "out").location
     asked = ["--uri", uri, "--timeout", "60"]
     assert run(["log", "export", "a", "--to", out, *asked]) == 0
     assert run(["log", "import", out, "--log", "b", *asked]) == 0

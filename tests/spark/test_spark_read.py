@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from distributedlog import DLSN, Namespace
-from distributedlog.log.format.log_clock import iso_of
+from distributedlog.log.format.log_clock import to_iso_time
 from distributedlog.runtime.interfaces.errors import LogTruncated
 from distributedlog.spark import cause
 from tests.cluster.story import Cluster
@@ -303,9 +303,9 @@ def test_time_is_there_without_an_option_and_can_be_searched_for(spark: Any, uri
     middle = right[300]
     after = [number for number, time_ms in enumerate(right) if time_ms >= middle]
     schema = {"log": "a", "schema": "txid bigint, timestamp timestamp"}
-    bounded = read(spark, uri, startingTimestamp=iso_of(middle), **schema)
+    bounded = read(spark, uri, startingTimestamp=to_iso_time(middle), **schema)
     assert [row[0] for row in rows(bounded)] == after
-    where = f"timestamp >= timestamp'{iso_of(middle)}'"
+    where = f"timestamp >= timestamp'{to_iso_time(middle)}'"
     pushed = read(spark, uri, pushdown="true", **schema).where(where)
     assert [row[0] for row in rows(pushed)] == after
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distributedlog import Log, LogRecord, Namespace, WriterFenced, blocking
-from distributedlog.log.model.log_keys import incarnation_id, unlinked_prefix
+from distributedlog.log.model.log_keys import incarnation_id, staged_ledgers_prefix
 from distributedlog.log.segments.app_versions import LinkContent
 from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.runtime.interfaces.errors import InvalidRequest, OutcomeUnknown
@@ -52,7 +52,7 @@ def orphans(uri: str, name: str) -> int:
 
     async def count(namespace: Namespace) -> int:
         log_id = incarnation_id((await namespace.open_log(name).snapshot()).incarnation)
-        start = unlinked_prefix(log_id)
+        start = staged_ledgers_prefix(log_id)
         return len((await namespace.metadata.range(start, prefix_end(start), limit=1000)).items)
 
     return on(uri, count)
@@ -166,7 +166,7 @@ def test_s12_an_abort_after_a_link_deletes_nothing(spark: Any, uri: str) -> None
     from pyspark.sql.types import StructType
 
     from distributedlog.spark import DistributedLogSource
-    from distributedlog.spark.sink.sink_task import Message, SinkIdentity
+    from distributedlog.spark.sink.sink_task import SinkIdentity, TaskMessage
 
     make(uri, "out")
 
@@ -178,7 +178,7 @@ def test_s12_an_abort_after_a_link_deletes_nothing(spark: Any, uri: str) -> None
     schema = StructType().add("txid", "long").add("payload", "binary")
     writer = DistributedLogSource({"uri": uri, "log": "out"}).streamWriter(schema, False)
     messages: list[Any] = [
-        Message(
+        TaskMessage(
             number,
             SinkIdentity("q", 7, "q"),
             [("out", on(uri, partial(segment, first=2 * number)))],
@@ -186,7 +186,7 @@ def test_s12_an_abort_after_a_link_deletes_nothing(spark: Any, uri: str) -> None
         for number in range(2)
     ]
     again: list[Any] = [
-        Message(0, SinkIdentity("q", 7, "q"), [("out", on(uri, partial(segment, first=0)))])
+        TaskMessage(0, SinkIdentity("q", 7, "q"), [("out", on(uri, partial(segment, first=0)))])
     ]
 
     writer.commit(messages, 7)
@@ -206,7 +206,7 @@ def test_s12_a_link_whose_answer_is_lost(
     from pyspark.sql.types import StructType
 
     from distributedlog.spark import DistributedLogSource
-    from distributedlog.spark.sink.sink_task import Message, SinkIdentity
+    from distributedlog.spark.sink.sink_task import SinkIdentity, TaskMessage
 
     make(uri, "out")
 
@@ -228,7 +228,7 @@ def test_s12_a_link_whose_answer_is_lost(
     monkeypatch.setattr(Log, "link_segments", lossy)
     schema = StructType().add("txid", "long").add("payload", "binary")
     writer = DistributedLogSource({"uri": uri, "log": "out"}).streamWriter(schema, False)
-    messages: list[Any] = [Message(0, SinkIdentity("q", 1, "q"), [("out", on(uri, segment))])]
+    messages: list[Any] = [TaskMessage(0, SinkIdentity("q", 1, "q"), [("out", on(uri, segment))])]
 
     writer.commit(messages, 1)
     writer.abort(messages, 1)

@@ -19,7 +19,7 @@ sys.path.insert(0, {root!r})
 from tests.codecs.registry import CODECS
 from tests import test_events, test_metrics, test_options
 from distributedlog.runtime.interfaces import errors
-from distributedlog.runtime.declarations.options import described
+from distributedlog.runtime.declarations.options import option_fields
 
 samples = {{}}
 for codec in CODECS:
@@ -29,7 +29,7 @@ print(json.dumps({{
     "events": sorted(event.name for event in test_events.ALL),
     "metrics": sorted(test_metrics.ROWS),
     "options": {{
-        part: sorted(option.name for option in described(cls))
+        part: sorted(option.name for option in option_fields(cls))
         for part, cls in {{**test_options.PARTS, "raft": test_options.RaftOptions}}.items()
     }},
     "errors": {{

@@ -88,11 +88,15 @@ def payloads() -> dict[str, Any]:
         for one in (*every_condition(), HealthCondition("moon_phase", Severity.HEALING))
     }
     rows = [
-        wire.Row(MemberStatus("m1", "h:1", "leader", 3, 9, True, "n1", (LOW,)), {}),
-        wire.Row(MemberStatus("m3", "h:3", "damaged", 3, 9, True, "n3", (), "torn"), {}),
-        wire.Row(MemberStatus("m4", "h:4", "empty", 0, 0, True, "n4"), {}),
-        wire.Row(MemberStatus("m5", "h:5", "unreachable", 0, 0, False, "n5", (), "why"), {}),
-        wire.Row(MemberStatus("m6", "h:6", "unreachable", 0, 0, False, "n6"), {}),
+        wire.MemberStatusRow(MemberStatus("m1", "h:1", "leader", 3, 9, True, "n1", (LOW,)), {}),
+        wire.MemberStatusRow(
+            MemberStatus("m3", "h:3", "damaged", 3, 9, True, "n3", (), "torn"), {}
+        ),
+        wire.MemberStatusRow(MemberStatus("m4", "h:4", "empty", 0, 0, True, "n4"), {}),
+        wire.MemberStatusRow(
+            MemberStatus("m5", "h:5", "unreachable", 0, 0, False, "n5", (), "why"), {}
+        ),
+        wire.MemberStatusRow(MemberStatus("m6", "h:6", "unreachable", 0, 0, False, "n6"), {}),
     ]
     stale = answers.CommandResult(error=OutcomeUnknown(answers.STALE_REQUEST, OutcomeUnknown.STALE))
     return {

@@ -62,8 +62,10 @@ def replace_builds(cluster: Cluster, python: str) -> None:
     The first bookie and the leader are killed with SIGKILL; the other nodes end by SIGTERM.
     """
     leader = cluster.leader()
-    bookies = [node.name for node in cluster.plan.of("bookie")]
-    followers = [node.name for node in cluster.plan.of("metadata") if node.name != leader]
+    bookies = [node.name for node in cluster.plan.nodes_of_kind("bookie")]
+    followers = [
+        node.name for node in cluster.plan.nodes_of_kind("metadata") if node.name != leader
+    ]
     for name in (*bookies, *followers, leader):
         if name in (bookies[0], leader):
             cluster.kill(name)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distributedlog.runtime.declarations.options import REMOVED
+from distributedlog.runtime.declarations.options import REMOVED_OPTION_NAMES
 from tests.codecs.registry import CODECS, Codec
 
 from .stored_samples import collect
@@ -32,7 +32,7 @@ REMOVED_OPTIONS = {
     "store.idle_watermark_s",
     "store.wait_ms_max",
 }
-"""``part.option`` of the older build that this one does not have. `REMOVED` of
+"""``part.option`` of the older build that this one does not have. `REMOVED_OPTION_NAMES` of
 distributedlog/runtime/declarations/options.py has the advice for a configuration that names one."""
 NEW_SAMPLES: dict[str, str] = {}
 """Codecs with a sample that the older build refuses, with the reason why it never receives one."""
@@ -73,7 +73,7 @@ def test_names_that_other_programs_depend_on_are_kept() -> None:
     older = {f"{part}.{name}" for part, names in OLDER["options"].items() for name in names}
     kept = {f"{part}.{name}" for part, names in present["options"].items() for name in names}
     assert older - kept == REMOVED_OPTIONS
-    assert {option.partition(".")[2] for option in REMOVED_OPTIONS} == set(REMOVED)
+    assert {option.partition(".")[2] for option in REMOVED_OPTIONS} == set(REMOVED_OPTION_NAMES)
 
 
 @pytest.mark.processes

@@ -6,7 +6,7 @@ from ...metadata.model.rights import CLUSTER_ROLES, ROLES
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Group, Settings, common
 from ..framework.output import emit, rows_or_table
-from .trust import asked, change, users_and_grants
+from .trust import change_rights, load_users_and_grants, query_metadata
 
 
 @click.group(
@@ -38,15 +38,15 @@ def command() -> None:
 @common
 def add_grant(settings: Settings, name: str, role: str, path: str | None) -> None:
     """Give a user a role on a path, instead of the one that it may have there."""
-    namespace, place = _place(settings, role, path)
-    change(
+    namespace, log_path = _parse_location(settings, role, path)
+    change_rights(
         settings,
-        f"{name}: {role} on {_where(namespace, place)}",
+        f"{name}: {role} on {_location_text(namespace, log_path)}",
         "grant",
         name,
         role,
         namespace,
-        place,
+        log_path,
     )
 
 
@@ -57,14 +57,14 @@ def add_grant(settings: Settings, name: str, role: str, path: str | None) -> Non
 def revoke_grant(settings: Settings, name: str, path: str | None) -> None:
     """Take away what a user has on exactly this path; without one, its role on the cluster."""
     role = "admin" if path is None else "reader"
-    namespace, place = _place(settings, role, path)
-    change(
+    namespace, log_path = _parse_location(settings, role, path)
+    change_rights(
         settings,
-        f"{name}: nothing on {_where(namespace, place)} any more",
+        f"{name}: nothing on {_location_text(namespace, log_path)} any more",
         "revoke",
         name,
         namespace,
-        place,
+        log_path,
     )
 
 
@@ -75,12 +75,12 @@ def revoke_grant(settings: Settings, name: str, path: str | None) -> None:
 @common
 def list_grants(settings: Settings, name: str) -> None:
     """All grants, of all namespaces; with --json one object a line."""
-    _, grants = asked(settings, "the grants", users_and_grants)
+    _, grants = query_metadata(settings, "the grants", load_users_and_grants)
     columns = ("user", "role", "namespace", "path")
     rows = [
-        [who, role, namespace, path or ("/" if namespace else "")]
-        for who, namespace, path, role in grants
-        if name in ("", who)
+        [user_name, role, namespace, path or ("/" if namespace else "")]
+        for user_name, namespace, path, role in grants
+        if name in ("", user_name)
     ]
     rows_or_table(settings.json, columns, rows, empty="there are no grants")
 
@@ -91,50 +91,50 @@ def list_grants(settings: Settings, name: str) -> None:
 @common
 def check(settings: Settings, name: str, log: str) -> None:
     """What a user may do with a log, there or not, and by which grants (exit code 6: nothing)."""
-    from ...metadata.model.rights import words
+    from ...metadata.model.rights import describe_rights
     from ...runtime.protocol.tokens import covers
     from ...uri import parse_uri
 
-    users, grants = asked(settings, "the grants", users_and_grants)
+    users, grants = query_metadata(settings, "the grants", load_users_and_grants)
     namespace = parse_uri(settings.where()).path
-    found = [
+    user_grants = [
         (role, path)
-        for who, of, path, role in grants
-        if who == name and of == namespace and covers(path, log)
+        for user_name, grant_namespace, path, role in grants
+        if user_name == name and grant_namespace == namespace and covers(path, log)
     ]
-    one = users.get(name)
+    user_record = users.get(name)
     rights = 0
-    for role, _ in found:
+    for role, _ in user_grants:
         rights |= ROLES[role]
-    if one is None or one.disabled:
+    if user_record is None or user_record.disabled:
         rights = 0
     if settings.json:
         emit(
             {
                 "user": name,
-                "known": one is not None,
-                "disabled": one is not None and one.disabled,
-                "rights": words(rights).split(" or ") if rights else [],
-                "grants": [{"role": role, "path": path or "/"} for role, path in found],
+                "known": user_record is not None,
+                "disabled": user_record is not None and user_record.disabled,
+                "rights": describe_rights(rights).split(" or ") if rights else [],
+                "grants": [{"role": role, "path": path or "/"} for role, path in user_grants],
             }
         )
-    elif one is None:
+    elif user_record is None:
         print(f"there is no user {name}")
-    elif one.disabled:
+    elif user_record.disabled:
         print(f"{name} is disabled")
     else:
-        print(f"{name}: {words(rights).replace(' or ', ', ') if rights else 'nothing'}")
-        for role, path in found:
+        print(f"{name}: {describe_rights(rights).replace(' or ', ', ') if rights else 'nothing'}")
+        for role, path in user_grants:
             print(f"  {role} on {namespace}/{path}")
     if not rights:
         raise ExitWithCode(NO)
 
 
-def _where(namespace: str, path: str) -> str:
+def _location_text(namespace: str, path: str) -> str:
     return f"{namespace}/{path}" if namespace else "the cluster"
 
 
-def _place(settings: Settings, role: str, path: str | None) -> tuple[str, str]:
+def _parse_location(settings: Settings, role: str, path: str | None) -> tuple[str, str]:
     """Namespace and path of a grant."""
     from ...uri import parse_uri
 

@@ -84,9 +84,9 @@ def issue(
     hosts: tuple[str, ...],
 ) -> None:
     """Make a directory of cert.pem, key.pem, ca.pem. KIND: metadata, bookie, proxy or user."""
-    from .certificates import issue_anew
+    from .certificates import issue_if_own
 
-    issue_anew(authority, principal, out, days=days, hosts=hosts)
+    issue_if_own(authority, principal, out, days=days, hosts=hosts)
     settings.note(f"{out}: {principal}, for {days} days")
 
 
@@ -138,12 +138,12 @@ def revoke(
     from .certificates import revoke as make
     from .certificates import show as look
 
-    refused = [*serials, *(look(directory).serial for directory in directories)]
-    if not refused:
+    revoked_serials = [*serials, *(look(directory).serial for directory in directories)]
+    if not revoked_serials:
         raise click.UsageError("name a directory, or --serial")
-    make(authority, refused)
+    make(authority, revoked_serials)
     settings.note(
-        f"{authority}: refuses {', '.join(refused)}; now dlog pki renew --trust-only DIR… for all"
+        f"{authority}: refuses {', '.join(revoked_serials)}; now dlog pki renew --trust-only DIR… for all"
     )
 
 
@@ -168,20 +168,20 @@ def show(settings: Settings, directory: Path) -> None:
     """Whose directory it is, and until when it is good."""
     from .certificates import show as look
 
-    found = look(directory)
-    left = found.ends - datetime.datetime.now(datetime.UTC)
-    said: dict[str, Any] = {
-        "principal": found.principal,
-        "domain": found.domain,
-        "serial": found.serial,
-        "ends": found.ends.isoformat(),
-        "days_left": left.days,
-        "authority_ends": found.ca_ends.isoformat(),
+    report = look(directory)
+    remaining_time = report.ends - datetime.datetime.now(datetime.UTC)
+    output: dict[str, Any] = {
+        "principal": report.principal,
+        "domain": report.domain,
+        "serial": report.serial,
+        "ends": report.ends.isoformat(),
+        "days_left": remaining_time.days,
+        "authority_ends": report.ca_ends.isoformat(),
     }
     if settings.json:
-        emit(said)
+        emit(output)
     else:
-        for key, value in said.items():
+        for key, value in output.items():
             click.echo(f"{key:14} {value}")
 
 
@@ -216,8 +216,13 @@ def ensure(
     """Make what is missing of all that, and renew what has less than a third of its time left."""
     from .certificates import ensure as make
 
-    of = {who: names.split(",") for who, _, names in (told.partition("=") for told in hosts)}
-    if other := sorted(set(of) - set(principals)):
-        raise click.UsageError(f"--host {other[0]}=…: nobody of that name is to be made")
-    for line in make(authority, domain, principals, out, days=days, hosts=of):
+    hosts_of_principal = {
+        principal_name: names.split(",")
+        for principal_name, _, names in (host_option.partition("=") for host_option in hosts)
+    }
+    if unknown_principals := sorted(set(hosts_of_principal) - set(principals)):
+        raise click.UsageError(
+            f"--host {unknown_principals[0]}=…: nobody of that name is to be made"
+        )
+    for line in make(authority, domain, principals, out, days=days, hosts=hosts_of_principal):
         settings.note(line)

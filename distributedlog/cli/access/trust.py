@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, ExitWithCode, say
-from ..framework.options import CliCommand, Group, Settings, common, confirmed, force_option
+from ..framework.errors import NO, ExitWithCode, print_notice
+from ..framework.options import CliCommand, Group, Settings, common, force_option, run_confirmed
 from ..framework.output import emit, rows_or_table, table
 
 MIB = 1024 * 1024
 COUNT = click.IntRange(0, (1 << 63) - 1)
 MODES = {"off": "open", "report": "report", "enforce": "required"}
 """The authorization modes of the command line, with the stored ones."""
-WORDS = {stored: mode for mode, stored in MODES.items()}
-NEARLY = 0.9
+MODE_OF_STORED = {stored: mode for mode, stored in MODES.items()}
+NEARLY_FULL = 0.9
 """A namespace that has so much of what it may have is told of."""
 
 
@@ -33,7 +33,7 @@ class NamespaceUsageReport:
     ledgers_max: int
 
     @property
-    def full(self) -> float:
+    def fill_ratio(self) -> float:
         """The greatest of its shares; above 1: what it may have was made less, or it was there before."""
         return max(
             self.keys / max(1, self.keys_max),
@@ -68,34 +68,42 @@ def show(settings: Settings) -> None:
 
     And whom proxies would, each since it started; one that does not say it is named.
     """
-    from ...cluster.status.proxy_overview import would_refuse
+    from ...cluster.status.proxy_overview import reported_denials
 
     async def look(metadata: Any) -> tuple[Any, Any]:
-        said = await metadata.trust_report()
-        return said, await would_refuse(metadata) if said.mode == "report" else ([], [])
+        mode_report = await metadata.trust_report()
+        return mode_report, await reported_denials(metadata) if mode_report.mode == "report" else (
+            [],
+            [],
+        )
 
-    report, (of_proxies, silent) = asked(settings, "the mode", look)
-    rows_ = [("metadata", *one) for one in report.would_refuse] + of_proxies
-    would = [
-        {"principal": who, "refused": what, "times": times, "by": by}
-        for by, who, what, times in rows_
+    report, (proxy_denials, unanswered_proxies) = query_metadata(settings, "the mode", look)
+    denial_rows = [("metadata", *usage) for usage in report.would_refuse] + proxy_denials
+    denials = [
+        {"principal": denied_principal, "refused": denied_right, "times": times, "by": reported_by}
+        for reported_by, denied_principal, denied_right, times in denial_rows
     ]
     if settings.json:
-        spaces = [asdict(one) for one in spaces_of(report)]
-        said = {"mode": WORDS[report.mode], "would_refuse": would, "not_heard": silent}
-        emit({**said, "namespaces": spaces})
+        usage_rows = [asdict(usage) for usage in namespace_usages(report)]
+        output = {
+            "mode": MODE_OF_STORED[report.mode],
+            "would_refuse": denials,
+            "not_heard": unanswered_proxies,
+        }
+        emit({**output, "namespaces": usage_rows})
         return
-    print(f"mode: {WORDS[report.mode]}")
-    for one in spaces_of(report):
-        if one.full >= NEARLY:
+    print(f"mode: {MODE_OF_STORED[report.mode]}")
+    for usage in namespace_usages(report):
+        if usage.fill_ratio >= NEARLY_FULL:
             print(
-                f"namespace {one.namespace} has {one.full:.0%} of what it may have: dlog trust quota"
+                f"namespace {usage.namespace} has {usage.fill_ratio:.0%} of what it may have: dlog trust "
+                "quota"
             )
-    for proxy in silent:
-        say(f"not heard: {proxy}")
+    for proxy in unanswered_proxies:
+        print_notice(f"not heard: {proxy}")
     if report.mode == "report":
         columns = ("principal", "times", "by", "refused")
-        rows = [[one[column] for column in columns] for one in would]
+        rows = [[usage[column] for column in columns] for usage in denials]
         table(columns, rows, empty="nobody would have been refused")
 
 
@@ -115,9 +123,11 @@ def require(settings: Settings, mode: str, admin: str, force: bool) -> None:
     `enforce` to another mode is asked, or refused without a terminal.
     """
     stored = MODES[mode]
-    also = f"; {admin} is an admin" if admin else ""
+    admin_text = f"; {admin} is an admin" if admin else ""
     question = f"set the authorization mode to {mode}"
-    change(settings, f"mode: {mode}{also}", "mode", stored, admin, ask=question, force=force)
+    change_rights(
+        settings, f"mode: {mode}{admin_text}", "mode", stored, admin, ask=question, force=force
+    )
 
 
 @command.command(
@@ -153,36 +163,47 @@ def quota(
     truncated and deleted, and what is open is closed. What is not given stays as it is. A limit of 0, or one
     that is used up, is asked, or refused without a terminal.
     """
-    given = [keys, None if mib is None else mib * MIB, ledgers]
-    sets = none or any(one is not None for one in given)
-    if sets and none == any(one is not None for one in given):
+    limits = [keys, None if mib is None else mib * MIB, ledgers]
+    is_change = none or any(limit is not None for limit in limits)
+    if is_change and none == any(limit is not None for limit in limits):
         raise click.UsageError("--default takes what was set away: give it alone")
-    if bool(namespace) + of_all > 1 or (sets and not (namespace or of_all)):
+    if bool(namespace) + of_all > 1 or (is_change and not (namespace or of_all)):
         raise click.UsageError("say whose: a namespace, or --all")
-    if sets:
-        words = ("", "", "") if none else ("" if one is None else str(one) for one in given)
-        whose = namespace or "all that have none of their own"
-        said = (
-            f"{whose}: from now on what is the default" if none else f"the quota of {whose} is set"
+    if is_change:
+        limit_texts = (
+            ("", "", "") if none else ("" if limit is None else str(limit) for limit in limits)
         )
-        question = f"set the quota of {whose}"
-        change(settings, said, "quota", namespace, *words, ask=question, force=force)
+        namespace_text = namespace or "all that have none of their own"
+        done_text = (
+            f"{namespace_text}: from now on what is the default"
+            if none
+            else f"the quota of {namespace_text} is set"
+        )
+        question = f"set the quota of {namespace_text}"
+        change_rights(
+            settings, done_text, "quota", namespace, *limit_texts, ask=question, force=force
+        )
         return
-    report = asked(settings, "quotas", lambda metadata: metadata.trust_report())
-    found = [one for one in spaces_of(report) if namespace in ("", one.namespace)]
+    report = query_metadata(settings, "quotas", lambda metadata: metadata.trust_report())
+    usages = [limit for limit in namespace_usages(report) if namespace in ("", limit.namespace)]
     columns = ("namespace", "keys", "of", "MiB", "of", "ledgers", "of", "full")
     if settings.json:
-        emit({"counted": report.counted, "namespaces": [asdict(one) for one in found]})
+        emit({"counted": report.counted, "namespaces": [asdict(limit) for limit in usages]})
         return
     rows = [
         [
-            *(one.namespace, one.keys, one.keys_max, f"{one.bytes / MIB:.1f}"),
-            *(f"{one.bytes_max / MIB:.0f}", one.ledgers, one.ledgers_max, f"{one.full:.0%}"),
+            *(limit.namespace, limit.keys, limit.keys_max, f"{limit.bytes / MIB:.1f}"),
+            *(
+                f"{limit.bytes_max / MIB:.0f}",
+                limit.ledgers,
+                limit.ledgers_max,
+                f"{limit.fill_ratio:.0%}",
+            ),
         ]
-        for one in found
+        for limit in usages
     ]
     table(columns, rows, empty="nothing is counted: namespaces are, once rights are judged")
-    if found and not report.counted:
+    if usages and not report.counted:
         print("not all of it is counted yet")
 
 
@@ -204,38 +225,44 @@ def rotate(settings: Settings, tokens: bool) -> None:
     before it serves. Tokens of before the last rotation but one are taken no more; their open connections
     stay until the tokens end.
     """
-    from ...cluster.auth.key_rotation import rotate as rotate_ledgers
+    from ...cluster.auth.key_rotation import rotate_secrets as rotate_ledgers
     from ...uri import parse_uri
-    from ..connection.cluster_connection import answer, namespace, run
+    from ..connection.cluster_connection import await_answer, namespace, run
 
-    if parse_uri(settings.where()).proxied:
+    if parse_uri(settings.where()).is_proxied:
         raise click.UsageError("metadata nodes draw secrets: give their URI, distributedlog://…")
     if tokens:
-        number = asked(settings, "new secrets", lambda one: one.rotate_secrets("tokens"))
-        behind: list[str] = []
+        number = query_metadata(
+            settings,
+            "new secrets",
+            lambda metadata_client: metadata_client.rotate_secrets("tokens"),
+        )
+        bookies_behind: list[str] = []
     else:
 
         async def work() -> tuple[int, list[str]]:
-            async with namespace(settings) as found:
-                return await answer(
+            async with namespace(settings) as opened:
+                return await await_answer(
                     settings,
                     "new secrets",
                     lambda: rotate_ledgers(
-                        found.metadata,
-                        found.ledgers.pool,
+                        opened.metadata,
+                        opened.ledgers.pool,
                         timeout_s=settings.timeout_s,
-                        note=lambda some: settings.note(f"waits for {', '.join(some)}"),
+                        on_waiting=lambda waited_for: settings.note(
+                            f"waits for {', '.join(waited_for)}"
+                        ),
                     ),
                 )
 
-        number, behind = run(work)
+        number, bookies_behind = run(work)
     if settings.json:
-        emit({"generation": number, "behind": behind})
-    elif behind:
-        print(f"generation {number}; still behind: {', '.join(behind)}")
+        emit({"generation": number, "behind": bookies_behind})
+    elif bookies_behind:
+        print(f"generation {number}; still behind: {', '.join(bookies_behind)}")
     else:
         print(f"generation {number}; what was made with {number - 1} counts until the next one")
-    if behind:
+    if bookies_behind:
         raise ExitWithCode(NO)
 
 
@@ -247,12 +274,12 @@ def audit(settings: Settings) -> None:
     from ...metadata.model.interface import Scan
 
     async def work(metadata: Any) -> list[Any]:
-        return [AuditLine.decode(one.value) async for one in Scan(metadata, AUDIT_PREFIX)]
+        return [AuditLine.decode(item.value) async for item in Scan(metadata, AUDIT_PREFIX)]
 
-    lines = asked(settings, "the audit", work)
+    lines = query_metadata(settings, "the audit", work)
     columns = ("time", "principal", "address", "action", "subject")
     rows = [
-        [time_of(line.ms), line.principal, line.address, line.action, line.subject]
+        [time_text(line.ms), line.principal, line.address, line.action, line.subject]
         for line in lines
     ]
     rows_or_table(settings.json, columns, rows, empty="nobody has changed rights yet")
@@ -281,38 +308,40 @@ def rescue(settings: Settings, directories: tuple[Path, ...], admin: str) -> Non
     an admin, the audit says who asked, and what is left in the directories goes. USER needs a certificate of
     an authority that the nodes trust: dlog pki issue user/USER.
     """
-    from ...metadata.node.admin_recovery import store_rescue
-    from ...metadata.storage.member_identity import load_members
+    from ...metadata.node.admin_recovery import store_recovery_request
+    from ...metadata.storage.member_identity import load_member_identity
     from ...runtime.disk.node_identity import load_identity
     from ...runtime.interfaces.errors import ForeignData
-    from ..cluster.metadata_backups import locked
+    from ..cluster.metadata_backups import open_locked
     from ..connection.cluster_connection import run
 
     async def tell(directory: Path) -> dict[str, str]:
-        place = directory / "metadata"
-        if not place.is_dir():
+        metadata_directory = directory / "metadata"
+        if not metadata_directory.is_dir():
             raise click.UsageError(f"{directory} is no data directory of a metadata node")
-        async with locked(place) as disk:
-            members, identity = await load_members(disk), await load_identity(disk)
+        async with open_locked(metadata_directory) as disk:
+            members, identity = await load_member_identity(disk), await load_identity(disk)
             if members is None or identity is None:
                 raise ForeignData(f"{directory} belongs to no cluster: there is nobody to ask")
-            await store_rescue(disk, admin)
+            await store_recovery_request(disk, admin)
             return {"node": identity.label, "cluster": members.cluster_id, "admin": admin}
 
     async def work() -> list[dict[str, str]]:
         return [await tell(directory) for directory in directories]
 
-    for found in run(work):
+    for request in run(work):
         if settings.json:
-            emit(found)
+            emit(request)
         else:
             print(
-                f"{found['node']} of cluster {found['cluster']} asks for the admin {admin} when it is"
+                f"{request['node']} of cluster {request['cluster']} asks for the admin {admin} when it is"
                 " started; it is done when a majority of the metadata nodes does"
             )
 
 
-async def users_and_grants(metadata: Any) -> tuple[dict[str, Any], list[tuple[str, str, str, str]]]:
+async def load_users_and_grants(
+    metadata: Any,
+) -> tuple[dict[str, Any], list[tuple[str, str, str, str]]]:
     """Users by name; grants as user, namespace, path, role."""
     from ...metadata.model.acl_records import (
         GRANT_PREFIX,
@@ -324,35 +353,38 @@ async def users_and_grants(metadata: Any) -> tuple[dict[str, Any], list[tuple[st
     from ...metadata.model.interface import Scan
 
     users = {
-        one.key.removeprefix(USER_PREFIX).decode(): User.decode(one.value)
-        async for one in Scan(metadata, USER_PREFIX)
+        item.key.removeprefix(USER_PREFIX).decode(): User.decode(item.value)
+        async for item in Scan(metadata, USER_PREFIX)
     }
     grants = [
-        (*grant_of(one.key), decode_grant(one.value)) async for one in Scan(metadata, GRANT_PREFIX)
+        (*grant_of(item.key), decode_grant(item.value))
+        async for item in Scan(metadata, GRANT_PREFIX)
     ]
     return users, grants
 
 
-def spaces_of(report: Any) -> list[NamespaceUsageReport]:
+def namespace_usages(report: Any) -> list[NamespaceUsageReport]:
     """The fullest first."""
-    return [NamespaceUsageReport(*one) for one in report.spaces]
+    return [NamespaceUsageReport(*usage_values) for usage_values in report.spaces]
 
 
-def change(settings: Settings, said: str, *wanted: str, ask: str = "", force: bool = False) -> None:
-    """Have it changed, then print ``said``. ``ask``: the question of `confirmed`."""
+def change_rights(
+    settings: Settings, done_text: str, *change_words: str, ask: str = "", force: bool = False
+) -> None:
+    """Have it changed, then print ``said``. ``run_call``: the question of `run_confirmed`."""
 
     def send(forced: bool) -> None:
-        asked(
+        query_metadata(
             settings,
             "changing rights",
-            lambda metadata: metadata.change_trust(*wanted, force=forced),
+            lambda metadata: metadata.change_trust(*change_words, force=forced),
         )
 
-    confirmed(ask, force, send)
+    run_confirmed(ask, force, send)
     if settings.json:
-        emit({"changed": list(wanted)})
+        emit({"changed": list(change_words)})
     else:
-        settings.note(said)
+        settings.note(done_text)
 
 
 @click.command(cls=CliCommand, examples="dlog whoami")
@@ -361,23 +393,33 @@ def whoami(settings: Settings) -> None:
     """Show your principal and your roles on the cluster."""
     from ...metadata.model.rights import ADMIN, OPERATOR
 
-    report = asked(settings, "who this is", lambda metadata: metadata.trust_report(own=True))
-    held = [
-        word for word, right in (("operator", OPERATOR), ("admin", ADMIN)) if report.rights & right
+    report = query_metadata(
+        settings, "who this is", lambda metadata: metadata.trust_report(own=True)
+    )
+    role_names = [
+        role_name
+        for role_name, right in (("operator", OPERATOR), ("admin", ADMIN))
+        if report.rights & right
     ]
     if settings.json:
-        emit({"principal": report.principal, "mode": WORDS[report.mode], "cluster": held})
+        emit(
+            {
+                "principal": report.principal,
+                "mode": MODE_OF_STORED[report.mode],
+                "cluster": role_names,
+            }
+        )
     else:
-        print(f"{report.principal}, {' and '.join(held) or 'no role of the cluster'}")
+        print(f"{report.principal}, {' and '.join(role_names) or 'no role of the cluster'}")
 
 
-def asked(settings: Settings, what: str, call: Any) -> Any:
+def query_metadata(settings: Settings, description: str, call: Any) -> Any:
     """The answer of the metadata nodes."""
-    from ..connection.cluster_connection import ask, quorum
+    from ..connection.cluster_connection import quorum, run_call
 
-    return ask(settings, what, call, quorum)
+    return run_call(settings, description, call, quorum)
 
 
-def time_of(ms: int) -> str:
+def time_text(ms: int) -> str:
     """UTC, to the second."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

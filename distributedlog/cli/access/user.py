@@ -11,12 +11,12 @@ from ..framework.options import (
     Group,
     Settings,
     common,
-    consent,
+    confirmed_destination,
     force_option,
-    replaceable,
+    require_consent,
 )
 from ..framework.output import emit, rows_or_table
-from .trust import asked, change, time_of, users_and_grants
+from .trust import change_rights, load_users_and_grants, query_metadata, time_text
 
 CA_FILE = "ca.pem"
 
@@ -39,7 +39,7 @@ def command() -> None:
 @common
 def add(settings: Settings, name: str) -> None:
     """A user without any right."""
-    change(
+    change_rights(
         settings,
         f"{name} is a user, without any right: dlog grant add {name} ROLE PATH",
         "user",
@@ -51,10 +51,15 @@ def add(settings: Settings, name: str) -> None:
 @common
 def list_users(settings: Settings) -> None:
     """The users, with the number of their grants; with --json one object a line."""
-    users, grants = asked(settings, "the users", users_and_grants)
+    users, grants = query_metadata(settings, "the users", load_users_and_grants)
     rows = [
-        [name, one.disabled, sum(grant[0] == name for grant in grants), time_of(one.made_ms)]
-        for name, one in users.items()
+        [
+            name,
+            user_record.disabled,
+            sum(grant[0] == name for grant in grants),
+            time_text(user_record.made_ms),
+        ]
+        for name, user_record in users.items()
     ]
     columns = ("name", "disabled", "grants", "made")
     rows_or_table(settings.json, columns, rows, empty="there are no users")
@@ -65,7 +70,7 @@ def list_users(settings: Settings) -> None:
 @common
 def disable(settings: Settings, name: str) -> None:
     """End all that it may do, and its connections; its grants stay."""
-    change(settings, f"{name} is disabled", "disable", name)
+    change_rights(settings, f"{name} is disabled", "disable", name)
 
 
 @command.command(cls=CliCommand, examples="dlog user enable etl")
@@ -73,7 +78,7 @@ def disable(settings: Settings, name: str) -> None:
 @common
 def enable(settings: Settings, name: str) -> None:
     """It may do again what its grants say."""
-    change(settings, f"{name} may do again what its grants say", "enable", name)
+    change_rights(settings, f"{name} may do again what its grants say", "enable", name)
 
 
 @command.command(cls=CliCommand, examples="dlog user remove etl --force")
@@ -82,8 +87,8 @@ def enable(settings: Settings, name: str) -> None:
 @common
 def remove(settings: Settings, name: str, force: bool) -> None:
     """With all its grants."""
-    consent(f"remove user {name} and all its grants", force)
-    change(settings, f"{name} is removed, with all its grants", "remove", name)
+    require_consent(f"remove user {name} and all its grants", force)
+    change_rights(settings, f"{name} is removed, with all its grants", "remove", name)
 
 
 @command.command(
@@ -137,44 +142,48 @@ def token(
         raise click.UsageError(
             "--log is empty: give a log, a directory/, or / for the whole namespace"
         )
-    narrowing = tuple((namespace, "" if path == "/" else path, ROLES[right]) for path in paths)
+    scope = tuple((namespace, "" if path == "/" else path, ROLES[right]) for path in paths)
     valid_s = int((1 if days is None else days) * 24 * 3600)
     file = Path(out or f"{name or 'own'}.token")
-    to = replaceable(file, force)
-    authority = None if to.file is None else _authority_for(file, settings)
+    target = confirmed_destination(file, force)
+    authority = None if target.file is None else _authority_for(file, settings)
     with output_file(
         file, secret=True, reader_wait_s=settings.timeout_s
     ) as out_file:  # before a token is made that has no file
-        made: bytes = asked(
+        token_bytes: bytes = query_metadata(
             settings,
             "a token",
-            lambda metadata: metadata.make_token(name or "", valid_s=valid_s, narrowing=narrowing),
+            lambda metadata: metadata.make_token(name or "", valid_s=valid_s, narrowing=scope),
         )
-        out_file.write(made + b"\n")
-    said = read_token(made)
-    ends = time_of(said.ends_s * 1000)
+        out_file.write(token_bytes + b"\n")
+    parsed_token = read_token(token_bytes)
+    ends = time_text(parsed_token.ends_s * 1000)
     if authority is not None:
         write_file(file.parent / CA_FILE, authority)
-    if to.file is None:
+    if target.file is None:
         return
     if settings.json:
-        emit({"user": said.user, "file": str(file), "ends": ends})
+        emit({"user": parsed_token.user, "file": str(file), "ends": ends})
     else:
-        settings.note(f"{file}: a token of {said.user} until {ends}")
+        settings.note(f"{file}: a token of {parsed_token.user} until {ends}")
 
 
 def _authority_for(file: Path, settings: Settings) -> bytes | None:
     """What is to stand beside the file as ca.pem; None: it does. Raises `InvalidRequest`."""
     import os
 
-    from ...runtime.machine import named_path
+    from ...runtime.machine import expand_path
 
     if (file.parent / CA_FILE).exists():
         return None
     settings.where()
-    told = os.environ.get("DLOG_CREDENTIALS", "").partition(":")[2]
-    own = named_path(told) if told else None
-    source = None if own is None else (own if own.is_dir() else own.parent) / CA_FILE
+    credentials = os.environ.get("DLOG_CREDENTIALS", "").partition(":")[2]
+    credentials_path = expand_path(credentials) if credentials else None
+    source = (
+        None
+        if credentials_path is None
+        else (credentials_path if credentials_path.is_dir() else credentials_path.parent) / CA_FILE
+    )
     if source is None or not source.is_file():
         raise InvalidRequest(
             "a token is for clusters with TLS: say who you are by --credentials file:DIR"
@@ -191,7 +200,7 @@ def _authority_for(file: Path, settings: Settings) -> bytes | None:
 def revoke(settings: Settings, name: str, serial: str) -> None:
     """Take no token any more that was made up to now, nor one certificate."""
     if serial:
-        said = f"certificate {serial} of {name} is refused, and all tokens of up to now"
-        change(settings, said, "refuse", name, serial)
+        done_text = f"certificate {serial} of {name} is refused, and all tokens of up to now"
+        change_rights(settings, done_text, "refuse", name, serial)
     else:
-        change(settings, f"all tokens of {name} of up to now are void", "tokens", name)
+        change_rights(settings, f"all tokens of {name} of up to now are void", "tokens", name)

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..framework.options import CliCommand, Group, Settings, common, consent, force_option
-from ..framework.output import emit, spare_ids, table
+from ..framework.options import CliCommand, Group, Settings, common, force_option, require_consent
+from ..framework.output import emit, optional_id_column, table
 from . import metadata_backups as saves
 
 if TYPE_CHECKING:
@@ -42,10 +42,10 @@ command.add_command(saves.gc)
 @common
 def show(settings: Settings) -> None:
     """The members, and how far each is; with --json one object a line."""
-    from ..connection.cluster_connection import ask, quorum
+    from ..connection.cluster_connection import quorum, run_call
 
     print_members(
-        settings, ask(settings, "the members", lambda metadata: metadata.status(), quorum)
+        settings, run_call(settings, "the members", lambda metadata: metadata.status(), quorum)
     )
 
 
@@ -64,8 +64,8 @@ def replace(settings: Settings, node: str, wait: bool) -> None:
 
     It gets all data first; then the old id is put out, and the new one votes.
     """
-    name, address = _place(node, wanted=False)
-    _change(settings, "replace", name, address, wait)
+    name, address = _parse_node(node, is_address_required=False)
+    _change_members(settings, "replace", name, address, wait)
 
 
 @command.command(cls=CliCommand, examples="dlog metadata add m4=h4:4181")
@@ -74,8 +74,8 @@ def replace(settings: Settings, node: str, wait: bool) -> None:
 @common
 def add(settings: Settings, node: str, wait: bool) -> None:
     """Let one more node in. It runs already, with an empty directory, and answers at that address."""
-    name, address = _place(node, wanted=True)
-    _change(settings, "add", name, address, wait)
+    name, address = _parse_node(node, is_address_required=True)
+    _change_members(settings, "add", name, address, wait)
 
 
 @command.command(
@@ -86,44 +86,48 @@ def add(settings: Settings, node: str, wait: bool) -> None:
 @common
 def remove(settings: Settings, name: str, force: bool) -> None:
     """Put a node out, also one that is down. Stop it afterwards; it never comes back with its data."""
-    _change(settings, "remove", name, "", False, force)
+    _change_members(settings, "remove", name, "", False, force)
 
 
-def _change(
+def _change_members(
     settings: Settings, kind: str, name: str, address: str, wait: bool, force: bool = True
 ) -> None:
     import trio
 
     from ...metadata.protocol.client_messages import MembersRequest
     from ...runtime.interfaces.errors import MembersRefused, RequestTimeout
-    from ..connection.cluster_connection import answer, quorum, run
+    from ..connection.cluster_connection import await_answer, quorum, run
 
     async def work() -> None:
         deadline = trio.current_time() + settings.timeout_s
         async with quorum(settings) as metadata:
             if kind == "remove":
-                before = await answer(settings, "the members", metadata.status)
+                members_before = await await_answer(settings, "the members", metadata.status)
                 roles = [
                     member.role if member.alive else "it does not answer"
-                    for member in before
+                    for member in members_before
                     if member.name == name
                 ]
                 if not roles:
-                    known = ", ".join(member.name for member in before)
-                    raise MembersRefused(f"no metadata node is called {name}; known are {known}")
-                consent(f"put metadata node {name} ({', '.join(roles)}) out of the quorum", force)
+                    known_names = ", ".join(member.name for member in members_before)
+                    raise MembersRefused(
+                        f"no metadata node is called {name}; known are {known_names}"
+                    )
+                require_consent(
+                    f"put metadata node {name} ({', '.join(roles)}) out of the quorum", force
+                )
                 deadline = (
                     trio.current_time() + settings.timeout_s
                 )  # the answer was not ours to give
-            members = await answer(
+            members = await await_answer(
                 settings,
                 f"metadata {kind}",
                 lambda: metadata.change_members(MembersRequest(kind, name, address)),
             )
-            new = next((m.node_id for m in members if m.name == name and not m.votes), "")
+            new_node_id = next((m.node_id for m in members if m.name == name and not m.votes), "")
             while True:
-                found = await answer(settings, "the members", metadata.status)
-                if not wait or not new or _votes(found, name, new):
+                members_now = await await_answer(settings, "the members", metadata.status)
+                if not wait or not new_node_id or _is_voting(members_now, name, new_node_id):
                     break
                 if trio.current_time() >= deadline:
                     raise RequestTimeout(
@@ -131,25 +135,25 @@ def _change(
                         ' by itself, "dlog metadata show" tells how far it is'
                     )
                 await trio.sleep(POLL_S)
-            print_members(settings, found)
+            print_members(settings, members_now)
 
     run(work)
 
 
-def _votes(found: "list[MemberStatus]", name: str, node_id: str) -> bool:
+def _is_voting(members: "list[MemberStatus]", name: str, node_id: str) -> bool:
     """Whether that node is the only one of its name, and says itself that it votes.
 
     For one that was let in a moment ago the leader answers: empty, or not reached yet.
     """
     from ...metadata.raft.ready import RaftRole
 
-    named = [member for member in found if member.name == name]
-    if [member.node_id for member in named] != [node_id]:
+    same_name = [member for member in members if member.name == name]
+    if [member.node_id for member in same_name] != [node_id]:
         return False
-    return named[0].applied > 0 and named[0].role in {role.value for role in RaftRole}
+    return same_name[0].applied > 0 and same_name[0].role in {role.value for role in RaftRole}
 
 
-def print_members(settings: Settings, found: list[Any]) -> None:
+def print_members(settings: Settings, members: list[Any]) -> None:
     """The members for eyes or programs."""
     rows = [
         {
@@ -161,23 +165,23 @@ def print_members(settings: Settings, found: list[Any]) -> None:
             "applied": member.applied,
             "alive": member.alive,
         }
-        for member in found
+        for member in members
     ]
     if settings.json:
         for row in rows:
             emit(row)
         return
     columns = ("name", "id", "address", "role", "term", "applied", "alive")
-    spare = spare_ids([row["name"] for row in rows])
-    table(columns, [list(row.values()) for row in rows], spare=spare)
+    spare = optional_id_column([row["name"] for row in rows])
+    table(columns, [list(row.values()) for row in rows], optional_columns=spare)
 
 
-def _place(node: str, *, wanted: bool) -> tuple[str, str]:
+def _parse_node(node: str, *, is_address_required: bool) -> tuple[str, str]:
     """NAME=HOST:PORT taken apart. Raises `InvalidRequest`, `UsageError`."""
     from ...cluster.declarations.config import parse_address
 
     name, equals, rest = node.partition("=")
-    if not name or (wanted and not equals):
+    if not name or (is_address_required and not equals):
         raise click.UsageError(f"{node!r} is not NAME=HOST:PORT, such as m4=h4:4181")
     if not equals:
         return name, ""

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..framework.errors import NO, ExitWithCode, say
+from ..framework.errors import NO, ExitWithCode, print_notice
 from ..framework.options import (
     CliCommand,
     Group,
     Settings,
     common,
-    consent,
+    confirmed_destination,
     force_option,
-    replaceable,
+    require_consent,
 )
 from ..framework.output import emit, plural
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ...runtime.disk.output_file import OutputFile
     from ...runtime.interfaces.host import Disk
 
-MADE = "metadata.new"
-BEFORE = "metadata.before"
+NEW_DIRECTORY = "metadata.new"
+OLD_DIRECTORY = "metadata.before"
 """Beside ``metadata`` in a node's data directory, while a new cluster is made of it and after."""
 
 _data = click.option(
@@ -60,12 +60,12 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
     A pipe, a device or "-" (standard output) receives the save as a stream: only "restore" checks that one.
     Writers and readers continue. A save has no data of bookies.
     """
-    from ...metadata.node.force_new_cluster import chunks_of, read_survivor
+    from ...metadata.node.force_new_cluster import backup_file_chunks, read_node_disk
     from ...runtime.disk.output_file import output_file
     from ..connection.cluster_connection import quorum, run
 
-    to = replaceable(file, force)
-    name = "" if to.file is None else to.file.name
+    target = confirmed_destination(file, force)
+    name = "" if target.file is None else target.file.name
     if name and (not name.isprintable() or name.startswith((".", "LOCK"))):
         raise click.UsageError(f"a save has a name that is shown in listings, not {name!r}")
 
@@ -73,15 +73,15 @@ def save(settings: Settings, file: Path, data: Path | None, force: bool) -> None
         with output_file(file, reader_wait_s=settings.timeout_s) as out:
             if data is None:
                 async with quorum(settings) as metadata:
-                    return await _write(out, metadata.save())
-            async with locked(data / "metadata") as disk:
-                return await _write(out, chunks_of(await read_survivor(disk)))
+                    return await _write_backup(out, metadata.save())
+            async with open_locked(data / "metadata") as disk:
+                return await _write_backup(out, backup_file_chunks(await read_node_disk(disk)))
 
-    saved = run(work)
-    if to.stream is not None:
-        settings.note(_summary(saved))  # standard output may be the save
+    backup = run(work)
+    if target.stream is not None:
+        settings.note(_summary(backup))  # standard output may be the save
     else:
-        _tell(settings, saved, file=str(file))
+        _print_backup(settings, backup, file=str(file))
 
 
 @click.command(
@@ -110,21 +110,23 @@ def restore(
     from ...runtime.disk.directory_disk import DirectoryDisk
     from ..connection.cluster_connection import run
 
-    place = format_address(parse_address(address, "--address"))
-    consent(f"begin the cluster anew from {file}, without its old metadata nodes", force)
+    node_address = format_address(parse_address(address, "--address"))
+    require_consent(f"begin the cluster anew from {file}, without its old metadata nodes", force)
 
     directory = file.absolute().parent
 
     async def work() -> dict[str, Any]:
         source = DirectoryDisk(directory)
         try:
-            saved = await read_backup(source, file.name)
+            backup = await read_backup(source, file.name)
         finally:
             await source.close()
-        async with locked(data / "metadata") as disk:
-            return await _refound(disk, saved, name, place, f"restored from {file.name}")
+        async with open_locked(data / "metadata") as disk:
+            return await _restore_as_new_cluster(
+                disk, backup, name, node_address, f"restored from {file.name}"
+            )
 
-    _tell_anew(settings, run(work))
+    _print_new_cluster(settings, run(work))
 
 
 @click.command(cls=CliCommand, examples="dlog metadata force-new-cluster --data /var/lib/dlog/m")
@@ -142,46 +144,54 @@ def force_new_cluster(
     one is lost. Its directory as it was stays beside the new one, as metadata.before.
     """
     from ...cluster.declarations.config import format_address, parse_address
-    from ...metadata.node.force_new_cluster import read_survivor
+    from ...metadata.node.force_new_cluster import read_node_disk
     from ...runtime.disk.node_identity import load_identity
     from ..connection.cluster_connection import run
 
-    place, made, before = data / "metadata", data / MADE, data / BEFORE
-    given = format_address(parse_address(address, "--address")) if address else ""
-    if before.exists():
-        if place.exists():
-            raise click.UsageError(f"{before} is there from an earlier time: move it away first")
-        if (made / "MEMBERS").exists():  # ended between the two renames
-            made.rename(place)
-            _sync(data)
-            say(f"{place} is what was made before; it can be started")
+    metadata_directory, new_directory, old_directory = (
+        data / "metadata",
+        data / NEW_DIRECTORY,
+        data / OLD_DIRECTORY,
+    )
+    given_address = format_address(parse_address(address, "--address")) if address else ""
+    if old_directory.exists():
+        if metadata_directory.exists():
+            raise click.UsageError(
+                f"{old_directory} is there from an earlier time: move it away first"
+            )
+        if (new_directory / "MEMBERS").exists():  # ended between the two renames
+            new_directory.rename(metadata_directory)
+            _sync_directory(data)
+            print_notice(f"{metadata_directory} is what was made before; it can be started")
             return
-    if not place.exists():
+    if not metadata_directory.exists():
         raise click.UsageError(f"{data} is no data directory of a metadata node")
-    consent(f"go on with {data} alone, without the other metadata nodes", force)
+    require_consent(f"go on with {data} alone, without the other metadata nodes", force)
 
     async def work() -> dict[str, Any]:
-        async with locked(place) as disk:
-            saved = await read_survivor(disk)
+        async with open_locked(metadata_directory) as disk:
+            backup = await read_node_disk(disk)
             identity = await load_identity(disk)
             assert identity is not None, "read just now"
-            member = saved.head.members.member(identity.node_id)
-            found = given or (member.address if member is not None else "")
-            if not found:
+            member = backup.head.members.member(identity.node_id)
+            node_address = given_address or (member.address if member is not None else "")
+            if not node_address:
                 raise click.UsageError("its address is not known: give --address HOST:PORT")
-            if made.exists():
+            if new_directory.exists():
                 import shutil
 
-                shutil.rmtree(made)  # of a try that did not end
-            async with locked(made) as fresh:
-                why = "went on with one node alone"
-                return await _refound(fresh, saved, name or identity.label, found, why)
+                shutil.rmtree(new_directory)  # of a try that did not end
+            async with open_locked(new_directory) as new_disk:
+                reason = "went on with one node alone"
+                return await _restore_as_new_cluster(
+                    new_disk, backup, name or identity.label, node_address, reason
+                )
 
-    done = run(work)
-    place.rename(before)
-    made.rename(place)
-    _sync(data)
-    _tell_anew(settings, done)
+    result = run(work)
+    metadata_directory.rename(old_directory)
+    new_directory.rename(metadata_directory)
+    _sync_directory(data)
+    _print_new_cluster(settings, result)
 
 
 @click.group(
@@ -199,11 +209,11 @@ def gc() -> None:
 @common
 def show(settings: Settings) -> None:
     """Is deleting held, and why? Exit code 6 where it is."""
-    from ...cluster.coordination.gc_hold import why_held
-    from ..connection.cluster_connection import ask, quorum
+    from ...cluster.coordination.gc_hold import hold_reason
+    from ..connection.cluster_connection import quorum, run_call
 
-    why = ask(settings, "why nothing is deleted", why_held, quorum)
-    _tell_hold(settings, why)
+    why = run_call(settings, "why nothing is deleted", hold_reason, quorum)
+    _print_hold(settings, why)
     if why:
         raise ExitWithCode(NO)
 
@@ -214,10 +224,10 @@ def show(settings: Settings) -> None:
 def hold(settings: Settings, why: str) -> None:
     """Have nothing deleted until "resume": no bookie gives room back meanwhile."""
     from ...cluster.coordination import gc_hold as restored
-    from ..connection.cluster_connection import ask, quorum
+    from ..connection.cluster_connection import quorum, run_call
 
-    ask(settings, "the hold", lambda metadata: restored.hold(metadata, why), quorum)
-    _tell_hold(settings, why)
+    run_call(settings, "the hold", lambda metadata: restored.hold_deletions(metadata, why), quorum)
+    _print_hold(settings, why)
 
 
 @gc.command(cls=CliCommand, examples="dlog metadata gc resume")
@@ -225,14 +235,14 @@ def hold(settings: Settings, why: str) -> None:
 def resume(settings: Settings) -> None:
     """Let deletions go on."""
     from ...cluster.coordination import gc_hold as restored
-    from ..connection.cluster_connection import ask, quorum
+    from ..connection.cluster_connection import quorum, run_call
 
-    ask(settings, "the end of the hold", restored.resume, quorum)
-    _tell_hold(settings, "")
+    run_call(settings, "the end of the hold", restored.resume_deletions, quorum)
+    _print_hold(settings, "")
 
 
 @asynccontextmanager
-async def locked(path: Path) -> AsyncIterator["Disk"]:
+async def open_locked(path: Path) -> AsyncIterator["Disk"]:
     """A node's disk that no node has. Raises `DataDirectoryInUse`."""
     from ...runtime.disk.directory_disk import DirectoryDisk
 
@@ -247,25 +257,25 @@ async def locked(path: Path) -> AsyncIterator["Disk"]:
         await disk.close()
 
 
-async def _write(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "LoadedBackup":
+async def _write_backup(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "LoadedBackup":
     """Write a save; a file is read back before it gets its name. Raises `CorruptData`, `DiskFailed`."""
-    from ...metadata.node.force_new_cluster import read_backup, saved_from, write_backup
+    from ...metadata.node.force_new_cluster import read_backup, restore_backup, write_backup
     from ...runtime.disk.directory_disk import DirectoryDisk
 
-    passed: list[bytes] = []
+    sent_chunks: list[bytes] = []
 
     async def passing() -> AsyncIterator[bytes]:
         async for chunk in chunks:
-            passed.append(chunk)
+            sent_chunks.append(chunk)
             yield chunk
 
     async def again() -> AsyncIterator[bytes]:
-        for chunk in passed:
+        for chunk in sent_chunks:
             yield chunk
 
     if out.unfinished is None:
         await write_backup(out.write_in_thread, passing())
-        return await saved_from(again(), "the save")
+        return await restore_backup(again(), "the save")
     await write_backup(out.write_in_thread, chunks)
     disk = DirectoryDisk(out.unfinished.parent)
     try:
@@ -274,89 +284,89 @@ async def _write(out: "OutputFile", chunks: AsyncIterator[bytes]) -> "LoadedBack
         await disk.close()
 
 
-async def _refound(
-    disk: "Disk", saved: "LoadedBackup", name: str, address: str, why: str
+async def _restore_as_new_cluster(
+    disk: "Disk", backup: "LoadedBackup", name: str, address: str, reason: str
 ) -> dict[str, Any]:
     from ...cluster.coordination.gc_hold import RESUME
     from ...cluster.coordination.restored_counters import restore_counters
     from ...metadata.node.force_new_cluster import force_new_cluster
     from ...runtime.machine import real_host
 
-    made = restore_counters(saved.state, f"the metadata {why}; look, then: {RESUME}")
+    counters = restore_counters(backup.state, f"the metadata {reason}; look, then: {RESUME}")
     node_id = await force_new_cluster(
-        disk, saved.head, made.state, name=name, address=address, chance=real_host("dlog").random
+        disk, backup.head, counters.state, name=name, address=address, rng=real_host("dlog").random
     )
     return {
-        "cluster": saved.head.cluster_id,
+        "cluster": backup.head.cluster_id,
         "name": name,
         "id": node_id,
         "address": address,
-        "restores": made.restores,
-        "index": saved.head.index,
-        "revision": saved.state.revision,
-        "logs": made.logs,
-        "unreadable": list(made.unreadable),
+        "restores": counters.restores,
+        "index": backup.head.index,
+        "revision": backup.state.revision,
+        "logs": counters.logs,
+        "unreadable": list(counters.unreadable),
     }
 
 
-def _tell(settings: Settings, saved: "LoadedBackup", **more: str) -> None:
-    head = saved.head
-    found = {
-        **more,
+def _print_backup(settings: Settings, backup: "LoadedBackup", **extra_fields: str) -> None:
+    head = backup.head
+    output = {
+        **extra_fields,
         "cluster": head.cluster_id,
         "index": head.index,
-        "revision": saved.state.revision,
-        "keys": _keys(saved),
+        "revision": backup.state.revision,
+        "keys": _count_keys(backup),
         "members": [member.name for member in head.members.members],
     }
     if settings.json:
-        emit(found)
+        emit(output)
         return
-    print(_summary(saved))
+    print(_summary(backup))
 
 
-def _summary(saved: "LoadedBackup") -> str:
-    head = saved.head
+def _summary(backup: "LoadedBackup") -> str:
+    head = backup.head
     return (
-        f"{_keys(saved)} keys of cluster {head.cluster_id} as of entry {head.index}"
-        f" (revision {saved.state.revision}) saved"
+        f"{_count_keys(backup)} keys of cluster {head.cluster_id} as of entry {head.index}"
+        f" (revision {backup.state.revision}) saved"
     )
 
 
-def _keys(saved: "LoadedBackup") -> int:
-    from ...metadata.node.force_new_cluster import all_items
+def _count_keys(backup: "LoadedBackup") -> int:
+    from ...metadata.node.force_new_cluster import iter_items
 
-    return sum(1 for _ in all_items(saved.state))
+    return sum(1 for _ in iter_items(backup.state))
 
 
-def _tell_anew(settings: Settings, found: dict[str, Any]) -> None:
+def _print_new_cluster(settings: Settings, result: dict[str, Any]) -> None:
     if settings.json:
-        emit(found)
+        emit(result)
         return
     print(
-        f"{found['name']} ({found['id']}) is the only metadata node of cluster {found['cluster']} now:"
-        f" {plural(found['logs'], 'log')}, as of entry {found['index']}; what was decided after it is not"
+        f"{result['name']} ({result['id']}) is the only metadata node of cluster {result['cluster']} now:"
+        f" {plural(result['logs'], 'log')}, as of entry {result['index']}; what was decided after it is not"
         " there."
     )
-    if found["unreadable"]:
-        print(f"records that cannot be read, left as they are: {json.dumps(found['unreadable'])}")
+    if result["unreadable"]:
+        print(f"records that cannot be read, left as they are: {json.dumps(result['unreadable'])}")
     print(
-        f"Start it under its name at {found['address']}, never again an old one; then others with empty"
+        f"Start it under its name at {result['address']}, never again an old one; then others with empty"
         ' directories, each let in by "dlog metadata add NAME=HOST:PORT".\n'
         'Nothing is deleted until "dlog metadata gc resume".'
     )
 
 
-def _tell_hold(settings: Settings, why: str) -> None:
+def _print_hold(settings: Settings, reason: str) -> None:
     if settings.json:
-        emit({"held": bool(why), "why": why})
+        emit({"held": bool(reason), "why": reason})
     else:
-        print(f"nothing is deleted: {why}" if why else "deletions go on")
+        print(f"nothing is deleted: {reason}" if reason else "deletions go on")
 
 
-def _sync(directory: Path) -> None:
-    number = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(number)
+        os.fsync(descriptor)
     finally:
-        os.close(number)
+        os.close(descriptor)

@@ -35,29 +35,29 @@ def can_stop(settings: Settings, nodes: tuple[str, ...]) -> None:
     two who ask at once are told of their own nodes alone.
     """
     from ...cluster.status.bookie_names import bookie_names
-    from ...cluster.status.safe_to_stop import may_stop
-    from ..connection.cluster_connection import ask, quorum
+    from ...cluster.status.safe_to_stop import check_stop
+    from ..connection.cluster_connection import quorum, run_call
 
     async def look(metadata: Any) -> tuple[Any, Any]:
         names = await bookie_names(metadata)
-        return names, await may_stop(metadata, await metadata.status(), nodes)
+        return names, await check_stop(metadata, await metadata.status(), nodes)
 
-    names, found = ask(settings, "whether they may be stopped", look, quorum)
+    names, stop_check = run_call(settings, "whether they may be stopped", look, quorum)
     if settings.json:
         emit(
             {
-                "can_stop": found.may,
-                "nodes": list(found.nodes),
-                "conditions": as_json(found.conditions),
-                "reasons": texts_of(found.conditions),
-                "ledgers": found.ledgers,
+                "can_stop": stop_check.may,
+                "nodes": list(stop_check.nodes),
+                "conditions": as_json(stop_check.conditions),
+                "reasons": texts_of(stop_check.conditions),
+                "ledgers": stop_check.ledgers,
             }
         )
-    elif found.may:
-        print(f"yes: {plural(found.ledgers, 'ledger')} looked at")
+    elif stop_check.may:
+        print(f"yes: {plural(stop_check.ledgers, 'ledger')} looked at")
     else:
         print("no")
-        for text in texts_of(found.conditions):
+        for text in texts_of(stop_check.conditions):
             print(f"  - {visible(names.in_words(text))}")
-    if not found.may:
+    if not stop_check.may:
         raise ExitWithCode(NO)

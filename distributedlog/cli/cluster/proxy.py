@@ -7,7 +7,7 @@ import click
 
 from ..framework.errors import FAILED, ExitWithCode
 from ..framework.options import CliCommand, Group, Settings, common
-from ..framework.output import emit, spare_ids, table
+from ..framework.output import emit, optional_id_column, table
 
 
 @click.group(
@@ -34,17 +34,17 @@ def show(settings: Settings) -> None:
 
     A narrow terminal shows no ids, unless two have one name; --json has all.
     """
-    from ...cluster.status.proxy_overview import proxies
+    from ...cluster.status.proxy_overview import proxy_rows
 
-    found = _ask(settings, "listing the proxies", proxies)
+    proxy_list = _query_quorum(settings, "listing the proxies", proxy_rows)
     if settings.json:
-        for one in found:
-            emit(one)
+        for proxy_row in proxy_list:
+            emit(proxy_row)
         return
     columns = ("name", "id", "kind", "state", "address", "connections", "logs", "streams")
-    rows = [[one.get(name) for name in columns] for one in found]
-    spare = spare_ids([one["name"] for one in found])
-    table(columns, rows, empty="no proxy is registered in this cluster", spare=spare)
+    rows = [[proxy_row.get(name) for name in columns] for proxy_row in proxy_list]
+    spare = optional_id_column([proxy_row["name"] for proxy_row in proxy_list])
+    table(columns, rows, empty="no proxy is registered in this cluster", optional_columns=spare)
 
 
 @command.command(cls=CliCommand, examples="dlog proxy owners\ndlog proxy owners w1 --json")
@@ -52,15 +52,21 @@ def show(settings: Settings) -> None:
 @common
 def owners(settings: Settings, proxy: str | None) -> None:
     """List the logs that write proxies have, of one of them or of all."""
-    from ...cluster.status.proxy_overview import owned
+    from ...cluster.status.proxy_overview import hosted_logs
 
-    found = _ask(settings, "asking the proxies", lambda metadata: owned(metadata, proxy or ""))
+    log_rows = _query_quorum(
+        settings, "asking the proxies", lambda metadata: hosted_logs(metadata, proxy or "")
+    )
     if settings.json:
-        for one in found:
-            emit(one)
+        for log_row in log_rows:
+            emit(log_row)
         return
     columns = ("proxy", "namespace", "log", "producers", "segment")
-    table(columns, [[one[name] for name in columns] for one in found], empty="no log is written")
+    table(
+        columns,
+        [[log_row[name] for name in columns] for log_row in log_rows],
+        empty="no log is written",
+    )
 
 
 @command.command(cls=CliCommand, examples="dlog proxy move orders --to w2\ndlog proxy move orders")
@@ -71,15 +77,17 @@ def owners(settings: Settings, proxy: str | None) -> None:
 @common
 def move(settings: Settings, log: str, target: str) -> None:
     """Have the proxy that writes a log give it to another one; its producers see a pause."""
-    from ...cluster.status.proxy_overview import move as move_log
+    from ...cluster.status.proxy_overview import move_log as move_log
     from ...uri import parse_uri
 
     path = parse_uri(settings.where()).path
-    moved = _ask(settings, "moving the log", lambda metadata: move_log(metadata, path, log, target))
+    previous_proxy = _query_quorum(
+        settings, "moving the log", lambda metadata: move_log(metadata, path, log, target)
+    )
     if settings.json:
-        emit({"log": log, "from": moved, "to": target or None})
+        emit({"log": log, "from": previous_proxy, "to": target or None})
     else:
-        click.echo(f"{log} has left {moved}")
+        click.echo(f"{log} has left {previous_proxy}")
 
 
 @command.command(cls=CliCommand, examples="dlog proxy drain w1")
@@ -87,9 +95,11 @@ def move(settings: Settings, log: str, target: str) -> None:
 @common
 def drain(settings: Settings, proxy: str) -> None:
     """Have a write proxy give all its logs to others, and take none until it is started anew."""
-    from ...cluster.status.proxy_overview import drain as drain_proxy
+    from ...cluster.status.proxy_overview import drain_proxy as drain_proxy
 
-    name = _ask(settings, "draining the proxy", lambda metadata: drain_proxy(metadata, proxy))
+    name = _query_quorum(
+        settings, "draining the proxy", lambda metadata: drain_proxy(metadata, proxy)
+    )
     if settings.json:
         emit({"proxy": name, "drained": True})
     else:
@@ -105,25 +115,31 @@ def balance(settings: Settings, dry_run: bool) -> None:
     Producers of a log that moves see a pause. Proxies that drain, or do not answer, are left out. Exit code 1
     where some could not be moved: the line says why.
     """
-    from ...cluster.status.proxy_overview import balance as balance_proxies
+    from ...cluster.status.proxy_overview import balance_logs as balance_proxies
     from ..connection.cluster_connection import quorum, run
 
     async def work() -> Any:
         async with quorum(settings) as metadata:
             return await balance_proxies(metadata, dry_run=dry_run)
 
-    found = run(work)
+    moves = run(work)
     if settings.json:
-        for one in found:
-            emit(one)
+        for log_move in moves:
+            emit(log_move)
     else:
         columns = ("log", "namespace", "from", "to", "outcome")
-        table(columns, [[one[name] for name in columns] for one in found], empty="they are even")
-    if any(one["outcome"] not in ("moved", "planned") for one in found):
+        table(
+            columns,
+            [[log_move[name] for name in columns] for log_move in moves],
+            empty="they are even",
+        )
+    if any(log_move["outcome"] not in ("moved", "planned") for log_move in moves):
         raise ExitWithCode(FAILED)
 
 
-def _ask(settings: Settings, what: str, call: Callable[[Any], Awaitable[Any]]) -> Any:
-    from ..connection.cluster_connection import ask, quorum
+def _query_quorum(
+    settings: Settings, description: str, call: Callable[[Any], Awaitable[Any]]
+) -> Any:
+    from ..connection.cluster_connection import quorum, run_call
 
-    return ask(settings, what, call, quorum)
+    return run_call(settings, description, call, quorum)

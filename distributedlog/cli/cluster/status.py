@@ -10,11 +10,11 @@ import click
 
 from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common
-from ..framework.output import emit, plural, prose, size, spare_ids, table
+from ..framework.output import emit, optional_id_column, plural, prose, size, table
 
 POLL_S = 0.25
 WATCH_S = 2.0
-HANG = 4
+CONTINUATION_INDENT = 4
 """Columns at which a sentence goes on that is longer than a line."""
 
 
@@ -54,33 +54,35 @@ def command(settings: Settings, probe: bool, wait: str | None, watch: float | No
     from ...cluster.status.cluster_overview import status
     from ...runtime.declarations.health_conditions import Severity
     from ...runtime.machine import client_host
-    from ..connection.cluster_connection import answer, namespace, quorum, run
+    from ..connection.cluster_connection import await_answer, namespace, quorum, run
 
     async def work() -> dict[str, Any]:
         deadline = trio.current_time() + settings.timeout_s
         settings.where()  # credentials are those of the context that it names
         host = client_host("dlog")
-        async with quorum(settings, host, patient=wait is not None) as metadata:
+        async with quorum(settings, host, wait_for_start=wait is not None) as metadata:
             while True:
-                found = await answer(
+                cluster_status = await await_answer(
                     settings,
                     "the status",
                     lambda: status(metadata, max(1.0, deadline - trio.current_time()), host=host),
                 )
-                if found["healthy"] or wait is None or trio.current_time() >= deadline:
+                if cluster_status["healthy"] or wait is None or trio.current_time() >= deadline:
                     break
                 await trio.sleep(POLL_S)
-        if probe and found["logs"] is not None:
+        if probe and cluster_status["logs"] is not None:
             async with namespace(settings) as logs:
-                found["probe"] = await answer(settings, "the probe", lambda: _probe(logs))
-        return found
+                cluster_status["probe"] = await await_answer(
+                    settings, "the probe", lambda: _probe(logs)
+                )
+        return cluster_status
 
-    found = run(work)
+    result = run(work)
     if settings.json:
-        emit(found)
+        emit(result)
     else:
-        show(found)
-    if not found["healthy"] and (wait or found["health"] != Severity.HEALING.health):
+        show(result)
+    if not result["healthy"] and (wait or result["health"] != Severity.HEALING.health):
         raise ExitWithCode(NO)
 
 
@@ -91,38 +93,48 @@ def _watch(settings: Settings, every_s: float) -> None:
     from ...cluster.status.cluster_overview import status, unknown
     from ...runtime.interfaces.errors import DistributedLogError
     from ...runtime.machine import client_host
-    from ..connection.cluster_connection import quorum, run, while_read
+    from ..connection.cluster_connection import quorum, run, run_until_stdout_closed
 
-    screen = sys.stdout.isatty() and not settings.json
-    before: object = None
+    is_screen = sys.stdout.isatty() and not settings.json
+    last_state: object = None
 
     async def work() -> None:
-        nonlocal before
+        nonlocal last_state
         settings.where()  # credentials are those of the context that it names
         host = client_host("dlog")
-        async with quorum(settings, host, patient=True) as metadata:
+        async with quorum(settings, host, wait_for_start=True) as metadata:
             while True:
                 try:
-                    found = await status(metadata, settings.timeout_s, host=host)
+                    cluster_status = await status(metadata, settings.timeout_s, host=host)
                 except DistributedLogError as error:  # who watches wants to see it come back
-                    found = unknown(str(error))
-                at = datetime.now(UTC).strftime("%H:%M:%S UTC")
+                    cluster_status = unknown(str(error))
+                time_text = datetime.now(UTC).strftime("%H:%M:%S UTC")
                 if settings.json:
-                    emit({"at": at, **found})
-                elif screen:
+                    emit({"at": time_text, **cluster_status})
+                elif is_screen:
                     click.clear()
-                    print(f"{at}, each {every_s:g} s; Ctrl-C ends\n")
-                    show(found)
-                elif (verdict := (found["healthy"], _codes(found))) != before:
-                    before = verdict
-                    said = "healthy" if found["healthy"] else "NOT healthy"
+                    print(f"{time_text}, each {every_s:g} s; Ctrl-C ends\n")
+                    show(cluster_status)
+                elif (
+                    verdict := (cluster_status["healthy"], _condition_codes(cluster_status))
+                ) != last_state:
+                    last_state = verdict
+                    health_text = "healthy" if cluster_status["healthy"] else "NOT healthy"
                     print(
-                        "; ".join([f"{at} {said}", *map(_names(found).in_words, found["reasons"])])
+                        "; ".join(
+                            [
+                                f"{time_text} {health_text}",
+                                *map(
+                                    _bookie_names(cluster_status).in_words,
+                                    cluster_status["reasons"],
+                                ),
+                            ]
+                        )
                     )
                 sys.stdout.flush()
                 await trio.sleep(every_s)
 
-    run(lambda: while_read(work))
+    run(lambda: run_until_stdout_closed(work))
 
 
 async def _probe(logs: Any) -> dict[str, float]:
@@ -131,13 +143,13 @@ async def _probe(logs: Any) -> dict[str, float]:
 
     name = f"dlog-probe-{os.getpid()}-{os.urandom(4).hex()}"
     steps: dict[str, float] = {}
-    before = perf_counter()
+    step_started_at = perf_counter()
 
     def took(step: str) -> None:
-        nonlocal before
+        nonlocal step_started_at
         now = perf_counter()
-        steps[f"{step}_ms"] = round((now - before) * 1e3, 3)
-        before = now
+        steps[f"{step}_ms"] = round((now - step_started_at) * 1e3, 3)
+        step_started_at = now
 
     await logs.create_log(name)
     took("create")
@@ -159,15 +171,22 @@ async def _probe(logs: Any) -> dict[str, float]:
     return steps
 
 
-def show(found: dict[str, Any]) -> None:
+def show(cluster_status: dict[str, Any]) -> None:
     """The status for eyes."""
-    names = _names(found)
-    print("healthy" if found["healthy"] else f"NOT healthy: {_words(found['health'])}")
-    for one in found["conditions"]:
-        prose(f"  - {_words(one['severity'])}: {names.in_words(one['text'])}", hang=HANG)
+    names = _bookie_names(cluster_status)
+    print(
+        "healthy"
+        if cluster_status["healthy"]
+        else f"NOT healthy: {_code_text(cluster_status['health'])}"
+    )
+    for condition in cluster_status["conditions"]:
+        prose(
+            f"  - {_code_text(condition['severity'])}: {names.in_words(condition['text'])}",
+            indent=CONTINUATION_INDENT,
+        )
     print()
     columns = ("name", "address", "role", "term", "applied", "alive")
-    table(columns, [[member[key] for key in columns] for member in found["metadata"]])
+    table(columns, [[member[key] for key in columns] for member in cluster_status["metadata"]])
     print()
     rows = [
         [
@@ -177,50 +196,51 @@ def show(found: dict[str, Any]) -> None:
             bookie["ledgers"],
             _size(bookie["free_bytes"]),
         ]
-        for bookie in found["bookies"]
+        for bookie in cluster_status["bookies"]
     ]
-    if found["logs"] is None:  # nobody could be asked: that is not "none"
+    if cluster_status["logs"] is None:  # nobody could be asked: that is not "none"
         print("bookies, logs, ledgers with missing copies: unknown")
     else:
         table(("bookie", "state", "address", "ledgers", "free"), rows, empty="no bookies")
         print()
-        for bookie in found["bookies"]:
-            rot = bookie["rot"]
-            if rot and any(rot.values()):
+        for bookie in cluster_status["bookies"]:
+            corruption = bookie["rot"]
+            if corruption and any(corruption.values()):
                 prose(
                     f"rot on bookie {names.name(bookie['id'])}:"
-                    f" {plural(rot['rotten_ledgers'], 'ledger waits', 'ledgers wait')} to be healed,"
-                    f" {rot['without_a_good_copy']} of them without a good copy;"
-                    f" {plural(rot['healed_entries'], 'entry', 'entries')} healed since its start",
-                    hang=HANG,
+                    f" {plural(corruption['rotten_ledgers'], 'ledger waits', 'ledgers wait')} to be healed,"
+                    f" {corruption['without_a_good_copy']} of them without a good copy;"
+                    f" {plural(corruption['healed_entries'], 'entry', 'entries')} healed since its start",
+                    indent=CONTINUATION_INDENT,
                 )
-        noted = len(found["under_replicated"])
-        away = sum(bookie["ledgers_missing"] for bookie in found["bookies"])
+        recorded_count = len(cluster_status["under_replicated"])
+        missing_count = sum(bookie["ledgers_missing"] for bookie in cluster_status["bookies"])
         print(
-            f"logs {found['logs']}, ledgers with missing copies:"
-            f" {noted} noted, {away} on bookies that are down"
+            f"logs {cluster_status['logs']}, ledgers with missing copies:"
+            f" {recorded_count} noted, {missing_count} on bookies that are down"
         )
-    if "probe" in found:
+    if "probe" in cluster_status:
         print(
-            "probe  " + ", ".join(f"{key[:-3]} {value} ms" for key, value in found["probe"].items())
+            "probe  "
+            + ", ".join(f"{key[:-3]} {value} ms" for key, value in cluster_status["probe"].items())
         )
 
 
-def _codes(found: dict[str, Any]) -> list[Any]:
+def _condition_codes(cluster_status: dict[str, Any]) -> list[Any]:
     """The conditions without their texts: a line is printed when one of these changes."""
     keys = ("code", "severity", "parameters")
-    return [[one[key] for key in keys] for one in found["conditions"]]
+    return [[condition[key] for key in keys] for condition in cluster_status["conditions"]]
 
 
-def _words(code: str) -> str:
+def _code_text(code: str) -> str:
     """``at risk`` for ``at_risk``."""
     return code.replace("_", " ")
 
 
-def _names(found: dict[str, Any]) -> Any:
+def _bookie_names(cluster_status: dict[str, Any]) -> Any:
     from ...cluster.status.bookie_names import BookieNames
 
-    return BookieNames({bookie["id"]: bookie["label"] for bookie in found["bookies"]})
+    return BookieNames({bookie["id"]: bookie["label"] for bookie in cluster_status["bookies"]})
 
 
 def _size(count: int | None) -> str | None:
@@ -237,16 +257,16 @@ def bookies(settings: Settings) -> None:
     narrow terminal shows no ids, unless two have one name; --json has all.
     """
     from ...cluster.status import cluster_overview as overview
-    from ..connection.cluster_connection import ask, quorum
+    from ..connection.cluster_connection import quorum, run_call
 
-    found = ask(
+    rows_found = run_call(
         settings,
         "listing the bookies",
         lambda metadata: overview.bookies(metadata, metadata.listener),
         quorum,
     )
     if settings.json:
-        for bookie in found:
+        for bookie in rows_found:
             emit(bookie)
         return
     rows = [
@@ -261,8 +281,8 @@ def bookies(settings: Settings) -> None:
             None if bookie["free_bytes"] is None else size(bookie["free_bytes"]),
             bookie["rack"] or None,
         ]
-        for bookie in found
+        for bookie in rows_found
     ]
     columns = ("name", "id", "state", "address", "ledgers", "missing", "used", "free", "rack")
-    spare = spare_ids([bookie["label"] for bookie in found])
-    table(columns, rows, empty="no bookie has ever joined this cluster", spare=spare)
+    spare = optional_id_column([bookie["label"] for bookie in rows_found])
+    table(columns, rows, empty="no bookie has ever joined this cluster", optional_columns=spare)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 STDOUT = 1
-TELL_S = 3.0
+WAIT_NOTICE_S = 3.0
 """After so long without an answer a person wants to know what is waited for."""
 REFUSED_S = 3.0
 """If every address refuses connections for so long, no cluster is there. Restarted nodes listen sooner."""
@@ -55,12 +55,12 @@ async def namespace(settings: Settings, host: "Host | None" = None) -> AsyncIter
     await end_if_refused(settings)
     config = {"metadata_timeout_s": settings.timeout_s}
     async with AsyncExitStack() as stack:
-        with waiting(settings, "opening the namespace"):
-            found = await stack.enter_async_context(open_namespace(uri, config=config, host=host))
+        with notice_when_slow(settings, "opening the namespace"):
+            opened = await stack.enter_async_context(open_namespace(uri, config=config, host=host))
         try:
-            yield found
+            yield opened
         except Exception as error:
-            await name_near(found, error)
+            await name_near(opened, error)
             raise
 
 
@@ -74,10 +74,10 @@ async def end_if_refused(settings: Settings) -> None:
     if "timeout_s" in settings.ranks:
         return
     uri = parse_uri(settings.where())
-    until = trio.current_time() + REFUSED_S
+    give_up_at = trio.current_time() + REFUSED_S
     while await _all_refuse(uri.addresses):
-        if trio.current_time() >= until:
-            raise _nobody_listens(uri)
+        if trio.current_time() >= give_up_at:
+            raise _refused_error(uri)
         await trio.sleep(REFUSED_PAUSE_S)
 
 
@@ -102,19 +102,20 @@ async def _all_refuse(addresses: "Sequence[Address]") -> bool:
     return refusing == len(addresses)
 
 
-def _nobody_listens(uri: "NamespaceUri") -> QuorumUnreachable:
+def _refused_error(uri: "NamespaceUri") -> QuorumUnreachable:
     from ...uri import format_address
 
-    places = ", ".join(map(format_address, uri.addresses))
+    addresses = ", ".join(map(format_address, uri.addresses))
     return QuorumUnreachable(
-        f"no program listens at {places}: connections were refused for {REFUSED_S:g} s. Start the cluster, or"
+        f"no program listens at {addresses}: connections were refused for {REFUSED_S:g} s. Start the "
+        "cluster, or"
         " use --timeout to wait for it"
     )
 
 
 @asynccontextmanager
 async def quorum(
-    settings: Settings, host: "Host | None" = None, *, patient: bool = False
+    settings: Settings, host: "Host | None" = None, *, wait_for_start: bool = False
 ) -> AsyncIterator[Any]:
     """Connect to the metadata quorum alone. It works without a leader too, if one node answers.
 
@@ -127,18 +128,18 @@ async def quorum(
     from ...runtime.protocol.handshake import Hello
     from ...uri import parse_uri
 
-    where = parse_uri(settings.where())
-    if where.proxied:
+    namespace_uri = parse_uri(settings.where())
+    if namespace_uri.is_proxied:
         raise InvalidRequest(
-            f"{where} names proxies, and only metadata nodes can answer this: give their URI, distributedlog://…"
+            f"{namespace_uri} names proxies, and only metadata nodes can answer this: give their URI, distributedlog://…"
         )
-    if not patient:
+    if not wait_for_start:
         await end_if_refused(settings)
     host = host or client_host("dlog")
     endpoint = Endpoint(host, lambda: Hello(kind="client", label="dlog"))
     client = MetadataClient(
         endpoint,
-        where.addresses,
+        namespace_uri.addresses,
         client_id=f"{host.random.getrandbits(64):016x}",
         timeout_s=settings.timeout_s,
     )
@@ -148,16 +149,18 @@ async def quorum(
         nursery.cancel_scope.cancel()
 
 
-async def answer(settings: Settings, what: str, call: Callable[[], Awaitable[Result]]) -> Result:
+async def await_answer(
+    settings: Settings, description: str, call: Callable[[], Awaitable[Result]]
+) -> Result:
     """Await one answer of the cluster. Raises `RequestTimeout` when the timeout passes first."""
     # The parts below have deadlines of their own, with better words: they get the first say.
-    with trio.move_on_after(settings.timeout_s + 1.0), waiting(settings, what):
+    with trio.move_on_after(settings.timeout_s + 1.0), notice_when_slow(settings, description):
         return await call()
-    raise RequestTimeout(f"no answer for {settings.timeout_s:g} s: {what}")
+    raise RequestTimeout(f"no answer for {settings.timeout_s:g} s: {description}")
 
 
 @contextmanager
-def waiting(settings: Settings, what: str) -> Iterator[Callable[[], None]]:
+def notice_when_slow(settings: Settings, description: str) -> Iterator[Callable[[], None]]:
     """Say once, on a terminal, what a command waits for, where that takes long; what it gives ends that."""
     scope = trio.CancelScope()
     if not sys.stderr.isatty():
@@ -166,9 +169,11 @@ def waiting(settings: Settings, what: str) -> Iterator[Callable[[], None]]:
 
     async def tell() -> None:
         with scope:
-            await trio.sleep(TELL_S)
-            named = f', at the context "{settings.context}"' if settings.context else ""
-            settings.note(f"no answer yet: {what}{named} (--timeout is {settings.timeout_s:g} s)")
+            await trio.sleep(WAIT_NOTICE_S)
+            context_text = f', at the context "{settings.context}"' if settings.context else ""
+            settings.note(
+                f"no answer yet: {description}{context_text} (--timeout is {settings.timeout_s:g} s)"
+            )
 
     trio.lowlevel.spawn_system_task(tell)  # in no nursery: errors of the block stay as they are
     try:
@@ -177,22 +182,22 @@ def waiting(settings: Settings, what: str) -> Iterator[Callable[[], None]]:
         scope.cancel()
 
 
-def ask(
+def run_call(
     settings: Settings,
-    what: str,
+    description: str,
     call: Callable[[Any], Awaitable[Result]],
     connect: Callable[[Settings], AbstractAsyncContextManager[Any]] = namespace,
 ) -> Result:
     """A command that is one call: of the namespace, or of what `quorum` gives."""
 
     async def work() -> Result:
-        async with connect(settings) as found:
-            return await answer(settings, what, lambda: call(found))
+        async with connect(settings) as connection:
+            return await await_answer(settings, description, lambda: call(connection))
 
     return run(work)
 
 
-async def while_read(work: Callable[[], Awaitable[None]]) -> None:
+async def run_until_stdout_closed(task: Callable[[], Awaitable[None]]) -> None:
     """Work that has no end of its own, until nobody reads what it prints.
 
     Of `dlog status --watch | head -1` the first line is all that is printed for hours: only the next one
@@ -202,7 +207,7 @@ async def while_read(work: Callable[[], Awaitable[None]]) -> None:
         async with trio.open_nursery() as nursery:
             if sys.platform == "linux" and stat.S_ISFIFO(os.fstat(STDOUT).st_mode):
                 nursery.start_soon(_cancel_when_unread, nursery.cancel_scope)
-            await work()
+            await task()
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         raise innermost(group) from group
@@ -213,8 +218,8 @@ async def _cancel_when_unread(scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-def run(work: Callable[[], Awaitable[Result]]) -> Result:
+def run(task: Callable[[], Awaitable[Result]]) -> Result:
     """Run a command's coroutine."""
     keep_freed_memory()
     gc.freeze()  # modules and classes: a full collection of the rest is short
-    return trio.run(work)
+    return trio.run(task)

@@ -35,7 +35,7 @@ def set_(settings: Settings, name: str, location: str) -> None:
 
     parse_uri(location)
     named_clusters.check_name(name)
-    with named_clusters.changing() as contexts:
+    with named_clusters.edit_contexts() as contexts:
         contexts["contexts"][name] = location
         contexts["credentials"].pop(name, None)
         if settings.credentials:
@@ -53,8 +53,8 @@ def set_(settings: Settings, name: str, location: str) -> None:
 @without_cluster()
 def show(settings: Settings, name: str | None) -> None:
     """A named cluster's URI; without NAME the chosen one's."""
-    contexts = named_clusters.load()
-    name = _known(contexts, name or contexts["current"])
+    contexts = named_clusters.load_contexts()
+    name = _check_known(contexts, name or contexts["current"])
     location = contexts["contexts"][name]
     if settings.json:
         emit({"name": name, "uri": location, "current": name == contexts["current"]})
@@ -68,8 +68,8 @@ def show(settings: Settings, name: str | None) -> None:
 @without_cluster()
 def rename(settings: Settings, old: str, new: str) -> None:
     """Give a named cluster another name; refused where that is taken."""
-    with named_clusters.changing() as contexts:
-        _known(contexts, old)
+    with named_clusters.edit_contexts() as contexts:
+        _check_known(contexts, old)
         named_clusters.check_name(new)
         if new in contexts["contexts"]:
             raise click.UsageError(f"there is a context {new!r} already: delete it first")
@@ -87,8 +87,8 @@ def rename(settings: Settings, old: str, new: str) -> None:
 @without_cluster()
 def delete(settings: Settings, name: str) -> None:
     """Forget a name; the cluster stays as it is. If it was the chosen one, none is chosen after that."""
-    with named_clusters.changing() as contexts:
-        del contexts["contexts"][_known(contexts, name)]
+    with named_clusters.edit_contexts() as contexts:
+        del contexts["contexts"][_check_known(contexts, name)]
         for key in ("current", "previous"):
             contexts[key] = "" if contexts[key] == name else contexts[key]
 
@@ -104,12 +104,12 @@ def delete(settings: Settings, name: str) -> None:
 @without_cluster()
 def use(settings: Settings, name: str) -> None:
     """Choose a named cluster."""
-    with named_clusters.changing() as contexts:
+    with named_clusters.edit_contexts() as contexts:
         if name == "-":
             name = contexts["previous"]
             if not name:
                 raise click.UsageError("no context was chosen before this one")
-        _known(contexts, name)
+        _check_known(contexts, name)
         if name != contexts["current"]:
             contexts["previous"], contexts["current"] = contexts["current"], name
     settings.note(f"{name}: {contexts['contexts'][name]}")
@@ -119,23 +119,25 @@ def use(settings: Settings, name: str) -> None:
 @without_cluster()
 def list_(settings: Settings) -> None:
     """The named clusters; a star marks the chosen one."""
-    contexts = named_clusters.load()
-    wide = max(map(len, contexts["contexts"]), default=0)
+    contexts = named_clusters.load_contexts()
+    name_width = max(map(len, contexts["contexts"]), default=0)
     for name in sorted(contexts["contexts"]):
         location, chosen = contexts["contexts"][name], name == contexts["current"]
         if settings.json:
             emit({"name": name, "uri": location, "current": chosen})
         else:
-            click.echo(f"{'*' if chosen else ' '} {name:{wide}}  {location}")
+            click.echo(f"{'*' if chosen else ' '} {name:{name_width}}  {location}")
 
 
-def _known(contexts: dict[str, Any], name: str) -> str:
+def _check_known(contexts: dict[str, Any], name: str) -> str:
     """The name, if there is such a context. Raises a usage error."""
     if name not in contexts["contexts"]:
         known = ", ".join(sorted(contexts["contexts"])) or "none"
-        what = f"there is no context {name!r}" if name else "no context is chosen"
+        problem = f"there is no context {name!r}" if name else "no context is chosen"
         hint = ""
         if name == LOCAL:
             hint = '; "dlog local" on a terminal makes it, elsewhere it prints its URI'
-        raise click.UsageError(f"{what} in {named_clusters.path()}; known: {known}{hint}")
+        raise click.UsageError(
+            f"{problem} in {named_clusters.contexts_file()}; known: {known}{hint}"
+        )
     return name

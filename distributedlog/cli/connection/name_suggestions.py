@@ -19,22 +19,22 @@ WAIT_S = 2.0
 
 async def near_names(logs: Any, wanted: str) -> list[str]:
     """The nearest first; none where none is near, or nobody answers."""
-    found: list[str] = []
+    matches: list[str] = []
     with trio.move_on_after(WAIT_S):
         for prefix in dict.fromkeys((wanted[: len(wanted) // 2], "")):
             try:
                 page = await logs.log_page(prefix, limit=NAMES_MAX)
             except DistributedLogError:
                 break
-            found = difflib.get_close_matches(wanted, page.names, NEAR_MAX, CUTOFF)
-            if found:
+            matches = difflib.get_close_matches(wanted, page.names, NEAR_MAX, CUTOFF)
+            if matches:
                 break
-    return found
+    return matches
 
 
 async def name_near(logs: Any, error: Exception) -> None:
     """Where a log is missed: have the error say which ones are called almost so."""
-    lost = innermost(error)
-    wanted = missing_log(lost) if isinstance(lost, LogNotFound) else ""
-    if wanted and (found := await near_names(logs, wanted)):
-        lost.add_note(" or ".join(f'"{name}"' for name in found))
+    cause = innermost(error)
+    wanted = missing_log(cause) if isinstance(cause, LogNotFound) else ""
+    if wanted and (near := await near_names(logs, wanted)):
+        cause.add_note(" or ".join(f'"{name}"' for name in near))

@@ -35,28 +35,28 @@ class ExitWithCode(Exception):
 
 def report(error: BaseException, *, verbose: int, context: str = "") -> int:
     """Say what happened on one line; return the exit code. ``context``: the one that named the cluster."""
-    whole, error = error, innermost(error)
+    original, error = error, innermost(error)
     if verbose >= 2 and not isinstance(error, ExitWithCode | click.exceptions.Exit):
-        traceback.print_exception(whole)
+        traceback.print_exception(original)
     match error:
         case ExitWithCode():
             return error.exit_code
         case click.exceptions.Exit():
             return error.exit_code
         case KeyboardInterrupt() | click.exceptions.Abort():
-            say("interrupted")
+            print_notice("interrupted")
             return INTERRUPTED
         case click.exceptions.NoArgsIsHelpError():
-            tell(error.format_message() + "\n")
+            print_stderr(error.format_message() + "\n")
             return USAGE
         case click.UsageError():
-            say(f"error: {_one_line(error.format_message())}{_see_help(error)}")
+            print_notice(f"error: {_one_line(error.format_message())}{_see_help(error)}")
             return USAGE
         case click.ClickException():
-            say(f"error: {_one_line(error.format_message())}")
+            print_notice(f"error: {_one_line(error.format_message())}")
             return error.exit_code
         case DistributedLogError():
-            say(
+            print_notice(
                 f"error: {type(error).__name__} ({error.code}): {_one_line(with_hint(error, context))}"
             )
             return error.exit_code
@@ -64,9 +64,9 @@ def report(error: BaseException, *, verbose: int, context: str = "") -> int:
             return 0
         case OSError():
             where = f"{error.filename}: " if error.filename else ""
-            say(f"error: {type(error).__name__}: {where}{error.strerror or error}")
+            print_notice(f"error: {type(error).__name__}: {where}{error.strerror or error}")
             return FAILED
-    say(
+    print_notice(
         f"error: {type(error).__name__}: {_one_line(str(error))} (a defect of dlog; -vv shows where)"
     )
     return FAILED
@@ -84,12 +84,12 @@ def innermost(error: BaseException) -> BaseException:
     return leaves[0]
 
 
-def say(text: str) -> None:
+def print_notice(message: str) -> None:
     """One line on stderr."""
-    tell(f"dlog: {visible(text)}\n")
+    print_stderr(f"dlog: {visible(message)}\n")
 
 
-def tell(text: str) -> None:
+def print_stderr(text: str) -> None:
     """On stderr, where anybody reads it. Else nothing: what a command does is not ended by what it says.
 
     A note that failed by a closed pipe looked like a reader of our output that has enough, exit code 0, with
@@ -104,10 +104,10 @@ def with_hint(error: DistributedLogError, context: str = "") -> str:
     """The message, and what to do where the message does not say it."""
     text = str(error)
     if isinstance(error, LogNotFound) and (name := missing_log(error)):
-        if near := getattr(error, "__notes__", ()):
-            text += f"; did you mean {near[0]}?"
-        then = " Create" if near else "; create"
-        text += f'{then} it with "dlog log create {shlex.quote(name)}"'
+        if similar_names := getattr(error, "__notes__", ()):
+            text += f"; did you mean {similar_names[0]}?"
+        create_hint = " Create" if similar_names else "; create"
+        text += f'{create_hint} it with "dlog log create {shlex.quote(name)}"'
     if isinstance(error, QuorumUnreachable) and context:
         text += f'; the context "{context}" names that cluster: does it run?'
     if isinstance(error, NotAllowed) and error.detail == NotAllowed.RESTRICTED_TOKEN:
@@ -123,10 +123,10 @@ def missing_log(error: BaseException) -> str:
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
+    leaves: list[BaseException] = []
     for error in group.exceptions:
-        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return found
+        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return leaves
 
 
 def _one_line(text: str) -> str:

@@ -1,6 +1,6 @@
 """Named clusters and the chosen one: ``$XDG_CONFIG_HOME/dlog/contexts.toml``.
 
-Who changes them does so in `changing`: of two at one moment none is lost.
+Who changes them does so in `edit_contexts`: of two at one moment none is lost.
 """
 
 import contextlib
@@ -23,15 +23,15 @@ PREVIOUS = "-"
 """Stands for the context that was chosen before."""
 
 
-def current() -> tuple[str | None, str, str]:
+def current_context() -> tuple[str | None, str, str]:
     """The chosen cluster's URI, if any, the credentials that it was named with, or "", and its name."""
-    contexts = load()
+    contexts = load_contexts()
     name = contexts["current"]
-    found = contexts["contexts"].get(name)
-    return (str(found) if found else None), str(contexts["credentials"].get(name, "")), name
+    uri = contexts["contexts"].get(name)
+    return (str(uri) if uri else None), str(contexts["credentials"].get(name, "")), name
 
 
-def path() -> Path:
+def contexts_file() -> Path:
     """Where it is, or would be. Raises `InvalidRequest` if there is no home directory."""
     if home := os.environ.get("XDG_CONFIG_HOME"):
         return Path(home) / "dlog" / "contexts.toml"
@@ -44,19 +44,22 @@ def path() -> Path:
         ) from None
 
 
-def load() -> dict[str, Any]:
-    """``current`` and ``previous``, names; ``contexts``, ``credentials`` by name. Raises a usage error."""
+def load_contexts() -> dict[str, Any]:
+    """``current`` and ``previous``, names; ``contexts``, ``credentials`` by name. Raises a usage
+    error."""
     try:
-        value = tomllib.loads(path().read_text(encoding="utf-8"))
+        value = tomllib.loads(contexts_file().read_text(encoding="utf-8"))
     except FileNotFoundError:
         value = {}
     except (OSError, ValueError) as error:
-        raise click.UsageError(f"{path()} cannot be read: {error}") from None
+        raise click.UsageError(f"{contexts_file()} cannot be read: {error}") from None
     contexts = value.get("contexts", {})
     credentials = value.get("credentials", {})
     for name, table in (("contexts", contexts), ("credentials", credentials)):
-        if not isinstance(table, dict) or not all(isinstance(one, str) for one in table.values()):
-            raise click.UsageError(f"{path()}: {name} is not a table of texts")
+        if not isinstance(table, dict) or not all(
+            isinstance(entry, str) for entry in table.values()
+        ):
+            raise click.UsageError(f"{contexts_file()}: {name} is not a table of texts")
     return {
         "current": str(value.get("current", "")),
         "previous": str(value.get("previous", "")),
@@ -66,28 +69,29 @@ def load() -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def changing() -> Iterator[dict[str, Any]]:
-    """What `load` gives, for the block to change; stored at its end, where it is another one then."""
-    with _alone():
-        contexts = load()
+def edit_contexts() -> Iterator[dict[str, Any]]:
+    """What `load_contexts` gives, for the block to change; stored at its end, where it is another one
+    then."""
+    with _exclusive():
+        contexts = load_contexts()
         before = copy.deepcopy(contexts)
         yield contexts
         if contexts != before:
-            store(contexts)
+            store_contexts(contexts)
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
+def _exclusive() -> Iterator[None]:
     """No other process is in here, where the system has such locks: they end with their holder."""
     try:
         import fcntl
     except ImportError:
         yield
         return
-    with _storing():
-        there = path().with_suffix(".lock")
-        there.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(there, os.O_RDWR | os.O_CREAT, 0o600)
+    with _translate_store_errors():
+        lock_file = contexts_file().with_suffix(".lock")
+        lock_file.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -96,7 +100,7 @@ def _alone() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _storing() -> Iterator[None]:
+def _translate_store_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -116,8 +120,8 @@ def check_name(name: str) -> str:
     return name
 
 
-def store(contexts: dict[str, Any]) -> None:
-    """Write what `load` gave."""
+def store_contexts(contexts: dict[str, Any]) -> None:
+    """Write what `load_contexts` gave."""
     import json  # a JSON string is a TOML basic string
 
     def quoted(text: str) -> str:
@@ -126,14 +130,17 @@ def store(contexts: dict[str, Any]) -> None:
     lines = [f"{key} = {quoted(contexts[key])}" for key in ("current", "previous")]
     lines += ["", "[contexts]"]
     lines += [f"{quoted(name)} = {quoted(uri)}" for name, uri in contexts["contexts"].items()]
-    kept = {
-        name: told
-        for name, told in contexts.get("credentials", {}).items()
+    kept_credentials = {
+        name: credential
+        for name, credential in contexts.get("credentials", {}).items()
         if name in contexts["contexts"]
     }
-    if kept:
+    if kept_credentials:
         lines += ["", "[credentials]"]
-        lines += [f"{quoted(name)} = {quoted(told)}" for name, told in kept.items()]
-    with _storing():
-        path().parent.mkdir(parents=True, exist_ok=True)
-    write_file(path(), "\n".join(lines) + "\n")
+        lines += [
+            f"{quoted(name)} = {quoted(credential)}"
+            for name, credential in kept_credentials.items()
+        ]
+    with _translate_store_errors():
+        contexts_file().parent.mkdir(parents=True, exist_ok=True)
+    write_file(contexts_file(), "\n".join(lines) + "\n")

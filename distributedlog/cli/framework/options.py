@@ -15,8 +15,8 @@ import click
 from click.core import ParameterSource
 
 from ...runtime.interfaces.errors import ConfirmationRequired
-from .errors import NO, ExitWithCode, innermost, say, tell
-from .output import broken, terminal_width, visible
+from .errors import NO, ExitWithCode, innermost, print_notice, print_stderr
+from .output import terminal_width, visible, wrap_text
 
 if TYPE_CHECKING:
     from ...runtime.disk.output_file import Destination
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 TIMEOUT_S = 30.0
 NUMBER_MAX = (1 << 63) - 1
 """The largest txid, ledger id or entry id, as `distributedlog/runtime/protocol/schema.py` has it."""
-LOGS = "log"
+LOG_GROUP = "log"
 """The group that is asked for most, and left out most."""
 LINE_CHARS = 200
 """Of a command's first line of help, in the list of its group: wrapped there, and not cut."""
-FIELDS = {
+SETTING_OF_OPTION = {
     "uri": "uri",
     "as_json": "json",
     "credentials": "credentials",
@@ -37,7 +37,7 @@ FIELDS = {
     "verbose": "verbose",
 }
 """The common options, by the names that click has for them, and where `Settings` has them."""
-RANKS: dict[ParameterSource | None, int] = {
+RANK_OF_SOURCE: dict[ParameterSource | None, int] = {
     ParameterSource.ENVIRONMENT: 1,
     ParameterSource.COMMANDLINE: 2,
 }
@@ -62,7 +62,7 @@ class Settings:
     context: str = ""
     """The context that named the cluster; "": none did, or none is asked yet."""
     ranks: dict[str, int] = dataclasses.field(default_factory=dict)
-    """Field to where its value stood (`RANKS`)."""
+    """Field to where its value stood (`RANK_OF_SOURCE`)."""
 
     def where(self) -> str:
         """The URI: ``--uri``, else ``DLOG_URI``, else the current context. Raises a usage error.
@@ -70,35 +70,35 @@ class Settings:
         From here on all connections of this process are made with the credentials that go with it.
         """
         if self.uri:
-            name_credentials(self.credentials)
+            set_credentials(self.credentials)
             return self.uri
-        from .named_clusters import current
+        from .named_clusters import current_context
 
-        found, credentials, name = current()
-        if found is None:
+        context_uri, credentials, name = current_context()
+        if context_uri is None:
             raise click.UsageError(
                 "no cluster is named: give --uri URI, set DLOG_URI, or choose a context"
                 ' ("dlog context set NAME URI", then "dlog context use NAME"); "dlog local" starts one here'
             )
-        name_credentials(self.credentials or credentials)
+        set_credentials(self.credentials or credentials)
         self.context = name
-        return found
+        return context_uri
 
     def note(self, text: str) -> None:
         """Progress or a remark, on stderr, unless -q; broken between words where a terminal ends."""
         if not self.quiet:
             width = terminal_width(sys.stderr)
             for line in text.split("\n"):
-                tell("\n".join(map(visible, broken(line, width))) + "\n")
+                print_stderr("\n".join(map(visible, wrap_text(line, width))) + "\n")
 
 
-def name_credentials(told: str | None) -> None:
+def set_credentials(credentials: str | None) -> None:
     """Have this process, and those it starts, use them; None: those of its own environment."""
-    if told:
-        os.environ["DLOG_CREDENTIALS"] = told
+    if credentials:
+        os.environ["DLOG_CREDENTIALS"] = credentials
 
 
-OF_A_CLUSTER = frozenset({"uri", "credentials", "timeout"})
+CLUSTER_OPTIONS = frozenset({"uri", "credentials", "timeout"})
 
 
 def common_options(function: Function, hidden: Collection[str] = ()) -> Function:
@@ -137,78 +137,82 @@ def common(function: Function) -> Function:
     return _common(function, ())
 
 
-def without_cluster(*shown: str) -> Callable[[Function], Function]:
-    """The same of a command that asks no cluster: of `OF_A_CLUSTER` its help has those ``shown`` alone.
+def without_cluster(*shown_options: str) -> Callable[[Function], Function]:
+    """The same of a command that asks no cluster: of `CLUSTER_OPTIONS` its help has those ``shown`` alone.
 
     They are taken all the same, so that one set of flags or variables does for all commands of a script.
     """
-    return lambda function: _common(function, OF_A_CLUSTER - {*shown})
+    return lambda function: _common(function, CLUSTER_OPTIONS - {*shown_options})
 
 
-def _common(function: Function, hidden: Collection[str]) -> Function:
+def _common(function: Function, hidden_options: Collection[str]) -> Function:
     @functools.wraps(function)
     def command(
         *arguments: Any,
-        **given: Any,
+        **option_values: Any,
     ) -> Any:
         context = click.get_current_context()
         settings = context.find_object(Settings) or Settings()
-        lay(settings, context)
-        rest = {name: value for name, value in given.items() if name not in FIELDS}
-        return function(settings, *arguments, **rest)
+        merge_settings(settings, context)
+        own_options = {
+            name: value for name, value in option_values.items() if name not in SETTING_OF_OPTION
+        }
+        return function(settings, *arguments, **own_options)
 
-    return common_options(command, hidden)  # type: ignore[return-value]
+    return common_options(command, hidden_options)  # type: ignore[return-value]
 
 
-def lay(settings: Settings, context: click.Context) -> None:
+def merge_settings(settings: Settings, context: click.Context) -> None:
     """Lay the common options of one level over those of the levels before it.
 
     What stands on the command line goes before what stands in the environment, wherever the option stands:
     `dlog --uri B log delete x` with DLOG_URI=A deletes in B. Of two from the same place the inner one counts.
     """
-    for name, field in FIELDS.items():
-        given = context.params[name]
-        rank = RANKS.get(context.get_parameter_source(name), 0)
-        before = settings.ranks.get(field, 0)
-        if rank == 0 or rank < before:
+    for name, field in SETTING_OF_OPTION.items():
+        value = context.params[name]
+        rank = RANK_OF_SOURCE.get(context.get_parameter_source(name), 0)
+        rank_before = settings.ranks.get(field, 0)
+        if rank == 0 or rank < rank_before:
             continue
-        if name == "uri" and not given.strip():
+        if name == "uri" and not value.strip():
             # Not "none is given": `--uri "$UNSET"` would reach the cluster of a variable or a context.
             raise click.UsageError("--uri is empty", context)
-        if name == "verbose" and rank == before:
-            given = max(given, settings.verbose)
-        setattr(settings, field, given)
+        if name == "verbose" and rank == rank_before:
+            value = max(value, settings.verbose)
+        setattr(settings, field, value)
         settings.ranks[field] = rank
 
 
-def name_variables(context: click.Context, parameters: list[click.Parameter]) -> None:
+def set_environment_variables(context: click.Context, parameters: list[click.Parameter]) -> None:
     """Give each flag its variable, by the flag's name: DLOG_LOG_READ_FORMAT for --format."""
     for option in parameters:
         if isinstance(option, click.Option):
             flag = max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
-            own = f"{context.auto_envvar_prefix}_{flag}"
-            option.envvar = [own, "DLOG_URI"] if flag == "URI" and own != "DLOG_URI" else own
+            variable = f"{context.auto_envvar_prefix}_{flag}"
+            option.envvar = (
+                [variable, "DLOG_URI"] if flag == "URI" and variable != "DLOG_URI" else variable
+            )
 
 
 def check_value(parameter: click.Parameter, value: Any, context: click.Context) -> None:
     """Refuse what no command can mean: no number, no text. A file may have any name. Raises a usage error."""
-    for one in value if isinstance(value, tuple) else (value,):
-        if isinstance(one, int | float) and not isinstance(one, bool):
+    for item in value if isinstance(value, tuple) else (value,):
+        if isinstance(item, int | float) and not isinstance(item, bool):
             from ...runtime.declarations.options import DURATION_S_MAX
 
-            most = DURATION_S_MAX if isinstance(one, float) else NUMBER_MAX
-            if not abs(one) <= most:  # not-a-number neither
+            maximum = DURATION_S_MAX if isinstance(item, float) else NUMBER_MAX
+            if not abs(item) <= maximum:  # not-a-number neither
                 raise click.BadParameter(
-                    f"a number above {most:,} is not accepted", context, parameter
+                    f"a number above {maximum:,} is not accepted", context, parameter
                 )
-        if isinstance(one, str) and not isinstance(parameter.type, click.Path):
+        if isinstance(item, str) and not isinstance(parameter.type, click.Path):
             try:
-                one.encode()
+                item.encode()
             except UnicodeEncodeError:
-                raise click.BadParameter(f"{one!r} is not UTF-8", context, parameter) from None
+                raise click.BadParameter(f"{item!r} is not UTF-8", context, parameter) from None
 
 
-def text_of(path: Path) -> str:
+def read_text(path: Path) -> str:
     """What a text file holds. Raises a usage error that names it."""
     try:
         return path.read_text(encoding="utf-8")
@@ -227,11 +231,11 @@ class CliCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Each flag has a variable."""
-        name_variables(ctx, self.params)
-        left = super().parse_args(ctx, args)
+        set_environment_variables(ctx, self.params)
+        remaining_args = super().parse_args(ctx, args)
         for parameter in self.params:
             check_value(parameter, ctx.params.get(parameter.name or ""), ctx)
-        return left
+        return remaining_args
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Usage, then the examples, then the rest."""
@@ -265,8 +269,8 @@ class Group(CliCommand, click.Group):
 
         module = importlib.import_module(self.lazy[cmd_name][0], "distributedlog.cli")
         attribute = "".join(self.lazy[cmd_name][2:]) or "command"
-        found: click.Command = getattr(module, attribute)
-        return found
+        loaded: click.Command = getattr(module, attribute)
+        return loaded
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Ctrl-C becomes click's own error here, or click prints an empty line for it."""
@@ -280,43 +284,55 @@ class Group(CliCommand, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """The command; one that is not there is answered with those that it may have meant."""
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            meant = self._meant(ctx, args)
-            ctx.fail(f"no such command {args[0]!r}{f'; did you mean {meant}?' if meant else ''}")
+            suggestions = self._suggest_command(ctx, args)
+            ctx.fail(
+                f"no such command {args[0]!r}{f'; did you mean {suggestions}?' if suggestions else ''}"
+            )
         return super().resolve_command(ctx, args)
 
-    def _meant(self, ctx: click.Context, args: list[str]) -> str:
+    def _suggest_command(self, ctx: click.Context, args: list[str]) -> str:
         """What was meant by a word that is no command here: what it names came too early, `log` was left out,
         or letters of it are others; "": nobody knows.
         """
-        path, group = self._command_in(ctx, args[1:])
+        path, group = self._find_command(ctx, args[1:])
         if path and not isinstance(group, click.Group):
-            rest = [args[0], *args[1 + len(path) :]]
-            return f'"{shlex.join([*ctx.command_path.split(), *path, *rest])}"'
+            remaining_words = [args[0], *args[1 + len(path) :]]
+            return f'"{shlex.join([*ctx.command_path.split(), *path, *remaining_words])}"'
         if args[0] == "help":
             return f'"{" ".join(["dlog", "help", *ctx.command_path.split()[1:]])}"'
-        logs = self.get_command(ctx, LOGS) if ctx.parent is None and LOGS in self.lazy else None
+        logs = (
+            self.get_command(ctx, LOG_GROUP)
+            if ctx.parent is None and LOG_GROUP in self.lazy
+            else None
+        )
         if isinstance(logs, click.Group) and args[0] in logs.list_commands(ctx):
-            return f'"{shlex.join([*ctx.command_path.split(), LOGS, *args])}"'
+            return f'"{shlex.join([*ctx.command_path.split(), LOG_GROUP, *args])}"'
         return " or ".join(difflib.get_close_matches(args[0], self.list_commands(ctx), n=3))
 
-    def _command_in(self, ctx: click.Context, words: list[str]) -> tuple[list[str], click.Command]:
+    def _find_command(
+        self, ctx: click.Context, words: list[str]
+    ) -> tuple[list[str], click.Command]:
         """The commands that these words begin with, and the last of them; or no word, and this group."""
         path: list[str] = []
-        found: click.Command = self
+        innermost_command: click.Command = self
         for word in words:
-            child = found.get_command(ctx, word) if isinstance(found, click.Group) else None
+            child = (
+                innermost_command.get_command(ctx, word)
+                if isinstance(innermost_command, click.Group)
+                else None
+            )
             if child is None:
                 break
             path.append(word)
-            found = child
-        return path, found
+            innermost_command = child
+        return path, innermost_command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, each with its whole line; lazy ones are not imported."""
         rows = [(name, text) for name, (_, text, *_) in self.lazy.items()]
         for name in self.commands:
-            one = self.commands[name]
-            rows.append((name, one.get_short_help_str(LINE_CHARS)))
+            subcommand = self.commands[name]
+            rows.append((name, subcommand.get_short_help_str(LINE_CHARS)))
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -329,7 +345,7 @@ class Group(CliCommand, click.Group):
 # (`ConfirmationRequired`).
 
 
-def consent(
+def require_consent(
     question: str, force: bool, *, consequence: str = "There is no way back", typed: str = ""
 ) -> None:
     """Ask before a destructive command, unless --force was given. Raises `ConfirmationRequired`,
@@ -339,46 +355,48 @@ def consent(
     """
     if force:
         return
-    asked = f"{question}? {consequence}"
+    prompt = f"{question}? {consequence}"
     if not sys.stdin.isatty():
-        raise ConfirmationRequired(f"{asked}. Use --force to proceed")
+        raise ConfirmationRequired(f"{prompt}. Use --force to proceed")
     if typed:
-        said = click.prompt(f"{asked}: type {typed}", default="", err=True)
-        agreed = said.strip() == typed
+        typed_text = click.prompt(f"{prompt}: type {typed}", default="", err=True)
+        is_agreed = typed_text.strip() == typed
     else:
-        agreed = click.confirm(asked, err=True)
-    if not agreed:
-        say("nothing was changed")
+        is_agreed = click.confirm(prompt, err=True)
+    if not is_agreed:
+        print_notice("nothing was changed")
         raise ExitWithCode(NO)
 
 
-def confirmed(question: str, force: bool, call: Callable[[bool], Result]) -> Result:
-    """Run ``call(False)``; if the cluster requires a confirmation, `consent`, then run ``call(True)``.
+def run_confirmed(question: str, force: bool, call: Callable[[bool], Result]) -> Result:
+    """Run ``call(False)``; if the cluster requires a confirmation, `require_consent`, then run
+    ``call(True)``.
 
     A cluster of an older version requires none, and its nodes do not know the flag: it is not sent at once.
     """
     try:
         return call(False)
     except Exception as error:
-        found = innermost(error)
-        if not isinstance(found, ConfirmationRequired):
+        cause = innermost(error)
+        if not isinstance(cause, ConfirmationRequired):
             raise
-        consent(question, force, consequence=str(found))
+        require_consent(question, force, consequence=str(cause))
     return call(True)
 
 
-def replaceable(file: Path, force: bool) -> "Destination":
-    """Return the destination of output to ``file``, after `consent` if it exists. Raises `InvalidRequest`."""
-    from ...runtime.disk.output_file import destination
+def confirmed_destination(file: Path, force: bool) -> "Destination":
+    """Return the destination of output to ``file``, after `require_consent` if it exists. Raises
+    `InvalidRequest`."""
+    from ...runtime.disk.output_file import resolve_destination
 
-    found = destination(file)
-    if found.exists:
-        consent(f"replace {file}", force, consequence="It exists, and its content is lost")
-    return found
+    target = resolve_destination(file)
+    if target.exists:
+        require_consent(f"replace {file}", force, consequence="It exists, and its content is lost")
+    return target
 
 
 def force_option(function: Function) -> Function:
-    """``--force``, for `consent`."""
+    """``--force``, for `require_consent`."""
     return click.option("--force", is_flag=True, help="Proceed without confirmation.")(function)
 
 
@@ -388,25 +406,25 @@ def write_examples(formatter: click.HelpFormatter, examples: str) -> None:
         return
     with formatter.section("Examples"):
         lines = [line.strip() for line in examples.strip().splitlines()]
-        for line in fitted(lines, formatter.width - formatter.current_indent):
+        for line in fit_examples(lines, formatter.width - formatter.current_indent):
             formatter.write(f"{'':{formatter.current_indent}}{line}{os.linesep}")
 
 
-def fitted(lines: list[str], width: int) -> list[str]:
+def fit_examples(lines: list[str], width: int) -> list[str]:
     """Commands with what they do after them, or above them where one is too wide; a shell takes both."""
-    beside = [re.sub(r"(?<=\S)(\s{3,})(?=\S)", r"\1# ", line) for line in lines]
-    if all(len(line) <= width for line in beside):
-        return beside
-    found = []
+    one_line_each = [re.sub(r"(?<=\S)(\s{3,})(?=\S)", r"\1# ", line) for line in lines]
+    if all(len(line) <= width for line in one_line_each):
+        return one_line_each
+    fitted_lines = []
     for line in lines:
         command, _, note = line.partition("   ")
         if note:
-            found.append(f"# {note.strip()}")
-        found += _broken(command, width)
-    return found
+            fitted_lines.append(f"# {note.strip()}")
+        fitted_lines += _wrap_command(command, width)
+    return fitted_lines
 
 
-def _broken(command: str, width: int) -> list[str]:
+def _wrap_command(command: str, width: int) -> list[str]:
     """Over several lines, as a shell takes them: in front of options, never within quotes."""
     if len(command) <= width:
         return [command]

@@ -21,20 +21,20 @@ class RateEstimate:
     """How fast something becomes less, and how long the rest will take. Pure."""
 
     def __init__(self) -> None:
-        self._began: tuple[float, int] | None = None
+        self._start: tuple[float, int] | None = None
 
-    def told(self, now_s: float, left: int) -> str:
+    def describe(self, now_s: float, remaining: int) -> str:
         """In words, such as ``, 12.5 a second, about 40 s more``; "" where nothing has gone yet.
 
         What becomes more instead is counted from there: an estimate from before says nothing.
         """
-        if self._began is None or left > self._began[1]:
-            self._began = (now_s, left)
-        began_s, first = self._began
-        if left == first or now_s <= began_s:
+        if self._start is None or remaining > self._start[1]:
+            self._start = (now_s, remaining)
+        began_s, first_remaining = self._start
+        if remaining == first_remaining or now_s <= began_s:
             return ""
-        rate = (first - left) / (now_s - began_s)
-        return f", {rate:,.1f} a second, about {math.ceil(left / rate):,} s more"
+        rate = (first_remaining - remaining) / (now_s - began_s)
+        return f", {rate:,.1f} a second, about {math.ceil(remaining / rate):,} s more"
 
 
 def emit(value: Mapping[str, Any]) -> None:
@@ -48,7 +48,7 @@ def table(
     rows: Sequence[Sequence[Any]],
     *,
     empty: str = "",
-    spare: Sequence[str] = (),
+    optional_columns: Sequence[str] = (),
 ) -> None:
     """A table for people, as wide as their terminal; where it goes to no terminal, a line a row.
 
@@ -60,33 +60,33 @@ def table(
         return
     texts = [list(columns), *([_text(cell) for cell in row] for row in rows)]
     width = terminal_width()
-    for name in spare:
-        if width is None or _sum(_widths(texts)) <= width:
+    for name in optional_columns:
+        if width is None or _total_width(_widths(texts)) <= width:
             break
-        at = texts[0].index(name)
-        texts = [[*row[:at], *row[at + 1 :]] for row in texts]
-    print("\n".join(laid_out(texts, width)))
+        column = texts[0].index(name)
+        texts = [[*row[:column], *row[column + 1 :]] for row in texts]
+    print("\n".join(layout_table(texts, width)))
 
 
-def spare_ids(names: Sequence[object]) -> Sequence[str]:
+def optional_id_column(names: Sequence[object]) -> Sequence[str]:
     """For ``spare`` of `table` with columns ``name`` and ``id``: of two with one name ids say which."""
     return ("id",) if len(set(names)) == len(names) else ()
 
 
-def prose(text: str, *, hang: int = 0) -> None:
+def prose(text: str, *, indent: int = 0) -> None:
     """Sentences, broken between words where a terminal ends; what goes to none is one line.
 
     ``hang``: the column at which they go on.
     """
-    print("\n".join(map(visible, broken(text, terminal_width(), hang=hang))))
+    print("\n".join(map(visible, wrap_text(text, terminal_width(), indent=indent))))
 
 
-def broken(text: str, width: int | None, *, hang: int = 0) -> list[str]:
+def wrap_text(text: str, width: int | None, *, indent: int = 0) -> list[str]:
     """The lines of a sentence; one line where it fits, or where ``width`` is None."""
     if width is None or len(text) <= width:
         return [text]
     return textwrap.wrap(
-        text, width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False
+        text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
 
 
@@ -95,45 +95,55 @@ def terminal_width(stream: TextIO | None = None) -> int | None:
 
     ``stream``: where it goes (default: stdout).
     """
-    told = (stream or sys.stdout).isatty() or "COLUMNS" in os.environ
-    return shutil.get_terminal_size().columns if told else None
+    is_known = (stream or sys.stdout).isatty() or "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if is_known else None
 
 
-def laid_out(texts: Sequence[Sequence[str]], width: int | None) -> list[str]:
+def layout_table(texts: Sequence[Sequence[str]], width: int | None) -> list[str]:
     """The lines of a table, heads first, columns two spaces apart; no cell is cut: half an id is no use.
 
     Where ``width`` is less than a row wants, columns that say nothing go, sentences in the last one are
     broken, and else columns stand below others, in each row alike.
     """
     widths = _widths(texts)
-    if width is not None and _sum(widths) > width:
-        full = [at for at in range(len(widths)) if any(row[at] != "-" for row in texts[1:])]
-        texts = [[row[at] for at in full] for row in texts]
+    if width is not None and _total_width(widths) > width:
+        filled_columns = [
+            column for column in range(len(widths)) if any(row[column] != "-" for row in texts[1:])
+        ]
+        texts = [[row[column] for column in filled_columns] for row in texts]
         widths = _widths(texts)
-    if width is None or not widths or _sum(widths) <= width:
+    if width is None or not widths or _total_width(widths) <= width:
         return [_line(row, widths) for row in texts]
-    left = width - _sum([*widths[:-1], 0])
-    if left >= PROSE_MIN and any(row[-1].count(" ") >= PROSE_SPACES for row in texts[1:]):
-        found = []
+    last_width = width - _total_width([*widths[:-1], 0])
+    if last_width >= PROSE_MIN and any(row[-1].count(" ") >= PROSE_SPACES for row in texts[1:]):
+        table_lines = []
         for row in texts:
-            parts = textwrap.wrap(row[-1], left, break_long_words=False, break_on_hyphens=False)
-            found.append(_line([*row[:-1], *parts[:1]], widths))
-            found += [" " * (width - left) + part for part in parts[1:]]
-        return found
+            parts = textwrap.wrap(
+                row[-1], last_width, break_long_words=False, break_on_hyphens=False
+            )
+            table_lines.append(_line([*row[:-1], *parts[:1]], widths))
+            table_lines += [" " * (width - last_width) + part for part in parts[1:]]
+        return table_lines
     stacked: list[list[int]] = [[]]
-    for at in range(len(widths)):
-        room = width - (INDENT if len(stacked) > 1 else 0)
-        if stacked[-1] and _sum([widths[one] for one in (*stacked[-1], at)]) > room:
+    for column in range(len(widths)):
+        free_width = width - (INDENT if len(stacked) > 1 else 0)
+        if (
+            stacked[-1]
+            and _total_width([widths[stacked_column] for stacked_column in (*stacked[-1], column)])
+            > free_width
+        ):
             stacked.append([])
-        stacked[-1].append(at)
-    found = []
+        stacked[-1].append(column)
+    table_lines = []
     for row in texts:
-        for n, ats in enumerate(stacked):
-            line = _line([row[at] for at in ats], [widths[at] for at in ats])
+        for n, row_columns in enumerate(stacked):
+            line = _line(
+                [row[column] for column in row_columns], [widths[column] for column in row_columns]
+            )
             indent = " " * (INDENT if n else 0)
-            if len(ats) == 1 and len(indent + line) > width:
+            if len(row_columns) == 1 and len(indent + line) > width:
                 # A list, such as the bookies of a ledger: between its parts.
-                found += textwrap.wrap(
+                table_lines += textwrap.wrap(
                     line,
                     width,
                     initial_indent=indent,
@@ -142,15 +152,15 @@ def laid_out(texts: Sequence[Sequence[str]], width: int | None) -> list[str]:
                     break_on_hyphens=False,
                 )
             else:
-                found.append(indent + line)
-    return found
+                table_lines.append(indent + line)
+    return table_lines
 
 
 def _widths(texts: Sequence[Sequence[str]]) -> list[int]:
-    return [max(len(row[at]) for row in texts) for at in range(len(texts[0]))]
+    return [max(len(row[column]) for row in texts) for column in range(len(texts[0]))]
 
 
-def _sum(widths: Sequence[int]) -> int:
+def _total_width(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
@@ -193,6 +203,6 @@ def _text(cell: Any) -> str:
     return visible(str(cell))
 
 
-def plural(count: int, one: str, many: str = "") -> str:
+def plural(count: int, singular: str, many: str = "") -> str:
     """Return ``1 ledger`` or ``2,000 ledgers``; without ``many`` an s is appended to ``one``."""
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+    return f"{count:,} {singular if count == 1 else many or f'{singular}s'}"

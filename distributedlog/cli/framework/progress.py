@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .errors import tell
+from .errors import print_stderr
 from .options import Settings
 from .output import terminal_width, visible
 
@@ -22,7 +22,7 @@ class ProgressLine:
     """The line that a terminal shows last. Threads may use it at the same time."""
 
     def __init__(self, settings: Settings) -> None:
-        self.shown = sys.stderr.isatty() and not settings.quiet and not settings.json
+        self.is_shown = sys.stderr.isatty() and not settings.quiet and not settings.json
         """Whether a person sees it."""
         self._settings = settings
         self._lock = threading.Lock()
@@ -30,20 +30,20 @@ class ProgressLine:
 
     def show(self, text: str) -> None:
         """Replace the line."""
-        if not self.shown:
+        if not self.is_shown:
             return
         width = terminal_width(sys.stderr)
         with self._lock:
             self._is_there = True
             # A line as wide as the terminal would wrap, and its first half would stay.
-            tell(f"\r{visible(text)[: None if width is None else width - 1]}\033[K")
+            print_stderr(f"\r{visible(text)[: None if width is None else width - 1]}\033[K")
 
     def remove(self) -> None:
         """Remove the line, if there is one. Idempotent."""
         with self._lock:
             if self._is_there:
                 self._is_there = False
-                tell(REMOVE)
+                print_stderr(REMOVE)
 
     def note(self, text: str) -> None:
         """Print a remark where the line was; see `Settings.note`."""
@@ -52,7 +52,7 @@ class ProgressLine:
 
 
 @contextmanager
-def ticking(
+def show_progress(
     settings: Settings, text: Callable[[float], str], *, every_s: float = TICK_S
 ) -> Iterator[ProgressLine]:
     """Show ``text`` of the seconds since the beginning, once per second, while the block runs.
@@ -60,21 +60,21 @@ def ticking(
     A thread shows it: the block may be a call that does not return to an event loop.
     """
     line = ProgressLine(settings)
-    if not line.shown:
+    if not line.is_shown:
         yield line
         return
-    over = threading.Event()
-    began = time.monotonic()
+    stopped = threading.Event()
+    started_at = time.monotonic()
 
     def run() -> None:
-        while not over.wait(every_s):
-            line.show(text(time.monotonic() - began))
+        while not stopped.wait(every_s):
+            line.show(text(time.monotonic() - started_at))
 
     thread = threading.Thread(target=run, name="progress", daemon=True)
     thread.start()
     try:
         yield line
     finally:
-        over.set()
+        stopped.set()
         thread.join()
         line.remove()

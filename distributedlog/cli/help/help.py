@@ -23,7 +23,7 @@ SHELLS = ("bash", "zsh", "fish")
 @without_cluster()
 def command(settings: Settings, words: tuple[str, ...]) -> None:
     """Help on a topic, or of a command; without either what there is."""
-    name = _topic(words)
+    name = _find_topic(words)
     if name:
         title, text = TOPICS[name]
         if settings.json:
@@ -31,39 +31,53 @@ def command(settings: Settings, words: tuple[str, ...]) -> None:
         else:
             click.echo(f"{name}: {title}\n\n{text}", nl=False)
         return
-    context = of_command(words)
+    context = command_context(words)
     if settings.json:
-        topics = {} if words else {"topics": {one: TOPICS[one].title for one in TOPICS}}
+        topics = (
+            {}
+            if words
+            else {"topics": {topic_name: TOPICS[topic_name].title for topic_name in TOPICS}}
+        )
         emit({"command": context.command_path, "text": context.get_help(), **topics})
         return
     click.echo(context.get_help())
     if not words:
         click.echo("\nTopics (dlog help TOPIC):")
-        table(("topic", "what"), [[one, topic.title] for one, topic in TOPICS.items()])
+        table(
+            ("topic", "what"), [[topic_name, topic.title] for topic_name, topic in TOPICS.items()]
+        )
 
 
-def of_command(words: tuple[str, ...]) -> click.Context:
+def command_context(words: tuple[str, ...]) -> click.Context:
     """As if the command of these words had been called. Raises a usage error: what may have been meant."""
     from ..main import command as dlog
 
-    found: click.Command = dlog
+    innermost: click.Command = dlog
     context = click.Context(dlog, info_name="dlog", **dlog.context_settings)
-    for at, word in enumerate(words):
-        child = found.get_command(context, word) if isinstance(found, click.Group) else None
+    for depth, word in enumerate(words):
+        child = innermost.get_command(context, word) if isinstance(innermost, click.Group) else None
         if child is None:
-            known = found.list_commands(context) if isinstance(found, click.Group) else []
-            near = difflib.get_close_matches(word, [*known, *(TOPICS if at == 0 else ())])
-            meant = f"did you mean {' or '.join(near)}?" if near else '"dlog help" has them all'
-            where = "topic or command" if at == 0 else f"command of {context.command_path}"
-            raise click.UsageError(f"no such {where} {word!r}; {meant}")
-        found, context = child, click.Context(child, context, info_name=word)
+            command_names = (
+                innermost.list_commands(context) if isinstance(innermost, click.Group) else []
+            )
+            similar_names = difflib.get_close_matches(
+                word, [*command_names, *(TOPICS if depth == 0 else ())]
+            )
+            suggestion = (
+                f"did you mean {' or '.join(similar_names)}?"
+                if similar_names
+                else '"dlog help" has them all'
+            )
+            expected = "topic or command" if depth == 0 else f"command of {context.command_path}"
+            raise click.UsageError(f"no such {expected} {word!r}; {suggestion}")
+        innermost, context = child, click.Context(child, context, info_name=word)
     return context
 
 
-def _topic(words: tuple[str, ...]) -> str:
+def _find_topic(words: tuple[str, ...]) -> str:
     """``exit codes`` and ``uri`` are ``exit-codes`` and ``uris``; "": none is meant."""
     name = "-".join(words).lower()
-    return next((one for one in (name, f"{name}s") if one in TOPICS), "")
+    return next((candidate for candidate in (name, f"{name}s") if candidate in TOPICS), "")
 
 
 @click.command(
@@ -82,6 +96,6 @@ def completion(settings: Settings, shell: str) -> None:
 
     from ..main import command as dlog
 
-    found = get_completion_class(shell)
-    assert found is not None, "click knows the shells that are offered"
-    click.echo(found(dlog, {}, "dlog", "_DLOG_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class is not None, "click knows the shells that are offered"
+    click.echo(completion_class(dlog, {}, "dlog", "_DLOG_COMPLETE").source())

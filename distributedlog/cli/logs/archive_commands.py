@@ -16,13 +16,13 @@ import click
 
 from ..framework.options import CliCommand, Settings, common
 from ..framework.output import emit, plural, size
-from ..framework.progress import ticking
+from ..framework.progress import show_progress
 
 if TYPE_CHECKING:
     from ...spark.archive.manifest import Manifest
 
 MASTER = "local[2]"
-NEEDS = "pip install '.[spark]', and a Java 17"
+INSTALL_HINT = "pip install '.[spark]', and a Java 17"
 
 
 def add_to(group: click.Group) -> None:
@@ -60,33 +60,41 @@ def export(
     """
     from ...log.format.dlsn import DLSN
 
-    begin = start if start == "earliest" else str(DLSN.parse(start))
+    start_position = start if start == "earliest" else str(DLSN.parse(start))
     end = "latest" if until is None else str(DLSN.parse(until).next())
     uri = settings.where()
     check_spark()
     _check_log(settings, name)
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     with (
-        ticking(settings, lambda s: f"exporting {name} to {directory}: {s:.0f} s"),
-        _spark(settings, master) as spark,
+        show_progress(settings, lambda s: f"exporting {name} to {directory}: {s:.0f} s"),
+        _spark_session(settings, master) as spark,
     ):
         from ...spark.archive.log_transfer import export_log
 
-        made = export_log(
+        manifest = export_log(
             spark,
             uri,
             name,
             directory,
-            start=begin,
+            start=start_position,
             end=end,
             request_timeout_s=settings.timeout_s,
         )
     if settings.json:
-        emit({"log": name, "to": directory, **_told(made), "seconds": _since(began)})
+        emit(
+            {
+                "log": name,
+                "to": directory,
+                **_manifest_output(manifest),
+                "seconds": _elapsed_s(started_at),
+            }
+        )
     else:
         settings.note(
-            f"exported {plural(made.records, 'record')} ({size(made.payload_bytes)}) of {name} from"
-            f" {made.first} up to {made.end} into {plural(len(made.files), 'file')}, digest {made.digest}"
+            f"exported {plural(manifest.records, 'record')} ({size(manifest.payload_bytes)}) of {name} from"
+            f" {manifest.first} up to {manifest.end} into {plural(len(manifest.files), 'file')}, digest "
+            f"{manifest.digest}"
         )
 
 
@@ -113,57 +121,68 @@ def import_(settings: Settings, directory: str, name: str, master: str) -> None:
     check_log_name(name)
     check_spark()
     _check_archive(directory)
-    began = time.perf_counter()
+    started_at = time.perf_counter()
     with (
-        ticking(settings, lambda s: f"importing {directory} into {name}: {s:.0f} s"),
-        _spark(settings, master) as spark,
+        show_progress(settings, lambda s: f"importing {directory} into {name}: {s:.0f} s"),
+        _spark_session(settings, master) as spark,
     ):
         from ...spark.archive.log_transfer import import_log
 
-        done = import_log(spark, uri, directory, name, request_timeout_s=settings.timeout_s)
-    made = done.manifest
-    first, last = (str(one) if one is not None else None for one in (done.first, done.last))
+        import_result = import_log(
+            spark, uri, directory, name, request_timeout_s=settings.timeout_s
+        )
+    manifest = import_result.manifest
+    first, last = (
+        str(dlsn) if dlsn is not None else None
+        for dlsn in (import_result.first, import_result.last)
+    )
     if settings.json:
-        told = {**_told(made), "first_dlsn": first, "last_dlsn": last, "already": done.already}
-        told.pop("end_dlsn")
-        emit({"log": name, "from": directory, **told, "seconds": _since(began)})
-    elif done.already:
+        output = {
+            **_manifest_output(manifest),
+            "first_dlsn": first,
+            "last_dlsn": last,
+            "already": import_result.was_imported,
+        }
+        output.pop("end_dlsn")
+        emit({"log": name, "from": directory, **output, "seconds": _elapsed_s(started_at)})
+    elif import_result.was_imported:
         settings.note(f"{name} holds this import already, from {first or '-'} to {last or '-'}")
     else:
         settings.note(
-            f"imported {plural(made.records, 'record')} ({size(made.payload_bytes)}) into {name}: txids and"
-            f" payloads as in {made.log}, positions are new ones, {first or '-'} to {last or '-'}"
+            f"imported {plural(manifest.records, 'record')} ({size(manifest.payload_bytes)}) into "
+            f"{name}: txids and"
+            f" payloads as in {manifest.log}, positions are new ones, {first or '-'} to {last or '-'}"
         )
 
 
-def _told(made: "Manifest") -> dict[str, Any]:
+def _manifest_output(manifest: "Manifest") -> dict[str, Any]:
     return {
-        "archive": made.id,
-        "incarnation": made.incarnation,
-        "records": made.records,
-        "bytes": made.payload_bytes,
-        "first_dlsn": str(made.first),
-        "end_dlsn": str(made.end),
-        "files": len(made.files),
-        "file_bytes": made.file_bytes,
-        "digest": made.digest,
+        "archive": manifest.id,
+        "incarnation": manifest.incarnation,
+        "records": manifest.records,
+        "bytes": manifest.payload_bytes,
+        "first_dlsn": str(manifest.first),
+        "end_dlsn": str(manifest.end),
+        "files": len(manifest.files),
+        "file_bytes": manifest.file_bytes,
+        "digest": manifest.digest,
     }
 
 
-def _since(began: float) -> float:
-    return round(time.perf_counter() - began, 3)
+def _elapsed_s(started_at: float) -> float:
+    return round(time.perf_counter() - started_at, 3)
 
 
 def _check_log(settings: Settings, name: str) -> None:
     """Ten seconds of Spark's start are not to be spent on a log that is not there."""
     from ...runtime.interfaces.errors import LogNotFound
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
     async def look(logs: Any) -> None:
         if not await logs.log_exists(name):
             raise LogNotFound(f'log "{name}" does not exist in {settings.where()}', name)
 
-    ask(settings, f"looking for {name}", look)
+    run_call(settings, f"looking for {name}", look)
 
 
 def _check_archive(directory: str) -> None:
@@ -172,52 +191,54 @@ def _check_archive(directory: str) -> None:
     from ...spark.archive.archive_store import store_of
 
     store = store_of(directory)
-    manifest = folder.read(store)
-    manifest.check_listing(folder.files(store, manifest), store.where, alone=True)
+    manifest = folder.read_manifest(store)
+    manifest.check_listing(folder.list_files(store, manifest), store.location, no_others=True)
 
 
 def check_spark() -> None:
     """Can Spark run here? Raises a one-line error that says what to install."""
     for name in ("pyspark", "pyarrow", "numpy"):
         if importlib.util.find_spec(name) is None:
-            raise click.ClickException(f"{name} is not installed, this runs on Spark: {NEEDS}")
+            raise click.ClickException(
+                f"{name} is not installed, this runs on Spark: {INSTALL_HINT}"
+            )
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        raise click.ClickException(f"there is no Java, this runs on Spark: {NEEDS}")
+        raise click.ClickException(f"there is no Java, this runs on Spark: {INSTALL_HINT}")
 
 
 @contextmanager
-def _spark(settings: Settings, master: str) -> Iterator[Any]:
+def _spark_session(settings: Settings, master: str) -> Iterator[Any]:
     """The session that this process has, or one of our own, which ends with the command."""
     from pyspark.sql import SparkSession
 
-    there = SparkSession.getActiveSession()
-    if there is not None:
-        yield there
+    active_session = SparkSession.getActiveSession()
+    if active_session is not None:
+        yield active_session
         return
     from ...spark import session
 
     conf = {"spark.app.name": "dlog"}
     if settings.verbose:
         conf["spark.log.level"] = "WARN"
-    with _stderr_of_children(keep=bool(settings.verbose)):
-        made = session(master, conf=conf)
+    with _silence_children(keep_stderr=bool(settings.verbose)):
+        new_session = session(master, conf=conf)
     try:
-        yield made
+        yield new_session
     finally:
-        made.stop()
+        new_session.stop()
 
 
 @contextmanager
-def _stderr_of_children(*, keep: bool) -> Iterator[None]:
+def _silence_children(*, keep_stderr: bool) -> Iterator[None]:
     """A Java that is started meanwhile writes to nowhere, and so do its workers: stderr is for our lines."""
-    if keep:
+    if keep_stderr:
         yield
         return
-    own, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    own_stderr, dev_null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(dev_null, 2)
         yield
     finally:
-        os.dup2(own, 2)
-        os.close(own)
-        os.close(nowhere)
+        os.dup2(own_stderr, 2)
+        os.close(own_stderr)
+        os.close(dev_null)

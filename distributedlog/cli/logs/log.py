@@ -5,8 +5,8 @@ from typing import Any, BinaryIO
 
 import click
 
-from ..framework.options import CliCommand, Group, Settings, common, consent, force_option
-from ..framework.output import emit, laid_out, size, table, terminal_width, visible
+from ..framework.options import CliCommand, Group, Settings, common, force_option, require_consent
+from ..framework.output import emit, layout_table, size, table, terminal_width, visible
 from . import archive_commands as archives
 
 FORMAT = click.Choice(["lines", "jsonl", "frames"])
@@ -58,9 +58,9 @@ def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> 
     ms: the time, never below the last. strict is auto, and refuses a given txid below the last.
     bytes makes a byte stream, whose txids are byte offsets.
     """
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
-    ask(
+    run_call(
         settings,
         f"creating {name}",
         lambda logs: logs.create_log(name, durability=durability, txids=txid_policy),
@@ -78,17 +78,17 @@ def create(settings: Settings, name: str, durability: str, txid_policy: Any) -> 
 @common
 def list_(settings: Settings, prefix: str) -> None:
     """The names of the logs, in order; with --json one object a line."""
-    from ..connection.cluster_connection import namespace, run, waiting
+    from ..connection.cluster_connection import namespace, notice_when_slow, run
 
     async def work() -> None:
-        found = False
+        has_logs = False
         async with namespace(settings) as logs:
-            with waiting(settings, "the names of the logs") as answered:
+            with notice_when_slow(settings, "the names of the logs") as stop_notice:
                 async for name in logs.logs(prefix):
-                    answered()
-                    found = True
+                    stop_notice()
+                    has_logs = True
                     emit({"name": name}) if settings.json else print(name)
-        if not (found or settings.json):
+        if not (has_logs or settings.json):
             what = f"no log begins with {prefix!r}" if prefix else "there are no logs"
             settings.note(f"{what} in {settings.where()}")
 
@@ -101,10 +101,10 @@ def list_(settings: Settings, prefix: str) -> None:
 @common
 def delete(settings: Settings, name: str, force: bool) -> None:
     """Delete a log and all its records. There is no way back."""
-    consent(f"delete log {name} and all its records, in {settings.where()}", force)
-    from ..connection.cluster_connection import ask
+    require_consent(f"delete log {name} and all its records, in {settings.where()}", force)
+    from ..connection.cluster_connection import run_call
 
-    ask(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
+    run_call(settings, f"deleting {name}", lambda logs: logs.delete_log(name))
     if settings.json:
         emit({"name": name, "deleted": True})
 
@@ -131,49 +131,49 @@ def config(settings: Settings, words: tuple[str, ...], all_: bool) -> None:
     """
     if not all_ and not words:
         raise click.UsageError("which log? or --namespace")
-    name, rest = ("", words) if all_ else (words[0], words[1:])
-    changes = _changes(rest)
-    from ...cluster.status.log_overview import in_effect
+    name, words_after_name = ("", words) if all_ else (words[0], words[1:])
+    changes = _parse_changes(words_after_name)
+    from ...cluster.status.log_overview import effective_options
     from ...proxy.client.proxied_namespace import ProxiedNamespace
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
     async def call(logs: Any) -> Any:
-        what = logs if all_ else logs.open_log(name)
-        found = await (what.set(changes) if changes else what.settings())
+        scope = logs if all_ else logs.open_log(name)
+        stored = await (scope.set(changes) if changes else scope.settings())
         if all_ or changes or isinstance(logs, ProxiedNamespace):  # of which proxies say nothing
-            return found, None
-        described = await what.describe(segments_max=1)
-        return found, in_effect(found, await logs.settings(), described.state.quorums)
+            return stored, None
+        description = await scope.describe(segments_max=1)
+        return stored, effective_options(stored, await logs.settings(), description.state.quorums)
 
-    found, effective = ask(settings, f"settings of {name or 'the namespace'}", call)
+    result, effective = run_call(settings, f"settings of {name or 'the namespace'}", call)
     if settings.json:
-        told: dict[str, Any] = {"name": name} if name else {}
+        output: dict[str, Any] = {"name": name} if name else {}
         if effective is not None:
-            told["effective"] = {
-                key: {"value": value, "from": whose} for key, (value, whose) in effective.items()
+            output["effective"] = {
+                key: {"value": value, "from": origin} for key, (value, origin) in effective.items()
             }
-        notes = {key: value.decode(errors="replace") for key, value in found.metadata.items()}
-        emit({**told, "settings": found.settings, "metadata": notes, "version": found.version})
+        notes = {key: value.decode(errors="replace") for key, value in result.metadata.items()}
+        emit({**output, "settings": result.settings, "metadata": notes, "version": result.version})
     else:
         from ...ledger.declarations.options import LedgerOptions
         from ...log.declarations.options import LogOptions
         from ...log.model.stored_settings import MergingOptions, RetentionOptions
-        from ...runtime.declarations.options import described
+        from ...runtime.declarations.options import option_fields
 
         parts = (LogOptions, RetentionOptions, MergingOptions, LedgerOptions)
-        units = {one.name: one.metadata["unit"] for part in parts for one in described(part)}
+        units = {one.name: one.metadata["unit"] for part in parts for one in option_fields(part)}
         if effective is None:
-            effective = {key: (value, "") for key, value in sorted(found.settings.items())}
+            effective = {key: (value, "") for key, value in sorted(result.settings.items())}
         rows = [
-            [key, _shown(value), units.get(key, ""), whose]
-            for key, (value, whose) in effective.items()
+            [key, _value_text(value), units.get(key, ""), origin]
+            for key, (value, origin) in effective.items()
         ]
-        wide = 4 if any(row[3] for row in rows) else 3
-        columns = ("option", "value", "unit", "from")[:wide]
-        table(columns, [row[:wide] for row in rows], empty="nothing is set")
+        column_count = 4 if any(row[3] for row in rows) else 3
+        columns = ("option", "value", "unit", "from")[:column_count]
+        table(columns, [row[:column_count] for row in rows], empty="nothing is set")
 
 
-def _changes(words: tuple[str, ...]) -> dict[str, Any]:
+def _parse_changes(words: tuple[str, ...]) -> dict[str, Any]:
     """``set K=V…`` or ``unset K…`` as what `Log.set` takes."""
     if not words:
         return {}
@@ -182,19 +182,19 @@ def _changes(words: tuple[str, ...]) -> dict[str, Any]:
         raise click.UsageError("say: set K=V…, or: unset K…")
     if action == "unset":
         return dict.fromkeys(rest)
-    from ...log.model.stored_settings import storable
-    from ...runtime.declarations.options import typed
+    from ...log.model.stored_settings import validate_settings
+    from ...runtime.declarations.options import parse_value
 
-    found: dict[str, Any] = {}
+    changes_by_key: dict[str, Any] = {}
     for word in rest:
         key, equals, value = word.partition("=")
         if not equals:
             raise click.UsageError(f"{word!r} is not K=V")
-        found[key] = typed(value)
-    return storable(found)  # before anything is asked of the cluster
+        changes_by_key[key] = parse_value(value)
+    return validate_settings(changes_by_key)  # before anything is asked of the cluster
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """As it is typed after ``set``."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -205,9 +205,9 @@ def _shown(value: Any) -> str:
 @common
 def rename(settings: Settings, old: str, new: str) -> None:
     """Give a log another name. Its records, positions and readers stay; nobody may be writing it."""
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
-    ask(settings, f"renaming {old}", lambda logs: logs.rename_log(old, new))
+    run_call(settings, f"renaming {old}", lambda logs: logs.rename_log(old, new))
     if settings.json:
         emit({"name": new, "old_name": old})
     else:
@@ -223,32 +223,36 @@ def show(settings: Settings, name: str) -> None:
     A narrow terminal shows no txids of segments; --json has all.
     """
     from ...cluster.status.log_overview import describe
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
-    found = ask(settings, f"showing {name}", lambda logs: describe(logs, name))
+    description = run_call(settings, f"showing {name}", lambda logs: describe(logs, name))
     if settings.json:
-        emit(found)
+        emit(description)
     else:
-        _print_log(found)
+        _print_log(description)
 
 
-def _print_log(found: dict[str, Any]) -> None:
-    print(f"log        {found['name']}{'  (sealed)' if found['sealed'] else ''}")
-    opened = [one for one in found["segments"] if one["state"] == "in progress" and one["records"]]
+def _print_log(description: dict[str, Any]) -> None:
+    print(f"log        {description['name']}{'  (sealed)' if description['sealed'] else ''}")
+    segments_in_progress = [
+        open_candidate
+        for open_candidate in description["segments"]
+        if open_candidate["state"] == "in progress" and open_candidate["records"]
+    ]
     besides = (
-        ", and in the segment in progress" if opened else ""
+        ", and in the segment in progress" if segments_in_progress else ""
     )  # whose bytes nobody has counted yet
-    print(f"records    {found['records']:,}  in {size(found['bytes'])}{besides}")
-    print(f"positions  {found['first_dlsn'] or '-'} to {found['last_dlsn'] or '-'}")
-    gone = found["truncated_bytes"]
-    still = f"  ({size(gone)} more are removed soon)" if gone else ""
-    print(f"truncated  {found['truncated_to'] or 'not'}{still}")
-    if found["clock_behind_s"]:
-        print(f"clock      {found['clock_behind_s']:,} s behind the log's time")
-    print(f"txids      {visible(found['txid_policy'])}")
-    print(f"owner      {visible(found['owner'] or 'none')}")
-    if found["segments_left_out"]:
-        print(f"segments   {found['segments_left_out']:,} older ones are not shown")
+    print(f"records    {description['records']:,}  in {size(description['bytes'])}{besides}")
+    print(f"positions  {description['first_dlsn'] or '-'} to {description['last_dlsn'] or '-'}")
+    truncated_bytes = description["truncated_bytes"]
+    removal_note = f"  ({size(truncated_bytes)} more are removed soon)" if truncated_bytes else ""
+    print(f"truncated  {description['truncated_to'] or 'not'}{removal_note}")
+    if description["clock_behind_s"]:
+        print(f"clock      {description['clock_behind_s']:,} s behind the log's time")
+    print(f"txids      {visible(description['txid_policy'])}")
+    print(f"owner      {visible(description['owner'] or 'none')}")
+    if description["segments_left_out"]:
+        print(f"segments   {description['segments_left_out']:,} older ones are not shown")
     print()
     columns = (
         "segment",
@@ -261,14 +265,14 @@ def _print_log(found: dict[str, Any]) -> None:
         "last_dlsn",
     )
     rows = [
-        segment | {"bytes": None if segment in opened else size(segment["bytes"])}
-        for segment in found["segments"]
+        segment | {"bytes": None if segment in segments_in_progress else size(segment["bytes"])}
+        for segment in description["segments"]
     ]
     table(
         columns,
         [[row[key] for key in columns] for row in rows],
         empty="no segments",
-        spare=("last_txid", "first_txid"),
+        optional_columns=("last_txid", "first_txid"),
     )
 
 
@@ -311,23 +315,23 @@ def inspect(settings: Settings, name: str, start: str | None, limit: int | None)
     def padded(cells: Sequence[Any]) -> list[str]:
         return [str(cell).ljust(room) for cell, room in zip(cells, widths, strict=True)]
 
-    heads = padded(columns)
-    head_lines = len(laid_out([heads, heads], width)) // 2
+    header_cells = padded(columns)
+    head_lines = len(layout_table([header_cells, header_cells], width)) // 2
 
     async def work() -> None:
         if not settings.json:
-            print("\n".join(laid_out([heads, heads], width)[:head_lines]))
+            print("\n".join(layout_table([header_cells, header_cells], width)[:head_lines]))
         async with namespace(settings) as logs:
-            async for one in entries(logs, name, first, limit):
+            async for entry in entries(logs, name, first, limit):
                 if settings.json:
-                    emit(one)
-                elif "error" in one:
-                    print(f"{one.get('entry', one.get('segment'))}  {one['error']}")
+                    emit(entry)
+                elif "error" in entry:
+                    print(f"{entry.get('entry', entry.get('segment'))}  {entry['error']}")
                 else:
                     keys = ("entry", "ledger", "records", "first_txid", "last_txid")
-                    cells = [one[key] for key in (*keys, "payload_bytes", "bytes", "written")]
-                    row = padded([*cells, ", ".join(one["flags"])])
-                    print("\n".join(laid_out([heads, row], width)[head_lines:]))
+                    cells = [entry[key] for key in (*keys, "payload_bytes", "bytes", "written")]
+                    row = padded([*cells, ", ".join(entry["flags"])])
+                    print("\n".join(layout_table([header_cells, row], width)[head_lines:]))
 
     run(work)
 
@@ -397,17 +401,19 @@ def write(
 def count(settings: Settings, name: str, start: str | None, to: str | None) -> None:
     """How many records can be read; nothing between the two positions is."""
     from ...log.format.dlsn import DLSN
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
-    first, end = (None if one is None else DLSN.parse(one) for one in (start, to))
-    found = ask(settings, f"counting {name}", lambda logs: logs.open_log(name).count(first, end))
+    first, end = (None if dlsn_text is None else DLSN.parse(dlsn_text) for dlsn_text in (start, to))
+    record_count = run_call(
+        settings, f"counting {name}", lambda logs: logs.open_log(name).count(first, end)
+    )
     if settings.json:
-        emit({"name": name, "from": start, "to": to, "records": found})
+        emit({"name": name, "from": start, "to": to, "records": record_count})
     else:
-        print(found)
+        print(record_count)
 
 
-def reading(function: Any) -> Any:
+def read_options(function: Any) -> Any:
     """The options of read and tail."""
     for option in (
         click.option("--format", "format_name", type=FORMAT, default="lines", show_default=True),
@@ -431,12 +437,12 @@ def reading(function: Any) -> Any:
     dlog log read orders --follow
     """,
 )
-@reading
+@read_options
 @click.option("--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
 @common
-def read(settings: Settings, **given: Any) -> None:
+def read(settings: Settings, **option_values: Any) -> None:
     """Read records, from the earliest one on, to the last one there is now (or on, with --follow)."""
-    _read(settings, default="earliest", **given)
+    _read_records(settings, default="earliest", **option_values)
 
 
 @command.command(
@@ -446,23 +452,23 @@ def read(settings: Settings, **given: Any) -> None:
     dlog log tail orders --from earliest --format jsonl
     """,
 )
-@reading
+@read_options
 @common
-def tail(settings: Settings, **given: Any) -> None:
+def tail(settings: Settings, **option_values: Any) -> None:
     """Follow a log: records that are written from now on, until Ctrl-C."""
-    _read(settings, default="latest", follow=True, **given)
+    _read_records(settings, default="latest", follow=True, **option_values)
 
 
-def _read(settings: Settings, *, default: str, **given: Any) -> None:
-    if given["start"] is not None and given["from_txid"] is not None:
+def _read_records(settings: Settings, *, default: str, **option_values: Any) -> None:
+    if option_values["start"] is not None and option_values["from_txid"] is not None:
         raise click.UsageError("--from and --from-txid: choose one")
     if settings.json:
-        given["format_name"] = "jsonl"
-    given["start"] = given["start"] or default
-    from ..connection.cluster_connection import run, while_read
+        option_values["format_name"] = "jsonl"
+    option_values["start"] = option_values["start"] or default
+    from ..connection.cluster_connection import run, run_until_stdout_closed
     from .record_output import read_stream
 
-    run(lambda: while_read(lambda: read_stream(settings, **given)))
+    run(lambda: run_until_stdout_closed(lambda: read_stream(settings, **option_values)))
 
 
 @command.command(
@@ -491,18 +497,20 @@ def truncate(
 
     Prints where the log begins now: the point never goes back, and never after the end.
     """
-    if sum(given is not None for given in (to, txid, up_to_subscriber)) != 1:
+    if sum(option_value is not None for option_value in (to, txid, up_to_subscriber)) != 1:
         raise click.UsageError("give one of --to, --txid, --up-to-subscriber")
     from ...log.format.dlsn import DLSN
     from ...runtime.interfaces.errors import InvalidRequest
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
-    point = None if to is None else DLSN.parse(to)
-    where = to or (f"txid {txid}" if txid is not None else f"position {up_to_subscriber}")
-    consent(f"give up the records of log {name} before {where}, in {settings.where()}", force)
+    given_dlsn = None if to is None else DLSN.parse(to)
+    limit_text = to or (f"txid {txid}" if txid is not None else f"position {up_to_subscriber}")
+    require_consent(
+        f"give up the records of log {name} before {limit_text}, in {settings.where()}", force
+    )
 
     async def call(logs: Any) -> DLSN:
-        log, dlsn = logs.open_log(name), point
+        log, dlsn = logs.open_log(name), given_dlsn
         if up_to_subscriber is not None:
             dlsn = await log.positions.get(up_to_subscriber)
             if dlsn is None:
@@ -510,14 +518,14 @@ def truncate(
                     f'log "{name}" has no position {up_to_subscriber!r}; those it has: '
                     f'"dlog log positions {name}"'
                 )
-        found: DLSN = await log.truncate(dlsn, txid=txid)
-        return found
+        start_dlsn: DLSN = await log.truncate(dlsn, txid=txid)
+        return start_dlsn
 
-    begin = ask(settings, f"truncating {name}", call)
+    new_start = run_call(settings, f"truncating {name}", call)
     if settings.json:
-        emit({"name": name, "truncated_to": str(begin)})
+        emit({"name": name, "truncated_to": str(new_start)})
     else:
-        print(begin)
+        print(new_start)
 
 
 @command.command(cls=CliCommand, examples="dlog log seal orders --force")
@@ -527,10 +535,10 @@ def truncate(
 @common
 def seal(settings: Settings, name: str, force: bool, takeover: bool) -> None:
     """End a log: it takes no more records, readers reach an end. There is no way back."""
-    consent(f"seal log {name} for good, in {settings.where()}", force)
-    from ..connection.cluster_connection import ask
+    require_consent(f"seal log {name} for good, in {settings.where()}", force)
+    from ..connection.cluster_connection import run_call
 
-    new = ask(
+    new = run_call(
         settings,
         f"sealing {name}",
         lambda logs: logs.open_log(name).seal(takeover=takeover, wait_s=0),
@@ -558,7 +566,7 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
         raise click.UsageError("give one of --txid, --time")
     from datetime import datetime
 
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
     wall_ms = None
     if when is not None:
@@ -569,15 +577,15 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
                 f"--time {when!r} is not a time such as 2026-01-31T12:00:00"
             ) from None
 
-    found = ask(
+    dlsn = run_call(
         settings,
         f"searching {name}",
         lambda logs: logs.open_log(name).find(txid=txid, wall_ms=wall_ms),
     )
     if settings.json:
-        emit({"name": name, "dlsn": str(found)})
+        emit({"name": name, "dlsn": str(dlsn)})
     else:
-        print(found)
+        print(dlsn)
 
 
 @command.command(
@@ -594,29 +602,49 @@ def find(settings: Settings, name: str, txid: int | None, when: str | None) -> N
 def positions(settings: Settings, name: str, forget: str | None, force: bool) -> None:
     """Where the named subscribers of a log go on, who they are, and which of them hold its retention up."""
     if forget is not None:
-        consent(f"delete position {forget} of log {name}, in {settings.where()}", force)
+        require_consent(f"delete position {forget} of log {name}, in {settings.where()}", force)
     from ...log.model.stored_settings import retention_of
-    from ..connection.cluster_connection import answer, namespace, run
+    from ..connection.cluster_connection import await_answer, namespace, run
 
     async def work() -> None:
         async with namespace(settings) as logs:
-            stored = logs.open_log(name).positions
+            log_positions = logs.open_log(name).positions
             if forget is not None:
-                await answer(settings, f"forgetting {forget}", lambda: stored.delete(forget))
-            found = await answer(settings, f"positions of {name}", stored.list)
-            held = await answer(settings, f"positions of {name}", stored.holds)
-            holders = await answer(settings, f"positions of {name}", stored.holders)
-            own = await answer(settings, f"settings of {name}", logs.open_log(name).settings)
-            bind = await answer(settings, "settings of the namespace", logs.settings)
-        at_most_s = retention_of(bind, own).hold_max_s
-        left = {one: max(0.0, at_most_s - held_s) for one, held_s in held.items()}
+                await await_answer(
+                    settings, f"forgetting {forget}", lambda: log_positions.delete(forget)
+                )
+            dlsn_by_name = await await_answer(settings, f"positions of {name}", log_positions.list)
+            held_s_by_name = await await_answer(
+                settings, f"positions of {name}", log_positions.holds
+            )
+            holders = await await_answer(settings, f"positions of {name}", log_positions.holders)
+            log_settings = await await_answer(
+                settings, f"settings of {name}", logs.open_log(name).settings
+            )
+            namespace_settings = await await_answer(
+                settings, "settings of the namespace", logs.settings
+            )
+        hold_max_s = retention_of(namespace_settings, log_settings).hold_max_s
+        remaining_s = {
+            position_name: max(0.0, hold_max_s - held_s)
+            for position_name, held_s in held_s_by_name.items()
+        }
         if settings.json:
-            stand = {one: str(at) for one, at in found.items()}
-            emit({"name": name, "positions": stand, "holds_s": left, "holders": holders})
+            dlsn_texts = {position_name: str(dlsn) for position_name, dlsn in dlsn_by_name.items()}
+            emit(
+                {"name": name, "positions": dlsn_texts, "holds_s": remaining_s, "holders": holders}
+            )
         else:
             rows = [
-                [one, str(at), holders.get(one, "-"), _holds(left[one]) if one in left else "no"]
-                for one, at in found.items()
+                [
+                    position_name,
+                    str(dlsn),
+                    holders.get(position_name, "-"),
+                    _hold_text(remaining_s[position_name])
+                    if position_name in remaining_s
+                    else "no",
+                ]
+                for position_name, dlsn in dlsn_by_name.items()
             ]
             columns = ("position", "dlsn", "subscribed by", "holds retention")
             table(columns, rows, empty="no positions")
@@ -624,8 +652,8 @@ def positions(settings: Settings, name: str, forget: str | None, force: bool) ->
     run(work)
 
 
-def _holds(left_s: float) -> str:
-    return f"for {left_s:,.0f} s more" if left_s else "no longer: hold_max_s is over"
+def _hold_text(remaining_s: float) -> str:
+    return f"for {remaining_s:,.0f} s more" if remaining_s else "no longer: hold_max_s is over"
 
 
 @command.command(
@@ -655,14 +683,16 @@ def queues(
     force: bool,
 ) -> None:
     """How far the work queues of a log are handled, and what is parked in them."""
-    wanted = (retry is not None) + (drop is not None) + forget
-    if wanted > 1 or (queue is None) != (wanted == 0):
+    actions_given = (retry is not None) + (drop is not None) + forget
+    if actions_given > 1 or (queue is None) != (actions_given == 0):
         raise click.UsageError("give --of and one of --retry, --drop, --forget, or none of them")
     if forget or drop is not None:
-        what = "delete" if forget else f"drop number {drop} of"
-        consent(f"{what} work queue {queue} of log {name}, in {settings.where()}", force)
+        action_text = "delete" if forget else f"drop number {drop} of"
+        require_consent(
+            f"{action_text} work queue {queue} of log {name}, in {settings.where()}", force
+        )
     from ...runtime.interfaces.errors import InvalidRequest
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
     async def call(logs: Any) -> Any:
         log = logs.open_log(name)
@@ -673,17 +703,19 @@ def queues(
         if forget:
             await log.delete_work_queue(queue)
         elif queue is not None:
-            async with log.work_queue(queue) as opened:
-                await (opened.drop(drop) if retry is None else opened.retry(retry))
-        found = await log.work_queues()
-        return [await _queue_row(log, one, state) for one, state in found.items()]
+            async with log.work_queue(queue) as work_queue:
+                await (work_queue.drop(drop) if retry is None else work_queue.retry(retry))
+        queue_states = await log.work_queues()
+        return [
+            await _queue_row(log, queue_name, state) for queue_name, state in queue_states.items()
+        ]
 
-    found = ask(settings, f"work queues of {name}", call)
+    state_by_queue = run_call(settings, f"work queues of {name}", call)
     if settings.json:
-        emit({"name": name, "queues": found})
+        emit({"name": name, "queues": state_by_queue})
     else:
         columns = ("queue", "floor", "records left", "claims", "parked")
-        rows = [[*list(row.values())[:4], _parked(row["parked"])] for row in found]
+        rows = [[*list(row.values())[:4], _parked_text(row["parked"])] for row in state_by_queue]
         table(columns, rows, empty="no work queues")
 
 
@@ -691,24 +723,35 @@ async def _queue_row(log: Any, name: str, state: Any) -> dict[str, Any]:
     from ...runtime.interfaces.errors import LogTruncated
 
     try:
-        left = await log.count(from_=state.floor)
+        records_left = await log.count(from_=state.floor)
     except LogTruncated:
-        left = await log.count()
+        records_left = await log.count()
     parked = [
-        {"number": one.number, "first": str(one.first), "end": str(one.end), "tries": one.tries}
-        for one in state.parked
+        {
+            "number": range_parked.number,
+            "first": str(range_parked.first),
+            "end": str(range_parked.end),
+            "tries": range_parked.tries,
+        }
+        for range_parked in state.parked
     ]
     return {
         "queue": name,
         "floor": str(state.floor),
-        "records_left": left,
+        "records_left": records_left,
         "claims": len(state.claims),
         "parked": parked,
     }
 
 
-def _parked(found: list[dict[str, Any]]) -> str:
-    return ", ".join(f"{one['number']}: {one['first']} to {one['end']}" for one in found) or "-"
+def _parked_text(parked_ranges: list[dict[str, Any]]) -> str:
+    return (
+        ", ".join(
+            f"{range_parked['number']}: {range_parked['first']} to {range_parked['end']}"
+            for range_parked in parked_ranges
+        )
+        or "-"
+    )
 
 
 @command.command(cls=CliCommand, examples="dlog log watch\ndlog log watch orders/ --json")
@@ -716,12 +759,12 @@ def _parked(found: list[dict[str, Any]]) -> str:
 @common
 def watch(settings: Settings, prefix: str) -> None:
     """Each log there is, then each that is created, renamed or deleted, until Ctrl-C."""
-    from ..connection.cluster_connection import namespace, run, while_read
+    from ..connection.cluster_connection import namespace, run, run_until_stdout_closed
 
     def tell(kind: str, name: str, incarnation: str, old_name: str = "") -> None:
         if settings.json:
-            told = {"kind": kind, "name": name, "incarnation": incarnation}
-            emit(told | ({"old_name": old_name} if old_name else {}))
+            output = {"kind": kind, "name": name, "incarnation": incarnation}
+            emit(output | ({"old_name": old_name} if old_name else {}))
         else:
             print(f"{kind:8} {name}{f'  (was {old_name})' if old_name else ''}", flush=True)
 
@@ -732,7 +775,7 @@ def watch(settings: Settings, prefix: str) -> None:
             async for change in changes:
                 tell(change.kind, change.name, change.incarnation, change.old_name)
 
-    run(lambda: while_read(work))
+    run(lambda: run_until_stdout_closed(work))
 
 
 archives.add_to(command)

@@ -18,145 +18,150 @@ FORMATS = ("lines", "jsonl", "frames")
 LENGTH = struct.Struct("<I")
 JSON_LINE_BYTES_MAX = 8 * RECORD_BYTES_MAX
 
-Item = tuple[int | None, bytes]
+TxidAndPayload = tuple[int | None, bytes]
 """A txid, where the input gives one, and a payload."""
 
 
-class Parser(Protocol):
+class RecordParser(Protocol):
     """Cuts a stream into payloads. After `error` is set it takes no more."""
 
     error: DistributedLogError | None
 
-    def feed(self, chunk: bytes) -> "Sequence[bytes] | Sequence[Item]":
+    def feed(self, chunk: bytes) -> "Sequence[bytes] | Sequence[TxidAndPayload]":
         """What ``chunk`` completes, up to the first error."""
         ...
 
-    def finish(self) -> "Sequence[bytes] | Sequence[Item]":
+    def finish(self) -> "Sequence[bytes] | Sequence[TxidAndPayload]":
         """What the end completes."""
         ...
 
 
-class Lines:
+class LineParser:
     """A record a line."""
 
     def __init__(self, bytes_max: int = RECORD_BYTES_MAX) -> None:
         self.error: DistributedLogError | None = None
         self._bytes_max = bytes_max
-        self._rest = b""
+        self._incomplete = b""
         self._count = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The lines that ``chunk`` completes."""
         if self.error is not None:
             return []
-        lines = (self._rest + chunk).split(b"\n")
-        self._rest = lines.pop()
-        if len(self._rest) > self._bytes_max or (
+        lines = (self._incomplete + chunk).split(b"\n")
+        self._incomplete = lines.pop()
+        if len(self._incomplete) > self._bytes_max or (
             lines and len(max(lines, key=len)) > self._bytes_max
         ):
-            lines = self._up_to_oversize([*lines, self._rest])
+            lines = self._up_to_oversize([*lines, self._incomplete])
         self._count += len(lines)
         return lines
 
     def finish(self) -> list[bytes]:
         """The last line, if it has no newline."""
-        last, self._rest = self._rest, b""
+        last, self._incomplete = self._incomplete, b""
         return [last] if last and self.error is None else []
 
     def _up_to_oversize(self, lines: list[bytes]) -> list[bytes]:
-        at = next(n for n, line in enumerate(lines) if len(line) > self._bytes_max)
+        first_oversize = next(n for n, line in enumerate(lines) if len(line) > self._bytes_max)
         self.error = RecordTooLarge(
-            f"line {self._count + at + 1} has {len(lines[at])} bytes or more, the most are {self._bytes_max};"
+            f"line {self._count + first_oversize + 1} has {len(lines[first_oversize])} bytes or more, "
+            f"the most are {self._bytes_max};"
             " the lines before it are stored"
         )
-        return lines[:at]
+        return lines[:first_oversize]
 
 
-class JsonLines:
+class JsonLineParser:
     """A JSON object a line: ``{"txid"?, "payload" or "payload_base64"}``."""
 
     def __init__(self) -> None:
         self.error: DistributedLogError | None = None
-        self._lines = Lines(JSON_LINE_BYTES_MAX)
+        self._lines = LineParser(JSON_LINE_BYTES_MAX)
         self._count = 0
 
-    def feed(self, chunk: bytes) -> list[Item]:
+    def feed(self, chunk: bytes) -> list[TxidAndPayload]:
         """The records that ``chunk`` completes."""
         return self._parse(self._lines.feed(chunk))
 
-    def finish(self) -> list[Item]:
+    def finish(self) -> list[TxidAndPayload]:
         """The last line, if it has no newline."""
         return self._parse(self._lines.finish())
 
-    def _parse(self, lines: list[bytes]) -> list[Item]:
-        found: list[Item] = []
+    def _parse(self, lines: list[bytes]) -> list[TxidAndPayload]:
+        records: list[TxidAndPayload] = []
         for line in lines:
             if self.error is not None:
                 break
             self._count += 1
             try:
-                found.append(_item(json.loads(line)))
+                records.append(_record_of_json(json.loads(line)))
             except (ValueError, InvalidRequest, RecursionError) as error:
-                why = "it is nested too deep" if isinstance(error, RecursionError) else error
+                problem = "it is nested too deep" if isinstance(error, RecursionError) else error
                 self.error = InvalidRequest(
-                    f"line {self._count}: {why}; those before it are stored"
+                    f"line {self._count}: {problem}; those before it are stored"
                 )
                 break
-            if len(found[-1][1]) > RECORD_BYTES_MAX:
+            if len(records[-1][1]) > RECORD_BYTES_MAX:
                 self.error = RecordTooLarge(
-                    f"line {self._count} has a payload of {len(found.pop()[1])} bytes, a record takes"
+                    f"line {self._count} has a payload of {len(records.pop()[1])} bytes, a record takes"
                     f" {RECORD_BYTES_MAX}; the lines before it are stored"
                 )
         if self.error is None:
             self.error = self._lines.error
-        return found
+        return records
 
 
-class Frames:
+class FrameParser:
     """u32 little-endian length, then so many bytes."""
 
     def __init__(self) -> None:
         self.error: DistributedLogError | None = None
-        self._rest = b""
+        self._incomplete = b""
         self._count = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The records that ``chunk`` completes."""
         if self.error is not None:
             return []
-        data = self._rest + chunk
-        found: list[bytes] = []
+        data = self._incomplete + chunk
+        records: list[bytes] = []
         start = 0
         while len(data) - start >= 4:
             (length,) = LENGTH.unpack_from(data, start)
             if length > RECORD_BYTES_MAX:
                 self.error = RecordTooLarge(
-                    f"frame {self._count + len(found) + 1} announces {length} bytes, a record takes"
+                    f"frame {self._count + len(records) + 1} announces {length} bytes, a record takes"
                     f" {RECORD_BYTES_MAX}; those before it are stored"
                 )
                 break
             end = start + 4 + length
             if end > len(data):
                 break
-            found.append(data[start + 4 : end])
+            records.append(data[start + 4 : end])
             start = end
-        self._rest = data[start:]
-        self._count += len(found)
-        return found
+        self._incomplete = data[start:]
+        self._count += len(records)
+        return records
 
     def finish(self) -> list[bytes]:
         """Nothing; half a frame is an error."""
-        if self._rest and self.error is None:
+        if self._incomplete and self.error is None:
             self.error = InvalidRequest(
                 f"the input ends within frame {self._count + 1}; those before it are stored"
             )
         return []
 
 
-def parser(name: str) -> Parser:
+def parser(name: str) -> RecordParser:
     """For one of `FORMATS`."""
-    kinds: dict[str, Callable[[], Parser]] = {"lines": Lines, "jsonl": JsonLines, "frames": Frames}
-    return kinds[name]()
+    parsers: dict[str, Callable[[], RecordParser]] = {
+        "lines": LineParser,
+        "jsonl": JsonLineParser,
+        "frames": FrameParser,
+    }
+    return parsers[name]()
 
 
 def as_lines(columns: Columns) -> bytes:
@@ -203,7 +208,7 @@ def _payloads(columns: Columns) -> list[bytes]:
     return list(map(data.__getitem__, map(slice, ends, ends[1:])))
 
 
-def _item(value: Any) -> Item:
+def _record_of_json(value: Any) -> TxidAndPayload:
     if not isinstance(value, dict):
         raise InvalidRequest("wanted is an object")
     txid = value.get("txid")

@@ -19,8 +19,8 @@ from ...runtime.interfaces.errors import (
     LogNotFound,
     OutcomeUnknown,
 )
-from ..connection.cluster_connection import answer, namespace, waiting
-from ..framework.errors import innermost, say, tell
+from ..connection.cluster_connection import await_answer, namespace, notice_when_slow
+from ..framework.errors import innermost, print_notice, print_stderr
 from ..framework.options import Settings
 from ..framework.output import emit, plural, size
 from ..framework.progress import TICK_S, ProgressLine
@@ -32,7 +32,7 @@ PROGRESS_S = 10.0
 """Between lines of progress if stderr is no terminal."""
 
 
-class Stored:
+class StoredSummary:
     """What is certainly stored so far: a count, bytes, and the first and last position."""
 
     def __init__(self) -> None:
@@ -40,40 +40,40 @@ class Stored:
         self.bytes = 0
         self.first: Any = None
         self.last: Any = None
-        self.began = time.perf_counter()
-        self.failed: DistributedLogError | None = None
+        self.started_at = time.perf_counter()
+        self.failure: DistributedLogError | None = None
         """Why a record was not stored, or is not known to be; what was counted comes before it."""
         self._waiting: deque[tuple[Any, list[bytes]]] = deque()
 
-    def sent(self, bulk: Any, payloads: list[bytes]) -> None:
+    def add_bulk(self, bulk: Any, payloads: list[bytes]) -> None:
         """One more bulk is under way."""
         self._waiting.append((bulk, payloads))
-        self.look()
+        self.count_done()
 
     @property
-    def refused(self) -> bool:
+    def is_rejected(self) -> bool:
         """Was a record of the newest bulk not taken? Then nothing may follow it."""
         return bool(self._waiting) and _failure(self._waiting[-1][0]) is not None
 
-    def look(self) -> None:
+    def count_done(self) -> None:
         """Count what is done, in order, up to the first that is not or failed."""
-        while self._waiting and self.failed is None and self._waiting[0][0].done():
+        while self._waiting and self.failure is None and self._waiting[0][0].done():
             bulk, payloads = self._waiting.popleft()
-            self.failed = _failure(bulk)
-            if self.failed is None:
+            self.failure = _failure(bulk)
+            if self.failure is None:
                 self.records += len(bulk)
                 self.bytes += sum(map(len, payloads))
                 self.first = self.first or bulk[0].result()
                 self.last = bulk[-1].result()
             else:
-                self._count_head(bulk, payloads)
+                self._count_before_failure(bulk, payloads)
 
-    def _count_head(self, bulk: Any, payloads: list[bytes]) -> None:
+    def _count_before_failure(self, bulk: Any, payloads: list[bytes]) -> None:
         for pending, payload in zip(bulk, payloads, strict=True):
             try:
                 self.last = pending.result()
             except DistributedLogError as error:
-                self.failed = error
+                self.failure = error
                 return
             self.first = self.first or self.last
             self.records += 1
@@ -86,7 +86,7 @@ class Stored:
             "bytes": self.bytes,
             "first_dlsn": str(self.first) if self.first is not None else None,
             "last_dlsn": str(self.last) if self.last is not None else None,
-            "seconds": round(time.perf_counter() - self.began, 6),
+            "seconds": round(time.perf_counter() - self.started_at, 6),
         }
 
 
@@ -115,17 +115,17 @@ async def write_stream(
 
     The writer is opened when there is a first record that the log takes: an opening leaves a segment.
     """
-    stored = Stored()
-    source = _Source(settings, file, format_name)
+    stored = StoredSummary()
+    source = _RecordSource(settings, file, format_name)
     try:
         async with namespace(settings) as logs:
-            if not create and not await answer(
+            if not create and not await await_answer(
                 settings, f"looking for {name}", lambda: logs.log_exists(name)
             ):
                 raise LogNotFound(
                     f'log "{name}" does not exist in {settings.where()} (--create creates it)', name
                 )
-            items = await source.next()
+            items = await source.next_records()
             if not items:
                 if create:  # an empty input makes the log, and nothing else
                     with suppress(LogExists):
@@ -134,17 +134,19 @@ async def write_stream(
             else:
                 config = {"create_if_missing": create, "recover_timeout_s": settings.timeout_s}
                 log = logs.open_log(name, config=config)
-                await _check_first(log, items)
+                await _check_first_record(log, items)
                 async with AsyncExitStack() as stack:
-                    with waiting(settings, f"opening {name}; another writer is waited for"):
+                    with notice_when_slow(
+                        settings, f"opening {name}; another writer is waited for"
+                    ):
                         writer = await stack.enter_async_context(log.open_writer(takeover=takeover))
-                    stored.began = time.perf_counter()
+                    stored.started_at = time.perf_counter()
                     await _copy(settings, writer, source, items, txid, stored)
     except BaseException as group:
         error = innermost(group)
-        stored.look()
+        stored.count_done()
         if isinstance(error, DistributedLogError) or isinstance(group, KeyboardInterrupt):
-            _tell_failure(settings, stored, error)
+            _report_failure(settings, stored, error)
         raise
     if settings.json:
         emit(stored.summary())
@@ -158,69 +160,74 @@ async def write_stream(
         )
 
 
-class _Source:
+class _RecordSource:
     """The records of a file, a chunk at a time."""
 
     def __init__(self, settings: Settings, file: BinaryIO, format_name: str) -> None:
         self._settings = settings
-        self._number = file.fileno()
-        self._cut = parser(format_name)
-        self._ended = False
+        self._descriptor = file.fileno()
+        self._parser = parser(format_name)
+        self._is_ended = False
 
-    async def next(self) -> Any:
+    async def next_records(self) -> Any:
         """Return the records of the next chunks that hold any; none at the end, or before a malformed one."""
         items: Any = []
-        while not (items or self._ended or self._cut.error is not None):
+        while not (items or self._is_ended or self._parser.error is not None):
             # By descriptor: a thread left in a buffered read would hold the buffer's lock at our exit.
             chunk = await trio.to_thread.run_sync(
-                read_some, self._number, CHUNK_BYTES, abandon_on_cancel=True
+                read_some, self._descriptor, CHUNK_BYTES, abandon_on_cancel=True
             )
-            self._ended = not chunk
-            items = self._cut.finish() if self._ended else self._cut.feed(chunk)
+            self._is_ended = not chunk
+            items = self._parser.finish() if self._is_ended else self._parser.feed(chunk)
         return items
 
     def check(self) -> None:
         """Raise what is wrong with the record after the last one."""
-        if self._cut.error is not None:
-            raise self._cut.error
+        if self._parser.error is not None:
+            raise self._parser.error
 
 
-async def _check_first(log: Any, items: Any) -> None:
+async def _check_first_record(log: Any, items: Any) -> None:
     """Raise what the log has against the first record, before the log is opened for it."""
     first, payload = (None, items[0]) if isinstance(items[0], bytes) else items[0]
-    last = -1
+    last_txid = -1
     try:
-        found = await log.describe(segments_max=1)
-        if first is not None and found.txid_policy == STRICT:
-            last = found.state.last_txid
+        description = await log.describe(segments_max=1)
+        if first is not None and description.txid_policy == STRICT:
+            last_txid = description.state.last_txid
             with suppress(LogEmpty):
-                last = max(last, (await log.last_record()).txid)
+                last_txid = max(last_txid, (await log.last_record()).txid)
     except LogNotFound:  # it is made by the opening
         validate_record(first, payload, 0, log.name, AUTO)
         return
     except DistributedLogError:
         return  # the end cannot be read now: the opening waits for that, or reports why it cannot
-    validate_record(first, payload, last, log.name, found.state.policy)
+    validate_record(first, payload, last_txid, log.name, description.state.policy)
 
 
 async def _copy(
-    settings: Settings, writer: Any, source: _Source, items: Any, txid: str | None, stored: Stored
+    settings: Settings,
+    writer: Any,
+    source: _RecordSource,
+    items: Any,
+    txid: str | None,
+    stored: StoredSummary,
 ) -> None:
     with _Progress(settings, stored) as progress:
         await _copy_all(settings, writer, source, items, txid, stored, progress)
-    stored.look()
-    if stored.failed is not None:
-        raise stored.failed
+    stored.count_done()
+    if stored.failure is not None:
+        raise stored.failure
     source.check()
 
 
 async def _copy_all(
     settings: Settings,
     writer: Any,
-    source: _Source,
+    source: _RecordSource,
     items: Any,
     txid: str | None,
-    stored: Stored,
+    stored: StoredSummary,
     progress: "_Progress",
 ) -> None:
     while items:
@@ -229,17 +236,17 @@ async def _copy_all(
             with trio.fail_after(settings.timeout_s):
                 bulk = await writer.submit_columns(txids, payloads)
         except trio.TooSlowError:
-            raise _no_answer(settings) from None
-        stored.sent(bulk, payloads)
-        if stored.refused:
+            raise _timeout_error(settings) from None
+        stored.add_bulk(bulk, payloads)
+        if stored.is_rejected:
             break
         progress.show()
-        items = await source.next()
+        items = await source.next_records()
     try:
         with trio.fail_after(settings.timeout_s):
             await writer.commit()
     except trio.TooSlowError:
-        raise _no_answer(settings) from None
+        raise _timeout_error(settings) from None
 
 
 def _columns(
@@ -257,40 +264,42 @@ def _columns(
     now = max(last, time.time_ns() // 1_000_000, 0)
     txids: list[int | None] = []
     for txid, _ in items:
-        given = txid
-        if given is None and fill is not None:
-            given = min(last + 1 if fill == "count" else max(last, now), TXID_MAX)
-        if given is not None:
-            last = max(last, given)
-        txids.append(given)
+        record_txid = txid
+        if record_txid is None and fill is not None:
+            record_txid = min(last + 1 if fill == "count" else max(last, now), TXID_MAX)
+        if record_txid is not None:
+            last = max(last, record_txid)
+        txids.append(record_txid)
     return txids, [payload for _, payload in items]
 
 
-def _no_answer(settings: Settings) -> OutcomeUnknown:
+def _timeout_error(settings: Settings) -> OutcomeUnknown:
     return OutcomeUnknown(
         f"no acknowledgement for {settings.timeout_s:g} s; what was under way may be stored or not"
     )
 
 
-def _tell_failure(settings: Settings, stored: Stored, error: BaseException) -> None:
+def _report_failure(settings: Settings, stored: StoredSummary, error: BaseException) -> None:
     summary = stored.summary()
     if settings.json:
         name, code = type(error).__name__, getattr(error, "code", 0)
         emit({**summary, "error": {"name": name, "code": code, "message": str(error)}})
         return
-    last = f", the last at {stored.last}" if stored.last is not None else ""
-    say(f"{plural(stored.records, 'record is', 'records are')} certainly stored{last}")
+    last_text = f", the last at {stored.last}" if stored.last is not None else ""
+    print_notice(
+        f"{plural(stored.records, 'record is', 'records are')} certainly stored{last_text}"
+    )
 
 
 class _Progress:
     """How much is stored: a line on a terminal that is removed at the end, otherwise lines now and then."""
 
-    def __init__(self, settings: Settings, stored: Stored) -> None:
-        self._on = not settings.quiet and not settings.json
+    def __init__(self, settings: Settings, stored: StoredSummary) -> None:
+        self._is_enabled = not settings.quiet and not settings.json
         self._line = ProgressLine(settings)
-        self._step = TICK_S if self._line.shown else PROGRESS_S
+        self._interval_s = TICK_S if self._line.is_shown else PROGRESS_S
         self._stored = stored
-        self._next = time.perf_counter() + self._step
+        self._next_at = time.perf_counter() + self._interval_s
 
     def __enter__(self) -> "_Progress":
         return self
@@ -301,13 +310,13 @@ class _Progress:
     def show(self) -> None:
         """Show it, if it is time."""
         now = time.perf_counter()
-        if not self._on or now < self._next:
+        if not self._is_enabled or now < self._next_at:
             return
-        self._next = now + self._step
+        self._next_at = now + self._interval_s
         stored = self._stored
-        rate = stored.records / max(now - stored.began, 1e-9)
+        rate = stored.records / max(now - stored.started_at, 1e-9)
         text = f"{plural(stored.records, 'record')}, {size(stored.bytes)}, {rate:,.0f} records/s"
-        if self._line.shown:
+        if self._line.is_shown:
             self._line.show(text)
         else:
-            tell(f"{text}\n")
+            print_stderr(f"{text}\n")

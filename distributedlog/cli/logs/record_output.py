@@ -10,7 +10,7 @@ from ...log.format.dlsn import DLSN
 from ...log.format.record import Columns
 from ...log.read.log_reader import LogReader
 from ...runtime.interfaces.errors import EndOfStream, RequestTimeout
-from ..connection.cluster_connection import namespace, waiting
+from ..connection.cluster_connection import namespace, notice_when_slow
 from ..framework.options import Settings
 from ..framework.standard_streams import write_stdout
 from .record_formats import WRITERS
@@ -30,36 +30,40 @@ async def read_stream(
     format_name: str,
 ) -> None:
     """Read and print. Raises `RequestTimeout` when the cluster gives nothing for the timeout."""
-    place: dict[str, Any] = {}
+    reader_options: dict[str, Any] = {}
     if from_txid is not None:
-        place["txid"] = from_txid
+        reader_options["txid"] = from_txid
     elif start in ("earliest", "latest"):
-        place["at"] = start
+        reader_options["at"] = start
     else:
-        place["dlsn"] = DLSN.parse(start)
+        reader_options["dlsn"] = DLSN.parse(start)
     if to is not None:
-        place["to"] = DLSN.parse(to)
+        reader_options["to"] = DLSN.parse(to)
     elif not follow:
-        place["to"] = "end"
+        reader_options["to"] = "end"
     if limit == 0:
         return
     encode = WRITERS[format_name]
-    out = _Out()
-    left = limit if limit is not None else sys.maxsize
+    out = _BufferedOutput()
+    remaining = limit if limit is not None else sys.maxsize
     async with namespace(settings) as logs, AsyncExitStack() as stack:
-        with waiting(settings, f"opening {name}"):
-            reader = await stack.enter_async_context(logs.open_log(name).open_reader(**place))
-        while left > 0:
-            columns = await _next(settings, reader, follow, out)
+        with notice_when_slow(settings, f"opening {name}"):
+            reader = await stack.enter_async_context(
+                logs.open_log(name).open_reader(**reader_options)
+            )
+        while remaining > 0:
+            columns = await _next_columns(settings, reader, follow, out)
             if columns is None:
                 break
-            columns = columns.cut(0, min(columns.count, left))
-            left -= columns.count
+            columns = columns.cut(0, min(columns.count, remaining))
+            remaining -= columns.count
             await out.put(encode(columns))
     await out.flush()
 
 
-async def _next(settings: Settings, reader: LogReader, follow: bool, out: "_Out") -> Columns | None:
+async def _next_columns(
+    settings: Settings, reader: LogReader, follow: bool, out: "_BufferedOutput"
+) -> Columns | None:
     """The next entry's records; None at the end. What is printed goes out before a wait."""
     try:
         columns = await reader.read_columns(wait_s=0)
@@ -75,7 +79,7 @@ async def _next(settings: Settings, reader: LogReader, follow: bool, out: "_Out"
     raise RequestTimeout(f"no record came for {settings.timeout_s:g} s, and the end is not reached")
 
 
-class _Out:
+class _BufferedOutput:
     """Gathers what is printed; writes in a thread, so that a slow reader of ours stalls no connection."""
 
     def __init__(self) -> None:

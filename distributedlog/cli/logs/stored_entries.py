@@ -3,9 +3,9 @@
 from collections.abc import AsyncIterator
 from typing import Any
 
-from ...log.declarations.compression_codecs import NAMES
+from ...log.declarations.compression_codecs import CODEC_NAMES
 from ...log.format.dlsn import DLSN
-from ...log.format.log_clock import iso_of
+from ...log.format.log_clock import to_iso_time
 from ...log.format.record import (
     CODEC_MASK,
     FLAG_CONTROL,
@@ -21,7 +21,7 @@ from ...runtime.interfaces.errors import (
     UnsupportedFormat,
 )
 
-SEGMENTS_A_PAGE = 100
+SEGMENTS_PER_PAGE = 100
 READ_BYTES = 1024 * 1024
 _FLAGS = (
     (FLAG_CONTROL, "control"),
@@ -37,21 +37,21 @@ async def entries(
 
     What cannot be read or decoded has ``error``, and the next one follows. Raises `LogNotFound`.
     """
-    log, left = logs.open_log(name), limit
+    log, remaining = logs.open_log(name), limit
     number, entry = (1, 0) if first is None else (first.segment, first.entry)
-    while segments := await log.segments(first=number, limit=SEGMENTS_A_PAGE):
+    while segments := await log.segments(first=number, limit=SEGMENTS_PER_PAGE):
         for segment in segments:
-            async for found in _of_segment(
+            async for row in _segment_entries(
                 logs, segment, entry if segment.segment == number else 0
             ):
-                if left == 0:
+                if remaining == 0:
                     return
-                left = None if left is None else left - 1
-                yield found
+                remaining = None if remaining is None else remaining - 1
+                yield row
         number, entry = segments[-1].segment + 1, 0
 
 
-async def _of_segment(
+async def _segment_entries(
     logs: Any, segment: SegmentRecord, entry: int
 ) -> AsyncIterator[dict[str, Any]]:
     try:
@@ -68,22 +68,22 @@ async def _of_segment(
             ) - segment.base_entry
         while entry <= last:
             try:
-                found = await ledger.read(
+                ledger_entries = await ledger.read(
                     segment.base_entry + entry, segment.base_entry + last, bytes_max=READ_BYTES
                 )
             except (CorruptData, NoSuchEntry) as error:
-                yield _place(segment, entry) | {"error": str(error)}
+                yield _entry_location(segment, entry) | {"error": str(error)}
                 entry += 1
                 continue
-            for one in found:
-                entry = one.entry - segment.base_entry
-                yield _place(segment, entry) | _header(segment, one.payload)
+            for ledger_entry in ledger_entries:
+                entry = ledger_entry.entry - segment.base_entry
+                yield _entry_location(segment, entry) | _entry_header(segment, ledger_entry.payload)
                 entry += 1
     finally:
         ledger.close()
 
 
-def _place(segment: SegmentRecord, entry: int) -> dict[str, Any]:
+def _entry_location(segment: SegmentRecord, entry: int) -> dict[str, Any]:
     return {
         "entry": f"{segment.segment}.{entry}",
         "ledger": segment.ledger_id,
@@ -91,28 +91,30 @@ def _place(segment: SegmentRecord, entry: int) -> dict[str, Any]:
     }
 
 
-def _header(segment: SegmentRecord, payload: Any) -> dict[str, Any]:
+def _entry_header(segment: SegmentRecord, payload: Any) -> dict[str, Any]:
     try:
         header = decode_header(payload)
     except (CorruptData, UnsupportedFormat) as error:
         return {"bytes": len(payload), "error": str(error)}
-    flags = [said for flag, said in _FLAGS if header.flags & flag]
+    flags = [flag_name for flag, flag_name in _FLAGS if header.flags & flag]
     if codec := header.flags & CODEC_MASK:
-        flags.append(NAMES[codec] if codec < len(NAMES) else f"codec {codec}")
-    counted = segment.start_sequence_id >= 0 and not header.control
+        flags.append(CODEC_NAMES[codec] if codec < len(CODEC_NAMES) else f"codec {codec}")
+    has_sequence_id = segment.start_sequence_id >= 0 and not header.is_control
     # Txids that were given at the link are in the segment's record; in the entry they are zeros.
     origin = segment.origin(0, header)
-    at_link = origin.txid >= 0
+    has_link_txid = origin.txid >= 0
     return {
         "records": header.count,
-        "first_sequence_id": segment.start_sequence_id + header.records_before if counted else None,
-        "first_txid": origin.txid if at_link else header.first_txid,
-        "last_txid": segment.max_txid_of(header) if at_link else header.last_txid,
+        "first_sequence_id": segment.start_sequence_id + header.records_before
+        if has_sequence_id
+        else None,
+        "first_txid": origin.txid if has_link_txid else header.first_txid,
+        "last_txid": segment.max_txid_of(header) if has_link_txid else header.last_txid,
         "payload_bytes": header.payload_bytes,
         "bytes": len(payload),
         "section_bytes": header.section_bytes,
         "flags": flags,
-        "written_ms": header.wall_ms,
-        "written": iso_of(header.wall_ms),
+        "written_ms": header.written_ms,
+        "written": to_iso_time(header.written_ms),
         "time_ms": segment.time_of(header),
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from ..framework.options import CliCommand, Group, Settings, text_of, without_cluster
+from ..framework.options import CliCommand, Group, Settings, read_text, without_cluster
 from ..framework.output import emit, table
 
 PARTS = ("bookie", "proxy", "gateway", "client", "log", "retention", "merging", "ledger")
@@ -30,7 +30,7 @@ tls = "/etc/dlog/tls"         # "dlog pki issue" makes it; or insecure = true:
 # Options of its logs and of their ledgers may stand here, too: "dlog config
 # show log".
 """
-HEADS = {
+FILE_HEADERS = {
     "bookie": """# A bookie's settings: dlog serve bookie --config FILE
 # What is commented out has the value that stands there, or shows how it is
 # written. Sizes may be written "64MiB", times "10m".
@@ -121,27 +121,27 @@ def show(
         return
     if file is not None and part != "bookie":
         raise click.UsageError("--file is a bookie's; the others are set by who opens a log")
-    rows = _rows(part, file)
+    rows = _option_rows(part, file)
     if name is not None:
-        rows = [one for one in rows if one["option"] == name]
+        rows = [row for row in rows if row["option"] == name]
         if not rows:
             raise click.UsageError(f'{part} has no option {name!r}: see "dlog config show {part}"')
     if changed:
-        rows = [one for one in rows if one["value"] != one["default"]]
+        rows = [row for row in rows if row["value"] != row["default"]]
     if settings.json:
-        for one in rows:
-            emit(one)
+        for row in rows:
+            emit(row)
     elif name is not None:
         for key, value in rows[0].items():
             click.echo(
-                f"{key:8} {_shown(value, rows[0]['unit'] if key in ('value', 'default') else '')}"
+                f"{key:8} {_value_text(value, rows[0]['unit'] if key in ('value', 'default') else '')}"
             )
     else:
         table(
             ("option", "value", "unit", "from"),
             [
-                [one["option"], _shown(one["value"], one["unit"]), one["unit"], one["from"]]
-                for one in rows
+                [row["option"], _value_text(row["value"], row["unit"]), row["unit"], row["from"]]
+                for row in rows
             ],
             empty="all is at its default",
         )
@@ -155,10 +155,10 @@ def check(settings: Settings, file: Path) -> None:
     from ...cluster.declarations.config import parse_file, parse_named_addresses, parse_quorum
     from .node_settings import read_file
 
-    parts = [one for one in KINDS if one in parse_file(text_of(file), str(file))]
+    parts = [kind for kind in KINDS if kind in parse_file(read_text(file), str(file))]
     if not parts:
         read_file(file, "bookie")  # says which table there is not
-        raise click.UsageError(f"{file} has no table of {', '.join(f'[{one}]' for one in KINDS)}")
+        raise click.UsageError(f"{file} has no table of {', '.join(f'[{kind}]' for kind in KINDS)}")
     for part in parts:
         flags, _ = read_file(file, part)
         if "metadata" in flags:
@@ -179,41 +179,53 @@ def check(settings: Settings, file: Path) -> None:
 @without_cluster()
 def init(settings: Settings, kind: str) -> None:
     """A file for a node on stdout: every setting with its default, unit and reason, commented out."""
-    click.echo(file_for(kind), nl=False)
+    click.echo(config_file_text(kind), nl=False)
 
 
-def file_for(kind: str) -> str:
+def config_file_text(kind: str) -> str:
     """What `init` writes."""
-    text = HEADS[kind]
+    text = FILE_HEADERS[kind]
     if kind == "bookie":
-        from .node_settings import NODE, STORE
+        from .node_settings import BOOKIE_NODE_OPTIONS, STORE_OPTIONS
 
-        text += "\n" + "\n".join(map(_commented, NODE.values())) + "\n[store]\n"
-        text += "\n".join(map(_commented, STORE.values()))
+        text += (
+            "\n" + "\n".join(map(_commented_option, BOOKIE_NODE_OPTIONS.values())) + "\n[store]\n"
+        )
+        text += "\n".join(map(_commented_option, STORE_OPTIONS.values()))
     elif kind != "metadata":
-        from ...runtime.declarations.options import described
+        from ...runtime.declarations.options import option_fields
 
-        [its] = _classes("gateway" if kind == "gateway" else "proxy")
-        text += "\n" + "\n".join(map(_commented, described(its)))
+        [option_class] = _option_classes("gateway" if kind == "gateway" else "proxy")
+        text += "\n" + "\n".join(map(_commented_option, option_fields(option_class)))
     return text
 
 
-def _commented(one: Any) -> str:
-    from ...runtime.declarations.options import legal, shown
+def _commented_option(option_field: Any) -> str:
+    from ...runtime.declarations.options import describe_legal_values, format_value
 
-    unit = one.metadata["unit"]
-    value = shown(one.default, unit) if unit == "bytes" and one.default else None
-    written = f'"{value.replace(" ", "").replace(",", "")}"' if value else _toml(one.default)
-    about = f"{unit}, " if unit and unit != "bytes" else ""
-    told = f"{about}{legal(one, brief=True)}: {one.metadata['reason']}".replace("`", "")
+    unit = option_field.metadata["unit"]
+    value = (
+        format_value(option_field.default, unit)
+        if unit == "bytes" and option_field.default
+        else None
+    )
+    value_text = (
+        f'"{value.replace(" ", "").replace(",", "")}"' if value else _toml(option_field.default)
+    )
+    unit_text = f"{unit}, " if unit and unit != "bytes" else ""
+    legal_values, reason = (
+        describe_legal_values(option_field, brief=True),
+        option_field.metadata["reason"],
+    )
+    comment = f"{unit_text}{legal_values}: {reason}".replace("`", "")
     lines = textwrap.wrap(
-        told,
+        comment,
         LINE_CHARS,
         initial_indent="#     ",
         subsequent_indent="#     ",
         break_on_hyphens=False,
     )
-    return "\n".join([f"# {one.name} = {written}", *lines, ""])
+    return "\n".join([f"# {option_field.name} = {value_text}", *lines, ""])
 
 
 def _toml(value: Any) -> str:
@@ -222,31 +234,31 @@ def _toml(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
-def _rows(part: str, file: Path | None) -> list[dict[str, Any]]:
-    from ...runtime.declarations.options import described, legal
+def _option_rows(part: str, file: Path | None) -> list[dict[str, Any]]:
+    from ...runtime.declarations.options import describe_legal_values, option_fields
 
-    given: dict[str, Any] = {}
+    file_values: dict[str, Any] = {}
     if file is not None:
         from .node_settings import read_file, split_settings
 
         node, store = split_settings(read_file(file, "bookie")[1], str(file))
-        given = {**node, **store}
+        file_values = {**node, **store}
     return [
         {
-            "option": one.name,
-            "value": given.get(one.name, one.default),
-            "default": one.default,
-            "unit": one.metadata["unit"],
-            "from": str(file) if one.name in given else "default",
-            "takes": legal(one),
-            "reason": one.metadata["reason"],
+            "option": option_field.name,
+            "value": file_values.get(option_field.name, option_field.default),
+            "default": option_field.default,
+            "unit": option_field.metadata["unit"],
+            "from": str(file) if option_field.name in file_values else "default",
+            "takes": describe_legal_values(option_field),
+            "reason": option_field.metadata["reason"],
         }
-        for cls in _classes(part)
-        for one in described(cls)
+        for cls in _option_classes(part)
+        for option_field in option_fields(cls)
     ]
 
 
-def _classes(part: str) -> list[type]:
+def _option_classes(part: str) -> list[type]:
     if part == "bookie":
         from ...bookie.declarations.options import BookieOptions
         from ...cluster.declarations.options import BookieNodeConfig
@@ -277,7 +289,7 @@ def _classes(part: str) -> list[type]:
     return [RetentionOptions if part == "retention" else MergingOptions]
 
 
-def _shown(value: Any, unit: str) -> str:
-    from ...runtime.declarations.options import shown
+def _value_text(value: Any, unit: str) -> str:
+    from ...runtime.declarations.options import format_value
 
-    return shown(value, unit) if isinstance(value, bool | int | float | str) else str(value)
+    return format_value(value, unit) if isinstance(value, bool | int | float | str) else str(value)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..framework.errors import say
+from ..framework.errors import print_notice
 from ..framework.options import CliCommand, Settings, common
 from ..framework.output import emit
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from ...runtime.interfaces.host import Listener
 
 LISTEN = "127.0.0.1:8490"
-ANSWER_S = 5.0
+METADATA_TIMEOUT_S = 5.0
 """Without an answer of the quorum for so long a page says so."""
-AGAIN_S = 2.0
+REOPEN_S = 2.0
 """A namespace that could not be opened is tried again after this."""
 
 
@@ -75,7 +75,7 @@ def command(
     --users it holds none, and the page asks for one. Ends with SIGINT or SIGTERM.
     """
     from ...cluster.declarations.config import parse_address
-    from ...cluster.process.process_lifetime import until_told
+    from ...cluster.process.process_lifetime import run_until_stopped
     from ..connection.cluster_connection import run
 
     address = parse_address(listen, "--listen")
@@ -97,9 +97,9 @@ def command(
             else:
                 print(f"console  {line['console']}", flush=True)
             if open_:
-                stack.enter_context(in_browser(line["console"]))
+                stack.enter_context(open_browser(line["console"]))
 
-        run(lambda: until_told(serve, stdin=False, ready=ready))
+        run(lambda: run_until_stopped(serve, stdin=False, ready=ready))
 
 
 def _check_access(
@@ -107,36 +107,36 @@ def _check_access(
 ) -> None:
     """Refuse a console that other machines or users reach with rights that are not theirs."""
     from ...cluster.declarations.config import parse_address
-    from ...console.access_guard import may_listen
-    from ...runtime.machine import CREDENTIALS
+    from ...console.access_guard import is_listen_allowed
+    from ...runtime.machine import CREDENTIALS_VARIABLE
     from ...runtime.net.local_secret import is_loopback
 
     address = parse_address(listen, "--listen")
-    if not may_listen(address[0], hosts):
+    if not is_listen_allowed(address[0], hosts):
         raise click.UsageError(
             f"--listen {listen} is reached from elsewhere: say by which name, --allow-host NAME"
         )
-    told, is_here = os.environ.get(CREDENTIALS, ""), is_loopback(address[0])
-    if not (is_here or insecure):
+    credentials, is_local = os.environ.get(CREDENTIALS_VARIABLE, ""), is_loopback(address[0])
+    if not (is_local or insecure):
         raise click.UsageError(
             f"other machines may reach {listen}, and who is between reads what is sent: go there by ssh -L,"
             " or give --insecure where something before it ends TLS"
         )
-    if users and not told:
+    if users and not credentials:
         raise click.UsageError(
             "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
         )
-    if told and not users:
-        if not is_here:
+    if credentials and not users:
+        if not is_local:
             raise click.UsageError(
-                f"whoever has the link would read with the rights of {told}: give --users, and"
+                f"whoever has the link would read with the rights of {credentials}: give --users, and"
                 " each has his own"
             )
-        settings.note(f"whoever has this link reads with the rights of {told}")
+        settings.note(f"whoever has this link reads with the rights of {credentials}")
 
 
 @contextmanager
-def in_browser(link: str) -> Iterator[None]:
+def open_browser(link: str) -> Iterator[None]:
     """Open the link in a browser.
 
     Every user of the machine can read the arguments of the browser's process. A link with a token is
@@ -154,12 +154,12 @@ def in_browser(link: str) -> Iterator[None]:
         try:
             file = write_private(name, page.encode(), "the link of the console")
         except InvalidRequest as error:
-            say(f"no browser is started: {error}")
+            print_notice(f"no browser is started: {error}")
             yield
             return
     try:
         if not webbrowser.open(link if file is None else file.as_uri()):
-            say("no browser could be started: open the link yourself")
+            print_notice("no browser could be started: open the link yourself")
         yield
     finally:
         if file is not None:
@@ -184,7 +184,7 @@ async def console(
     from ...uri import format_address
 
     # The time limit is given: a console waits for a cluster that does not run yet.
-    settings = Settings(uri=uri, timeout_s=ANSWER_S, ranks={"timeout_s": 1})
+    settings = Settings(uri=uri, timeout_s=METADATA_TIMEOUT_S, ranks={"timeout_s": 1})
     token = secrets.token_urlsafe(24)
     # First: a console that finds the port in use has started nothing.
     listener = await real_host("dlog console").listen(address)
@@ -192,15 +192,15 @@ async def console(
     guard = AccessGuard(token, port, hosts, lambda: secrets.token_urlsafe(24))
     name = hosts[0] if hosts else format_address(address).rpartition(":")[0]
     if users:
-        async with _console_of_users(settings, uri, listener, guard, payloads):
+        async with _serve_user_console(settings, uri, listener, guard, payloads):
             yield f"http://{name}:{port}/"
     else:
-        async with _own_console(settings, uri, listener, guard, payloads):
+        async with _serve_own_console(settings, uri, listener, guard, payloads):
             yield f"http://{name}:{port}/#t={token}"
 
 
 @asynccontextmanager
-async def _console_of_users(
+async def _serve_user_console(
     settings: Settings, uri: str, listener: "Listener", guard: "AccessGuard", payloads: bool
 ) -> AsyncIterator[None]:
     """Serve the console with the rights of each user, whose token the page asks for."""
@@ -213,14 +213,14 @@ async def _console_of_users(
     from ...console.server import Console
     from ...console.user_consoles import UserConsoles
     from ...console.work_state_poller import WorkStatePoller
-    from ...runtime.machine import authority_host, showing
+    from ...runtime.machine import authority_host, with_token
     from ..connection.cluster_connection import namespace, quorum
 
-    known = authority_host("dlog console")
+    cluster_host = authority_host("dlog console")
 
     @asynccontextmanager
     async def of_a_user(token: bytes) -> AsyncIterator[Console]:
-        host = showing(known, token)
+        host = with_token(cluster_host, token)
         async with (
             namespace(settings, host) as logs,  # first: it reports a token that is refused
             quorum(settings, host) as metadata,
@@ -234,16 +234,16 @@ async def _console_of_users(
                 payloads=payloads,
             )
 
-    of_users = UserConsoles(of_a_user, guard)
+    user_consoles = UserConsoles(of_a_user, guard)
     async with trio.open_nursery() as nursery:
-        await nursery.start(of_users.run)
-        nursery.start_soon(serve_http, listener, of_users.answer, HEADERS)
+        await nursery.start(user_consoles.run)
+        nursery.start_soon(serve_http, listener, user_consoles.handle, HEADERS)
         yield
         nursery.cancel_scope.cancel()
 
 
 @asynccontextmanager
-async def _own_console(
+async def _serve_own_console(
     settings: Settings, uri: str, listener: "Listener", guard: "AccessGuard", payloads: bool
 ) -> AsyncIterator[None]:
     """Serve the console with the rights of this process, also while no quorum answers."""
@@ -260,31 +260,31 @@ async def _own_console(
     from ...runtime.schedule.work_failures import WorkFailures
     from ..connection.cluster_connection import namespace, quorum
 
-    opened: list[Namespace] = []
+    open_namespaces: list[Namespace] = []
 
     async def keep_open() -> None:
         while True:
             try:
                 async with namespace(settings) as logs:
-                    opened.append(logs)
+                    open_namespaces.append(logs)
                     await trio.sleep_forever()
             except DistributedLogError:
-                await trio.sleep(AGAIN_S)
+                await trio.sleep(REOPEN_S)
             finally:
-                opened.clear()
+                open_namespaces.clear()
 
     host = client_host("dlog console")
     async with quorum(settings) as metadata, node_links(host) as nodes:
-        served = Console(
+        own_console = Console(
             ClusterState(nodes, metadata, uri, host.wall_ms),
             WorkStatePoller(metadata, host.wall_ms),
-            lambda: opened[0] if opened else None,
+            lambda: open_namespaces[0] if open_namespaces else None,
             guard,
             payloads=payloads,
         )
         async with trio.open_nursery() as nursery:
-            keep = WorkFailures().keep
+            keep = WorkFailures().keep_running
             nursery.start_soon(keep, "the console's namespace", keep_open)
-            nursery.start_soon(serve_http, listener, served.answer, HEADERS)
+            nursery.start_soon(serve_http, listener, own_console.handle, HEADERS)
             yield
             nursery.cancel_scope.cancel()

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...runtime.disk.output_file import destination, output_file
+from ...runtime.disk.output_file import output_file, resolve_destination
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest
 from ..framework import named_clusters
-from ..framework.errors import say
+from ..framework.errors import print_notice
 from ..framework.named_clusters import LOCAL
-from ..framework.options import CliCommand, Settings, text_of, without_cluster
+from ..framework.options import CliCommand, Settings, read_text, without_cluster
 
 if TYPE_CHECKING:
     from ...cluster.local.fork_server import ForkServer
 
-KEYS = ("uri", "proxied_uri", "nodes", "console")
+READY_LINE_KEYS = ("uri", "proxied_uri", "nodes", "console")
 """Of the ready line."""
-READY_BEGINS = '{"uri":'
+READY_LINE_START = '{"uri":'
 """The first characters of each ready line."""
 
 
@@ -96,9 +96,9 @@ def command(
 
     import trio
 
-    from ...runtime.machine import needs_linux
+    from ...runtime.machine import require_linux
 
-    needs_linux("dlog local")
+    require_linux("dlog local")
 
     from ...cluster.process.json_logs import log_to_stderr
 
@@ -115,7 +115,7 @@ def command(
         "memory": memory,
         "port": port,
         "restart": restart,
-        "on_death": lambda name, why: say(f"{name} died: {why}"),
+        "on_death": lambda name, why: print_notice(f"{name} died: {why}"),
         "log_level": "INFO" if settings.verbose else "ERROR",
         "forks": forks,
     }
@@ -126,21 +126,21 @@ def command(
         return
     options |= {"processes": processes, "in_process": not processes}
     # For people, on a terminal or not. A program reads the URI in the ready line.
-    context = None if settings.json else LocalContext(kept=data is not None)
+    context = None if settings.json else LocalContext(is_kept=data is not None)
     try:
-        trio.run(_run, options, ready_file, context, console, sys.stdout.isatty())
+        trio.run(_run_local, options, ready_file, context, console, sys.stdout.isatty())
     finally:
         if context is not None:
-            context.take_back()
+            context.restore()
 
 
 def _check_ready_file(path: Path) -> None:
     """A ready file is replaced at each start, any other file is not. Raises `InvalidRequest`."""
-    to = destination(path)
-    if to.file is None or not to.exists:
+    target = resolve_destination(path)
+    if target.file is None or not target.exists:
         return
-    text = text_of(to.file)
-    if text.strip() and not text.startswith(READY_BEGINS):
+    text = read_text(target.file)
+    if text.strip() and not text.startswith(READY_LINE_START):
         raise InvalidRequest(
             f"--ready-file {path} exists, and is not a ready file: choose another name"
         )
@@ -151,112 +151,112 @@ def _fork_server() -> "ForkServer":
     from ...cluster.local.fork_server import ForkServer
     from ...cluster.local.node_child import main
 
-    return ForkServer.forked(main)
+    return ForkServer.fork_here(main)
 
 
-async def _run(
+async def _run_local(
     options: dict[str, Any],
     ready_file: Path | None,
     context: "LocalContext | None",
     console: bool,
-    in_words: bool,
+    is_terminal: bool,
 ) -> None:
     import trio
 
     from ...cluster.local.local_cluster import local_cluster
-    from ...cluster.process.process_lifetime import until_told
+    from ...cluster.process.process_lifetime import run_until_stopped
 
     async def run(status: "trio.TaskStatus[dict[str, Any]]") -> None:
         async with local_cluster(**options) as cluster, AsyncExitStack() as stack:
             line = cluster.ready()
             if console:
-                line["console"] = await stack.enter_async_context(_console(line["uri"]))
+                line["console"] = await stack.enter_async_context(_serve_console(line["uri"]))
             status.started(line)
             await trio.sleep_forever()
 
     def ready(line: dict[str, Any]) -> None:
-        text = json.dumps({key: line[key] for key in KEYS if key in line})
+        text = json.dumps({key: line[key] for key in READY_LINE_KEYS if key in line})
         if ready_file is not None:
             with output_file(ready_file, reader_wait_s=0) as out:  # a wait would stop the nodes
                 out.write(f"{text}\n".encode())
         if context is not None:
-            named = context.choose(line["uri"])
-            if in_words:
-                text = for_people(line, named)
+            naming = context.choose(line["uri"])
+            if is_terminal:
+                text = ready_text(line, naming)
         print(text, flush=True)
 
-    await until_told(run, stdin=False, ready=ready)
+    await run_until_stopped(run, stdin=False, ready=ready)
 
 
 @asynccontextmanager
-async def _console(uri: str) -> AsyncIterator[str]:
+async def _serve_console(uri: str) -> AsyncIterator[str]:
     """The cluster's console at its usual port, or at a free one; its link."""
     from ...cluster.declarations.config import parse_address
     from ...runtime.interfaces.errors import AddressInUse
     from .console import LISTEN, console
 
-    usual = parse_address(LISTEN, "--listen")
+    default_address = parse_address(LISTEN, "--listen")
     async with AsyncExitStack() as stack:
         try:
-            link = await stack.enter_async_context(console(uri, usual))
+            link = await stack.enter_async_context(console(uri, default_address))
         except AddressInUse:
-            link = await stack.enter_async_context(console(uri, (usual[0], 0)))
+            link = await stack.enter_async_context(console(uri, (default_address[0], 0)))
         yield link
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class ContextNaming:
     """How `dlog` finds the cluster without its URI."""
 
-    chosen: bool = True
+    is_chosen: bool = True
     """The context is where commands go that name no cluster."""
-    taken: bool = False
+    is_name_taken: bool = False
     """The name was that of another cluster, which has no other one."""
-    why_not: str = ""
+    problem: str = ""
     """Why it has no name; "": it has."""
 
 
 class LocalContext:
     """The context "local" (`named_clusters.py`): this cluster, while it runs or its data are kept."""
 
-    def __init__(self, *, kept: bool) -> None:
-        self._kept = kept
+    def __init__(self, *, is_kept: bool) -> None:
+        self._is_data_kept = is_kept
         self._uri = ""
-        self._before = ("", "")
+        self._replaced = ("", "")
         """The URI that had the name, where that was another cluster's, and the credentials with it."""
 
-    def choose(self, uri: str) -> Named:
+    def choose(self, uri: str) -> ContextNaming:
         """Name the cluster; chosen is it where nothing else is.
 
         One that cannot be named serves all the same: a home may be nobody's to write into.
         """
         try:
-            with named_clusters.changing() as contexts:
-                before = contexts["contexts"].get(LOCAL, "")
+            with named_clusters.edit_contexts() as contexts:
+                previous_uri = contexts["contexts"].get(LOCAL, "")
                 credentials = contexts["credentials"].pop(LOCAL, "")
-                self._before = (before, credentials) if before != uri else ("", "")
+                self._replaced = (previous_uri, credentials) if previous_uri != uri else ("", "")
                 contexts["contexts"][LOCAL] = self._uri = uri
                 contexts["current"] = contexts["current"] or LOCAL
-                chosen = contexts["current"] == LOCAL
+                is_chosen = contexts["current"] == LOCAL
         except (OSError, click.UsageError, DistributedLogError) as error:
             self._uri = ""
-            return Named(why_not=_why(error))
-        return Named(chosen, serves(self._before[0]))
+            return ContextNaming(problem=_error_text(error))
+        return ContextNaming(is_chosen, is_served(self._replaced[0]))
 
-    def take_back(self) -> None:
+    def restore(self) -> None:
         """Forget a cluster whose data are gone, unless the name is another one's by now.
 
         A cluster that had the name before has it again, while it serves: it runs in another terminal.
         """
-        if self._kept or not self._uri:
+        if self._is_data_kept or not self._uri:
             return
         try:
-            with named_clusters.changing() as contexts:
+            with named_clusters.edit_contexts() as contexts:
                 if contexts["contexts"].get(LOCAL) != self._uri:
                     return
-                before, credentials = self._before
-                if serves(before):
-                    contexts["contexts"][LOCAL] = before
+                previous_uri, credentials = self._replaced
+                if is_served(previous_uri):
+                    contexts["contexts"][LOCAL] = previous_uri
                     if credentials:
                         contexts["credentials"][LOCAL] = credentials
                     return
@@ -264,10 +264,12 @@ class LocalContext:
                 if contexts["current"] == LOCAL:
                     contexts["current"] = ""
         except (OSError, click.UsageError, DistributedLogError) as error:
-            say(f"the context {LOCAL} stays, of a cluster that is gone: {_why(error)}")
+            print_notice(
+                f"the context {LOCAL} stays, of a cluster that is gone: {_error_text(error)}"
+            )
 
 
-def _why(error: OSError | click.UsageError | DistributedLogError) -> str:
+def _error_text(error: OSError | click.UsageError | DistributedLogError) -> str:
     """Of a file that cannot be read or written."""
     if isinstance(error, click.UsageError):
         return error.message
@@ -276,7 +278,7 @@ def _why(error: OSError | click.UsageError | DistributedLogError) -> str:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
-def serves(uri: str) -> bool:
+def is_served(uri: str) -> bool:
     """Whether a program listens at one of its addresses, or may. At those of no URI none does."""
     from ...runtime.interfaces.errors import InvalidUri
     from ...runtime.net.port_reservation import is_listened_on
@@ -291,16 +293,17 @@ def serves(uri: str) -> bool:
         return True  # of a newer version
 
 
-def for_people(line: dict[str, Any], named: Named) -> str:
+def ready_text(line: dict[str, Any], naming: ContextNaming) -> str:
     """What a terminal shows when the cluster serves; what is to be copied out of it is no wider than one."""
     kinds = [node["kind"] for node in line["nodes"]]
-    names = max(len(node["name"]) for node in line["nodes"])
-    apart = len({node["pid"] for node in line["nodes"]}) > 1
+    name_width = max(len(node["name"]) for node in line["nodes"])
+    has_separate_processes = len({node["pid"] for node in line["nodes"]}) > 1
     lines = [
         f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies serve, until Ctrl-C.",
         "",
         *(
-            f"  {node['name']:{names}}  {node['kind']:11}  {node['address']}{_pid(node, apart)}"
+            f"  {node['name']:{name_width}}  {node['kind']:11}  "
+            f"{node['address']}{_pid(node, has_separate_processes)}"
             for node in line["nodes"]
         ),
         "",
@@ -308,7 +311,7 @@ def for_people(line: dict[str, Any], named: Named) -> str:
         f"  {line['uri']}",
         *([f"Through its proxies:\n  {line['proxied_uri']}"] if "proxied_uri" in line else []),
         "",
-        *_how_to_find(named),
+        *_how_to_connect(naming),
         "",
         *(["In a browser:", f"  {line['console']}", ""] if "console" in line else []),
         "To try next:",
@@ -321,26 +324,26 @@ def for_people(line: dict[str, Any], named: Named) -> str:
     return "\n".join(lines)
 
 
-def _how_to_find(named: Named) -> list[str]:
+def _how_to_connect(naming: ContextNaming) -> list[str]:
     """What to type in another terminal."""
-    if named.why_not:
+    if naming.problem:
         return [
-            f"It is no context, for {named.why_not}",
+            f"It is no context, for {naming.problem}",
             "In another terminal, for dlog and for programs: set DLOG_URI to that URI.",
         ]
     return [
         f"dlog finds it without that: it is the context {LOCAL}."
-        if named.chosen
+        if naming.is_chosen
         else f"dlog finds it without that after: dlog context use {LOCAL}",
         *(
             [f"So was another cluster until now, which serves, and is {LOCAL} no more."]
-            * named.taken
+            * naming.is_name_taken
         ),
         "In another terminal, for programs:",
         f"  export DLOG_URI=$(dlog context show {LOCAL})",
     ]
 
 
-def _pid(node: dict[str, Any], apart: bool) -> str:
+def _pid(node: dict[str, Any], is_separate: bool) -> str:
     """What to kill, where nodes are processes of their own."""
-    return f"  pid {node['pid']}" if apart else ""
+    return f"  pid {node['pid']}" if is_separate else ""

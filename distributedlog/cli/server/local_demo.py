@@ -15,7 +15,7 @@ RECORDS = 20_000
 RECORD_BYTES = 200
 LOG = "demo"
 BATCH = 200
-WHAT_AT = len("read back   0.070 s  ")
+TEXT_COLUMN = len("read back   0.070 s  ")
 """The column of what a step did: what does not fit its line goes on below."""
 
 
@@ -27,19 +27,21 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
     from ... import open_namespace
     from ...cluster.local.local_cluster import local_cluster
 
-    steps = _Steps(settings)
-    killed = "bookie2" if options["bookies"] > 1 else "bookie1"
-    written, read = hashlib.sha256(), hashlib.sha256()
+    steps = _DemoSteps(settings)
+    killed_node = "bookie2" if options["bookies"] > 1 else "bookie1"
+    written_digest, read_digest = hashlib.sha256(), hashlib.sha256()
     # Its own death is part of the play.
     options = {**options, "on_death": lambda name, why: None}
     with steps.step("start") as note:
-        how = {"processes": True} if processes else {"in_process": True, "apart": (killed,)}
-        entered = local_cluster(**options, **how)
-        cluster = await entered.__aenter__()
+        process_options = (
+            {"processes": True} if processes else {"in_process": True, "apart": (killed_node,)}
+        )
+        cluster_context = local_cluster(**options, **process_options)
+        cluster = await cluster_context.__aenter__()
         kinds = [node.kind for node in cluster.nodes]
         note(
             f"{kinds.count('metadata')} metadata nodes and {kinds.count('bookie')} bookies,"
-            f" {'each' if processes else killed} a process of its own, on {cluster.data or 'memory'}"
+            f" {'each' if processes else killed_node} a process of its own, on {cluster.data or 'memory'}"
         )
     try:
         async with open_namespace(cluster.uri) as namespace:
@@ -47,32 +49,39 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
             log = namespace.open_log(LOG)
             async with log.open_writer() as writer:
                 with steps.step("write") as note:
-                    await _write(writer, 0, written)
+                    await _write(writer, 0, written_digest)
                     note(f"{RECORDS:,} records, each on the disks of two bookies before it counted")
                 with steps.step("kill") as note:
-                    node = next(node for node in cluster.nodes if node.name == killed)
-                    cluster.kill(killed)
-                    note(f"kill -9 of {killed} (pid {node.pid}): no goodbye, nothing flushed")
+                    node = next(node for node in cluster.nodes if node.name == killed_node)
+                    cluster.kill(killed_node)
+                    note(f"kill -9 of {killed_node} (pid {node.pid}): no goodbye, nothing flushed")
                 with steps.step("write on") as note:
-                    await _write(writer, RECORDS, written)
+                    await _write(writer, RECORDS, written_digest)
                     note(f"{RECORDS:,} records more, with the bookies that are left")
             with steps.step("read back") as note:
-                count, last = await _read_back(log, read)
+                count, last = await _read_back(log, read_digest)
                 note(
                     f"{count:,} of {2 * RECORDS:,} records, in order,"
                     f" {size(count * (RECORD_BYTES // 9 * 9))}, last at {last}"
                 )
     finally:
         with steps.step("stop") as note:
-            await entered.__aexit__(None, None, None)
+            await cluster_context.__aexit__(None, None, None)
             note("every process has ended")
-    same = count == 2 * RECORDS and written.digest() == read.digest()
+    is_equal = count == 2 * RECORDS and written_digest.digest() == read_digest.digest()
     if settings.json:
-        emit({"ok": same, "records": count, "digest": read.hexdigest(), "steps": steps.taken})
+        emit(
+            {
+                "ok": is_equal,
+                "records": count,
+                "digest": read_digest.hexdigest(),
+                "steps": steps.results,
+            }
+        )
     else:
-        verdict = "the same bytes in the same order" if same else "NOT what was written"
+        verdict = "the same bytes in the same order" if is_equal else "NOT what was written"
         prose(f"sha256 of what was written and of what was read: {verdict}")
-    if not same:
+    if not is_equal:
         raise ExitWithCode(FAILED)
 
 
@@ -102,20 +111,20 @@ async def _read_back(log: Any, digest: Any) -> tuple[int, Any]:
     return count, last
 
 
-class _Steps:
+class _DemoSteps:
     """Prints each step with what it took."""
 
     def __init__(self, settings: Settings) -> None:
         self._quiet = settings.quiet or settings.json
-        self.taken: list[dict[str, Any]] = []
+        self.results: list[dict[str, Any]] = []
 
     @contextmanager
     def step(self, name: str) -> Iterator[Any]:
-        said: list[str] = []
-        before = perf_counter()
-        yield said.append
-        seconds = perf_counter() - before
-        self.taken.append({"step": name, "seconds": round(seconds, 3), "what": "; ".join(said)})
+        notes: list[str] = []
+        started_at = perf_counter()
+        yield notes.append
+        seconds = perf_counter() - started_at
+        self.results.append({"step": name, "seconds": round(seconds, 3), "what": "; ".join(notes)})
         if not self._quiet:
-            prose(f"{name:<10} {seconds:6.3f} s  {'; '.join(said)}", hang=WHAT_AT)
+            prose(f"{name:<10} {seconds:6.3f} s  {'; '.join(notes)}", indent=TEXT_COLUMN)
             sys.stdout.flush()

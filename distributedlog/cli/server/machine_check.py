@@ -25,7 +25,7 @@ SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class MachineCheckResult:
     """One thing that was looked at."""
 
     what: str
@@ -55,30 +55,34 @@ def command(settings: Settings, directory: Path | None) -> None:
 
     With DIR it writes there for two seconds, in a directory of its own that it removes.
     """
-    found = [python(), system(), descriptors()]
+    results = [check_python(), check_system(), check_descriptors()]
     if directory is not None:
-        found += [room(directory), kind(directory), syncs(directory, SECONDS)]
-    for one in found if settings.json else ():
-        emit(asdict(one))
+        results += [
+            check_free_space(directory),
+            check_file_system(directory),
+            check_syncs(directory, SECONDS),
+        ]
+    for result in results if settings.json else ():
+        emit(asdict(result))
     if not settings.json:
         table(
             ("", "what", "wanted", "found"),
-            [[one.verdict, one.what, one.wanted, one.found] for one in found],
+            [[result.verdict, result.what, result.wanted, result.found] for result in results],
         )
-        for one in found:
-            if one.then:
-                prose(f"{one.what}: {one.then}")
-    if any(one.verdict == FAIL for one in found):
+        for result in results:
+            if result.then:
+                prose(f"{result.what}: {result.then}")
+    if any(result.verdict == FAIL for result in results):
         raise ExitWithCode(NO)
 
 
-def python() -> Check:
+def check_python() -> MachineCheckResult:
     """The interpreter, and how it was built."""
     from ...testing.bench.measure.interpreter_info import this_build
 
     build = this_build()
     advice = build.advice()
-    return Check(
+    return MachineCheckResult(
         "python",
         WARN if advice else PASS,
         build.describe(),
@@ -87,21 +91,21 @@ def python() -> Check:
     )
 
 
-def system() -> Check:
+def check_system() -> MachineCheckResult:
     """Nodes run on Linux."""
-    found = platform.system()
-    if found == "Linux":
-        return Check("system", PASS, f"{found} {platform.release()}", "Linux")
-    then = "nodes need Linux; programs and dlog itself run here too"
-    return Check("system", FAIL, found, "Linux", then)
+    system_name = platform.system()
+    if system_name == "Linux":
+        return MachineCheckResult("system", PASS, f"{system_name} {platform.release()}", "Linux")
+    remedy = "nodes need Linux; programs and dlog itself run here too"
+    return MachineCheckResult("system", FAIL, system_name, "Linux", remedy)
 
 
-def descriptors() -> Check:
+def check_descriptors() -> MachineCheckResult:
     """Files and connections that one process may have."""
     from ...runtime.process.descriptor_limit import limit, raise_limit
 
     count = raise_limit() if sys.platform == "linux" else limit()
-    return Check(
+    return MachineCheckResult(
         "descriptors",
         PASS if count >= DESCRIPTORS_MIN else WARN,
         f"{count:,}",
@@ -110,53 +114,63 @@ def descriptors() -> Check:
     )
 
 
-def room(directory: Path) -> Check:
+def check_free_space(directory: Path) -> MachineCheckResult:
     """Free bytes."""
     free = shutil.disk_usage(directory).free
     verdict = FAIL if free < FREE_FAIL_BYTES else WARN if free < FREE_WARN_BYTES else PASS
-    then = "" if verdict == PASS else "a bookie takes no entries any more before its disk is full"
-    return Check("room", verdict, size(free), f"{size(FREE_WARN_BYTES)} at least", then)
+    remedy = "" if verdict == PASS else "a bookie takes no entries any more before its disk is full"
+    return MachineCheckResult(
+        "room", verdict, size(free), f"{size(FREE_WARN_BYTES)} at least", remedy
+    )
 
 
-def kind(directory: Path, mounts: Path = Path("/proc/self/mounts")) -> Check:
+def check_file_system(
+    directory: Path, mounts: Path = Path("/proc/self/mounts")
+) -> MachineCheckResult:
     """What the file system keeps over a power cut, as far as its name tells."""
     wanted = "a file system on a disk"
     try:
-        found = _file_system(directory.resolve(), mounts.read_text(errors="replace"))
+        file_system = _file_system(directory.resolve(), mounts.read_text(errors="replace"))
     except OSError:
-        found = ""
-    if not found:
-        return Check("file system", WARN, "unknown", wanted, "see to it that it is on a disk")
-    if found in IN_MEMORY:
-        then = "nothing is kept here over a start of the machine"
-        return Check("file system", FAIL, found, wanted, then)
-    return Check("file system", PASS, found, wanted)
+        file_system = ""
+    if not file_system:
+        return MachineCheckResult(
+            "file system", WARN, "unknown", wanted, "see to it that it is on a disk"
+        )
+    if file_system in IN_MEMORY:
+        remedy = "nothing is kept here over a start of the machine"
+        return MachineCheckResult("file system", FAIL, file_system, wanted, remedy)
+    return MachineCheckResult("file system", PASS, file_system, wanted)
 
 
-def syncs(directory: Path, seconds: float) -> Check:
+def check_syncs(directory: Path, seconds: float) -> MachineCheckResult:
     """4 KiB appended and synced, one after the other."""
     from ...testing.bench.measure.hardware_baseline import file_floor
 
     wanted = f"p99 below {SYNC_P99_WARN_S * 1000:g} ms"
     try:
-        with tempfile.TemporaryDirectory(prefix="dlog-check-", dir=directory) as scratch:
-            times = file_floor(Path(scratch), 4096, seconds)
+        with tempfile.TemporaryDirectory(prefix="dlog-check-", dir=directory) as scratch_directory:
+            times = file_floor(Path(scratch_directory), 4096, seconds)
     except OSError as error:
-        return Check("syncs", FAIL, os.strerror(error.errno or 0), wanted, f"{directory}: {error}")
+        return MachineCheckResult(
+            "syncs", FAIL, os.strerror(error.errno or 0), wanted, f"{directory}: {error}"
+        )
     p50, p99 = times.percentile_s(50), times.percentile_s(99)
     verdict = FAIL if p99 >= SYNC_P99_FAIL_S else WARN if p99 >= SYNC_P99_WARN_S else PASS
-    then = "" if verdict == PASS else "every acknowledgement waits for a sync: take another disk"
-    return Check("syncs", verdict, f"p50 {p50 * 1000:.2f}, p99 {p99 * 1000:.2f} ms", wanted, then)
+    remedy = "" if verdict == PASS else "every acknowledgement waits for a sync: take another disk"
+    return MachineCheckResult(
+        "syncs", verdict, f"p50 {p50 * 1000:.2f}, p99 {p99 * 1000:.2f} ms", wanted, remedy
+    )
 
 
 def _file_system(directory: Path, mounts: str) -> str:
     """The type of the deepest mount above a directory; of several at one place the last."""
-    best, found = -1, ""
+    best_depth, file_system = -1, ""
     for line in mounts.splitlines():
         fields = line.split()
         if len(fields) < 3:
             continue
-        place = Path(fields[1].encode().decode("unicode_escape"))  # a blank is \\040 there
-        if directory.is_relative_to(place) and len(place.parts) >= best:
-            best, found = len(place.parts), fields[2]
-    return found
+        mount_point = Path(fields[1].encode().decode("unicode_escape"))  # a blank is \\040 there
+        if directory.is_relative_to(mount_point) and len(mount_point.parts) >= best_depth:
+            best_depth, file_system = len(mount_point.parts), fields[2]
+    return file_system

@@ -14,12 +14,12 @@ from ...log.declarations.options import LogOptions
 from ...proxy.declarations.options import ProxyOptions
 from ...runtime.declarations.options import (
     COUNT_LIMIT,
-    REMOVED,
-    described,
-    names,
-    overlaid,
-    typed,
-    unknown,
+    REMOVED_OPTION_NAMES,
+    option_fields,
+    option_names,
+    parse_value,
+    unknown_option_error,
+    with_overrides,
 )
 from ...runtime.interfaces.errors import InvalidRequest
 
@@ -40,7 +40,7 @@ FLAGS = {
     "end_with_stdin": "end_with_stdin",
 }
 """Keys of a file that are flags of `dlog serve`, and the names that click has for them."""
-OF_A_GATEWAY = {
+GATEWAY_FLAGS = {
     "name": "name",
     "uri": "uri",
     "listen": "listen",
@@ -52,73 +52,81 @@ OF_A_GATEWAY = {
     "end_with_stdin": "end_with_stdin",
 }
 """Likewise, of a gateway."""
-OF_A_BOOKIE = ("index-dir", "index_dir", "rack", "label")
-OF_A_DISK = ("data", "index-dir", "index_dir", "label")
+BOOKIE_ONLY_FLAGS = ("index-dir", "index_dir", "rack", "label")
+DISK_NODE_FLAGS = ("data", "index-dir", "index_dir", "label")
 PROXIES = ("write-proxy", "read-proxy")
 TABLES = ("metadata", "bookie", "store", *PROXIES, "gateway")
 
-NODE: dict[str, Field[Any]] = {one.name: one for one in described(BookieNodeConfig)}
-STORE: dict[str, Field[Any]] = {one.name: one for one in described(BookieOptions)}
-PROXY: dict[str, Field[Any]] = {
-    one.name: one for cls in (ProxyOptions, LogOptions, LedgerOptions) for one in described(cls)
+BOOKIE_NODE_OPTIONS: dict[str, Field[Any]] = {
+    one.name: one for one in option_fields(BookieNodeConfig)
+}
+STORE_OPTIONS: dict[str, Field[Any]] = {one.name: one for one in option_fields(BookieOptions)}
+PROXY_OPTIONS: dict[str, Field[Any]] = {
+    one.name: one for cls in (ProxyOptions, LogOptions, LedgerOptions) for one in option_fields(cls)
 }
 """Of a proxy, of its logs, of their ledgers."""
-GATEWAY: dict[str, Field[Any]] = {one.name: one for one in described(GatewayOptions)}
+GATEWAY_OPTIONS: dict[str, Field[Any]] = {one.name: one for one in option_fields(GatewayOptions)}
 
 
-def words(given: Sequence[str]) -> dict[str, Any]:
+def parse_changes(texts: Sequence[str]) -> dict[str, Any]:
     """``OPTION=VALUE``, each once. Raises `InvalidRequest`."""
-    found: dict[str, Any] = {}
-    for word in given:
+    values: dict[str, Any] = {}
+    for word in texts:
         name, equals, value = word.partition("=")
         if not equals or not name.strip():
             raise InvalidRequest(f"--set {word}: wanted is OPTION=VALUE, such as lost_after_s=10m")
-        if name.strip() in found:
+        if name.strip() in values:
             raise InvalidRequest(f"--set gives {name.strip()} twice")
-        found[name.strip()] = typed(value)
-    return found
+        values[name.strip()] = parse_value(value)
+    return values
 
 
-def split_settings(given: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def split_settings(values: Mapping[str, Any], where: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """Options of a bookie's node, and of its store, checked. Raises `InvalidRequest` that names the place."""
     node: dict[str, Any] = {}
     store: dict[str, Any] = {}
-    for name, value in given.items():
-        into, known = (node, NODE) if name in NODE else (store, STORE)
-        if name not in known:
-            raise InvalidRequest(f"{where}: {unknown(name, [*NODE, *STORE])}")
-        into[name] = _of_kind(known[name], value)
+    for name, value in values.items():
+        target, known_options = (
+            (node, BOOKIE_NODE_OPTIONS) if name in BOOKIE_NODE_OPTIONS else (store, STORE_OPTIONS)
+        )
+        if name not in known_options:
+            raise InvalidRequest(
+                f"{where}: {unknown_option_error(name, [*BOOKIE_NODE_OPTIONS, *STORE_OPTIONS])}"
+            )
+        target[name] = _typed_value(known_options[name], value)
     try:
-        overlaid(BookieOptions(), store)
+        with_overrides(BookieOptions(), store)
         BookieNodeConfig("", (), **node)
     except InvalidRequest as error:
         raise InvalidRequest(f"{where}: {error}") from None
     return node, store
 
 
-def check_options(part: str, given: Mapping[str, Any], where: str) -> dict[str, Any]:
+def check_options(part: str, values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Options of a proxy, its logs and their ledgers, or of a gateway. Raises `InvalidRequest`."""
-    known = GATEWAY if part == "gateway" else PROXY
+    known_options = GATEWAY_OPTIONS if part == "gateway" else PROXY_OPTIONS
     parts = (GatewayOptions,) if part == "gateway" else (ProxyOptions, LogOptions, LedgerOptions)
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        if name not in known:
-            raise InvalidRequest(f"{where}: {unknown(name, list(known))}")
-        found[name] = _of_kind(known[name], value)
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in known_options:
+            raise InvalidRequest(f"{where}: {unknown_option_error(name, list(known_options))}")
+        checked[name] = _typed_value(known_options[name], value)
     try:
         for cls in parts:
-            overlaid(cls(), {name: found[name] for name in names(cls) if name in found})
+            with_overrides(
+                cls(), {name: checked[name] for name in option_names(cls) if name in checked}
+            )
     except InvalidRequest as error:
         raise InvalidRequest(f"{where}: {error}") from None
-    return found
+    return checked
 
 
 def flags_of(part: str) -> dict[str, str]:
     """Keys of a part's table that are flags of its command, and what click calls these."""
     if part == "gateway":
-        return OF_A_GATEWAY
-    not_its = {"bookie": (), "metadata": OF_A_BOOKIE}.get(part, OF_A_DISK)
-    return {key: name for key, name in FLAGS.items() if key not in not_its}
+        return GATEWAY_FLAGS
+    excluded = {"bookie": (), "metadata": BOOKIE_ONLY_FLAGS}.get(part, DISK_NODE_FLAGS)
+    return {key: name for key, name in FLAGS.items() if key not in excluded}
 
 
 def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -131,25 +139,32 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
     for name in tables:
         if name not in TABLES:
             raise InvalidRequest(
-                f"{path}: there is no table [{name}]; known are {', '.join(f'[{one}]' for one in TABLES)}"
+                f"{path}: there is no table [{name}]; known are "
+                f"{', '.join(f'[{table_name}]' for table_name in TABLES)}"
             )
     flags: dict[str, Any] = {}
     settings: dict[str, Any] = {}
-    its = {"bookie": NODE, "gateway": GATEWAY}.get(part, PROXY if part in PROXIES else {})
+    part_options = {"bookie": BOOKIE_NODE_OPTIONS, "gateway": GATEWAY_OPTIONS}.get(
+        part, PROXY_OPTIONS if part in PROXIES else {}
+    )
     known_flags = flags_of(part)
     for key, value in tables.get(part, {}).items():
         if key in known_flags:
             flags[key] = value
-        elif key in its:
-            settings[key] = _of_kind(its[key], value)
+        elif key in part_options:
+            settings[key] = _typed_value(part_options[key], value)
         else:
-            if key in REMOVED:
-                raise InvalidRequest(f"{path}: [{part}]: {unknown(key, [])}")
-            known = sorted(known_flags) + list(its)
-            raise InvalidRequest(f"{path}: [{part}] has no {key}; known are {', '.join(known)}")
+            if key in REMOVED_OPTION_NAMES:
+                raise InvalidRequest(f"{path}: [{part}]: {unknown_option_error(key, [])}")
+            known_names = sorted(known_flags) + list(part_options)
+            raise InvalidRequest(
+                f"{path}: [{part}] has no {key}; known are {', '.join(known_names)}"
+            )
     for key, value in tables.get("store", {}).items() if part == "bookie" else ():
-        if key not in STORE:
-            raise InvalidRequest(f"{path}: [store]: {unknown(key, list(STORE))}")
+        if key not in STORE_OPTIONS:
+            raise InvalidRequest(
+                f"{path}: [store]: {unknown_option_error(key, list(STORE_OPTIONS))}"
+            )
         settings[key] = value
     if part in PROXIES or part == "gateway":
         check_options(part, settings, str(path))
@@ -158,11 +173,11 @@ def read_file(path: Path, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return flags, settings
 
 
-def _of_kind(one: Field[Any], value: Any) -> Any:
+def _typed_value(option_field: Field[Any], value: Any) -> Any:
     """``"64MiB"`` for an option that is a number; whole seconds for one that has fractions."""
-    if isinstance(value, str) and not isinstance(one.default, str):
-        value = typed(value)
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    if isinstance(one.default, float) and whole and abs(value) <= COUNT_LIMIT:
+    if isinstance(value, str) and not isinstance(option_field.default, str):
+        value = parse_value(value)
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(option_field.default, float) and is_whole and abs(value) <= COUNT_LIMIT:
         return float(value)  # a larger one may have no float, and is refused as a whole number
     return value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ..framework.options import CliCommand, Group, Settings, common, text_of, without_cluster
+from ..framework.options import CliCommand, Group, Settings, common, read_text, without_cluster
 
 if TYPE_CHECKING:
     import trio
@@ -42,7 +42,7 @@ CONFIG = click.option(
 )
 
 
-def node_options(function: Function) -> Function:
+def with_node_options(function: Function) -> Function:
     """What all kinds take, those that have a disk."""
     for option in reversed(
         [
@@ -55,10 +55,10 @@ def node_options(function: Function) -> Function:
         ]
     ):
         function = option(function)
-    return places(function)
+    return with_common_node_options(function)
 
 
-def places(function: Function) -> Function:
+def with_common_node_options(function: Function) -> Function:
     """What all kinds take."""
     options = [
         click.option(
@@ -121,33 +121,35 @@ def places(function: Function) -> Function:
     dlog serve metadata --metadata 127.0.0.1:4181 --data ./m        a quorum of one
     """,
 )
-@node_options
+@with_node_options
 @without_cluster()
-def metadata(settings: Settings, **given: Any) -> None:
+def metadata(settings: Settings, **option_values: Any) -> None:
     """Run a node of the metadata quorum."""
     from ...cluster.declarations.config import format_address, parse_named_addresses, parse_quorum
     from ...cluster.declarations.options import MetadataNodeConfig
 
-    given = _with_file(given, "metadata")
-    voters = parse_quorum(_needed(given, "quorum", "--metadata"))
-    listen = parse_named_addresses(given["listen"], "--listen")
-    name = given["name"]
+    option_values = _merge_file(option_values, "metadata")
+    voters = parse_quorum(_required(option_values, "quorum", "--metadata"))
+    listen = parse_named_addresses(option_values["listen"], "--listen")
+    name = option_values["name"]
     if name is None:
-        own = [
-            found
-            for found, address in voters.items()
+        matching_names = [
+            voter_name
+            for voter_name, address in voters.items()
             if address in listen.values() or len(voters) == 1
         ]
-        if len(own) != 1:
+        if len(matching_names) != 1:
             raise click.UsageError(f"which of {', '.join(voters)} is this node? Give --name")
-        name = own[0]
+        name = matching_names[0]
     if name not in voters:
-        by_address = [found for found, address in voters.items() if format_address(address) == name]
+        by_address = [
+            voter_name for voter_name, address in voters.items() if format_address(address) == name
+        ]
         if not by_address:
             raise click.UsageError(f"--name {name} is none of --metadata: {', '.join(voters)}")
         name = by_address[0]
-    advertise = parse_named_addresses(given["advertise"], "--advertise")
-    _serve(settings, given, MetadataNodeConfig(name, voters, listen, advertise))
+    advertise = parse_named_addresses(option_values["advertise"], "--advertise")
+    _serve_node(settings, option_values, MetadataNodeConfig(name, voters, listen, advertise))
 
 
 @command.command(
@@ -157,7 +159,7 @@ def metadata(settings: Settings, **given: Any) -> None:
     dlog serve bookie --metadata 127.0.0.1:4181 --data ./b1         on a free port
     """,
 )
-@node_options
+@with_node_options
 @click.option(
     "--index-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: in --data."
 )
@@ -176,30 +178,30 @@ def metadata(settings: Settings, **given: Any) -> None:
     help='Repeatable: any option that "dlog config show bookie" names, such as lost_after_s=10m.',
 )
 @without_cluster("timeout")
-def bookie(settings: Settings, **given: Any) -> None:
+def bookie(settings: Settings, **option_values: Any) -> None:
     """Run a bookie: it stores entries."""
     from ...cluster.declarations.config import parse_named_addresses, parse_quorum
     from ...cluster.declarations.options import BookieNodeConfig
-    from ...ledger.placement.placement_policy import labels_of
-    from .node_settings import split_settings, words
+    from ...ledger.placement.placement_policy import parse_labels
+    from .node_settings import parse_changes, split_settings
 
-    given = _with_file(given, "bookie")
-    labels = labels_of(given["label"], "--label")
-    quorum = tuple(parse_quorum(_needed(given, "quorum", "--metadata")).values())
-    listen = parse_named_addresses(given["listen"], "--listen") or {"": ("127.0.0.1", 0)}
-    own, store = split_settings(given.get("settings", {}), "the file")
-    of_flags, of_store = split_settings(words(given["changes"]), "--set")
+    option_values = _merge_file(option_values, "bookie")
+    labels = parse_labels(option_values["label"], "--label")
+    quorum = tuple(parse_quorum(_required(option_values, "quorum", "--metadata")).values())
+    listen = parse_named_addresses(option_values["listen"], "--listen") or {"": ("127.0.0.1", 0)}
+    node_settings, store_settings = split_settings(option_values.get("settings", {}), "the file")
+    node_changes, store_changes = split_settings(parse_changes(option_values["changes"]), "--set")
     config = BookieNodeConfig(
-        given["name"] or _needed(given, "data", "--data").name,
+        option_values["name"] or _required(option_values, "data", "--data").name,
         quorum,
         listen,
-        parse_named_addresses(given["advertise"], "--advertise"),
-        given["rack"] or labels.pop("rack", ""),
+        parse_named_addresses(option_values["advertise"], "--advertise"),
+        option_values["rack"] or labels.pop("rack", ""),
         labels,
-        store={**store, **of_store},
-        **{"metadata_timeout_s": settings.timeout_s, **own, **of_flags},
+        store={**store_settings, **store_changes},
+        **{"metadata_timeout_s": settings.timeout_s, **node_settings, **node_changes},
     )
-    _serve(settings, given, config)
+    _serve_node(settings, option_values, config)
 
 
 CHANGES = click.option(
@@ -220,14 +222,14 @@ RACK = click.option("--rack", help="Where it stands.")
     dlog serve write-proxy --metadata 127.0.0.1:4181                on a free port
     """,
 )
-@places
+@with_common_node_options
 @CONFIG
 @RACK
 @CHANGES
 @without_cluster("timeout")
-def write_proxy(settings: Settings, **given: Any) -> None:
+def write_proxy(settings: Settings, **option_values: Any) -> None:
     """Run a write proxy: many producers' way to logs that it writes for them."""
-    _proxy(settings, given, "write-proxy")
+    _serve_proxy(settings, option_values, "write-proxy")
 
 
 @command.command(
@@ -238,34 +240,34 @@ def write_proxy(settings: Settings, **given: Any) -> None:
     dlog serve read-proxy --metadata 127.0.0.1:4181                 on a free port
     """,
 )
-@places
+@with_common_node_options
 @CONFIG
 @RACK
 @CHANGES
 @without_cluster("timeout")
-def read_proxy(settings: Settings, **given: Any) -> None:
+def read_proxy(settings: Settings, **option_values: Any) -> None:
     """Run a read proxy: many readers' way to logs that it reads once."""
-    _proxy(settings, given, "read-proxy")
+    _serve_proxy(settings, option_values, "read-proxy")
 
 
-def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
+def _serve_proxy(settings: Settings, option_values: dict[str, Any], kind: str) -> None:
     from ...cluster.declarations.config import parse_named_addresses, parse_quorum
     from ...cluster.declarations.options import ProxyNodeConfig
-    from .node_settings import check_options, words
+    from .node_settings import check_options, parse_changes
 
-    given = _with_file(given, kind)
-    changes = check_options(kind, words(given["changes"]), "--set")
+    option_values = _merge_file(option_values, kind)
+    changes = check_options(kind, parse_changes(option_values["changes"]), "--set")
     config = ProxyNodeConfig(
-        given["name"] or kind,
+        option_values["name"] or kind,
         kind,
-        tuple(parse_quorum(_needed(given, "quorum", "--metadata")).values()),
-        parse_named_addresses(given["listen"], "--listen") or {"": ("127.0.0.1", 0)},
-        parse_named_addresses(given["advertise"], "--advertise"),
-        given["rack"] or "",
+        tuple(parse_quorum(_required(option_values, "quorum", "--metadata")).values()),
+        parse_named_addresses(option_values["listen"], "--listen") or {"": ("127.0.0.1", 0)},
+        parse_named_addresses(option_values["advertise"], "--advertise"),
+        option_values["rack"] or "",
         settings.timeout_s,
-        {**given.get("settings", {}), **changes},
+        {**option_values.get("settings", {}), **changes},
     )
-    _serve(settings, given, config)
+    _serve_node(settings, option_values, config)
 
 
 @command.command(
@@ -323,7 +325,7 @@ def _proxy(settings: Settings, given: dict[str, Any], kind: str) -> None:
     "--end-with-stdin", is_flag=True, help="End when stdin ends: for whoever starts it as a child."
 )
 @common
-def gateway(settings: Settings, **given: Any) -> None:
+def gateway(settings: Settings, **option_values: Any) -> None:
     """Run a gateway: logs over HTTP, for programs that have nothing else. Needs the extra `gateway`.
 
     It keeps nothing: start as many as are wanted, over proxies. A direct URI is for one gateway alone, which
@@ -332,28 +334,28 @@ def gateway(settings: Settings, **given: Any) -> None:
     from ...cluster.declarations.config import parse_address
     from ...gateway.options import GatewayOptions
     from ...uri import parse_uri
-    from .node_settings import check_options, words
+    from .node_settings import check_options, parse_changes
 
-    given = _with_file({**given, "uri": settings.uri}, "gateway")
-    settings.uri = given["uri"]
+    option_values = _merge_file({**option_values, "uri": settings.uri}, "gateway")
+    settings.uri = option_values["uri"]
     uri = settings.where()
     parse_uri(uri)
-    listen = given["listen"] or GATEWAY_LISTEN
+    listen = option_values["listen"] or GATEWAY_LISTEN
     address = parse_address(listen, "--listen")
-    _check_access(given, listen, address)
-    changes = check_options("gateway", words(given["changes"]), "--set")
-    options = GatewayOptions(**{**given.get("settings", {}), **changes})
-    token = _token(given["token_file"])
+    _check_access(option_values, listen, address)
+    changes = check_options("gateway", parse_changes(option_values["changes"]), "--set")
+    options = GatewayOptions(**{**option_values.get("settings", {}), **changes})
+    token = _read_token_file(option_values["token_file"])
     try:
         from ...gateway.gateway_lifecycle import run_gateway
     except ModuleNotFoundError as error:
         raise click.UsageError(f"{error.name} is not installed: pip install '.[gateway]'") from None
     from ...runtime.process.descriptor_limit import raise_limit
 
-    name = given["name"] or "gateway"
+    name = option_values["name"] or "gateway"
     if sys.platform == "linux":
         raise_limit()
-    _run(
+    _run_server(
         settings,
         name,
         lambda status: run_gateway(
@@ -361,48 +363,48 @@ def gateway(settings: Settings, **given: Any) -> None:
             address,
             options,
             name=name,
-            hosts=given["hosts"],
+            hosts=option_values["hosts"],
             token=token,
-            users=given["users"],
-            tls=given["tls"],
+            users=option_values["users"],
+            tls=option_values["tls"],
             timeout_s=settings.timeout_s,
             task_status=status,
         ),
-        stdin=given["end_with_stdin"],
+        ends_with_stdin=option_values["end_with_stdin"],
     )
 
 
-def _check_access(given: dict[str, Any], listen: str, address: tuple[str, int]) -> None:
+def _check_access(option_values: dict[str, Any], listen: str, address: tuple[str, int]) -> None:
     """Refuse a gateway that other machines or users reach with rights that are not theirs."""
-    from ...gateway.request_guard import may_listen
-    from ...runtime.machine import CREDENTIALS
+    from ...gateway.request_guard import is_listen_allowed
+    from ...runtime.machine import CREDENTIALS_VARIABLE
     from ...runtime.net.local_secret import is_loopback
 
-    if not may_listen(address[0], given["hosts"]):
+    if not is_listen_allowed(address[0], option_values["hosts"]):
         raise click.UsageError(
             f"--listen {listen}: other machines can reach it. Give the host name, --allow-host NAME"
         )
-    if not (is_loopback(address[0]) or given["tls"] or given["insecure"]):
+    if not (is_loopback(address[0]) or option_values["tls"] or option_values["insecure"]):
         raise click.UsageError(
             f"--listen {listen}: other machines can reach it without encryption. Give --tls DIR, or"
             " --insecure behind a TLS proxy"
         )
-    told = os.environ.get(CREDENTIALS, "")
-    if given["users"] and not told:
+    credentials = os.environ.get(CREDENTIALS_VARIABLE, "")
+    if option_values["users"] and not credentials:
         raise click.UsageError(
             "--users wants to know the cluster: --credentials file:DIR, a directory with its ca.pem"
         )
-    if told and not given["users"] and given["token_file"] is None:
+    if credentials and not option_values["users"] and option_values["token_file"] is None:
         raise click.UsageError(
             "every client would use the rights of --credentials. Give --users (per-user rights) or"
             " --token-file (shared token)"
         )
 
 
-def _token(file: Path | None) -> str:
+def _read_token_file(file: Path | None) -> str:
     if file is None:
         return ""
-    token = text_of(file).strip()
+    token = read_text(file).strip()
     if len(token) < TOKEN_CHARS_MIN or not token.isascii() or not token.isprintable():
         raise click.UsageError(
             f"{file} holds no token: {TOKEN_CHARS_MIN} characters of ASCII or more, in one line"
@@ -410,70 +412,74 @@ def _token(file: Path | None) -> str:
     return token
 
 
-def _with_file(given: dict[str, Any], part: str) -> dict[str, Any]:
+def _merge_file(option_values: dict[str, Any], part: str) -> dict[str, Any]:
     """Flags and environment over the file's table ``[part]``; what else it sets goes to ``settings``."""
-    if given["file"] is None:
-        return given
+    if option_values["file"] is None:
+        return option_values
     from .node_settings import flags_of, read_file
 
-    flags, settings = read_file(given["file"], part)
+    flags, settings = read_file(option_values["file"], part)
     for key, value in flags.items():
         name = flags_of(part)[key]
-        if name in given and given[name] in (None, (), False):
-            if isinstance(given[name], tuple):
+        if name in option_values and option_values[name] in (None, (), False):
+            if isinstance(option_values[name], tuple):
                 value = [value] if isinstance(value, str) else value
             paths = ("data", "index_dir", "tls", "token_file")
-            given[name] = Path(value) if name in paths else value
-    given["settings"] = settings
-    return given
+            option_values[name] = Path(value) if name in paths else value
+    option_values["settings"] = settings
+    return option_values
 
 
-def _needed(given: dict[str, Any], key: str, flag: str) -> Any:
-    if given[key] is None:
+def _required(option_values: dict[str, Any], key: str, flag: str) -> Any:
+    if option_values[key] is None:
         raise click.UsageError(f"{flag} is missing")
-    return given[key]
+    return option_values[key]
 
 
-def _serve(settings: Settings, given: dict[str, Any], config: Any) -> None:
-    from ...runtime.machine import needs_linux
+def _serve_node(settings: Settings, option_values: dict[str, Any], config: Any) -> None:
+    from ...runtime.machine import require_linux
 
-    needs_linux("dlog serve")  # before what can only be imported there
+    require_linux("dlog serve")  # before what can only be imported there
     from ...cluster.declarations.config import parse_address
     from ...cluster.declarations.options import to_json
     from ...cluster.local.node_child import run_node
 
-    _may_listen(given, config)
-    tls = given["tls"]
+    _check_listen_access(option_values, config)
+    tls = option_values["tls"]
     spec = {
         "config": to_json(config),
-        "data": str(_needed(given, "data", "--data").absolute()) if "data" in given else None,
-        "index": str(given["index_dir"].absolute()) if given.get("index_dir") else None,
-        "http": parse_address(given["http"], "--http") if given["http"] else None,
-        "tls": {"directory": str(tls.absolute()), "transport": given["transport"] or "tls"}
+        "data": str(_required(option_values, "data", "--data").absolute())
+        if "data" in option_values
+        else None,
+        "index": str(option_values["index_dir"].absolute())
+        if option_values.get("index_dir")
+        else None,
+        "http": parse_address(option_values["http"], "--http") if option_values["http"] else None,
+        "tls": {"directory": str(tls.absolute()), "transport": option_values["transport"] or "tls"}
         if tls
         else None,
     }
-    _run(
+    _run_server(
         settings,
         config.name,
         lambda status: run_node(spec, task_status=status),
-        stdin=given["end_with_stdin"],
+        ends_with_stdin=option_values["end_with_stdin"],
     )
 
 
-def _run(
+def _run_server(
     settings: Settings,
     name: str,
     serve: Callable[["trio.TaskStatus[dict[str, Any]]"], Awaitable[None]],
     *,
-    stdin: bool,
+    ends_with_stdin: bool,
 ) -> None:
     """Serve until told to end, with one ready line on stdout and the log on stderr."""
     import trio
 
     from ...cluster.process.json_logs import log_to_stderr
-    from ...cluster.process.process_lifetime import until_told
-    from .systemd_notify import tell
+    from ...cluster.process.process_lifetime import run_until_stopped
+    from .systemd_notify import notify_systemd
 
     if not __debug__:
         raise click.UsageError("the asserts of a server stay on: do not run it with python -O")
@@ -482,20 +488,20 @@ def _run(
 
     def ready(line: dict[str, Any]) -> None:
         click.echo(json.dumps(line))
-        tell("READY=1")
+        notify_systemd("READY=1")
 
-    trio.run(lambda: until_told(serve, stdin=stdin, ready=ready))
+    trio.run(lambda: run_until_stopped(serve, stdin=ends_with_stdin, ready=ready))
 
 
-def _may_listen(given: dict[str, Any], config: Any) -> None:
+def _check_listen_access(option_values: dict[str, Any], config: Any) -> None:
     """Where other machines reach a node, it asks who they are, or was told not to. Raises a usage error."""
     from ...cluster.declarations.config import format_address
     from ...runtime.net.local_secret import is_loopback
 
-    if given["tls"] is not None or given["insecure"]:
+    if option_values["tls"] is not None or option_values["insecure"]:
         return
-    places = list(config.listen.values())
-    for address in places or [config.voters[config.name]]:
+    listen_addresses = list(config.listen.values())
+    for address in listen_addresses or [config.voters[config.name]]:
         if not is_loopback(address[0]):
             raise click.UsageError(
                 f"other machines may reach {format_address(address)}, and nobody asks who they are: give"

@@ -5,7 +5,7 @@ import socket
 from contextlib import suppress
 
 
-def tell(state: str) -> None:
+def notify_systemd(state: str) -> None:
     """Send ``READY=1`` or the like to whom ``NOTIFY_SOCKET`` names; nothing where nobody asked."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
@@ -14,7 +14,7 @@ def tell(state: str) -> None:
         address = "\0" + address[1:]
     with (
         suppress(OSError),  # a manager that has gone is no reason to end
-        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as there,
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify_socket,
     ):
-        there.connect(address)
-        there.send(state.encode())
+        notify_socket.connect(address)
+        notify_socket.send(state.encode())

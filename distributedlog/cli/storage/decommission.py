@@ -6,11 +6,11 @@ from typing import Any
 import click
 
 from ..framework.errors import NO, ExitWithCode
-from ..framework.options import CliCommand, Settings, common, confirmed, force_option
+from ..framework.options import CliCommand, Settings, common, force_option, run_confirmed
 from ..framework.output import RateEstimate, emit, plural, visible
 
 POLL_S = 1.0
-NAMED_MAX = 10
+SHOWN_LEDGERS_MAX = 10
 """Ledgers of which it is said why they are left."""
 
 
@@ -47,79 +47,88 @@ def command(
     from ...cluster.repair import decommission as leaving
     from ...cluster.status.bookie_names import bookie_names
     from ...cluster.status.safe_to_stop import decommission
-    from ..connection.cluster_connection import answer, quorum, run
+    from ..connection.cluster_connection import await_answer, quorum, run
 
     if cancel and (wait or by):
         raise click.UsageError("--cancel excludes --wait and --by")
 
-    async def work(forced: bool) -> tuple[Any, dict[str, Any]]:
-        began = trio.current_time()
+    async def work(is_forced: bool) -> tuple[Any, dict[str, Any]]:
+        started_at = trio.current_time()
         async with quorum(settings) as metadata:
-            bookie_id = await answer(
+            bookie_id = await await_answer(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
             )
-            names = await answer(settings, "the names", lambda: bookie_names(metadata))
-            successor = by and await answer(
+            names = await await_answer(settings, "the names", lambda: bookie_names(metadata))
+            successor = by and await await_answer(
                 settings, "finding the other", lambda: leaving.find_bookie(metadata, by)
             )
 
             async def change() -> None:
                 if cancel:
-                    await leaving.ask_to_stay(metadata, bookie_id)
+                    await leaving.cancel_decommission(metadata, bookie_id)
                 else:
-                    await decommission(metadata, bookie_id, by=successor, force=forced)
+                    await decommission(metadata, bookie_id, successor=successor, force=is_forced)
 
-            await answer(settings, "asking", change)
-            deadline = began + settings.timeout_s if wait else began
-            state = await _drained(settings, metadata, bookie_id, names, deadline)
+            await await_answer(settings, "asking", change)
+            deadline = started_at + settings.timeout_s if wait else started_at
+            state = await _wait_drained(settings, metadata, bookie_id, names, deadline)
         return names, {**asdict(state), "drained": state.drained}
 
-    names, found = confirmed(
+    names, result = run_confirmed(
         f"decommission {bookie}", force, lambda forced: run(lambda: work(forced))
     )
-    _show(settings, names, found, cancel)
-    if wait and not found["drained"]:
+    _print_progress(settings, names, result, cancel)
+    if wait and not result["drained"]:
         raise ExitWithCode(NO)
 
 
-async def _drained(
+async def _wait_drained(
     settings: Settings, metadata: Any, bookie_id: str, names: Any, deadline: float
 ) -> Any:
     """Wait until the deadline, or until no ledger needs the bookie; return the last state of its drain."""
     import trio
 
     from ...cluster.repair import decommission as leaving
-    from ..connection.cluster_connection import answer
+    from ..connection.cluster_connection import await_answer
 
-    left, said, pace = -1, [""], RateEstimate()
+    ledgers_left, shown_lines, rate_estimate = -1, [""], RateEstimate()
     while True:
-        state = await answer(
+        state = await await_answer(
             settings,
             "how far it is",
-            lambda: leaving.how_far(metadata, bookie_id, named=NAMED_MAX),
+            lambda: leaving.decommission_status(metadata, bookie_id, waiting_max=SHOWN_LEDGERS_MAX),
         )
         if state.drained or trio.current_time() + POLL_S >= deadline:
             return state
-        lines = [f"ledger {one.ledger}: {names.in_words(one.why)}" for one in state.waiting]
-        if state.ledgers != left or lines != said:
-            left, said = state.ledgers, lines
-            told = pace.told(trio.current_time(), left)
-            settings.note("\n".join([f"{plural(left, 'ledger')} left{told}", *lines]))
+        lines = [
+            f"ledger {waiting_ledger.ledger}: {names.in_words(waiting_ledger.why)}"
+            for waiting_ledger in state.waiting
+        ]
+        if state.ledgers != ledgers_left or lines != shown_lines:
+            ledgers_left, shown_lines = state.ledgers, lines
+            estimate = rate_estimate.describe(trio.current_time(), ledgers_left)
+            settings.note("\n".join([f"{plural(ledgers_left, 'ledger')} left{estimate}", *lines]))
         await trio.sleep(POLL_S)
 
 
-def _show(settings: Settings, names: Any, found: dict[str, Any], cancel: bool) -> None:
+def _print_progress(settings: Settings, names: Any, result: dict[str, Any], cancel: bool) -> None:
     """Print how far the drain of a bookie is."""
-    who = visible(names.name(found["bookie"]))
+    bookie_name = visible(names.name(result["bookie"]))
     if settings.json:
-        emit(found)
+        emit(result)
     elif cancel:
-        print(f"bookie {who} stays; {plural(found['ledgers'], 'ledger names', 'ledgers name')} it")
-    elif found["drained"]:
-        then = "stop it now" if found["running"] else "it is removed from the list within seconds"
-        print(f"no ledger needs bookie {who} any more: {then}")
+        print(
+            f"bookie {bookie_name} stays; {plural(result['ledgers'], 'ledger names', 'ledgers name')} it"
+        )
+    elif result["drained"]:
+        next_step = (
+            "stop it now" if result["running"] else "it is removed from the list within seconds"
+        )
+        print(f"no ledger needs bookie {bookie_name} any more: {next_step}")
     else:
-        name_it = plural(found["ledgers"], "ledger names", "ledgers name")
-        print(f"bookie {who} is to leave: {name_it} it still")
-        for one in found["waiting"]:
-            print(f"ledger {one['ledger']}: {visible(names.in_words(one['why']))}")
+        name_it = plural(result["ledgers"], "ledger names", "ledgers name")
+        print(f"bookie {bookie_name} is to leave: {name_it} it still")
+        for waiting_ledger in result["waiting"]:
+            print(
+                f"ledger {waiting_ledger['ledger']}: {visible(names.in_words(waiting_ledger['why']))}"
+            )

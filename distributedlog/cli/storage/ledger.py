@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..framework.errors import NO, ExitWithCode
-from ..framework.options import CliCommand, Group, Settings, common, consent, force_option
+from ..framework.options import CliCommand, Group, Settings, common, force_option, require_consent
 from ..framework.output import emit, plural, size, table, visible
 
 READ_BYTES = 1024 * 1024
@@ -49,30 +49,30 @@ def command() -> None:
 def list_(settings: Settings, bookie: str, state: str | None, limit: int) -> None:
     """List ledgers, in the order of ids; with --json one object a line, with the bookies' ids."""
     from ...cluster.status.bookie_names import bookie_names
-    from ..connection.cluster_connection import ask, quorum
+    from ..connection.cluster_connection import quorum, run_call
     from . import ledger_view
 
     async def find(metadata: Any) -> tuple[Any, list[dict[str, Any]]]:
         names = await bookie_names(metadata)
-        return names, [one async for one in ledger_view.ledgers(metadata, bookie, state, limit)]
+        return names, [row async for row in ledger_view.ledgers(metadata, bookie, state, limit)]
 
-    names, found = ask(settings, "listing ledgers", find, quorum)
+    names, rows_found = run_call(settings, "listing ledgers", find, quorum)
     if settings.json:
-        for one in found:
-            emit(one)
+        for row in rows_found:
+            emit(row)
         return
     columns = ("ledger", "state", "log", "segment", "entries", "bytes", "bookies")
     rows = [
         [
-            one["ledger"],
-            one["state"],
-            one["log"],
-            one["segment"],
-            one["entries"],
-            None if one["bytes"] is None else size(one["bytes"]),
-            ", ".join(map(names.name, one["bookies"])),
+            row["ledger"],
+            row["state"],
+            row["log"],
+            row["segment"],
+            row["entries"],
+            None if row["bytes"] is None else size(row["bytes"]),
+            ", ".join(map(names.name, row["bookies"])),
         ]
-        for one in found
+        for row in rows_found
     ]
     table(columns, rows, empty="no such ledger")
 
@@ -86,46 +86,46 @@ def show(settings: Settings, ledger: int) -> None:
     Nobody is fenced by that. A bookie that does not answer, or does not know, is shown with the reason.
     """
     from ...cluster.status.bookie_names import bookie_names
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
     from . import ledger_view
 
     async def look(logs: Any) -> tuple[Any, dict[str, Any]]:
         return await bookie_names(logs.metadata), await ledger_view.describe(logs, ledger)
 
-    names, found = ask(settings, "the ledger", look)
+    names, description = run_call(settings, "the ledger", look)
     if settings.json:
-        emit(found)
+        emit(description)
         return
     for key in ("ledger", "state", "quorums", "log", "segment", "last_entry", "bytes"):
-        print(f"{key}: {found[key] if found[key] is not None else '-'}")
+        print(f"{key}: {description[key] if description[key] is not None else '-'}")
     table(
         ("from entry", "bookies"),
         [
-            [one["first_entry"], ", ".join(map(names.name, one["bookies"]))]
-            for one in found["ensembles"]
+            [ensemble["first_entry"], ", ".join(map(names.name, ensemble["bookies"]))]
+            for ensemble in description["ensembles"]
         ],
     )
     table(
         ("bookie", "confirmed to", "lists", "last", "says"),
         [
             [
-                names.name(one["bookie"]),
-                one["lac"],
-                one["lists"],
-                one["last"],
-                names.in_words(one["says"]),
+                names.name(ensemble["bookie"]),
+                ensemble["lac"],
+                ensemble["lists"],
+                ensemble["last"],
+                names.in_words(ensemble["says"]),
             ]
-            for one in found["bookies"]
+            for ensemble in description["bookies"]
         ],
     )
-    for one in found["together"]:
-        print(f"placement: {visible(names.in_words(one))}")
-    for one in found["lost"]:
-        by, why = visible(one["by"]), visible(one["why"])
-        print(f"declared lost: {one['first']} to {one['last']}, by {by}: {why}")
-    for one in found["noted"]:
-        who = visible(names.name(one["bookie"]))
-        print(f"noted: {who} misses entries from {one['first']} to before {one['to']}")
+    for ensemble in description["together"]:
+        print(f"placement: {visible(names.in_words(ensemble))}")
+    for ensemble in description["lost"]:
+        declared_by, why = visible(ensemble["by"]), visible(ensemble["why"])
+        print(f"declared lost: {ensemble['first']} to {ensemble['last']}, by {declared_by}: {why}")
+    for ensemble in description["noted"]:
+        who = visible(names.name(ensemble["bookie"]))
+        print(f"noted: {who} misses entries from {ensemble['first']} to before {ensemble['to']}")
 
 
 @command.command(
@@ -142,24 +142,26 @@ def show(settings: Settings, ledger: int) -> None:
 @common
 def read(settings: Settings, ledger: int, first: int, limit: int, raw: bool) -> None:
     """Read entries of a ledger, as far as they are confirmed: an object a line, the payload in hex."""
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
     async def work(logs: Any) -> None:
         reader = await logs.ledgers.open(ledger)
         try:
-            at, end = first, min(reader.lac, first + limit - 1)
-            while at <= end:
-                for one in await reader.read(at, end, bytes_max=READ_BYTES):
-                    at = one.entry + 1
+            next_entry, end = first, min(reader.lac, first + limit - 1)
+            while next_entry <= end:
+                for entry in await reader.read(next_entry, end, bytes_max=READ_BYTES):
+                    next_entry = entry.entry + 1
                     if raw:
-                        sys.stdout.buffer.write(one.payload)
+                        sys.stdout.buffer.write(entry.payload)
                     else:
-                        payload = bytes(one.payload).hex()
-                        emit({"entry": one.entry, "bytes": len(one.payload), "payload": payload})
+                        payload = bytes(entry.payload).hex()
+                        emit(
+                            {"entry": entry.entry, "bytes": len(entry.payload), "payload": payload}
+                        )
         finally:
             reader.close()
 
-    ask(settings, "reading", work)
+    run_call(settings, "reading", work)
 
 
 @command.command(
@@ -173,15 +175,19 @@ def recover(settings: Settings, ledger: int, force: bool) -> None:
 
     Needs as many of its bookies as any takeover; where too few answer nothing is decided.
     """
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
-    consent(f"stop whoever writes ledger {ledger}", force)
-    closed = ask(settings, "the recovery", lambda logs: logs.ledgers.recover(ledger))
-    found = {"ledger": ledger, "last_entry": closed.last_entry, "bytes": closed.length}
+    require_consent(f"stop whoever writes ledger {ledger}", force)
+    closed_ledger = run_call(settings, "the recovery", lambda logs: logs.ledgers.recover(ledger))
+    output = {
+        "ledger": ledger,
+        "last_entry": closed_ledger.last_entry,
+        "bytes": closed_ledger.length,
+    }
     if settings.json:
-        emit(found)
+        emit(output)
     else:
-        print(f"ledger {ledger} is closed, its last entry is {closed.last_entry}")
+        print(f"ledger {ledger} is closed, its last entry is {closed_ledger.last_entry}")
 
 
 @command.command(
@@ -225,39 +231,49 @@ def accept_loss(
     from ...cluster.repair import loss_declaration as giving_up
     from ...cluster.status.bookie_names import bookie_names
     from ...ledger.model.ledger_metadata import LOSS_BY_CHARS_MAX, LOSS_WHY_CHARS_MAX, DeclaredLoss
-    from ..connection.cluster_connection import ask
+    from ..connection.cluster_connection import run_call
 
     if (end is None) == (first is None) or (first is None) != (last is None):
         raise click.UsageError("either --first and --last, or --end")
-    what = f"entries {first} to {last}" if end is None else f"what is after entry {end}"
+    loss_text = f"entries {first} to {last}" if end is None else f"what is after entry {end}"
     try:
         reason.encode()
     except UnicodeEncodeError:
         raise click.UsageError("--reason is not UTF-8: nobody could be told") from None
-    consent(f"give up {what} of ledger {ledger}", force, typed=str(ledger))
+    require_consent(f"give up {loss_text} of ledger {ledger}", force, typed=str(ledger))
 
     async def work(logs: Any) -> Any:
-        by, why = logs.context.owner[:LOSS_BY_CHARS_MAX], reason[:LOSS_WHY_CHARS_MAX]
+        declared_by, reason_text = (
+            logs.context.owner[:LOSS_BY_CHARS_MAX],
+            reason[:LOSS_WHY_CHARS_MAX],
+        )
         pool = logs.ledgers.pool
         with (await bookie_names(logs.metadata)).in_errors():
             if end is not None:
-                return await giving_up.close_at(
-                    logs.metadata, pool, ledger, end, by=by, why=why, even_so=discard_copies
+                return await giving_up.force_close(
+                    logs.metadata,
+                    pool,
+                    ledger,
+                    end,
+                    by=declared_by,
+                    why=reason_text,
+                    force=discard_copies,
                 )
             assert first is not None
             assert last is not None
-            loss = DeclaredLoss(first, last, by, logs.wall_ms(), why)
+            loss = DeclaredLoss(first, last, declared_by, logs.wall_ms(), reason_text)
             return await giving_up.declare_lost(
-                logs.metadata, pool, ledger, loss, even_so=discard_copies
+                logs.metadata, pool, ledger, loss, force=discard_copies
             )
 
-    closed = ask(settings, "the change", work)
-    lost = [[one.first, one.last] for one in closed.lost]
+    changed_ledger = run_call(settings, "the change", work)
+    lost_ranges = [[one.first, one.last] for one in changed_ledger.lost]
     if settings.json:
-        emit({"ledger": ledger, "last_entry": closed.last_entry, "lost": lost})
+        emit({"ledger": ledger, "last_entry": changed_ledger.last_entry, "lost": lost_ranges})
     else:
         print(
-            f"ledger {ledger} ends with entry {closed.last_entry}; declared lost: {lost or 'none'}"
+            f"ledger {ledger} ends with entry {changed_ledger.last_entry}; declared lost: "
+            f"{lost_ranges or 'none'}"
         )
 
 
@@ -276,20 +292,21 @@ def under_replicated(settings: Settings) -> None:
     """
     from ...cluster.repair.decommission import shortages
     from ...cluster.status.bookie_names import bookie_names
-    from ..connection.cluster_connection import ask, quorum
+    from ..connection.cluster_connection import quorum, run_call
 
     async def all_of_them(metadata: Any) -> tuple[Any, list[dict[str, Any]]]:
         names = await bookie_names(metadata)
-        return names, [asdict(one) async for one in shortages(metadata)]
+        return names, [asdict(shortage) async for shortage in shortages(metadata)]
 
-    names, found = ask(settings, "listing what is missing", all_of_them, quorum)
+    names, shortage_rows = run_call(settings, "listing what is missing", all_of_them, quorum)
     if settings.json:
-        for one in found:
-            emit(one)
+        for shortage in shortage_rows:
+            emit(shortage)
         return
     columns = ("ledger", "bookie", "first", "to", "why")
     rows = [
-        [(one | {"bookie": names.name(one["bookie"])})[key] for key in columns] for one in found
+        [(shortage | {"bookie": names.name(shortage["bookie"])})[key] for key in columns]
+        for shortage in shortage_rows
     ]
     table(columns, rows, empty="every ledger has all its copies")
 
@@ -303,24 +320,27 @@ def audit(settings: Settings) -> None:
     something does not fit. Missing copies are listed by `dlog under-replicated`.
     """
     from ...cluster.status.bookie_names import bookie_names
-    from ...cluster.status.reference_check import References
-    from ..connection.cluster_connection import ask, quorum
+    from ...cluster.status.reference_check import ReferenceCheck
+    from ..connection.cluster_connection import quorum, run_call
 
     async def compare(metadata: Any) -> tuple[Any, Any, list[Any]]:
-        references = References(metadata)
+        references = ReferenceCheck(metadata)
         names = await bookie_names(metadata)
         return names, references, [one async for one in references.audit()]
 
-    names, references, found = ask(settings, "the audit", compare, quorum)
+    names, references, mismatches = run_call(settings, "the audit", compare, quorum)
     if settings.json:
-        for one in found:
-            emit({"ledger": one.ledger, "what": one.what})
+        for mismatch in mismatches:
+            emit({"ledger": mismatch.ledger, "what": mismatch.what})
     else:
-        table(("ledger", "what"), [[one.ledger, names.in_words(one.what)] for one in found])
+        table(
+            ("ledger", "what"),
+            [[mismatch.ledger, names.in_words(mismatch.what)] for mismatch in mismatches],
+        )
         print(
             f"{plural(references.ledgers, 'ledger')}, {plural(references.segments, 'segment')},"
             f" {plural(references.entries, 'entry', 'entries')} of the index:"
-            f" {len(found) or 'nothing'} that does not fit"
+            f" {len(mismatches) or 'nothing'} that does not fit"
         )
-    if found:
+    if mismatches:
         raise ExitWithCode(NO)

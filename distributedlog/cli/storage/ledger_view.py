@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 from itertools import islice
 from typing import Any
 
-from ...cluster.repair.copier import REQUEST_S, lacking, list_held
+from ...cluster.repair.copier import REQUEST_S, lacking_ranges, list_held_entries
 from ...cluster.repair.decommission import find_bookie
 from ...ledger.model import ledger_keys as keys
 from ...ledger.model import missing_range as holes
 from ...ledger.model.ledger_metadata import NO_ENTRY, LedgerMetadata
-from ...ledger.placement.ensemble_placement import not_adhering
+from ...ledger.placement.ensemble_placement import describe_violations
 from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import (
     CorruptData,
@@ -26,13 +26,15 @@ async def ledgers(
     metadata: Metadata, bookie: str, state: str | None, limit: int
 ) -> AsyncIterator[dict[str, Any]]:
     """At most ``limit`` ledgers, in order; what cannot be read is passed over. Raises `InvalidRequest`."""
-    on = await find_bookie(metadata, bookie) if bookie else ""
-    async for item in Scan(metadata, keys.on_prefix(on) if on else keys.LEDGER_PREFIX):
+    bookie_id = await find_bookie(metadata, bookie) if bookie else ""
+    async for item in Scan(
+        metadata, keys.bookie_ledgers_prefix(bookie_id) if bookie_id else keys.LEDGER_PREFIX
+    ):
         if limit == 0:
             return
         try:
             record = item
-            if on:
+            if bookie_id:
                 stored = await metadata.get(keys.ledger_key(keys.ledger_id_of(item.key)))
                 if stored is None:
                     continue
@@ -42,10 +44,10 @@ async def ledgers(
             continue  # `dlog status` names it
         if state is None or ledger.state.value == state:
             limit -= 1
-            yield _of(ledger)
+            yield _ledger_row(ledger)
 
 
-def _of(ledger: LedgerMetadata) -> dict[str, Any]:
+def _ledger_row(ledger: LedgerMetadata) -> dict[str, Any]:
     name = ledger.custom.get("log", b"").decode(errors="replace")
     return {
         "ledger": ledger.ledger_id,
@@ -64,64 +66,69 @@ async def describe(logs: Any, ledger_id: int) -> dict[str, Any]:
     if item is None:
         raise NoSuchLedger(f"ledger {ledger_id} does not exist")
     ledger = LedgerMetadata.decode(item.key, item.value)
-    note = await logs.metadata.get(keys.under_key(ledger_id))
-    noted = () if note is None else holes.decode(note.value)
-    found = _of(ledger)
-    return found | {
+    missing_item = await logs.metadata.get(keys.missing_ranges_key(ledger_id))
+    missing_ranges = () if missing_item is None else holes.decode_missing_ranges(missing_item.value)
+    row = _ledger_row(ledger)
+    return row | {
         "quorums": [ledger.ensemble_size, ledger.write_quorum, ledger.ack_quorum],
         "last_entry": ledger.last_entry,
         "ensembles": [
-            {"first_entry": one.first_entry, "bookies": list(one.bookies)}
-            for one in ledger.ensembles
+            {"first_entry": ensemble.first_entry, "bookies": list(ensemble.bookies)}
+            for ensemble in ledger.ensembles
         ],
-        "bookies": [await _says(logs, ledger, bookie) for bookie in ledger.bookies()],
-        "together": _together(logs.ledgers.pool, ledger),
+        "bookies": [await _bookie_report(logs, ledger, bookie) for bookie in ledger.bookies()],
+        "together": _placement_violations(logs.ledgers.pool, ledger),
         "lost": [
             {
-                "first": one.first,
-                "last": one.last,
-                "by": one.by,
-                "at_ms": one.at_ms,
-                "why": one.why,
+                "first": ensemble.first,
+                "last": ensemble.last,
+                "by": ensemble.declared_by,
+                "at_ms": ensemble.declared_at_ms,
+                "why": ensemble.reason,
             }
-            for one in ledger.lost
+            for ensemble in ledger.lost
         ],
-        "noted": [{"bookie": one.bookie, "first": one.first, "to": one.to} for one in noted],
+        "noted": [
+            {"bookie": ensemble.bookie, "first": ensemble.first, "to": ensemble.end}
+            for ensemble in missing_ranges
+        ],
     }
 
 
-def _together(pool: Any, ledger: LedgerMetadata) -> list[str]:
+def _placement_violations(pool: Any, ledger: LedgerMetadata) -> list[str]:
     """Which of its bookies stand together, though the placement policy wants them apart."""
     labels = {bookie: pool.labels(bookie) for bookie in ledger.bookies()}
-    found: dict[str, None] = {}
-    for one in ledger.ensembles:
-        said = not_adhering(ledger.striping, one.bookies, labels, pool.placement)
-        found.update(dict.fromkeys(said))
-    return list(found)
+    violations: dict[str, None] = {}
+    for fragment in ledger.ensembles:
+        fragment_violations = describe_violations(
+            ledger.striping, fragment.bookies, labels, pool.placement
+        )
+        violations.update(dict.fromkeys(fragment_violations))
+    return list(violations)
 
 
-async def _says(logs: Any, ledger: LedgerMetadata, bookie: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"bookie": bookie, "lac": None, "lists": None}
-    found |= {"last": None, "missing": None}
+async def _bookie_report(logs: Any, ledger: LedgerMetadata, bookie: str) -> dict[str, Any]:
+    report: dict[str, Any] = {"bookie": bookie, "lac": None, "lists": None}
+    report |= {"last": None, "missing": None}
     client = logs.ledgers.pool.get(bookie)
     if client is None:
-        return found | {"says": "does not answer"}
+        return report | {"says": "does not answer"}
     try:
-        answer = await client.read_lac(ledger.ledger_id, ledger.key, REQUEST_S)
-        found["lac"] = None if answer.lac == NO_ENTRY else answer.lac
-        found["last"] = None if answer.last_entry == NO_ENTRY else answer.last_entry
-        held = await list_held(ledger, client)
+        lac_answer = await client.read_lac(ledger.ledger_id, ledger.key, REQUEST_S)
+        report["lac"] = None if lac_answer.lac == NO_ENTRY else lac_answer.lac
+        report["last"] = None if lac_answer.last_entry == NO_ENTRY else lac_answer.last_entry
+        held_entries = await list_held_entries(ledger, client)
     except DistributedLogError as error:
-        return found | {"says": f"{type(error).__name__}: {error}"}
-    found["lists"] = sum(count for _, count in held.ranges)
-    if not held.known:
-        return found | {"says": "may have lost some of it (limbo)"}
+        return report | {"says": f"{type(error).__name__}: {error}"}
+    report["lists"] = sum(count for _, count in held_entries.ranges)
+    if not held_entries.known:
+        return report | {"says": "may have lost some of it (limbo)"}
     if not ledger.closed:
-        return found | {"says": "ok"}
-    gaps = list(islice(lacking(ledger, bookie, held), GAPS_MAX))
-    found["missing"] = [[gap.first, gap.last] for gap in gaps]
+        return report | {"says": "ok"}
+    gaps = list(islice(lacking_ranges(ledger, bookie, held_entries), GAPS_MAX))
+    report["missing"] = [[gap.first, gap.last] for gap in gaps]
     if not gaps:
-        return found | {"says": "has all it should"}
+        return report | {"says": "has all it should"}
     least = "at least " if len(gaps) == GAPS_MAX else ""
     more = f" and {least}{len(gaps) - 1} more stretches" if len(gaps) > 1 else ""
-    return found | {"says": f"lacks {gaps[0].first} to {gaps[0].last}{more}"}
+    return report | {"says": f"lacks {gaps[0].first} to {gaps[0].last}{more}"}

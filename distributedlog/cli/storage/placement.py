@@ -9,7 +9,7 @@ from ..framework.errors import NO, ExitWithCode
 from ..framework.options import CliCommand, Settings, common
 from ..framework.output import emit, size, table, visible
 
-NAMED_MAX = 20
+SHOWN_LEDGERS_MAX = 20
 
 
 @click.command(
@@ -52,59 +52,69 @@ def command(
     """
     from ...cluster.status import placement_status as placing
     from ...cluster.status.bookie_names import bookie_names
-    from ..connection.cluster_connection import ask, quorum
+    from ..connection.cluster_connection import quorum, run_call
 
-    given: dict[str, Any] = {"level": level, "at_least": at_least, "enforced": enforced}
-    changes = {key: value for key, value in given.items() if value is not None}
+    policy_options: dict[str, Any] = {"level": level, "at_least": at_least, "enforced": enforced}
+    changes = {key: value for key, value in policy_options.items() if value is not None}
     if forget and changes:
         raise click.UsageError("--default excludes --level, --at-least, --enforced and --preferred")
 
     async def work(metadata: Any) -> tuple[Any, Any, list[tuple[int, str]]]:
         if forget:
-            await placing.forget_policy(metadata)
+            await placing.reset_policy(metadata)
         if changes:
             await placing.change_policy(metadata, changes)
-        where, names = await placing.placement_status(metadata), await bookie_names(metadata)
-        if not check and not where.may_miss:
-            return names, where, []
-        newest = None if check else placing.NEWEST_LEDGERS
-        found = [one async for one in placing.not_as_wanted(metadata, where, newest=newest)]
-        return names, where, found
+        status, names = await placing.placement_status(metadata), await bookie_names(metadata)
+        if not check and not status.may_miss:
+            return names, status, []
+        newest_ledgers = None if check else placing.NEWEST_LEDGERS
+        pairs = [
+            violation
+            async for violation in placing.placement_violations(
+                metadata, status, newest_ledgers=newest_ledgers
+            )
+        ]
+        return names, status, pairs
 
-    names, where, found = ask(settings, "the placement", work, quorum)
-    _show(settings, names, where, found, check)
-    if check and found:
+    names, placement, violations = run_call(settings, "the placement", work, quorum)
+    _print_placement(settings, names, placement, violations, check)
+    if check and violations:
         raise ExitWithCode(NO)
 
 
-def _show(
-    settings: Settings, names: Any, where: Any, found: list[tuple[int, str]], check: bool
+def _print_placement(
+    settings: Settings, names: Any, placement: Any, violations: list[tuple[int, str]], check: bool
 ) -> None:
     """Print the policy, the domains, and the ledgers whose copies are together."""
     if settings.json:
         emit(
             {
-                "policy": asdict(where.policy),
-                "stored": where.stored,
-                "domains": [asdict(one) for one in where.domains],
+                "policy": asdict(placement.policy),
+                "stored": placement.stored,
+                "domains": [asdict(domain) for domain in placement.domains],
                 "checked": "all" if check else "newest",
-                "together": [{"ledger": ledger, "why": why} for ledger, why in found],
+                "together": [{"ledger": ledger, "why": why} for ledger, why in violations],
             }
         )
     else:
-        policy = where.policy
-        how = "enforced" if policy.enforced else "preferred"
-        print(f"{policy.at_least} {policy.level}s for each write set, {how}")
+        policy = placement.policy
+        strength = "enforced" if policy.enforced else "preferred"
+        print(f"{policy.at_least} {policy.level}s for each write set, {strength}")
         table(
             (policy.level, "bookies", "writable", "free"),
             [
-                [one.name or "(no label)", len(one.bookies), one.writable, size(one.free_bytes)]
-                for one in where.domains
+                [
+                    domain.name or "(no label)",
+                    len(domain.bookies),
+                    domain.writable,
+                    size(domain.free_bytes),
+                ]
+                for domain in placement.domains
             ],
             empty="no bookie is up",
         )
         print(
-            f"{'all' if check else 'newest'} ledgers: {len(found) or 'none'} with copies together"
+            f"{'all' if check else 'newest'} ledgers: {len(violations) or 'none'} with copies together"
         )
-        for ledger, why in found[:NAMED_MAX]:
+        for ledger, why in violations[:SHOWN_LEDGERS_MAX]:
             print(f"ledger {ledger}: {visible(names.in_words(why))}")

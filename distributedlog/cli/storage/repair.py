@@ -5,12 +5,12 @@ from typing import Any
 import click
 
 from ..framework.errors import NO, ExitWithCode
-from ..framework.options import CliCommand, Settings, common, confirmed, force_option
+from ..framework.options import CliCommand, Settings, common, force_option, run_confirmed
 from ..framework.output import emit, plural, size, visible
 
-TOLD_S = 2.0
-AGAIN_S = 2.0
-NAMED_MAX = 10
+PROGRESS_S = 2.0
+RETRY_S = 2.0
+SHOWN_LEDGERS_MAX = 10
 
 
 @click.command(
@@ -63,52 +63,59 @@ def command(
     import trio
 
     from ...cluster.status.bookie_names import bookie_names
-    from ..connection.cluster_connection import answer, namespace, run
+    from ..connection.cluster_connection import await_answer, namespace, run
 
     if sum((target is not None, bookie is not None, whole)) > 1:
         raise click.UsageError("one of LEDGER or LOG, --bookie, --all")
-    began = 0.0
+    started_at = 0.0
 
-    async def tell(now: Any) -> None:
+    async def tell(repairer: Any) -> None:
         while True:
-            await trio.sleep(TOLD_S)
-            settings.note(_progress(now, trio.current_time() - began))
+            await trio.sleep(PROGRESS_S)
+            settings.note(_progress_text(repairer, trio.current_time() - started_at))
 
-    async def work(forced: bool) -> tuple[Any, dict[str, Any]]:
-        nonlocal began
-        began = trio.current_time()
+    async def work(is_forced: bool) -> tuple[Any, dict[str, Any]]:
+        nonlocal started_at
+        started_at = trio.current_time()
         async with namespace(settings) as logs, trio.open_nursery() as nursery:
-            now = _repairer(logs, rate, apart)
-            names = await answer(settings, "the names", lambda: bookie_names(logs.metadata))
-            todo = await answer(
-                settings, "what is to be done", lambda: _wanted(logs, target, bookie, whole)
+            repairer = _make_repairer(logs, rate, apart)
+            names = await await_answer(settings, "the names", lambda: bookie_names(logs.metadata))
+            ledger_ids = await await_answer(
+                settings,
+                "what is to be done",
+                lambda: _ledgers_to_repair(logs, target, bookie, whole),
             )
-            nursery.start_soon(tell, now)
-            deadline = began + settings.timeout_s if wait else None
-            full, left = await _passes(settings, now, todo, names, forced, deadline)
+            nursery.start_soon(tell, repairer)
+            deadline = started_at + settings.timeout_s if wait else None
+            complete_count, incomplete = await _run_passes(
+                settings, repairer, ledger_ids, names, is_forced, deadline
+            )
             nursery.cancel_scope.cancel()
         return names, {
-            "ledgers": full + len(left),
-            "full": full,
-            "copied_entries": now.copier.copied_entries,
-            "copied_bytes": now.copier.copied_bytes,
-            "seconds": round(trio.current_time() - began, 3),
-            "left": [{"ledger": one, "why": why} for one, why in sorted(left.items())],
+            "ledgers": complete_count + len(incomplete),
+            "full": complete_count,
+            "copied_entries": repairer.copier.copied_entries,
+            "copied_bytes": repairer.copier.copied_bytes,
+            "seconds": round(trio.current_time() - started_at, 3),
+            "left": [
+                {"ledger": ledger_id, "why": reason}
+                for ledger_id, reason in sorted(incomplete.items())
+            ],
         }
 
-    names, found = confirmed("repair anyway", force, lambda forced: run(lambda: work(forced)))
-    _show(settings, names, found)
-    if found["left"]:
+    names, result = run_confirmed("repair anyway", force, lambda forced: run(lambda: work(forced)))
+    _print_result(settings, names, result)
+    if result["left"]:
         raise ExitWithCode(NO)
 
 
-def _repairer(logs: Any, rate: float, apart: bool) -> Any:
+def _make_repairer(logs: Any, rate: float, apart: bool) -> Any:
     """Return what repairs ledgers with the connections of these logs, at most ``rate`` MiB per second."""
     from ...cluster.repair import manual_repair as repair_now
     from ...runtime.machine import real_host
 
     pool = logs.ledgers.pool
-    return repair_now.RepairNow(
+    return repair_now.ManualRepair(
         logs.metadata,
         pool,
         pool.candidates,
@@ -116,11 +123,13 @@ def _repairer(logs: Any, rate: float, apart: bool) -> Any:
         bytes_per_s=max(1, int(rate * 1024 * 1024)),
         policy=pool.required_placement if apart else lambda: pool.placement,
         labels=pool.labels,
-        apart=apart,
+        move_apart=apart,
     )
 
 
-async def _wanted(logs: Any, target: str | None, bookie: str | None, whole: bool) -> list[int]:
+async def _ledgers_to_repair(
+    logs: Any, target: str | None, bookie: str | None, is_all: bool
+) -> list[int]:
     """Return the ledgers that the command line names. Raises `NoSuchLedger`, `LogNotFound`."""
     from ...cluster.repair import manual_repair as repair_now
     from ...cluster.repair.decommission import find_bookie
@@ -132,20 +141,22 @@ async def _wanted(logs: Any, target: str | None, bookie: str | None, whole: bool
             raise NoSuchLedger(f"ledger {target} does not exist")
         return [int(target)]
     if target is not None:
-        return await _of_log(logs, target.removeprefix("./"))
+        return await _ledgers_of_log(logs, target.removeprefix("./"))
     if bookie is not None:
-        return await repair_now.ledgers_on(logs.metadata, await find_bookie(logs.metadata, bookie))
-    if whole:
+        return await repair_now.ledgers_of_bookie(
+            logs.metadata, await find_bookie(logs.metadata, bookie)
+        )
+    if is_all:
         return await repair_now.all_ledgers(logs.metadata)
-    return await repair_now.lacking_ledgers(logs.metadata)
+    return await repair_now.under_replicated_ledgers(logs.metadata)
 
 
-async def _passes(
+async def _run_passes(
     settings: Settings,
-    now: Any,
-    todo: list[int],
+    repairer: Any,
+    ledger_ids: list[int],
     names: Any,
-    forced: bool,
+    is_forced: bool,
     deadline: float | None,
 ) -> tuple[int, dict[int, str]]:
     """Repair until nothing is left, nothing gets better, or with a deadline until then.
@@ -154,50 +165,55 @@ async def _passes(
     """
     import trio
 
-    from ..connection.cluster_connection import answer
+    from ..connection.cluster_connection import await_answer
 
-    before, full = (len(todo), 0), 0
+    progress_before, complete_count = (len(ledger_ids), 0), 0
     while True:
         with names.in_errors():
-            await answer(settings, "who is there", lambda: now.look(force=forced))
-        done = await now.work(todo)
-        full += done.full
-        after = (len(done.left), now.copier.copied_bytes)
-        ends = after == before if deadline is None else trio.current_time() + AGAIN_S >= deadline
-        if ends or not done.left:
-            return full, done.left
-        todo, before = list(done.left), after
-        await trio.sleep(AGAIN_S)
+            await await_answer(settings, "who is there", lambda: repairer.look(force=is_forced))
+        progress = await repairer.work(ledger_ids)
+        complete_count += progress.full
+        progress_after = (len(progress.left), repairer.copier.copied_bytes)
+        is_last_pass = (
+            progress_after == progress_before
+            if deadline is None
+            else trio.current_time() + RETRY_S >= deadline
+        )
+        if is_last_pass or not progress.left:
+            return complete_count, progress.left
+        ledger_ids, progress_before = list(progress.left), progress_after
+        await trio.sleep(RETRY_S)
 
 
-def _progress(now: Any, seconds: float) -> str:
+def _progress_text(repairer: Any, seconds: float) -> str:
     """Return the counts of a repair that is under way."""
-    done, copied = now.progress, now.copier.copied_bytes
+    progress, copied_bytes = repairer.progress, repairer.copier.copied_bytes
     return (
-        f"{done.full} of {plural(done.ledgers, 'ledger is', 'ledgers are')} full, {len(done.left)}"
-        f" {'waits' if len(done.left) == 1 else 'wait'};"
-        f" copied {size(copied)}, {size(copied / max(0.1, seconds))}/s"
+        f"{progress.full} of {plural(progress.ledgers, 'ledger is', 'ledgers are')} full, "
+        f"{len(progress.left)}"
+        f" {'waits' if len(progress.left) == 1 else 'wait'};"
+        f" copied {size(copied_bytes)}, {size(copied_bytes / max(0.1, seconds))}/s"
     )
 
 
-def _show(settings: Settings, names: Any, found: dict[str, Any]) -> None:
+def _print_result(settings: Settings, names: Any, result: dict[str, Any]) -> None:
     """Print the result, and the reason for each ledger that waits."""
     if settings.json:
-        emit(found)
+        emit(result)
     else:
         print(
-            f"{found['full']} of"
-            f" {plural(found['ledgers'], 'ledger has all its', 'ledgers have all their')} copies;"
-            f" copied {size(found['copied_bytes'])} in {found['seconds']:.1f} s"
+            f"{result['full']} of"
+            f" {plural(result['ledgers'], 'ledger has all its', 'ledgers have all their')} copies;"
+            f" copied {size(result['copied_bytes'])} in {result['seconds']:.1f} s"
         )
-        for one in found["left"][:NAMED_MAX]:
-            print(f"ledger {one['ledger']}: {visible(names.in_words(one['why']))}")
+        for incomplete in result["left"][:SHOWN_LEDGERS_MAX]:
+            print(f"ledger {incomplete['ledger']}: {visible(names.in_words(incomplete['why']))}")
 
 
-async def _of_log(logs: Any, name: str) -> list[int]:
+async def _ledgers_of_log(logs: Any, name: str) -> list[int]:
     """The ledgers of a log's segments, each once. Raises `LogNotFound`."""
-    log, found, first = logs.open_log(name), dict[int, None](), 1
+    log, ledger_ids, first = logs.open_log(name), dict[int, None](), 1
     while page := await log.segments(first=first):
-        found.update(dict.fromkeys(one.ledger_id for one in page))
+        ledger_ids.update(dict.fromkeys(segment.ledger_id for segment in page))
         first = page[-1].segment + 1
-    return list(found)
+    return list(ledger_ids)

@@ -35,40 +35,49 @@ def command(settings: Settings, bookie: str, wait: bool) -> None:
     from ...cluster.node import scrub_requests as scrubbing
     from ...cluster.repair import decommission as leaving
     from ...cluster.status.bookie_names import bookie_names
-    from ...cluster.status.cluster_overview import rot_of
-    from ..connection.cluster_connection import answer, quorum, run
+    from ...cluster.status.cluster_overview import corruption_of
+    from ..connection.cluster_connection import await_answer, quorum, run
 
     async def work() -> tuple[str, dict[str, Any]]:
         deadline = trio.current_time() + settings.timeout_s
         async with quorum(settings) as metadata:
-            bookie_id = await answer(
+            bookie_id = await await_answer(
                 settings, "finding the bookie", lambda: leaving.find_bookie(metadata, bookie)
             )
-            names = await answer(settings, "the names", lambda: bookie_names(metadata))
-            await answer(settings, "asking", lambda: scrubbing.ask_for_scrub(metadata, bookie_id))
+            names = await await_answer(settings, "the names", lambda: bookie_names(metadata))
+            await await_answer(
+                settings, "asking", lambda: scrubbing.request_scrub(metadata, bookie_id)
+            )
             while True:
-                reading = await answer(
-                    settings, "how far it is", lambda: scrubbing.under_way(metadata, bookie_id)
+                is_reading = await await_answer(
+                    settings,
+                    "how far it is",
+                    lambda: scrubbing.is_scrub_pending(metadata, bookie_id),
                 )
-                rot = await answer(settings, "its rot", lambda: rot_of(metadata, bookie_id))
-                done = not reading and rot is not None and not rot["rotten_ledgers"]
-                if done or not wait or trio.current_time() + POLL_S >= deadline:
+                corruption = await await_answer(
+                    settings, "its rot", lambda: corruption_of(metadata, bookie_id)
+                )
+                is_done = (
+                    not is_reading and corruption is not None and not corruption["rotten_ledgers"]
+                )
+                if is_done or not wait or trio.current_time() + POLL_S >= deadline:
                     break
                 await trio.sleep(POLL_S)
-        found = {"bookie": bookie_id, "reading": reading, "done": done, **(rot or {})}
-        return visible(names.name(bookie_id)), found
+        output = {"bookie": bookie_id, "reading": is_reading, "done": is_done, **(corruption or {})}
+        return visible(names.name(bookie_id)), output
 
-    who, found = run(work)
+    bookie_name, result = run(work)
     if settings.json:
-        emit(found)
-    elif found["reading"]:
-        print(f"bookie {who} reads all that it holds")
-    elif "rotten_ledgers" not in found:
-        print(f"bookie {who} is down: it begins when it is up")
+        emit(result)
+    elif result["reading"]:
+        print(f"bookie {bookie_name} reads all that it holds")
+    elif "rotten_ledgers" not in result:
+        print(f"bookie {bookie_name} is down: it begins when it is up")
     else:
         print(
-            f"bookie {who} has read all: {plural(found['healed_entries'], 'entry', 'entries')} healed since"
-            f" its start, {plural(found['rotten_ledgers'], 'ledger')} with rotten entries left"
+            f"bookie {bookie_name} has read all: {plural(result['healed_entries'], 'entry', 'entries')} "
+            "healed since"
+            f" its start, {plural(result['rotten_ledgers'], 'ledger')} with rotten entries left"
         )
-    if wait and not found["done"]:
+    if wait and not result["done"]:
         raise ExitWithCode(NO)

@@ -7,7 +7,7 @@ import click
 
 from ..framework.options import CliCommand, Group, Settings, common, without_cluster
 from ..framework.output import emit, plural
-from ..framework.progress import ticking
+from ..framework.progress import show_progress
 
 
 @click.group(
@@ -37,20 +37,20 @@ def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> N
     """What this machine allows: a sync, a replicated sync, and framing at full speed."""
     from ...testing.bench.measure.hardware_baseline import measure
 
-    with ticking(settings, lambda s: f"measuring for {seconds:g} s: {s:.0f} s"):
-        found = measure(data, size, seconds)
+    with show_progress(settings, lambda s: f"measuring for {seconds:g} s: {s:.0f} s"):
+        baseline = measure(data, size, seconds)
     if settings.json:
-        emit(found)
+        emit(baseline)
         return
-    _head(settings)
-    click.echo(f"append + fdatasync of {size} B      {_pair(found['file'])}")
-    click.echo(f"three nodes sync, two answer      {_pair(found['replicated'])}")
-    framing = found["framing"]
+    _print_build(settings)
+    click.echo(f"append + fdatasync of {size} B      {_percentile_text(baseline['file'])}")
+    click.echo(f"three nodes sync, two answer      {_percentile_text(baseline['replicated'])}")
+    framing = baseline["framing"]
     click.echo(
         f"framed, sent to three, synced     {framing['records_per_s']:,} records/s,"
         f" {framing['bytes_per_s'] / 1e6:,.0f} MB/s"
     )
-    click.echo(f"programs of other terminals took {found['others_cpu_pct']} % of the CPU")
+    click.echo(f"programs of other terminals took {baseline['others_cpu_pct']} % of the CPU")
 
 
 def log_options(function: Any) -> Any:
@@ -142,7 +142,7 @@ def write(settings: Settings, **given: Any) -> None:
     """Write records: rate, and latency from the call (with --rate: the intended time) to durable."""
     from ...testing.bench.cases.write import measure
 
-    _measure(settings, measure, given)
+    _run_benchmark(settings, measure, given)
 
 
 @command.command(
@@ -161,7 +161,7 @@ def read(settings: Settings, passes: int | None, **given: Any) -> None:
     """Fill a log, then read it from its beginning; only reading counts."""
     from ...testing.bench.cases.read import measure
 
-    _measure(settings, measure, {**given, "passes": passes or 0})
+    _run_benchmark(settings, measure, {**given, "passes": passes or 0})
 
 
 @command.command(cls=CliCommand, examples="dlog bench tail --rate 1000 --seconds 10")
@@ -171,7 +171,7 @@ def tail(settings: Settings, **given: Any) -> None:
     """A writer and a reader in two processes: latency from the write call to the record in hand."""
     from ...testing.bench.cases.tail import measure
 
-    _measure(settings, measure, given)
+    _run_benchmark(settings, measure, given)
 
 
 @command.command(cls=CliCommand, examples="dlog bench beside --seconds 60")
@@ -181,61 +181,66 @@ def beside(settings: Settings, **given: Any) -> None:
     """One record at a time, while another process reads at full speed; counts elections meanwhile."""
     from ...testing.bench.cases.interference import measure
 
-    _measure(settings, measure, given)
+    _run_benchmark(settings, measure, given)
 
 
-def _measure(settings: Settings, measure: Any, given: dict[str, Any]) -> None:
+def _run_benchmark(settings: Settings, measure: Any, option_values: dict[str, Any]) -> None:
     from ...testing.bench.measure.bench_plan import BenchPlan
     from ..connection.cluster_connection import end_if_refused, run
 
     async def work() -> dict[str, Any]:
         await end_if_refused(settings)
-        found: dict[str, Any] = await measure(plan)
-        return found
+        measured: dict[str, Any] = await measure(plan)
+        return measured
 
-    file = given.pop("picture")
+    file = option_values.pop("picture")
     plan = BenchPlan(
-        uri=settings.where(), log=given.pop("log_name"), timeout_s=settings.timeout_s, **given
+        uri=settings.where(),
+        log=option_values.pop("log_name"),
+        timeout_s=settings.timeout_s,
+        **option_values,
     )
 
-    what = click.get_current_context().info_name
-    until = f"{plan.records:,} records" if plan.records else f"{plan.seconds:g} s"
-    with ticking(settings, lambda s: f"bench {what} of {until}: {s:.0f} s"):
-        found = run(work)
+    command_name = click.get_current_context().info_name
+    limit_text = f"{plan.records:,} records" if plan.records else f"{plan.seconds:g} s"
+    with show_progress(settings, lambda s: f"bench {command_name} of {limit_text}: {s:.0f} s"):
+        result = run(work)
     if file is not None:
         from ...testing.bench.measure.svg_report import picture
 
-        file.write(picture(found, f"dlog bench {what}, {plan.size} B a record"))
+        file.write(picture(result, f"dlog bench {command_name}, {plan.size} B a record"))
     if settings.json:
-        emit(found)
+        emit(result)
         return
-    _head(settings)
+    _print_build(settings)
     click.echo(
-        f"{plural(found['records'], 'record')} of {plan.size} B in {found['seconds']:.2f} s:"
-        f" {found['records_per_s']:,.0f} records/s, {found['bytes_per_s'] / 1e6:,.1f} MB/s"
+        f"{plural(result['records'], 'record')} of {plan.size} B in {result['seconds']:.2f} s:"
+        f" {result['records_per_s']:,.0f} records/s, {result['bytes_per_s'] / 1e6:,.1f} MB/s"
     )
     for part in ("cold", "hot"):
-        if part in found:
-            rate, bytes_rate = found[part]["records_per_s"], found[part]["bytes_per_s"]
+        if part in result:
+            rate, bytes_rate = result[part]["records_per_s"], result[part]["bytes_per_s"]
             click.echo(f"{part}: {rate:,.0f} records/s, {bytes_rate / 1e6:,.1f} MB/s")
-    if found["latency_ms"] is not None:
-        shown = ", ".join(f"{name} {ms:.3f}" for name, ms in found["latency_ms"].items())
-        click.echo(f"latency in ms: {shown}")
-    if "stored_bytes" in found:
-        ratio = found["bytes"] / max(1, found["stored_bytes"])
-        cpu_us = found["writer_cpu_us"]
+    if result["latency_ms"] is not None:
+        latency_text = ", ".join(f"{name} {ms:.3f}" for name, ms in result["latency_ms"].items())
+        click.echo(f"latency in ms: {latency_text}")
+    if "stored_bytes" in result:
+        ratio = result["bytes"] / max(1, result["stored_bytes"])
+        cpu_us = result["writer_cpu_us"]
         click.echo(f"{ratio:.2f} payload bytes a byte stored; {cpu_us:.2f} µs of CPU a record")
-    if "elections" in found:
-        beside_rate = found.get("beside", {}).get("records_per_s", 0.0)
-        click.echo(f"read beside it: {beside_rate:,.0f} records/s; elections: {found['elections']}")
+    if "elections" in result:
+        beside_rate = result.get("beside", {}).get("records_per_s", 0.0)
+        click.echo(
+            f"read beside it: {beside_rate:,.0f} records/s; elections: {result['elections']}"
+        )
     click.echo(
-        f"programs of other terminals, a cluster's too, took {found['others_cpu_pct']} % of the CPU"
+        f"programs of other terminals, a cluster's too, took {result['others_cpu_pct']} % of the CPU"
     )
     if file is not None:
         click.echo(f"picture: {file.name}")
 
 
-def _head(settings: Settings) -> None:
+def _print_build(settings: Settings) -> None:
     """What all figures below are of."""
     from ...testing.bench.measure.interpreter_info import this_build
 
@@ -245,5 +250,5 @@ def _head(settings: Settings) -> None:
         settings.note(f"warning: {advice}")
 
 
-def _pair(found: dict[str, Any]) -> str:
-    return f"p50 {found['p50']:.3f} ms, p99 {found['p99']:.3f} ms"
+def _percentile_text(percentiles: dict[str, Any]) -> str:
+    return f"p50 {percentiles['p50']:.3f} ms, p99 {percentiles['p99']:.3f} ms"

@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from ..framework.errors import NO, ExitWithCode, say
+from ..framework.errors import NO, ExitWithCode, print_notice
 from ..framework.options import CliCommand, Group, Settings, without_cluster
 from ..framework.output import emit, table
-from ..framework.progress import ProgressLine, ticking
+from ..framework.progress import ProgressLine, show_progress
 
-REFUSED = 5
-VERDICTS = {"OK": 0, "VOID": NO, "FAIL": NO}
+REFUSED_EXIT_CODE = 5
+EXIT_CODE_OF_VERDICT = {"OK": 0, "VOID": NO, "FAIL": NO}
 
 place_option = click.option(
     "--on",
@@ -108,49 +108,51 @@ def run(
     seed = scenario.seed if seed is None else seed
     stamp = time.strftime("%Y%m%d-%H%M%S")
     directory = out or Path(f"chaos-{scenario.name}-{seed}-{stamp}")
-    make = _adapter(place)
+    adapter_factory = _adapter_class(place)
 
-    lasts_s = seconds or scenario.seconds
+    duration_s = seconds or scenario.seconds
     # An injected bug ends a run as FAIL, and a run by hand lasts until a person ends it.
     if not node_module and not by_hand:
-        _check_duration(scenario, lasts_s)
+        _check_duration(scenario, duration_s)
 
     async def work(progress: ProgressLine) -> Any:
         return await runner.play(
             scenario,
-            make,
+            adapter_factory,
             directory.absolute(),
             seed=seed,
-            seconds=lasts_s,
-            file=file,
+            seconds=duration_s,
+            scenario_name=file,
             node_module=node_module,
             http=http,
             make_certificates=_certificates,
             by_hand=by_hand,
-            say=progress.note,
+            print_line=progress.note,
         )
 
     try:
-        with ticking(settings, lambda s: f"{s:6.1f} s  faults for {lasts_s:g} s") as progress:
+        with show_progress(
+            settings, lambda s: f"{s:6.1f} s  faults for {duration_s:g} s"
+        ) as progress:
             outcome = trio.run(work, progress)
     except runner.Refused as refused:
-        say(f"error: refused: {refused}")
-        raise ExitWithCode(REFUSED) from None
+        print_notice(f"error: refused: {refused}")
+        raise ExitWithCode(REFUSED_EXIT_CODE) from None
     except ChaosFailed as failed:
         raise click.ClickException(f"the run failed: {failed}; see {directory}") from None
     _report(settings, outcome, keep_data)
 
 
-def _check_duration(scenario: Any, lasts_s: float) -> None:
+def _check_duration(scenario: Any, duration_s: float) -> None:
     """Refuse a run that is shorter than the scenario and too short for its bounds."""
     from ...testing.chaos.run import runner
 
-    if lasts_s >= scenario.seconds:
+    if duration_s >= scenario.seconds:
         return
     needed_s = runner.seconds_needed(scenario)
-    if lasts_s < needed_s:
+    if duration_s < needed_s:
         raise click.UsageError(
-            f"--seconds {lasts_s:g} is too short for {scenario.name}, so the result would be VOID: its"
+            f"--seconds {duration_s:g} is too short for {scenario.name}, so the result would be VOID: its"
             f" bounds need about {math.ceil(needed_s)} s (the scenario has {scenario.seconds:g} s)"
         )
 
@@ -164,10 +166,10 @@ def _report(settings: Settings, outcome: Any, keep_data: bool) -> None:
     report = write_report(outcome.result, outcome.directory / "report.html")
     if not keep_data:
         runner.clean(outcome.directory)
-    _show(settings, outcome.result)
+    _print_result(settings, outcome.result)
     settings.note(f"report: {report}")
-    if VERDICTS[outcome.judgement.verdict]:
-        raise ExitWithCode(VERDICTS[outcome.judgement.verdict])
+    if EXIT_CODE_OF_VERDICT[outcome.run_verdict.verdict]:
+        raise ExitWithCode(EXIT_CODE_OF_VERDICT[outcome.run_verdict.verdict])
 
 
 @command.command(
@@ -186,9 +188,9 @@ def mend(settings: Settings, directory: Path, end: bool) -> None:
 
     word = runner.END if end else runner.MEND
     runner.send_command(directory, word)
-    limit = time.monotonic() + settings.timeout_s
+    give_up_at = time.monotonic() + settings.timeout_s
     while runner.is_pending(directory, word):
-        if time.monotonic() > limit:
+        if time.monotonic() > give_up_at:
             runner.withdraw_command(directory, word)
             raise click.ClickException(
                 f"nobody plays in {directory}, or not yet: dlog chaos run … --out {directory}"
@@ -204,9 +206,9 @@ def check(settings: Settings, history: Path) -> None:
     from ...testing.chaos.run import runner
 
     outcome = runner.check(history)
-    _show(settings, outcome.result)
-    if VERDICTS[outcome.judgement.verdict]:
-        raise ExitWithCode(VERDICTS[outcome.judgement.verdict])
+    _print_result(settings, outcome.result)
+    if EXIT_CODE_OF_VERDICT[outcome.run_verdict.verdict]:
+        raise ExitWithCode(EXIT_CODE_OF_VERDICT[outcome.run_verdict.verdict])
 
 
 @command.command(name="list", cls=CliCommand, examples="dlog chaos list --json")
@@ -217,7 +219,7 @@ def list_(settings: Settings, place: str) -> None:
     from ...testing.chaos.model.scenario_file import load, packaged
     from ...testing.chaos.run import runner
 
-    make = _adapter(place)
+    make = _adapter_class(place)
     rows: list[list[str]] = []
     for name in packaged():
         scenario = load(name)
@@ -239,9 +241,9 @@ def list_(settings: Settings, place: str) -> None:
         table(("scenario", "time", "what it does"), rows)
 
 
-def _adapter(place: str) -> Any:
+def _adapter_class(adapter_name: str) -> Any:
     """How to make the adapter of a place."""
-    if place == "containers":
+    if adapter_name == "containers":
         from ...testing.chaos.adapters.containers import Containers
 
         return Containers
@@ -260,10 +262,10 @@ def _certificates(directory: Path, principals: Sequence[str], days: int) -> None
         issue(authority, principal, place_of(directory, principal), days=days)
 
 
-def _show(settings: Settings, result: dict[str, Any]) -> None:
+def _print_result(settings: Settings, result: dict[str, Any]) -> None:
     if settings.json:
-        brief = {key: value for key, value in result.items() if key != "time_line"}
-        emit(brief)
+        output = {key: value for key, value in result.items() if key != "time_line"}
+        emit(output)
         return
     latency = result["latency_ms"]
     click.echo(
@@ -280,8 +282,8 @@ def _show(settings: Settings, result: dict[str, Any]) -> None:
         f" {result['register_calls']:,} calls on registers, {len(result['faults'])} faults"
     )
     if latency:
-        shown = ", ".join(f"{name} {ms:g}" for name, ms in latency.items())
-        click.echo(f"  latency in ms: {shown}")
+        latency_text = ", ".join(f"{name} {ms:g}" for name, ms in latency.items())
+        click.echo(f"  latency in ms: {latency_text}")
     click.echo(
         f"  longest time without an acknowledged write: {result['gap_s']:.2f} s,"
         f" at {result['gap_at_s']:.1f} s"

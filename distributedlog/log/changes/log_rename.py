@@ -14,10 +14,10 @@ from ...runtime.interfaces.errors import (
     OwnershipAcquireFailed,
     QuorumUnreachable,
 )
-from ..model.lock_record import owner_of
+from ..model.lock_record import lock_owner
 from ..model.log_keys import decode_log_id, lock_key, name_key, state_key
 from ..model.log_state import LogState
-from ..services.log_watch import name_now
+from ..services.log_watch import current_name
 
 
 async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None:
@@ -28,14 +28,16 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
     """
     if old == new:
         raise InvalidRequest(f'log "{old}" has that name already')
-    old_at, new_at = name_key(namespace, old), name_key(namespace, new)
-    tried: int | None = None
+    old_name_key, new_name_key = name_key(namespace, old), name_key(namespace, new)
+    uncertain_log_id: int | None = None
     """The log of a try whose outcome is not known: from then on that one is meant, whatever has its name."""
     try:
         while True:
-            named = await metadata.get(old_at)
-            if tried is not None and (named is None or decode_log_id(named.value) != tried):
-                name = await name_now(metadata, tried)
+            stored_name = await metadata.get(old_name_key)
+            if uncertain_log_id is not None and (
+                stored_name is None or decode_log_id(stored_name.value) != uncertain_log_id
+            ):
+                name = await current_name(metadata, uncertain_log_id)
                 if name == new:
                     return  # by the earlier try
                 if name == old:
@@ -43,32 +45,32 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
                 raise LogNotFound(
                     f'log "{old}" is called "{name}" now' if name else f'log "{old}" was deleted'
                 )
-            if named is None:
+            if stored_name is None:
                 raise LogNotFound(f'log "{old}" does not exist in namespace {namespace}', old)
-            log_id = decode_log_id(named.value)
-            found = await metadata.get(state_key(log_id))
-            state = None if found is None else LogState.decode(found.value)
-            if found is None or state is None or state.deleting:
+            log_id = decode_log_id(stored_name.value)
+            stored_state = await metadata.get(state_key(log_id))
+            state = None if stored_state is None else LogState.decode(stored_state.value)
+            if stored_state is None or state is None or state.deleting:
                 raise LogNotFound(f'log "{old}" is being deleted')
-            change = _rename_change(named, new_at, found, state.renamed(new))
+            change = _rename_change(stored_name, new_name_key, stored_state, state.with_name(new))
             try:
                 reply = await metadata.transact(change)
             except OutcomeUnknown:
-                tried = log_id
+                uncertain_log_id = log_id
                 continue
             if reply.succeeded:
                 return
             if reply.current[1] is not None:
                 raise LogExists(f'log "{new}" exists already in namespace {namespace}')
             if reply.current[3] is not None:
-                owner = await owner_of(metadata, log_id)
+                owner = await lock_owner(metadata, log_id)
                 if owner is not None:  # else it has just been given back
                     raise OwnershipAcquireFailed(
                         f'log "{old}" is being written by {owner}: it is renamed when nobody writes it',
                         owner,
                     )
     except QuorumUnreachable as error:
-        if tried is None:
+        if uncertain_log_id is None:
             raise
         raise OutcomeUnknown(f'whether log "{old}" was renamed is not known: {error}') from error
 

@@ -27,15 +27,15 @@ from ..read.position_search import sequence_id_at
 from ..read.segment_reader import open_segment, read_header
 from ..read.state_watch import StateWatch
 from ..services.log_context import LogContext
-from ..takeover.log_lock import claim
-from ..takeover.takeover import recover_patiently
+from ..takeover.log_lock import acquire_log_lock
+from ..takeover.takeover import recover_with_retry
 
 ROLL_WAIT_S = 2.0
 """How long a truncation waits until a segment is closed from which the writer has already rolled."""
 
 
 async def truncate(
-    metadata: Metadata, ledgers: SegmentEntryStore, follower: StateWatch, to: DLSN
+    metadata: Metadata, ledgers: SegmentEntryStore, state_watch: StateWatch, to: DLSN
 ) -> DLSN:
     """Move the truncation point of a log forward and return it.
 
@@ -53,16 +53,16 @@ async def truncate(
     """
     if not isinstance(to, DLSN):
         raise InvalidRequest(f"a log is truncated to a DLSN, not to {quoted(to)}")
-    state = follower.state
+    state = state_watch.state
     if to <= state.truncated_to:
         return state.truncated_to
     with trio.move_on_after(ROLL_WAIT_S):
-        while to.segment > follower.state.open_from and follower.state.in_progress:
+        while to.segment > state_watch.state.first_open_segment and state_watch.state.in_progress:
             # No record after an open segment is readable until that segment is closed (H11).
             await trio.sleep(ROLL_WAIT_S / 20)
-            await follower.load()
-    state = follower.state
-    point, sequence_id = await _place(ledgers, follower, to)
+            await state_watch.load()
+    state = state_watch.state
+    point, sequence_id = await _resolve_point(ledgers, state_watch, to)
 
     async def share(changed: LogState) -> Transaction:
         if point.segment < changed.first_segment:
@@ -73,18 +73,20 @@ async def truncate(
         metadata,
         state.log_id,
         state.name,
-        lambda state: state.with_truncated(point, sequence_id),
-        share=share,
+        lambda state: state.with_truncation(point, sequence_id),
+        extra_ops=share,
     )
     return changed.truncated_to
 
 
-async def _place(ledgers: SegmentEntryStore, follower: StateWatch, to: DLSN) -> tuple[DLSN, int]:
+async def _resolve_point(
+    ledgers: SegmentEntryStore, state_watch: StateWatch, to: DLSN
+) -> tuple[DLSN, int]:
     """Return the point, at most the end, and the sequence ID of the first record from there on."""
-    state = follower.state
+    state = state_watch.state
     if to.segment > state.last_segment and not state.in_progress:
         return DLSN(state.last_segment + 1, 0, 0), state.next_sequence_id
-    record = await follower.segment(min(to.segment, state.open_from))
+    record = await state_watch.segment(min(to.segment, state.first_open_segment))
     if not record.closed:
         end, sequence_id = await _readable_end(ledgers, record)
         if to >= end:
@@ -106,14 +108,18 @@ async def _readable_end(ledgers: SegmentEntryStore, record: SegmentRecord) -> tu
 async def seal(context: LogContext, log_id: int, *, takeover: bool, wait_s: float | None) -> bool:
     """Seal a log, as `Log.seal`. Return False if it was sealed already."""
     try:
-        claimed = await claim(context, log_id, takeover=takeover, wait_s=wait_s)
+        log_lock = await acquire_log_lock(context, log_id, takeover=takeover, wait_s=wait_s)
     except EndOfStream:
         return False
     try:
-        await recover_patiently(context, claimed.owned, timeout_s=context.options.recover_timeout_s)
-        await claimed.owned.change(lambda state: state.with_sealed().released(), done=_is_sealed)
+        await recover_with_retry(
+            context, log_lock.writer_state, timeout_s=context.options.recover_timeout_s
+        )
+        await log_lock.writer_state.change(
+            lambda state: state.with_seal().without_owner(), is_done=_is_sealed
+        )
     finally:
-        await claimed.give_back()
+        await log_lock.release()
     return True
 
 
@@ -127,7 +133,7 @@ async def update_shared_state(
     name: str,
     apply: Callable[[LogState], LogState],
     *,
-    share: ExtraOps = no_extra_ops,
+    extra_ops: ExtraOps = no_extra_ops,
 ) -> LogState:
     """Apply an idempotent change to a log's state and return the changed state.
 
@@ -141,20 +147,20 @@ async def update_shared_state(
         LogNotFound: The log has been deleted or is being deleted.
     """
     while True:
-        found = await metadata.get(state_key(log_id))
-        if found is None:
+        stored = await metadata.get(state_key(log_id))
+        if stored is None:
             raise LogNotFound(f'log "{name}" has been deleted')
-        state = LogState.decode(found.value)
+        state = LogState.decode(stored.value)
         if state.deleting:
             raise LogNotFound(f'log "{name}" is being deleted')
         changed = apply(state)
         if changed == state:
             return state
-        own = Transaction(
-            (Compare.version(found.key, found.version),), (Put(found.key, changed.encode()),)
+        update = Transaction(
+            (Compare.version(stored.key, stored.version),), (Put(stored.key, changed.encode()),)
         )
         try:
-            if (await metadata.transact(own + await share(changed))).succeeded:
+            if (await metadata.transact(update + await extra_ops(changed))).succeeded:
                 return changed
         except OutcomeUnknown:
             continue

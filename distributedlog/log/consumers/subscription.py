@@ -26,24 +26,24 @@ from ..format.dlsn import DLSN
 from ..model.lock_record import LockRecord
 from ..model.log_keys import incarnation_text, position_key, state_key, subscriber_key
 from ..model.position import Position
-from ..model.segment_expiry import UNHELD
+from ..model.segment_expiry import NO_HOLD
 from ..read.entry_queue import EntryQueue
 from ..read.fetcher import open_fetcher
 from ..read.log_reader import LogReader
 from ..read.log_snapshot import take_snapshot
-from ..read.state_watch import follow
+from ..read.state_watch import open_state_watch
 from ..services.ephemeral_key import EphemeralKey
-from ..services.lease_session import GOODBYE_S, LeaseSession, PendingDelete
+from ..services.lease_session import RELEASE_TIMEOUT_S, LeaseSession, PendingDelete
 from ..services.log_context import LogContext
 from ..services.named_positions import (
     UNPROVEN,
     PositionRecord,
     check_position_name,
     clock_now,
-    hold_share,
+    prepare_hold,
 )
-from ..services.position_commits import Committed, PositionCommits
-from ..takeover.log_lock import WAIT_BEYOND_LEASE_S, changed
+from ..services.position_commits import PositionCommits, SubscriberPosition
+from ..takeover.log_lock import WAIT_BEYOND_LEASE_S, wait_until_changed
 
 
 class Subscription:
@@ -53,18 +53,18 @@ class Subscription:
         self,
         name: str,
         commits: PositionCommits,
-        committed: Committed,
+        committed: SubscriberPosition,
         presence: EphemeralKey,
         queue: EntryQueue,
     ) -> None:
         self.name = name
         self.reader = LogReader(queue)
         """From the named position on. It ends with `SubscriptionLost` when that is known to be lost."""
-        self._commits = commits
+        self._position_commits = commits
         self._committed = committed
-        self._presence = presence
+        self._lock_key_holder = presence
         self._closed = False
-        committed.when_lost(queue.fail)
+        committed.set_on_lost(queue.fail)
 
     def __repr__(self) -> str:
         return f'Subscription("{self.name}", {self.reader!r})'
@@ -89,7 +89,7 @@ class Subscription:
     async def commit_at(self, position: Position | None, now: bool) -> None:
         """As `commit`; None notes nothing. For whoever hands on what the reader gives, later."""
         if self._closed:
-            raise AlreadyClosed(f"{self._committed.what} is closed")
+            raise AlreadyClosed(f"{self._committed.description} is closed")
         if position is not None:
             if not isinstance(position, Position):
                 raise InvalidRequest(
@@ -97,10 +97,10 @@ class Subscription:
                 )
             if position.incarnation != self.reader.incarnation:
                 raise LogRecreated(f"{position} is a position of another log than {self.reader!r}")
-            self._commits.note(self._committed, position)
+            self._position_commits.schedule(self._committed, position)
         if now:
-            if not await self._commits.write([self._committed]):
-                await self._commits.look(self._committed)
+            if not await self._position_commits.write([self._committed]):
+                await self._position_commits.check_holder(self._committed)
             self._raise_if_lost()
         else:
             await trio.lowlevel.checkpoint()
@@ -111,16 +111,16 @@ class Subscription:
         Raises: SubscriptionLost, QuorumUnreachable, AlreadyClosed.
         """
         if self._closed:
-            await self._presence.give_back()  # whoever closes it may be about to
+            await self._lock_key_holder.release()  # whoever closes it may be about to
             return
         self._closed = True
         try:
             await self.reader.aclose()
-            await self._commits.write([self._committed])
+            await self._position_commits.write([self._committed])
             self._raise_if_lost()
         finally:
-            self._commits.forget(self._committed)
-            await self._presence.give_back()
+            self._position_commits.discard(self._committed)
+            await self._lock_key_holder.release()
 
     async def abort(self) -> None:
         """As `aclose`, for at most 2 s, whatever becomes of it. Idempotent.
@@ -128,7 +128,7 @@ class Subscription:
         Raises: nothing.
         """
         try:
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + RELEASE_TIMEOUT_S):
                 await self.aclose()
         except DistributedLogError:
             pass  # what was not written is read again
@@ -161,23 +161,23 @@ async def subscribe(
     wait_s: float | None,
 ) -> Subscription:
     """See `Log.subscribe`."""
-    taking = _Taking(context, log_id, log_name, check_position_name(name), hold)
-    committed, presence = await taking.take(at, takeover, wait_s)
+    acquisition = _Acquisition(context, log_id, log_name, check_position_name(name), hold)
+    committed, presence = await acquisition.acquire(at, takeover, wait_s)
     try:
-        follower = await follow(context.metadata, log_id, log_name, context.namespace)
+        state_watch = await open_state_watch(context.metadata, log_id, log_name, context.namespace)
         record = committed.written
         start: Position | DLSN = record.dlsn
         if record.sequence_id != UNPROVEN:
             start = Position(incarnation_text(log_id), record.dlsn, record.sequence_id)
-        fetcher = await open_fetcher(context, follower, start)
+        fetcher = await open_fetcher(context, state_watch, start)
         context.start(fetcher.run)
     except BaseException:
-        await presence.give_back()
+        await presence.release()
         raise
-    return Subscription(name, context.commits, committed, presence, fetcher.out)
+    return Subscription(name, context.position_commits, committed, presence, fetcher.queue)
 
 
-class _Taking:
+class _Acquisition:
     """One subscriber's way to the position that is its own from then on."""
 
     def __init__(
@@ -187,126 +187,140 @@ class _Taking:
         self._log_id = log_id
         self._log_name = log_name
         self._hold = hold
-        self._what = f'subscription "{name}" of log "{log_name}"'
+        self._description = f'subscription "{name}" of log "{log_name}"'
         self._key = position_key(log_id, name)
         self._lock_key = subscriber_key(log_id, name)
-        self._record = LockRecord.drawn(
-            context.owner, context.random.getrandbits(64), context.wall_ms()
+        self._record = LockRecord.create(
+            context.owner, context.random.getrandbits(64), context.clock_ms()
         )
 
-    async def take(
+    async def acquire(
         self, at: Literal["earliest", "latest"], takeover: bool, wait_s: float | None
-    ) -> tuple[Committed, EphemeralKey]:
+    ) -> tuple[SubscriberPosition, EphemeralKey]:
         """Raise the generation, put the lock, in one transaction; first make the position if there is none.
 
         While another one's lock lives: waits, then raises `OwnershipAcquireFailed`; not with ``takeover``.
         """
         metadata, lease_s = self._context.metadata, self._context.options.lock_lease_s
-        patience_s = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
-        deadline = trio.current_time() + patience_s
+        timeout_s = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
+        deadline = trio.current_time() + timeout_s
         while True:
-            found = await metadata.get(self._key)
-            if found is None:
-                await self._make(at)
+            stored_position = await metadata.get(self._key)
+            if stored_position is None:
+                await self._create_position(at)
                 continue
             lock = await metadata.get(self._lock_key)
             if lock is not None and not takeover:
                 if trio.current_time() >= deadline:
                     holder = LockRecord.decode(lock.value).owner
                     raise OwnershipAcquireFailed(
-                        f"{self._what} is held by {holder}; it was not free within {patience_s:g} s. Wait, or"
+                        f"{self._description} is held by {holder}; it was not free within {timeout_s:g} "
+                        "s. Wait, or"
                         " take over",
                         holder,
                     )
-                await changed(metadata, lock, deadline)
+                await wait_until_changed(metadata, lock, deadline)
                 continue
-            taken = await self._try(found, lock, int(lease_s * 1000))
-            if taken is not None:
-                return taken
+            acquired = await self._try_acquire(stored_position, lock, int(lease_s * 1000))
+            if acquired is not None:
+                return acquired
 
-    async def _make(self, at: Literal["earliest", "latest"]) -> None:
+    async def _create_position(self, at: Literal["earliest", "latest"]) -> None:
         context = self._context
-        follower = await follow(context.metadata, self._log_id, self._log_name)
-        state = follower.state
+        state_watch = await open_state_watch(context.metadata, self._log_id, self._log_name)
+        state = state_watch.state
         dlsn, sequence_id = state.earliest, state.truncated_sequence_id
         if at == "latest":
-            end = await take_snapshot(context.metadata, context.ledgers, follower, limit=1)
-            dlsn, sequence_id = end.end_dlsn, end.end_sequence_id
-        record = PositionRecord(dlsn, context.wall_ms(), sequence_id)
-        made = await context.metadata.transact(
+            snapshot = await take_snapshot(context.metadata, context.ledgers, state_watch, limit=1)
+            dlsn, sequence_id = snapshot.end_dlsn, snapshot.end_sequence_id
+        record = PositionRecord(dlsn, context.clock_ms(), sequence_id)
+        reply = await context.metadata.transact(
             Transaction(
                 (Compare.version(self._key, 0), Compare.exists(state_key(self._log_id))),
                 (Put(self._key, record.encode()),),
             )
         )
-        if not made.succeeded and made.current[1] is None:
+        if not reply.succeeded and reply.current[1] is None:
             raise LogNotFound(f'log "{self._log_name}" was deleted while it was subscribed to')
 
-    async def _try(
-        self, found: KeyValue, lock: KeyValue | None, ttl_ms: int
-    ) -> tuple[Committed, EphemeralKey] | None:
+    async def _try_acquire(
+        self, stored_position: KeyValue, lock: KeyValue | None, ttl_ms: int
+    ) -> tuple[SubscriberPosition, EphemeralKey] | None:
         context, metadata = self._context, self._context.metadata
-        before = PositionRecord.decode(found.value)
-        held_ms, told = UNHELD, Transaction()
+        old_position = PositionRecord.decode(stored_position.value)
+        held_ms, hold_ops = NO_HOLD, Transaction()
         if self._hold:
             now_ms = await clock_now(metadata)
-            held_ms, told = await hold_share(metadata, self._log_id, before.held_ms, now_ms)
-        raised = PositionRecord(
-            before.dlsn, context.wall_ms(), before.sequence_id, held_ms, before.generation + 1
+            held_ms, hold_ops = await prepare_hold(
+                metadata, self._log_id, old_position.held_ms, now_ms
+            )
+        new_position = PositionRecord(
+            old_position.dlsn,
+            context.clock_ms(),
+            old_position.sequence_id,
+            held_ms,
+            old_position.generation + 1,
         )
         value = self._record.encode()
-        session = await context.locks.enter(ttl_ms)
+        session = await context.lease_sessions.acquire(ttl_ms)
         lease = session.lease
-        revision, held_at = 0, 0
+        revision, lock_revision = 0, 0
         # By its revision: a position that is deleted and made again counts its versions anew.
-        unmoved = Compare.mod_revision(self._key, found.mod_revision)
-        left: PendingDelete | None = PendingDelete(self._lock_key, value, unmoved)
-        own = Transaction(
-            (unmoved, Compare.version(self._lock_key, 0 if lock is None else lock.version)),
-            (Put(self._key, raised.encode()), Put(self._lock_key, value, lease)),
+        position_unchanged = Compare.mod_revision(self._key, stored_position.mod_revision)
+        pending_delete: PendingDelete | None = PendingDelete(
+            self._lock_key, value, position_unchanged
+        )
+        update = Transaction(
+            (
+                position_unchanged,
+                Compare.version(self._lock_key, 0 if lock is None else lock.version),
+            ),
+            (Put(self._key, new_position.encode()), Put(self._lock_key, value, lease)),
         )
         try:
             try:
-                reply = await metadata.transact(own + told)
+                reply = await metadata.transact(update + hold_ops)
             except LeaseExpired:  # the store was away for longer than that: again, with another one
-                left = None
-                await session.ended(lease)
+                pending_delete = None
+                await session.replace_lease(lease)
                 return None
             except DistributedLogError:
                 # Unknown, perhaps: the lock's value, which is drawn, says that it was this very transaction.
-                now, lock = await metadata.get(self._key), await metadata.get(self._lock_key)
-                if now is None or lock is None or lock.value != value:
+                current, lock = await metadata.get(self._key), await metadata.get(self._lock_key)
+                if current is None or lock is None or lock.value != value:
                     raise
-                if PositionRecord.decode(now.value).generation != raised.generation:
+                if PositionRecord.decode(current.value).generation != new_position.generation:
                     raise
-                revision = now.mod_revision
+                revision = current.mod_revision
             else:
-                left = None
+                pending_delete = None
                 if not reply.succeeded:
                     return None
                 revision = reply.revision
-                held_at = reply.revision if lease == session.lease else 0
+                lock_revision = reply.revision if lease == session.lease else 0
         finally:
             if not revision:
-                await session.leave(left)
-        committed = Committed(
-            self._what,
+                await session.release_use(pending_delete)
+        committed = SubscriberPosition(
+            self._description,
             self._log_id,
             self._key,
             revision,
-            found.create_revision,
-            raised,
+            stored_position.create_revision,
+            new_position,
             self._hold,
             context.options.commit_interval_s,
         )
-        return committed, self._presence(committed, session, held_at)
+        return committed, self._lock_holder(committed, session, lock_revision)
 
-    def _presence(self, committed: Committed, session: LeaseSession, held_at: int) -> EphemeralKey:
+    def _lock_holder(
+        self, committed: SubscriberPosition, session: LeaseSession, lock_revision: int
+    ) -> EphemeralKey:
         """Return the lock of the subscriber that has just raised the generation."""
         metadata = self._context.metadata
 
         async def still_ours() -> Compare:
-            committed.look(await metadata.get(self._key))
+            committed.check_holder(await metadata.get(self._key))
             if committed.error is not None:
                 raise committed.error.again()
             return Compare.mod_revision(self._key, committed.revision)
@@ -315,7 +329,7 @@ class _Taking:
             session,
             self._lock_key,
             self._record.encode(),
-            held_at=held_at,
-            still_ours=still_ours,
+            lock_revision=lock_revision,
+            ownership_condition=still_ours,
             on_lost=committed.fail,
         )

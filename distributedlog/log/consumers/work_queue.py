@@ -32,7 +32,7 @@ from ..interfaces.error_boundary import error_boundary
 from ..interfaces.open_call import Opening
 from ..model.lock_record import LockRecord
 from ..model.log_keys import incarnation_text, state_key, work_key, worker_key, workers_prefix
-from ..model.segment_expiry import UNHELD
+from ..model.segment_expiry import NO_HOLD
 from ..model.segment_ranges import LogSnapshot, SegmentInfo, ranges_between
 from ..model.segment_record import SegmentRecord
 from ..read.log_snapshot import take_snapshot
@@ -40,18 +40,18 @@ from ..read.position_search import segments_page
 from ..read.range_reader import RangeReader, open_ranges
 from ..read.segment_reader import open_segment
 from ..read.state_watch import StateWatch
-from ..services.ephemeral_key import EphemeralKey, show
-from ..services.lease_session import GOODBYE_S
+from ..services.ephemeral_key import EphemeralKey, put_ephemeral_key
+from ..services.lease_session import RELEASE_TIMEOUT_S
 from ..services.log_context import LogContext
-from ..services.named_positions import check_position_name, clock_now, hold_share
-from .work_state import WorkItem, WorkState, end_of_next
+from ..services.named_positions import check_position_name, clock_now, prepare_hold
+from .work_state import WorkItem, WorkState, next_item_end
 
-STRETCH_BYTES = 8 * 1024 * 1024
+ITEM_BYTES = 8 * 1024 * 1024
 TRIES_MAX = 5
 CLAIM_S = 600.0
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 """How often those who wait look whether others have given something back, or died."""
-REST_S = 0.05
+IDLE_DELAY_S = 0.05
 """Between two looks that found nothing."""
 SEGMENTS_PLANNED = 64
 """Looked at in one go, to cut stretches from."""
@@ -62,23 +62,23 @@ Change = Callable[[WorkState], WorkState | None]
 
 
 @dataclass(slots=True, eq=False)
-class _Asked:
+class _PendingChange:
     """A change of the state, and who waits for it."""
 
     change: Change
-    refused: Callable[[], DistributedLogError]
-    told: trio.Event = field(default_factory=trio.Event)
+    refusal_error: Callable[[], DistributedLogError]
+    completed: trio.Event = field(default_factory=trio.Event)
     error: DistributedLogError | None = None
 
 
 @dataclass(slots=True, eq=False)
-class _Wanted:
+class _ClaimRequest:
     """Somebody who waits for a stretch."""
 
     bytes_max: int
-    until: float
-    told: trio.Event = field(default_factory=trio.Event)
-    got: WorkItem | None = None
+    deadline: float
+    answered: trio.Event = field(default_factory=trio.Event)
+    item: WorkItem | None = None
     error: DistributedLogError | None = None
 
 
@@ -88,16 +88,16 @@ class WorkClaim:
     ``async with`` says it is done at the end, or gives it back where an exception leaves the block.
     """
 
-    def __init__(self, queue: "WorkQueue", stretch: WorkItem) -> None:
-        self.number = stretch.number
+    def __init__(self, queue: "WorkQueue", item: WorkItem) -> None:
+        self.number = item.number
         """Of this claim: no other one of the queue ever has it."""
-        self.first = stretch.first
-        self.end = stretch.end
+        self.first = item.first
+        self.end = item.end
         """It goes up to here, and without."""
-        self.tries = stretch.tries
+        self.tries = item.tries
         """How often it was claimed, this time included."""
         self._queue = queue
-        self._stretch = stretch
+        self._item = item
         self._settled = False
 
     def __repr__(self) -> str:
@@ -111,7 +111,7 @@ class WorkClaim:
 
         Raises: LogNotFound, LogTruncated, CorruptData, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
-        return Opening(lambda: self._queue.open_stretch(self._stretch, rest))
+        return Opening(lambda: self._queue.open_item(self._item, rest))
 
     async def done(self) -> None:
         """It was handled, for good. Raises `ClaimLost` where it is another one's by now, or was given back.
@@ -120,7 +120,9 @@ class WorkClaim:
 
         Raises: ClaimLost, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        await self._settle(self._queue.finish(self.number, lambda state: state.done(self.number)))
+        await self._settle(
+            self._queue.finish(self.number, lambda state: state.with_done(self.number))
+        )
 
     async def give_back(self, delay_s: float = 0.0) -> None:
         """It was not handled: somebody else may, ``delay_s`` from now. Raises `ClaimLost` as `done`.
@@ -130,11 +132,11 @@ class WorkClaim:
         Raises: ClaimLost, LogNotFound, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         check_seconds("delay_s", delay_s)
-        await self._settle(self._queue.put_back(self.number, delay_s))
+        await self._settle(self._queue.return_to_queue(self.number, delay_s))
 
-    async def _settle(self, call: Awaitable[None]) -> None:
+    async def _settle(self, completion: Awaitable[None]) -> None:
         try:
-            await call
+            await completion
         except (ClaimLost, OutcomeUnknown):
             self._settled = True
             raise
@@ -148,9 +150,9 @@ class WorkClaim:
         self._queue.extend(self.number)
         await trio.lowlevel.checkpoint()
 
-    def ungiven(self) -> None:
+    def return_undelivered(self) -> None:
         """For a face, whose caller did not get it."""
-        self._queue.ungiven(self.number)
+        self._queue.return_undelivered(self.number)
 
     async def __aenter__(self) -> "WorkClaim":
         return self
@@ -158,17 +160,19 @@ class WorkClaim:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        await self.leave(kind is not None)
+        await self.exit_block(kind is not None)
 
-    async def leave(self, failed: bool) -> None:
+    async def exit_block(self, failed: bool) -> None:
         """The end of a block: it is done, or given back, unless that was said."""
         if self._settled:
             await trio.lowlevel.checkpoint()
         elif not failed:
             await self.done()
         else:
-            goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
-            with goodbye, suppress(DistributedLogError):
+            close_scope = trio.CancelScope(
+                shield=True, deadline=trio.current_time() + RELEASE_TIMEOUT_S
+            )
+            with close_scope, suppress(DistributedLogError):
                 await self.give_back()
 
 
@@ -183,7 +187,7 @@ class WorkQueue:
         context: LogContext,
         follower: StateWatch,
         name: str,
-        worker: int,
+        worker_id: int,
         presence: EphemeralKey,
         *,
         hold: bool,
@@ -197,44 +201,48 @@ class WorkQueue:
         self._follower = follower
         self._log_id = follower.state.log_id
         self._key = work_key(self._log_id, name)
-        self._worker = worker
+        self._worker_id = worker_id
         self._presence = presence
         self._hold = hold
         self._tries_max = tries_max
         self._claim_s = claim_s
-        self._asked: list[_Asked] = []
-        self._wanted: list[_Wanted] = []
-        self._mine: dict[int, float] = {}
+        self._pending_changes: list[_PendingChange] = []
+        self._claim_requests: list[_ClaimRequest] = []
+        self._active_claims: dict[int, float] = {}
         """Claims that somebody here handles, and when they are given back."""
-        self._later: dict[int, float] = {}
+        self._delayed_returns: dict[int, float] = {}
         """Claims that nobody handles, and when they are given back."""
-        self._spare: dict[int, float] = {}
+        self._unassigned_claims: dict[int, float] = {}
         """Claims that nobody was given: the next one here who asks has them, or they go back, and when."""
-        self._unsure = False
+        self._has_unknown_claims = False
         """May the state have claims that are not known here? It is looked at."""
-        self._known: tuple[WorkState, int] | None = None
+        self._cached_state: tuple[WorkState, int] | None = None
         """The state and the revision that wrote it, as last seen. (A version begins anew with a queue.)"""
         self._segments: tuple[SegmentInfo, ...] = ()
-        self._readable_to = DLSN.INITIAL
+        self._readable_before = DLSN.INITIAL
         """Up to here the log could be read, when its bookies were asked last by this process."""
-        self._unheld = hold
+        self._hold_unwritten = hold
         """Is it still to be written that the floor holds?"""
-        self._starved = False
+        self._nothing_available = False
         """Was nothing there to give, when somebody wanted something last?"""
-        self._at_end = False
+        self._all_claimed = False
         """Is the log sealed, and was all of it given out?"""
         self._wake = trio.Event()
         self._scope = trio.CancelScope()
-        self._over: DistributedLogError | None = None
+        self._end_error: DistributedLogError | None = None
 
     def __repr__(self) -> str:
-        over = "" if self._over is None else f", {type(self._over).__name__}: {self._over}"
-        return f'WorkQueue("{self.name}" of log "{self.log}", {len(self._mine)} claims{over})'
+        end_text = (
+            ""
+            if self._end_error is None
+            else f", {type(self._end_error).__name__}: {self._end_error}"
+        )
+        return f'WorkQueue("{self.name}" of log "{self.log}", {len(self._active_claims)} claims{end_text})'
 
     # --- for the caller ---------------------------------------------------------------------------
 
     async def claim(
-        self, *, bytes_max: int = STRETCH_BYTES, wait_s: float | None = None
+        self, *, bytes_max: int = ITEM_BYTES, wait_s: float | None = None
     ) -> WorkClaim | None:
         """The next stretch, of about ``bytes_max``; None when ``wait_s`` is over (None: no limit; 0: what is
         here), or when a sealed log was handled to its end.
@@ -247,21 +255,21 @@ class WorkQueue:
         check_whole("bytes_max", bytes_max, 1)
         check_wait(wait_s)
         self._check_open()
-        until = trio.current_time() + (float("inf") if wait_s is None else wait_s)
-        wanted = _Wanted(bytes_max, until)
-        self._wanted.append(wanted)
+        deadline = trio.current_time() + (float("inf") if wait_s is None else wait_s)
+        request = _ClaimRequest(bytes_max, deadline)
+        self._claim_requests.append(request)
         self._wake.set()
         try:
-            await wanted.told.wait()
+            await request.answered.wait()
         except BaseException:
-            if wanted in self._wanted:
-                self._wanted.remove(wanted)
-            if wanted.got is not None:
-                self.ungiven(wanted.got.number)
+            if request in self._claim_requests:
+                self._claim_requests.remove(request)
+            if request.item is not None:
+                self.return_undelivered(request.item.number)
             raise
-        if wanted.error is not None:
-            raise wanted.error.again()
-        return None if wanted.got is None else WorkClaim(self, wanted.got)
+        if request.error is not None:
+            raise request.error.again()
+        return None if request.item is None else WorkClaim(self, request.item)
 
     async def state(self) -> WorkState:
         """How far the queue is handled: its floor, its claims, what is parked.
@@ -277,7 +285,9 @@ class WorkQueue:
         Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         check_whole("number", number, 1)
-        await self._ask(lambda state: state.retried(number), lambda: self._not_parked(number))
+        await self._request_change(
+            lambda state: state.with_retry(number), lambda: self._not_dead_lettered_error(number)
+        )
 
     async def drop(self, number: int) -> None:
         """What was parked under this number is given up.
@@ -285,7 +295,9 @@ class WorkQueue:
         Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         check_whole("number", number, 1)
-        await self._ask(lambda state: state.dropped(number), lambda: self._not_parked(number))
+        await self._request_change(
+            lambda state: state.with_dropped(number), lambda: self._not_dead_lettered_error(number)
+        )
 
     def __aiter__(self) -> "WorkQueue":
         return self
@@ -301,14 +313,18 @@ class WorkQueue:
 
         Raises: nothing.
         """
-        if self._over is None:
-            goodbye = trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S)
-            with goodbye, suppress(DistributedLogError):
-                await self._ask(self._all_back, lambda: self._lost(0))
+        if self._end_error is None:
+            close_scope = trio.CancelScope(
+                shield=True, deadline=trio.current_time() + RELEASE_TIMEOUT_S
+            )
+            with close_scope, suppress(DistributedLogError):
+                await self._request_change(
+                    self._with_own_claims_returned, lambda: self._claim_lost_error(0)
+                )
         # However that went: while its key is there nobody else is given what it had.
-        self._end(AlreadyClosed(f'work queue "{self.name}" of log "{self.log}" is closed'))
+        self._end_with(AlreadyClosed(f'work queue "{self.name}" of log "{self.log}" is closed'))
         self._scope.cancel()
-        await self._presence.give_back()
+        await self._presence.release()
         await trio.lowlevel.checkpoint()
 
     async def __aenter__(self) -> "WorkQueue":
@@ -319,55 +335,55 @@ class WorkQueue:
     ) -> None:
         await self.aclose()
 
-    async def begin(self) -> None:
+    async def store_hold(self) -> None:
         """Before it is used: its floor holds retention up from here on, if it is to."""
         if self._hold:
-            await self._ask(lambda state: state, lambda: self._lost(0))
+            await self._request_change(lambda state: state, lambda: self._claim_lost_error(0))
 
     # --- for its claims ---------------------------------------------------------------------------
 
     async def finish(self, number: int, change: Change) -> None:
         """Write what became of a claim."""
         try:
-            await self._ask(change, lambda: self._lost(number))
+            await self._request_change(change, lambda: self._claim_lost_error(number))
         except (ClaimLost, OutcomeUnknown):
-            self._mine.pop(number, None)
+            self._active_claims.pop(number, None)
             raise
-        self._mine.pop(number, None)
+        self._active_claims.pop(number, None)
 
-    def ungiven(self, number: int) -> None:
+    def return_undelivered(self, number: int) -> None:
         """Nobody got it, and so nobody handles it: the next one here who asks does, or somebody else."""
-        if self._mine.pop(number, None) is not None:
-            self._spare[number] = trio.current_time() + LOOK_S
+        if self._active_claims.pop(number, None) is not None:
+            self._unassigned_claims[number] = trio.current_time() + POLL_INTERVAL_S
             self._wake.set()
 
-    async def put_back(self, number: int, delay_s: float) -> None:
+    async def return_to_queue(self, number: int, delay_s: float) -> None:
         """Give a claim back, later."""
         if delay_s == 0:
-            return await self.finish(number, lambda state: self._back(state, number))
+            return await self.finish(number, lambda state: self._with_claim_returned(state, number))
         self.extend(number)
-        del self._mine[number]
-        self._later[number] = trio.current_time() + delay_s
+        del self._active_claims[number]
+        self._delayed_returns[number] = trio.current_time() + delay_s
         self._wake.set()
         await trio.lowlevel.checkpoint()
 
     def extend(self, number: int) -> None:
         """A claim's time counts anew. Raises `ClaimLost`, by what is known here."""
         self._check_open()
-        if number not in self._mine:
-            raise self._lost(number)
-        self._mine[number] = trio.current_time() + self._claim_s
+        if number not in self._active_claims:
+            raise self._claim_lost_error(number)
+        self._active_claims[number] = trio.current_time() + self._claim_s
 
-    async def open_stretch(self, stretch: WorkItem, rest: bool) -> RangeReader:
+    async def open_item(self, item: WorkItem, rest: bool) -> RangeReader:
         """Read a stretch as the ranges of its segments."""
         self._check_open()
         context, follower = self._context, self._follower
         await follower.load()
-        first, end = stretch.first, stretch.end
-        if end > self._readable_to:
+        first, end = item.first, item.end
+        if end > self._readable_before:
             # Cut by another process. A value that somebody wrote by hand proves nothing (H141).
-            snapshot = await self._look(first.segment, 1)
-            if end > self._readable_to:
+            snapshot = await self._load_snapshot(first.segment, 1)
+            if end > self._readable_before:
                 raise CorruptData(
                     f'work queue "{self.name}" of log "{self.log}": a stretch goes up to {end}, the log can '
                     f"be read up to {snapshot.end_dlsn}"
@@ -383,7 +399,7 @@ class WorkQueue:
         ranges = ranges_between(
             self.log,
             incarnation_text(self._log_id),
-            [_up_to(one, end) for one in records],
+            [_limited_to(record, end) for record in records],
             first,
             end,
         )
@@ -395,229 +411,249 @@ class WorkQueue:
         """Answer what is asked until closed. A task of the namespace."""
         what = f'work queue "{self.name}" of log "{self.log}"'
         try:
-            with self._scope, error_boundary(what, self._end):
+            with self._scope, error_boundary(what, self._end_with):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._follower.run)
-                    while self._over is None:
-                        await self._work()
+                    while self._end_error is None:
+                        await self._run_once()
                     nursery.cancel_scope.cancel()
         finally:
-            self._end(AlreadyClosed(f"{what}: the namespace was closed"))
+            self._end_with(AlreadyClosed(f"{what}: the namespace was closed"))
 
-    async def _work(self) -> None:
+    async def _run_once(self) -> None:
         now = trio.current_time()
-        late = [
-            number for of in (self._mine, self._later) for number, at in of.items() if at <= now
+        expired = [
+            number
+            for claims in (self._active_claims, self._delayed_returns)
+            for number, deadline in claims.items()
+            if deadline <= now
         ]
-        for number in late:
-            self._mine.pop(number, None)
-            self._later.pop(number, None)
-            self._asked.append(self._late(number))
-        spare = [number for number, at in self._spare.items() if at <= now]
-        for number in spare:
-            del self._spare[number]
-            self._asked.append(self._unclaimed(number))
-        asked, self._asked = self._asked, []
-        if asked or self._wanted or self._unsure:
+        for number in expired:
+            self._active_claims.pop(number, None)
+            self._delayed_returns.pop(number, None)
+            self._pending_changes.append(self._return_expired(number))
+        unassigned = [
+            number for number, deadline in self._unassigned_claims.items() if deadline <= now
+        ]
+        for number in unassigned:
+            del self._unassigned_claims[number]
+            self._pending_changes.append(self._undo_claim(number))
+        changes, self._pending_changes = self._pending_changes, []
+        if changes or self._claim_requests or self._has_unknown_claims:
             try:
-                await self._answer(asked)
+                await self._apply_changes(changes)
             except DistributedLogError as error:
-                for one in asked:
-                    one.error = error
-                    one.told.set()
-                self._give_nothing(error)
+                for pending in changes:
+                    pending.error = error
+                    pending.completed.set()
+                self._fail_claim_requests(error)
                 # Nobody asks for these again.
-                again_at = trio.current_time() + LOOK_S
-                self._later.update(dict.fromkeys(late, again_at))
-                self._spare.update(dict.fromkeys(spare, again_at))
-                self._unsure = not isinstance(error, LogNotFound)
+                again_at = trio.current_time() + POLL_INTERVAL_S
+                self._delayed_returns.update(dict.fromkeys(expired, again_at))
+                self._unassigned_claims.update(dict.fromkeys(unassigned, again_at))
+                self._has_unknown_claims = not isinstance(error, LogNotFound)
             except BaseException:
-                self._asked[:0] = asked  # `_end` tells them
+                self._pending_changes[:0] = changes  # `_end_with` tells them
                 raise
-        if not self._asked:
-            await self._rest()
+        if not self._pending_changes:
+            await self._wait_for_work()
 
-    async def _answer(self, asked: list[_Asked]) -> None:
+    async def _apply_changes(self, changes: list[_PendingChange]) -> None:
         """Make all that is asked one change, and tell those who asked."""
-        known = None if self._wanted or self._unsure else self._known
-        refused: list[_Asked] = []
-        looked: list[_Wanted] = []
-        granted: list[tuple[_Wanted, WorkItem]] = []
-        put: WorkState | None = None  # of which nobody knows whether it was
+        cached = None if self._claim_requests or self._has_unknown_claims else self._cached_state
+        refused: list[_PendingChange] = []
+        requests: list[_ClaimRequest] = []
+        granted: list[tuple[_ClaimRequest, WorkItem]] = []
+        uncertain_state: WorkState | None = None  # of which nobody knows whether it was
         while True:
             try:
-                state, revision = known or await self._read()
+                state, revision = cached or await self._read()
             except DistributedLogError as error:
-                if put is None:
+                if uncertain_state is None:
                     raise
                 raise OutcomeUnknown(f"{self!r}: {error}") from error
-            if state == put:
+            if state == uncertain_state:
                 break
-            changed, refused, granted, gone = state, [], [], frozenset[int]()
-            looked = self._wanted.copy()  # whoever comes during what follows was not looked for
-            for one in asked:
-                after = one.change(changed)
-                if after is None:
+            changed, refused, granted, dead_workers = state, [], [], frozenset[int]()
+            requests = (
+                self._claim_requests.copy()
+            )  # whoever comes during what follows was not looked for
+            for one in changes:
+                next_state = one.change(changed)
+                if next_state is None:
                     refused.append(one)
                 else:
-                    changed = after
-            if looked:
+                    changed = next_state
+            if requests:
                 try:
-                    changed, granted, gone = await self._grant(changed, looked)
+                    changed, granted, dead_workers = await self._grant_claims(changed, requests)
                 except (
                     DistributedLogError
                 ) as error:  # theirs who want something: what is done is done
-                    self._give_nothing(error)
-            if changed == state and not self._unheld:
+                    self._fail_claim_requests(error)
+            if changed == state and not self._hold_unwritten:
                 break
-            changed, told = await self._held(replace(changed, moved_ms=self._context.wall_ms()))
-            absent = [Compare.version(worker_key(self._log_id, self.name, one), 0) for one in gone]
-            own = Transaction(
+            changed, hold_ops = await self._with_retention_hold(
+                replace(changed, moved_ms=self._context.clock_ms())
+            )
+            absent = [
+                Compare.version(worker_key(self._log_id, self.name, one), 0) for one in dead_workers
+            ]
+            update = Transaction(
                 (Compare.mod_revision(self._key, revision), *absent),
                 (Put(self._key, changed.encode()),),
             )
             try:
-                reply = await self._metadata.transact(own + told)
+                reply = await self._metadata.transact(update + hold_ops)
             except OutcomeUnknown:
-                put, known = changed, None
+                uncertain_state, cached = changed, None
                 continue
             if reply.succeeded:
                 state, revision = changed, reply.revision
-                self._unheld = False
+                self._hold_unwritten = False
                 break
-            known = self._seen(reply.current[0])
-        self._known, self._unsure = (state, revision), False
+            cached = self._decode_state(reply.current[0])
+        self._cached_state, self._has_unknown_claims = (state, revision), False
         for one in refused:
-            one.error = one.refused()
-            if put is not None and state != put:
+            one.error = one.refusal_error()
+            if uncertain_state is not None and state != uncertain_state:
                 one.error = OutcomeUnknown(f"{one.error}; or it was done, and the answer was lost")
-        for one in asked:
-            one.told.set()
-        self._hand_out(granted)
-        self._note_spare(state)
-        self._tell_in_vain(looked, state)
+        for one in changes:
+            one.completed.set()
+        self._deliver_claims(granted)
+        self._record_unassigned(state)
+        self._answer_unserved(requests, state)
 
-    def _hand_out(self, granted: "list[tuple[_Wanted, WorkItem]]") -> None:
+    def _deliver_claims(self, granted: "list[tuple[_ClaimRequest, WorkItem]]") -> None:
         """Tell the callers that wait which stretch each has."""
-        for wanted, stretch in granted:
-            if wanted in self._wanted:  # else it gave up: the next one who asks has it
-                self._mine[stretch.number] = trio.current_time() + self._claim_s
-                self._spare.pop(stretch.number, None)
-                wanted.got = stretch
-                self._wanted.remove(wanted)
-                wanted.told.set()
+        for request, item in granted:
+            if request in self._claim_requests:  # else it gave up: the next one who asks has it
+                self._active_claims[item.number] = trio.current_time() + self._claim_s
+                self._unassigned_claims.pop(item.number, None)
+                request.item = item
+                self._claim_requests.remove(request)
+                request.answered.set()
 
-    def _tell_in_vain(self, looked: "list[_Wanted]", state: WorkState) -> None:
+    def _answer_unserved(self, requests: "list[_ClaimRequest]", state: WorkState) -> None:
         """Tell those that got nothing, if all is handled or their time is over."""
-        handled = self._at_end and not state.line and len(state.parked) == len(state.aside)
-        for wanted in looked:
-            late = wanted.until <= trio.current_time()
-            if wanted in self._wanted and (handled or late):
-                self._wanted.remove(wanted)
-                wanted.told.set()
+        handled = (
+            self._all_claimed and not state.items and len(state.parked) == len(state.retry_queue)
+        )
+        for request in requests:
+            timed_out = request.deadline <= trio.current_time()
+            if request in self._claim_requests and (handled or timed_out):
+                self._claim_requests.remove(request)
+                request.answered.set()
 
-    def _note_spare(self, state: WorkState) -> None:
+    def _record_unassigned(self, state: WorkState) -> None:
         """Claims that nobody here has: of answers that were lost, of tasks that gave up."""
-        mine = {one.number for one in state.claims if one.worker == self._worker}
-        self._spare = {number: at for number, at in self._spare.items() if number in mine}
-        at = trio.current_time() + LOOK_S
-        for number in mine - self._mine.keys() - self._later.keys():
-            self._spare.setdefault(number, at)
+        own_claims = {item.number for item in state.claims if item.worker == self._worker_id}
+        self._unassigned_claims = {
+            number: deadline
+            for number, deadline in self._unassigned_claims.items()
+            if number in own_claims
+        }
+        deadline = trio.current_time() + POLL_INTERVAL_S
+        for number in own_claims - self._active_claims.keys() - self._delayed_returns.keys():
+            self._unassigned_claims.setdefault(number, deadline)
 
-    async def _grant(
-        self, state: WorkState, looked: list[_Wanted]
-    ) -> tuple[WorkState, list[tuple[_Wanted, WorkItem]], frozenset[int]]:
+    async def _grant_claims(
+        self, state: WorkState, requests: list[_ClaimRequest]
+    ) -> tuple[WorkState, list[tuple[_ClaimRequest, WorkItem]], frozenset[int]]:
         """Give those who want something what there is: the state then, what each gets, who is gone."""
-        others = {one.worker for one in state.claims} - {self._worker}
-        gone = frozenset(others - await self._alive() if others else ())
-        state = state.without_workers(gone, tries_max=self._tries_max)
+        other_workers = {item.worker for item in state.claims} - {self._worker_id}
+        dead_workers = frozenset(
+            other_workers - await self._live_workers() if other_workers else ()
+        )
+        state = state.without_workers(dead_workers, tries_max=self._tries_max)
         # Of answers that were lost, and of tasks that gave up.
-        spare = [
-            one
-            for one in state.claims
-            if one.worker == self._worker and one.number not in {*self._mine, *self._later}
+        unassigned = [
+            item
+            for item in state.claims
+            if item.worker == self._worker_id
+            and item.number not in {*self._active_claims, *self._delayed_returns}
         ]
-        granted: list[tuple[_Wanted, WorkItem]] = []
-        self._starved = False
-        for wanted in looked:
-            if spare:
-                granted.append((wanted, spare.pop()))
+        granted: list[tuple[_ClaimRequest, WorkItem]] = []
+        self._nothing_available = False
+        for request in requests:
+            if unassigned:
+                granted.append((request, unassigned.pop()))
                 continue
-            found = None
-            stretch = state.waiting
-            if stretch is not None:
-                found = state.claimed(stretch, self._worker)
-            elif (end := await self._next_end(state.cursor, wanted.bytes_max)) is not None:
-                longer = state.extended(end)
-                found = longer.claimed(longer.line[-1], self._worker)
+            claimed = None
+            waiting_item = state.next_waiting
+            if waiting_item is not None:
+                claimed = state.with_claim(waiting_item, self._worker_id)
+            elif (end := await self._next_end(state.next_unclaimed, request.bytes_max)) is not None:
+                longer = state.with_item_to(end)
+                claimed = longer.with_claim(longer.items[-1], self._worker_id)
             else:
-                self._starved = True
-            if found is None:
+                self._nothing_available = True
+            if claimed is None:
                 break
-            state, mine = found
-            granted.append((wanted, mine))
-        return state, granted, gone
+            state, claimed_item = claimed
+            granted.append((request, claimed_item))
+        return state, granted, dead_workers
 
-    async def _alive(self) -> set[int]:
+    async def _live_workers(self) -> set[int]:
         """The workers whose keys are there."""
         prefix = workers_prefix(self._log_id, self.name)
-        found: set[int] = set()
+        workers: set[int] = set()
         async for item in Scan(self._metadata, prefix):
             with suppress(ValueError):  # of a queue whose name begins with this one's
-                found.add(int(item.key[len(prefix) :], 16))
-        return found
+                workers.add(int(item.key[len(prefix) :], 16))
+        return workers
 
-    async def _next_end(self, cursor: DLSN, bytes_max: int) -> DLSN | None:
+    async def _next_end(self, first_unclaimed: DLSN, bytes_max: int) -> DLSN | None:
         """Where a stretch ends that begins at the cursor; None: nothing is there yet."""
         first = self._follower.state.earliest
-        if cursor < first:
+        if first_unclaimed < first:
             return first  # what was truncated is a stretch of its own, told once
-        end = end_of_next(self._segments, cursor, bytes_max)
-        page: int | None = cursor.segment
+        end = next_item_end(self._segments, first_unclaimed, bytes_max)
+        page: int | None = first_unclaimed.segment
         while end is None and page is not None:
             await self._follower.load()
-            snapshot = await self._look(page, SEGMENTS_PLANNED)
+            snapshot = await self._load_snapshot(page, SEGMENTS_PLANNED)
             self._segments, page = snapshot.segments, snapshot.next_segment
-            if cursor < snapshot.first_dlsn:
+            if first_unclaimed < snapshot.first_dlsn:
                 return snapshot.first_dlsn
-            end = end_of_next(self._segments, cursor, bytes_max)
-            self._at_end = end is None and page is None and snapshot.sealed
+            end = next_item_end(self._segments, first_unclaimed, bytes_max)
+            self._all_claimed = end is None and page is None and snapshot.sealed
         return end
 
-    async def _look(self, first: int, limit: int) -> LogSnapshot:
+    async def _load_snapshot(self, first: int, limit: int) -> LogSnapshot:
         """The log's end, and some of its segments. Its state has just been loaded."""
         snapshot = await take_snapshot(
             self._metadata, self._context.ledgers, self._follower, first=first, limit=limit
         )
-        self._readable_to = max(self._readable_to, snapshot.end_dlsn)
+        self._readable_before = max(self._readable_before, snapshot.end_dlsn)
         return snapshot
 
-    async def _held(self, state: WorkState) -> tuple[WorkState, Transaction]:
+    async def _with_retention_hold(self, state: WorkState) -> tuple[WorkState, Transaction]:
         """The state as it holds retention, and what retention must see of it."""
         if not self._hold:
-            return replace(state, held_ms=UNHELD), Transaction()
+            return replace(state, held_ms=NO_HOLD), Transaction()
         now_ms = await clock_now(self._metadata)
-        held_ms, told = await hold_share(self._metadata, self._log_id, state.held_ms, now_ms)
-        return replace(state, held_ms=held_ms), told
+        held_ms, hold_ops = await prepare_hold(self._metadata, self._log_id, state.held_ms, now_ms)
+        return replace(state, held_ms=held_ms), hold_ops
 
-    async def _rest(self) -> None:
+    async def _wait_for_work(self) -> None:
         """Until somebody asks, or there may be something to give, or a claim is late."""
         now = trio.current_time()
         due = min(
             (
-                *self._mine.values(),
-                *self._later.values(),
-                *self._spare.values(),
-                *(one.until for one in self._wanted),
+                *self._active_claims.values(),
+                *self._delayed_returns.values(),
+                *self._unassigned_claims.values(),
+                *(request.deadline for request in self._claim_requests),
             ),
             default=float("inf"),
         )
-        if self._wanted or self._unsure:
-            due = min(due, now + LOOK_S)
+        if self._claim_requests or self._has_unknown_claims:
+            due = min(due, now + POLL_INTERVAL_S)
         with trio.move_on_at(due):
-            if self._wanted and self._starved:
+            if self._claim_requests and self._nothing_available:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._news, nursery.cancel_scope)
+                    nursery.start_soon(self._wait_for_new_records, nursery.cancel_scope)
                     await self._wake.wait()
                     nursery.cancel_scope.cancel()
             else:
@@ -625,68 +661,77 @@ class WorkQueue:
         if self._wake.is_set():
             self._wake = trio.Event()
 
-    async def _news(self, scope: trio.CancelScope) -> None:
+    async def _wait_for_new_records(self, scope: trio.CancelScope) -> None:
         """Until something may have been written after the cursor; then nothing else is waited for."""
-        await trio.sleep(REST_S)
+        await trio.sleep(IDLE_DELAY_S)
         state = self._follower.state
-        cursor = DLSN.INITIAL if self._known is None else self._known[0].cursor
+        next_unclaimed = (
+            DLSN.INITIAL if self._cached_state is None else self._cached_state[0].next_unclaimed
+        )
         if not state.in_progress:
             last = state.last_segment
             with suppress(DistributedLogError):
-                await self._follower.until(lambda now: now.last_segment > last or now.sealed)
+                await self._follower.wait_until(lambda now: now.last_segment > last or now.sealed)
             if state.sealed:
-                await trio.sleep(LOOK_S)  # its end is here, and not all of it is handled
+                await trio.sleep(POLL_INTERVAL_S)  # its end is here, and not all of it is handled
         else:
             with suppress(DistributedLogError):
-                record = await self._follower.segment(state.open_from)
-                after = cursor.entry - 1 if record.segment == cursor.segment else -1
+                record = await self._follower.segment(state.first_open_segment)
+                after = next_unclaimed.entry - 1 if record.segment == next_unclaimed.segment else -1
                 ledger = await open_segment(self._context.ledgers, record)
                 try:
-                    await ledger.wait(after, wait_s=LOOK_S)
+                    await ledger.wait(after, wait_s=POLL_INTERVAL_S)
                 finally:
                     ledger.close()
         scope.cancel()
 
     # --- what is asked ----------------------------------------------------------------------------
 
-    async def _ask(self, change: Change, refused: Callable[[], DistributedLogError]) -> None:
+    async def _request_change(
+        self, change: Change, refused: Callable[[], DistributedLogError]
+    ) -> None:
         self._check_open()
-        one = _Asked(change, refused)
-        self._asked.append(one)
+        pending = _PendingChange(change, refused)
+        self._pending_changes.append(pending)
         self._wake.set()
-        await one.told.wait()
-        if one.error is not None:
-            raise one.error.again()
+        await pending.completed.wait()
+        if pending.error is not None:
+            raise pending.error.again()
 
     async def _read(self) -> tuple[WorkState, int]:
-        return self._seen(await self._metadata.get(self._key))
+        return self._decode_state(await self._metadata.get(self._key))
 
-    def _seen(self, found: KeyValue | None) -> tuple[WorkState, int]:
-        if found is None:
+    def _decode_state(self, stored: KeyValue | None) -> tuple[WorkState, int]:
+        if stored is None:
             raise LogNotFound(f'log "{self.log}" or its work queue "{self.name}" was deleted')
-        return WorkState.decode(found.value), found.mod_revision
+        return WorkState.decode(stored.value), stored.mod_revision
 
-    def _back(self, state: WorkState, number: int) -> WorkState | None:
-        return state.given_back(number, tries_max=self._tries_max)
+    def _with_claim_returned(self, state: WorkState, number: int) -> WorkState | None:
+        return state.with_claim_returned(number, tries_max=self._tries_max)
 
-    def _late(self, number: int) -> _Asked:
+    def _return_expired(self, number: int) -> _PendingChange:
         """It is given back, and nobody waits for that."""
-        return _Asked(lambda state: self._back(state, number), lambda: self._lost(number))
+        return _PendingChange(
+            lambda state: self._with_claim_returned(state, number),
+            lambda: self._claim_lost_error(number),
+        )
 
-    def _unclaimed(self, number: int) -> _Asked:
-        """As `_late`, of what nobody was given."""
-        return _Asked(lambda state: state.unclaimed(number), lambda: self._lost(number))
+    def _undo_claim(self, number: int) -> _PendingChange:
+        """As `_return_expired`, of what nobody was given."""
+        return _PendingChange(
+            lambda state: state.with_claim_undone(number), lambda: self._claim_lost_error(number)
+        )
 
-    def _all_back(self, state: WorkState) -> WorkState:
-        return state.without_workers({self._worker}, tries_max=self._tries_max)
+    def _with_own_claims_returned(self, state: WorkState) -> WorkState:
+        return state.without_workers({self._worker_id}, tries_max=self._tries_max)
 
-    def _lost(self, number: int) -> ClaimLost:
+    def _claim_lost_error(self, number: int) -> ClaimLost:
         return ClaimLost(
             f'work queue "{self.name}" of log "{self.log}": claim {number} is not ours any more: it was'
             " done or given back, or took too long, or we were taken for dead"
         )
 
-    def _not_parked(self, number: int) -> InvalidRequest:
+    def _not_dead_lettered_error(self, number: int) -> InvalidRequest:
         return InvalidRequest(
             f'work queue "{self.name}" of log "{self.log}" has parked nothing under {number}'
         )
@@ -694,23 +739,23 @@ class WorkQueue:
     # --- the end ----------------------------------------------------------------------------------
 
     def _check_open(self) -> None:
-        if self._over is not None:
-            raise self._over.again()
+        if self._end_error is not None:
+            raise self._end_error.again()
 
-    def _give_nothing(self, error: DistributedLogError) -> None:
-        for wanted in self._wanted:
-            wanted.error = error
-            wanted.told.set()
-        self._wanted.clear()
+    def _fail_claim_requests(self, error: DistributedLogError) -> None:
+        for request in self._claim_requests:
+            request.error = error
+            request.answered.set()
+        self._claim_requests.clear()
 
-    def _end(self, error: DistributedLogError) -> None:
-        if self._over is None:
-            self._over = error
-        for one in self._asked:
-            one.error = self._over
-            one.told.set()
-        self._asked.clear()
-        self._give_nothing(self._over)
+    def _end_with(self, error: DistributedLogError) -> None:
+        if self._end_error is None:
+            self._end_error = error
+        for pending in self._pending_changes:
+            pending.error = self._end_error
+            pending.completed.set()
+        self._pending_changes.clear()
+        self._fail_claim_requests(self._end_error)
         self._wake.set()
 
 
@@ -728,31 +773,33 @@ async def open_work_queue(
     metadata, state = context.metadata, follower.state
     key = work_key(state.log_id, check_position_name(name))
     if await metadata.get(key) is None:
-        floor = state.earliest
+        start = state.earliest
         if at == "latest":
-            end = await take_snapshot(metadata, context.ledgers, follower, limit=1)
-            floor = end.end_dlsn
-        made = await metadata.transact(
+            snapshot = await take_snapshot(metadata, context.ledgers, follower, limit=1)
+            start = snapshot.end_dlsn
+        reply = await metadata.transact(
             Transaction(
                 (Compare.version(key, 0), Compare.exists(state_key(state.log_id))),
-                (Put(key, WorkState(floor, context.wall_ms()).encode()),),
+                (Put(key, WorkState(start, context.clock_ms()).encode()),),
             )
         )
-        if not made.succeeded and made.current[1] is None:
+        if not reply.succeeded and reply.current[1] is None:
             raise LogNotFound(f'log "{state.name}" was deleted')
-    worker = 1 + context.random.getrandbits(WORKER_BITS)
-    presence = await show(
-        context.locks,
+    worker_id = 1 + context.random.getrandbits(WORKER_BITS)
+    presence = await put_ephemeral_key(
+        context.lease_sessions,
         int(context.options.lock_lease_s * 1000),
-        worker_key(state.log_id, name, worker),
-        LockRecord.drawn(context.owner, context.random.getrandbits(64), context.wall_ms()).encode(),
+        worker_key(state.log_id, name, worker_id),
+        LockRecord.create(
+            context.owner, context.random.getrandbits(64), context.clock_ms()
+        ).encode(),
         Compare.exists(key),
     )
     queue = WorkQueue(
         context,
         follower,
         name,
-        worker,
+        worker_id,
         presence,
         hold=hold,
         tries_max=tries_max,
@@ -760,7 +807,7 @@ async def open_work_queue(
     )
     try:
         context.start(queue.run)
-        await queue.begin()
+        await queue.store_hold()
     except BaseException:
         await queue.aclose()
         raise
@@ -779,12 +826,12 @@ async def list_work_queues(metadata: Metadata, log_id: int) -> dict[str, WorkSta
 async def delete_work_queue(metadata: Metadata, log_id: int, name: str) -> bool:
     """Forget a work queue; was there one? Its workers are told `LogNotFound`."""
     key = work_key(log_id, check_position_name(name))
-    found = await metadata.get(key)
+    existing = await metadata.get(key)
     await metadata.transact(Transaction((), (Delete(key),)))
-    return found is not None
+    return existing is not None
 
 
-def _up_to(record: SegmentRecord, end: DLSN) -> SegmentRecord:
+def _limited_to(record: SegmentRecord, end: DLSN) -> SegmentRecord:
     """A segment as it was planned: of one in progress its record does not say how far it goes."""
     if record.closed or record.segment != end.segment:
         return record

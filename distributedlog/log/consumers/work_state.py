@@ -1,7 +1,7 @@
 """How far a work queue is handled, and by whom (pure): a value, and what becomes of it.
 
-From ``floor``, before which everything was handled, to ``cursor``, after which nothing was given out, the
-log is cut into stretches without a gap, in order: each waits, is claimed, or is done. What was tried too
+From ``floor``, before which everything was handled, to ``next_unclaimed``, after which nothing was given out,
+the log is cut into stretches without a gap, in order: each waits, is claimed, or is done. What was tried too
 often is set aside, *parked*, and counts as done there, so that the floor moves on. A stretch gets a new
 number with each claim: who was paused and finishes what another one has claimed since names a number that is
 not there any more (H156).
@@ -15,28 +15,35 @@ from typing import Any
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import NUMBER_MAX, fit, number, reads_back, row, rows
+from ...runtime.protocol.schema import (
+    NUMBER_MAX,
+    check_stored,
+    number,
+    row,
+    rows,
+    verify_round_trip,
+)
 from ..format.dlsn import DLSN
 from ..model.log_state import decode_fields
-from ..model.segment_expiry import UNHELD
+from ..model.segment_expiry import NO_HOLD
 from ..model.segment_ranges import SegmentInfo
 
 FORMAT = 1
 CLAIMS_MAX = 128
-PARKED_MAX = 64
+DEAD_LETTERED_MAX = 64
 BYTES_MAX = 16 * 1024
-COUNTED_MAX = NUMBER_MAX // 2
+COUNTER_MAX = NUMBER_MAX // 2
 """Of claims and tries. Nobody counts so far; read from a value that lies, the next one would not fit."""
-NOBODY = 0
+NO_WORKER = 0
 
 
-class Status(IntEnum):
+class WorkItemStatus(IntEnum):
     """Of a stretch."""
 
-    WAITS = 0
+    WAITING = 0
     CLAIMED = 1
     DONE = 2
-    PARKED = 3
+    DEAD_LETTERED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +54,8 @@ class WorkItem:
     """Of its last claim, from 1; none was ever given twice. 0: nobody claimed it yet, or it is done."""
     first: DLSN
     end: DLSN
-    status: Status = Status.WAITS
-    worker: int = NOBODY
+    status: WorkItemStatus = WorkItemStatus.WAITING
+    worker: int = NO_WORKER
     """Who has claimed it: a number that a process has drawn."""
     tries: int = 0
     """How often it was claimed."""
@@ -62,163 +69,184 @@ class WorkState:
     moved_ms: int
     """Wall clock of who wrote it; for people."""
     next_number: int = 1
-    line: tuple[WorkItem, ...] = ()
+    items: tuple[WorkItem, ...] = ()
     """From the floor to the cursor, each beginning where the one before it ends."""
-    aside: tuple[WorkItem, ...] = ()
+    retry_queue: tuple[WorkItem, ...] = ()
     """Parked, or parked once and to be tried again; in the order of parking."""
-    held_ms: int = UNHELD
+    held_ms: int = NO_HOLD
     """The clock of retention when it was last written, while the floor holds it up; -1: it does not."""
 
     def __post_init__(self) -> None:
-        at = self.floor
-        for one in self.line:
-            assert one.first == at < one.end, "stretches follow each other without a gap"
-            assert one.status != Status.PARKED, "what is parked is set aside"
-            at = one.end
-        for one in self.aside:
-            assert one.first < one.end, "a stretch holds something"
-            assert one.status != Status.DONE, "what is done is forgotten"
-        for one in (*self.line, *self.aside):
-            claimed = one.status == Status.CLAIMED
-            assert claimed == (one.worker != NOBODY), "a claim, and only that, is somebody's"
-            assert one.number < self.next_number, "numbers ascend"
-            assert one.number or one.status in (Status.WAITS, Status.DONE), "a claim has a number"
+        expected_first = self.floor
+        for item in self.items:
+            assert item.first == expected_first < item.end, (
+                "stretches follow each other without a gap"
+            )
+            assert item.status != WorkItemStatus.DEAD_LETTERED, "what is parked is set aside"
+            expected_first = item.end
+        for item in self.retry_queue:
+            assert item.first < item.end, "a stretch holds something"
+            assert item.status != WorkItemStatus.DONE, "what is done is forgotten"
+        for item in (*self.items, *self.retry_queue):
+            claimed = item.status == WorkItemStatus.CLAIMED
+            assert claimed == (item.worker != NO_WORKER), "a claim, and only that, is somebody's"
+            assert item.number < self.next_number, "numbers ascend"
+            assert item.number or item.status in (WorkItemStatus.WAITING, WorkItemStatus.DONE), (
+                "a claim has a number"
+            )
 
     @property
-    def cursor(self) -> DLSN:
+    def next_unclaimed(self) -> DLSN:
         """What is from here on was not given to anybody."""
-        return self.line[-1].end if self.line else self.floor
+        return self.items[-1].end if self.items else self.floor
 
     @property
     def claims(self) -> list[WorkItem]:
         """That are open, in no order."""
-        return [one for one in (*self.line, *self.aside) if one.status == Status.CLAIMED]
+        return [
+            item
+            for item in (*self.items, *self.retry_queue)
+            if item.status == WorkItemStatus.CLAIMED
+        ]
 
     @property
     def parked(self) -> list[WorkItem]:
         """That nobody tries any more."""
-        return [one for one in self.aside if one.status == Status.PARKED]
+        return [item for item in self.retry_queue if item.status == WorkItemStatus.DEAD_LETTERED]
 
     @property
-    def waiting(self) -> WorkItem | None:
+    def next_waiting(self) -> WorkItem | None:
         """What comes next of what was claimed before, or is to be tried again."""
-        for one in (*self.line, *self.aside):
-            if one.status == Status.WAITS:
-                return one
+        for item in (*self.items, *self.retry_queue):
+            if item.status == WorkItemStatus.WAITING:
+                return item
         return None
 
     # --- what becomes of it -----------------------------------------------------------------------
 
-    def claimed(self, stretch: WorkItem, worker: int) -> "tuple[WorkState, WorkItem] | None":
+    def with_claim(self, item: WorkItem, worker: int) -> "tuple[WorkState, WorkItem] | None":
         """``stretch`` waits, and is this worker's now; None where there are too many claims already."""
-        assert stretch.status == Status.WAITS
-        assert worker != NOBODY
-        mine = replace(
-            stretch,
+        assert item.status == WorkItemStatus.WAITING
+        assert worker != NO_WORKER
+        claimed_item = replace(
+            item,
             number=self.next_number,
-            status=Status.CLAIMED,
+            status=WorkItemStatus.CLAIMED,
             worker=worker,
-            tries=stretch.tries + 1,
+            tries=item.tries + 1,
         )
-        changed = replace(self, next_number=self.next_number + 1)._with(stretch, mine)
-        return None if changed._too_much() else (changed, mine)
+        changed = replace(self, next_number=self.next_number + 1)._with_replaced(item, claimed_item)
+        return None if changed._is_too_large() else (changed, claimed_item)
 
-    def extended(self, end: DLSN) -> "WorkState":
+    def with_item_to(self, end: DLSN) -> "WorkState":
         """What lies from the cursor to ``end`` waits too."""
-        return replace(self, line=(*self.line, WorkItem(0, self.cursor, end)))
+        return replace(self, items=(*self.items, WorkItem(0, self.next_unclaimed, end)))
 
-    def done(self, number: int) -> "WorkState | None":
+    def with_done(self, number: int) -> "WorkState | None":
         """The claim of this number was handled; None: it is not there (any more)."""
-        found = self._claim(number)
-        return None if found is None else self._with(found, None)
+        claim = self._find_claim(number)
+        return None if claim is None else self._with_replaced(claim, None)
 
-    def given_back(self, number: int, *, tries_max: int) -> "WorkState | None":
-        """It was not handled: it waits, or is parked after so many tries; None as `done`."""
-        found = self._claim(number)
-        if found is None:
+    def with_claim_returned(self, number: int, *, tries_max: int) -> "WorkState | None":
+        """It was not handled: it waits, or is parked after so many tries; None as `with_done`."""
+        claim = self._find_claim(number)
+        if claim is None:
             return None
-        back = replace(found, status=Status.WAITS, worker=NOBODY)
-        if found.tries >= tries_max:
-            parked = replace(back, status=Status.PARKED)
-            if found in self.aside:
-                return self._with(found, parked)
-            changed = self._with(found, None)
-            changed = replace(changed, aside=(*changed.aside, parked))
-            if len(changed.parked) <= PARKED_MAX and len(changed.encode()) <= BYTES_MAX:
+        returned = replace(claim, status=WorkItemStatus.WAITING, worker=NO_WORKER)
+        if claim.tries >= tries_max:
+            parked = replace(returned, status=WorkItemStatus.DEAD_LETTERED)
+            if claim in self.retry_queue:
+                return self._with_replaced(claim, parked)
+            changed = self._with_replaced(claim, None)
+            changed = replace(changed, retry_queue=(*changed.retry_queue, parked))
+            if len(changed.parked) <= DEAD_LETTERED_MAX and len(changed.encode()) <= BYTES_MAX:
                 return changed  # else it holds the floor up, and is tried on
-        return self._with(found, back)
+        return self._with_replaced(claim, returned)
 
-    def unclaimed(self, number: int) -> "WorkState | None":
-        """Nobody ever began with it: it waits as before its claim; None as `done`."""
-        found = self._claim(number)
-        if found is None:
+    def with_claim_undone(self, number: int) -> "WorkState | None":
+        """Nobody ever began with it: it waits as before its claim; None as `with_done`."""
+        claim = self._find_claim(number)
+        if claim is None:
             return None
-        tries = max(0, found.tries - 1)
-        return self._with(found, replace(found, status=Status.WAITS, worker=NOBODY, tries=tries))
+        tries = max(0, claim.tries - 1)
+        return self._with_replaced(
+            claim, replace(claim, status=WorkItemStatus.WAITING, worker=NO_WORKER, tries=tries)
+        )
 
-    def without_workers(self, gone: Iterable[int], *, tries_max: int) -> "WorkState":
+    def without_workers(self, dead_workers: Iterable[int], *, tries_max: int) -> "WorkState":
         """These have died: what they had claimed is given back."""
-        state, dead = self, frozenset(gone)
-        for one in self.claims:
-            if one.worker in dead:
-                given = state.given_back(one.number, tries_max=tries_max)
-                assert given is not None, "a claim that is there is given back"
-                state = given
+        state, dead_set = self, frozenset(dead_workers)
+        for claim in self.claims:
+            if claim.worker in dead_set:
+                next_state = state.with_claim_returned(claim.number, tries_max=tries_max)
+                assert next_state is not None, "a claim that is there is given back"
+                state = next_state
         return state
 
-    def retried(self, number: int) -> "WorkState | None":
+    def with_retry(self, number: int) -> "WorkState | None":
         """What is parked under this number is tried again, from its first try on; None: nothing is."""
-        found = self._parked(number)
-        if found is None:
+        item = self._find_dead_lettered(number)
+        if item is None:
             return None
-        return self._with(found, replace(found, status=Status.WAITS, tries=0))
+        return self._with_replaced(item, replace(item, status=WorkItemStatus.WAITING, tries=0))
 
-    def dropped(self, number: int) -> "WorkState | None":
+    def with_dropped(self, number: int) -> "WorkState | None":
         """What is parked under this number is given up; None: nothing is."""
-        found = self._parked(number)
-        return None if found is None else self._with(found, None)
+        item = self._find_dead_lettered(number)
+        return None if item is None else self._with_replaced(item, None)
 
-    def _claim(self, number: int) -> WorkItem | None:
-        return next((one for one in self.claims if one.number == number), None)
+    def _find_claim(self, number: int) -> WorkItem | None:
+        return next((claim for claim in self.claims if claim.number == number), None)
 
-    def _parked(self, number: int) -> WorkItem | None:
-        return next((one for one in self.parked if one.number == number), None)
+    def _find_dead_lettered(self, number: int) -> WorkItem | None:
+        return next((item for item in self.parked if item.number == number), None)
 
-    def _with(self, old: WorkItem, new: WorkItem | None) -> "WorkState":
+    def _with_replaced(self, old: WorkItem, new: WorkItem | None) -> "WorkState":
         """``old`` replaced; by None it is done."""
-        if old in self.aside:
-            aside = [new if one == old else one for one in self.aside]
-            return replace(self, aside=tuple(one for one in aside if one is not None))
-        assert old in self.line
-        floor, line = self.floor, list[WorkItem]()
-        for one in self.line:
-            if one == old:
-                one = new or WorkItem(0, old.first, old.end, Status.DONE)
-            if one.status == Status.DONE and not line:
-                floor = one.end
-            elif line and one.status == line[-1].status == Status.DONE:
-                line[-1] = replace(line[-1], end=one.end)
+        if old in self.retry_queue:
+            retry_queue = [new if item == old else item for item in self.retry_queue]
+            return replace(
+                self, retry_queue=tuple(item for item in retry_queue if item is not None)
+            )
+        assert old in self.items
+        lowest_unfinished, items = self.floor, list[WorkItem]()
+        for item in self.items:
+            if item == old:
+                item = new or WorkItem(0, old.first, old.end, WorkItemStatus.DONE)
+            if item.status == WorkItemStatus.DONE and not items:
+                lowest_unfinished = item.end
+            elif items and item.status == items[-1].status == WorkItemStatus.DONE:
+                items[-1] = replace(items[-1], end=item.end)
             else:
-                line.append(one)
-        return replace(self, floor=floor, line=tuple(line))
+                items.append(item)
+        return replace(self, floor=lowest_unfinished, items=tuple(items))
 
-    def _too_much(self) -> bool:
+    def _is_too_large(self) -> bool:
         return len(self.claims) > CLAIMS_MAX or len(self.encode()) > BYTES_MAX
 
     # --- as it is stored --------------------------------------------------------------------------
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number, `BYTES_MAX` at most."""
-        line = [
-            [*one.end, one.number, one.status.value, one.worker, one.tries] for one in self.line
+        items = [
+            [*item.end, item.number, item.status.value, item.worker, item.tries]
+            for item in self.items
         ]
-        aside = [
-            [*one.first, *one.end, one.number, one.status.value, one.worker, one.tries]
-            for one in self.aside
+        retry_queue = [
+            [*item.first, *item.end, item.number, item.status.value, item.worker, item.tries]
+            for item in self.retry_queue
         ]
         return pack(
-            [FORMAT, list(self.floor), self.moved_ms, self.next_number, line, aside, self.held_ms]
+            [
+                FORMAT,
+                list(self.floor),
+                self.moved_ms,
+                self.next_number,
+                items,
+                retry_queue,
+                self.held_ms,
+            ]
         )
 
     @classmethod
@@ -226,61 +254,76 @@ class WorkState:
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         what = "the state of a work queue"
         fields: list[Any] = decode_fields(value, FORMAT, 7, what)[:6]
-        floor, moved_ms, next_number, ends, aside, held_ms = fit(fields, _STATE, what)
-        at, line = DLSN(*floor), list[WorkItem]()
-        for segment, entry, slot, *rest in ends:
-            line.append(_stretch(at, DLSN(segment, entry, slot), *rest))
-            at = line[-1].end
-        parked = [_stretch(DLSN(*one[:3]), DLSN(*one[3:6]), *one[6:]) for one in aside]
+        lowest_unfinished, moved_ms, next_number, ends, retry_queue, held_ms = check_stored(
+            fields, _STATE, what
+        )
+        item_first, items = DLSN(*lowest_unfinished), list[WorkItem]()
+        for segment, entry, slot, *other_fields in ends:
+            items.append(_decode_item(item_first, DLSN(segment, entry, slot), *other_fields))
+            item_first = items[-1].end
+        retry_items = [
+            _decode_item(DLSN(*stored_item[:3]), DLSN(*stored_item[3:6]), *stored_item[6:])
+            for stored_item in retry_queue
+        ]
         try:
-            return cls(DLSN(*floor), moved_ms, next_number, tuple(line), tuple(parked), held_ms)
+            return cls(
+                DLSN(*lowest_unfinished),
+                moved_ms,
+                next_number,
+                tuple(items),
+                tuple(retry_items),
+                held_ms,
+            )
         except AssertionError as error:  # fields that do not fit each other
             raise CorruptData(f"{what} cannot be: {error}") from None
 
 
-def _stretch(
+def _decode_item(
     first: DLSN, end: DLSN, number_: int, status: int, worker: int, tries: int
 ) -> WorkItem:
-    return WorkItem(number_, first, end, Status(status), worker, tries)
+    return WorkItem(number_, first, end, WorkItemStatus(status), worker, tries)
 
 
 _NUMBER = number()
-_STATUS = number(0, max(Status).value)
-_REST = (_NUMBER, _STATUS, _NUMBER, number(0, COUNTED_MAX))
-_LINE = row(_NUMBER, _NUMBER, _NUMBER, *_REST)
-_ASIDE = row(*[_NUMBER] * 6, *_REST)
+_STATUS = number(0, max(WorkItemStatus).value)
+_CLAIM_FIELDS = (_NUMBER, _STATUS, _NUMBER, number(0, COUNTER_MAX))
+_ITEM = row(_NUMBER, _NUMBER, _NUMBER, *_CLAIM_FIELDS)
+_RETRY_ITEM = row(*[_NUMBER] * 6, *_CLAIM_FIELDS)
 _STATE = row(
     row(_NUMBER, _NUMBER, _NUMBER),
     _NUMBER,
-    number(1, COUNTED_MAX),
-    rows(_LINE, BYTES_MAX // 8),
-    rows(_ASIDE, BYTES_MAX // 8),
-    number(UNHELD),
+    number(1, COUNTER_MAX),
+    rows(_ITEM, BYTES_MAX // 8),
+    rows(_RETRY_ITEM, BYTES_MAX // 8),
+    number(NO_HOLD),
 )
 
 
-def end_of_next(segments: Sequence[SegmentInfo], cursor: DLSN, bytes_max: int) -> DLSN | None:
-    """Where a stretch ends that begins at ``cursor`` and holds about ``bytes_max``, an entry at least.
+def next_item_end(
+    segments: Sequence[SegmentInfo], next_unclaimed: DLSN, bytes_max: int
+) -> DLSN | None:
+    """Where a stretch ends that begins at ``next_unclaimed`` and holds about ``bytes_max``, an entry at
+    least.
 
     None: nothing can be read there. ``segments`` ascend, and have something after the cursor, or not.
     """
-    end, left = None, bytes_max
-    for one in segments:
-        if one.segment < cursor.segment:
+    end, bytes_left = None, bytes_max
+    for segment in segments:
+        if segment.segment < next_unclaimed.segment:
             continue
-        first = cursor.entry if one.segment == cursor.segment else 0
-        entries = one.last_entry + 1 - first
+        first_entry = next_unclaimed.entry if segment.segment == next_unclaimed.segment else 0
+        entries = segment.last_entry + 1 - first_entry
         if entries <= 0:
             continue
-        mean_bytes = max(1, one.size_bytes // (one.last_entry + 1))
-        count = left // mean_bytes if end else max(1, left // mean_bytes)
+        mean_bytes = max(1, segment.size_bytes // (segment.last_entry + 1))
+        count = bytes_left // mean_bytes if end else max(1, bytes_left // mean_bytes)
         if count < entries:
-            return DLSN(one.segment, first + count, 0) if count else end
-        end = DLSN(one.segment, one.last_entry + 1, 0)
-        if not one.closed:
+            return DLSN(segment.segment, first_entry + count, 0) if count else end
+        end = DLSN(segment.segment, segment.last_entry + 1, 0)
+        if not segment.closed:
             return end
-        end = DLSN(one.segment + 1, 0, 0)
-        left -= entries * mean_bytes
-        if left <= 0:
+        end = DLSN(segment.segment + 1, 0, 0)
+        bytes_left -= entries * mean_bytes
+        if bytes_left <= 0:
             return end
     return end

@@ -14,9 +14,9 @@ from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ...runtime.interfaces.host import Buffer
 
 NONE, LZ4, ZSTD = range(3)
-NAMES = ("none", "lz4", "zstd")
-"""The values of the option ``codec``, by number."""
-PACKAGES = {LZ4: "lz4", ZSTD: "zstandard"}
+CODEC_NAMES = ("none", "lz4", "zstd")
+"""The values of the option ``load_codec``, by number."""
+CODEC_PACKAGES = {LZ4: "lz4", ZSTD: "zstandard"}
 """What pip calls them; each is imported under the same name."""
 COLUMN_BYTES_MAX = 5 * MIB
 """Of the columns of one entry. What is larger is neither compressed nor decompressed."""
@@ -35,14 +35,15 @@ class Codec(Protocol):
         ...
 
 
-def codec(number: int, whose: str) -> Codec:
+def load_codec(number: int, owner_text: str) -> Codec:
     """The codec of this number, 1 or 2. Raises `UnsupportedFormat`, begun by ``whose``: no package for it."""
     try:
         return _lz4() if number == LZ4 else _zstd()
     except ImportError:
         raise UnsupportedFormat(
-            f"{whose}: codec {NAMES[number]} needs the package {PACKAGES[number]}, which is missing here: "
-            f"pip install {PACKAGES[number]}"
+            f"{owner_text}: codec {CODEC_NAMES[number]} needs the package {CODEC_PACKAGES[number]}, "
+            "which is missing here: "
+            f"pip install {CODEC_PACKAGES[number]}"
         ) from None
 
 
@@ -56,7 +57,7 @@ class _Lz4:
     def decompress(self, data: Buffer, size: int) -> bytes:
         # It writes nowhere beyond `size`, and the block must end with its last byte.
         try:
-            return _whole(self._block.decompress(data, uncompressed_size=size), size)
+            return _check_size(self._block.decompress(data, uncompressed_size=size), size)
         except self._block.LZ4BlockError as error:
             raise CorruptData(f"an lz4 block of {len(data)} bytes for {size}: {error}") from None
 
@@ -71,38 +72,44 @@ class _Zstd:
 
     def compress(self, data: Buffer) -> bytes:
         try:
-            one = self._compressors.pop()
+            compressor = self._compressors.pop()
         except IndexError:
-            one = self._package.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True)
-        found: bytes = one.compress(data)
-        self._compressors.append(one)
-        return found
+            compressor = self._package.ZstdCompressor(level=ZSTD_LEVEL, write_content_size=True)
+        compressed: bytes = compressor.compress(data)
+        self._compressors.append(compressor)
+        return compressed
 
     def decompress(self, data: Buffer, size: int) -> bytes:
         # What the frame says is looked at first: the package makes as much room as a frame asks for,
         # whatever bound it is given (3 KB made 100 MB of it).
         try:
-            said = self._package.get_frame_parameters(data)
-            if said.content_size != size or said.window_size > COLUMN_BYTES_MAX or said.dict_id:
+            parameters = self._package.get_frame_parameters(data)
+            if (
+                parameters.content_size != size
+                or parameters.window_size > COLUMN_BYTES_MAX
+                or parameters.dict_id
+            ):
                 raise CorruptData(
-                    f"a zstd frame of {len(data)} bytes for {size} says {said.content_size}, window "
-                    f"{said.window_size}, dictionary {said.dict_id}"
+                    f"a zstd frame of {len(data)} bytes for {size} says {parameters.content_size}, window "
+                    f"{parameters.window_size}, dictionary {parameters.dict_id}"
                 )
             try:
-                one = self._decompressors.pop()
+                decompressor = self._decompressors.pop()
             except IndexError:
-                one = self._package.ZstdDecompressor(max_window_size=COLUMN_BYTES_MAX)
-            found: bytes = one.decompress(data, read_across_frames=False, allow_extra_data=False)
+                decompressor = self._package.ZstdDecompressor(max_window_size=COLUMN_BYTES_MAX)
+            decompressed: bytes = decompressor.decompress(
+                data, read_across_frames=False, allow_extra_data=False
+            )
         except self._package.ZstdError as error:
             raise CorruptData(f"a zstd frame of {len(data)} bytes for {size}: {error}") from None
-        self._decompressors.append(one)
-        return _whole(found, size)
+        self._decompressors.append(decompressor)
+        return _check_size(decompressed, size)
 
 
 _lz4, _zstd = cache(_Lz4), cache(_Zstd)
 
 
-def _whole(found: bytes, size: int) -> bytes:
-    if len(found) != size:
-        raise CorruptData(f"compressed columns of {len(found)} bytes, by their header {size}")
-    return found
+def _check_size(result: bytes, size: int) -> bytes:
+    if len(result) != size:
+        raise CorruptData(f"compressed columns of {len(result)} bytes, by their header {size}")
+    return result

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ...ledger.declarations.options import READ_BYTES_MAX
 from ...runtime.declarations.options import KIB, MIB, check, option
-from .compression_codecs import NAMES
+from .compression_codecs import CODEC_NAMES
 
 LEASE_S_MIN, LEASE_S_MAX = 0.1, 24 * 3600.0
 """As the metadata quorum grants leases."""
@@ -65,7 +65,7 @@ class LogOptions:
         "none",
         "",
         "the writer compresses entries, which needs CPU and saves network and disk",
-        one_of=NAMES,
+        one_of=CODEC_NAMES,
     )
     keep_alive_s: float = option(
         0.0,

@@ -10,14 +10,14 @@ from struct import pack_into
 from ...runtime.interfaces.errors import UnsupportedFormat
 from ...runtime.interfaces.host import Buffer
 from ...runtime.interfaces.log_lines import get_logger
-from ..declarations.compression_codecs import COLUMN_BYTES_MAX, NAMES, NONE, Codec, codec
-from .record import FLAGS_AT, HEADER, HEADER_BYTES
+from ..declarations.compression_codecs import CODEC_NAMES, COLUMN_BYTES_MAX, NONE, Codec, load_codec
+from .record import FLAGS_OFFSET, HEADER, HEADER_BYTES
 
-FROM_BYTES = HEADER_BYTES + 512
+COMPRESS_MIN_BYTES = HEADER_BYTES + 512
 """Entries below are left as they are."""
-VAIN_MAX = 16
-"""After so many in a row that would not shrink to 7/8, only every `TRIED_EVERY` th is tried."""
-TRIED_EVERY = 64
+FAILED_TRIES_MAX = 16
+"""After so many in a row that would not shrink to 7/8, only every `RETRY_INTERVAL_ENTRIES` th is tried."""
+RETRY_INTERVAL_ENTRIES = 64
 
 log = get_logger("distributedlog.log")
 
@@ -25,51 +25,52 @@ log = get_logger("distributedlog.log")
 class Compression:
     """Of the entries of one writer, or of one segment that is written outside its log; for one task."""
 
-    def __init__(self, log_name: str, name: str) -> None:
-        """``name``: a value of the option ``codec``. Raises `UnsupportedFormat`: its package is missing."""
-        self.number = NONE
+    def __init__(self, log_name: str, codec_name: str) -> None:
+        """``name``: a value of the option ``load_codec``. Raises `UnsupportedFormat`: its package is
+        missing."""
+        self.codec_number = NONE
         """What goes into headers; 0: nothing is compressed, nobody calls `compress`."""
         self._log_name = log_name
-        self._name = ""
+        self._codec_name = ""
         self._codec: Codec | None = None
-        self._in_vain = 0
-        self._passed_over = 0
-        self._take(name)
+        self._failed_tries = 0
+        self._skipped_entries = 0
+        self._set_codec(codec_name)
 
-    def follow(self, name: str) -> None:
+    def update_codec(self, codec_name: str) -> None:
         """The option has this value now. Where its package is missing that is logged, and nothing changes."""
-        if name != self._name:
+        if codec_name != self._codec_name:
             try:
-                self._take(name)
+                self._set_codec(codec_name)
             except UnsupportedFormat as error:
                 log.warning("%s; its writer goes on as it began", error)
 
     def compress(self, buffers: list[Buffer], length: int) -> tuple[list[Buffer], int]:
         """An entry as `record.build` makes it: smaller, or as it is; and its length in bytes."""
-        if not FROM_BYTES <= length <= COLUMN_BYTES_MAX or self._is_passed_over():
+        if not COMPRESS_MIN_BYTES <= length <= COLUMN_BYTES_MAX or self._should_skip():
             return buffers, length
         assert self._codec is not None, "nobody asks where the codec is none"
         entry = memoryview(b"".join(buffers))
         _, _, flags, _, _, _, section_bytes, *_ = HEADER.unpack_from(entry)
-        at = HEADER_BYTES + section_bytes
-        columns = self._codec.compress(entry[at:])
-        if 8 * len(columns) > 7 * (length - at):
-            self._in_vain += 1
+        header_end = HEADER_BYTES + section_bytes
+        columns = self._codec.compress(entry[header_end:])
+        if 8 * len(columns) > 7 * (length - header_end):
+            self._failed_tries += 1
             return buffers, length
-        self._in_vain = 0
-        head = bytearray(entry[:at])
-        pack_into("<H", head, FLAGS_AT, flags | self.number)
-        return [head, columns], at + len(columns)
+        self._failed_tries = 0
+        head = bytearray(entry[:header_end])
+        pack_into("<H", head, FLAGS_OFFSET, flags | self.codec_number)
+        return [head, columns], header_end + len(columns)
 
-    def _take(self, name: str) -> None:
-        self._name = name  # its package is asked for once, also where it is missing
-        number = NAMES.index(name)
-        self._codec = codec(number, f'log "{self._log_name}"') if number else None
-        self.number = number
-        self._in_vain = self._passed_over = 0
+    def _set_codec(self, codec_name: str) -> None:
+        self._codec_name = codec_name  # its package is asked for once, also where it is missing
+        codec_number = CODEC_NAMES.index(codec_name)
+        self._codec = load_codec(codec_number, f'log "{self._log_name}"') if codec_number else None
+        self.codec_number = codec_number
+        self._failed_tries = self._skipped_entries = 0
 
-    def _is_passed_over(self) -> bool:
-        if self._in_vain < VAIN_MAX:
+    def _should_skip(self) -> bool:
+        if self._failed_tries < FAILED_TRIES_MAX:
             return False
-        self._passed_over = (self._passed_over + 1) % TRIED_EVERY
-        return self._passed_over != 0
+        self._skipped_entries = (self._skipped_entries + 1) % RETRY_INTERVAL_ENTRIES
+        return self._skipped_entries != 0

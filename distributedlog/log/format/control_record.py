@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.interfaces.host import Buffer
-from .record import FLAG_CONTROL, EntryHeader, build, find_section
+from .record import FLAG_CONTROL, EntryHeader, build_entry, find_section
 
 SECTION_LAST_RECORD = 4
 _LAST = struct.Struct("<qqq")
@@ -36,7 +36,7 @@ def build_control(
     max_txid: int,
     *,
     records_before: int,
-    wall_ms: int,
+    written_ms: int,
     sections: Sequence[tuple[int, int, Buffer]] = (),
 ) -> tuple[list[Buffer], int]:
     """The buffers of a control entry and their length in bytes. ``last``: None before the first record.
@@ -47,11 +47,11 @@ def build_control(
     if last is not None:
         packed = _LAST.pack(last.entry, last.slot, last.first_txid)
         sections.append((SECTION_LAST_RECORD, 0, packed))
-    return build(
+    return build_entry(
         (max(0, max_txid),),
         (b"",),
         records_before=records_before,
-        wall_ms=wall_ms,
+        written_ms=written_ms,
         flags=FLAG_CONTROL,
         sections=sections,
     )
@@ -64,11 +64,11 @@ def last_record(entry: int, payload: Buffer, header: EntryHeader) -> LastRecord 
         return None
     if len(packed) < _LAST.size:
         raise CorruptData(f"control entry {entry} names its last record in {len(packed)} bytes")
-    found = LastRecord(*_LAST.unpack_from(packed))
+    result = LastRecord(*_LAST.unpack_from(packed))
     if not (
-        0 <= found.entry < entry
-        and 0 <= found.slot < header.records_before
-        and found.first_txid >= 0
+        0 <= result.entry < entry
+        and 0 <= result.slot < header.records_before
+        and result.first_txid >= 0
     ):
-        raise CorruptData(f"control entry {entry} names a record that cannot be: {found}")
-    return found
+        raise CorruptData(f"control entry {entry} names a record that cannot be: {result}")
+    return result

@@ -15,7 +15,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.protocol.schema import NUMBER_MAX
 from ..declarations.events import CLOCK_OFF
 
-OFF_MS = 1000
+TOLERATED_LAG_MS = 1000
 """A clock that is less behind the log's time is as right as clocks are."""
 
 log = get_logger("distributedlog.log")
@@ -24,61 +24,62 @@ log = get_logger("distributedlog.log")
 class LogClock:
     """What one writer stamps its entries with."""
 
-    __slots__ = ("_last_ms", "_name", "_told_ms", "_wall_ms")
+    __slots__ = ("_clock_ms", "_last_ms", "_name", "_reported_ms")
 
-    def __init__(self, wall_ms: Callable[[], int], name: str, floor_ms: int = 0) -> None:
+    def __init__(self, clock_ms: Callable[[], int], name: str, min_ms: int = 0) -> None:
         """``floor_ms``: the time so far of the log ``name``."""
-        self._wall_ms = wall_ms
+        self._clock_ms = clock_ms
         self._name = name
-        self._last_ms = floor_ms
-        self._told_ms = -1
+        self._last_ms = min_ms
+        self._reported_ms = -1
         """The time for which a clock that is behind was told of."""
 
     def now_ms(self) -> int:
         """The clock of this machine, or what was given last while that is greater."""
-        now = self._wall_ms()
+        now = self._clock_ms()
         last = self._last_ms
         if now < last:
-            if now < last - OFF_MS and self._told_ms != last:
-                self._tell(now)
+            if now < last - TOLERATED_LAG_MS and self._reported_ms != last:
+                self._report_lag(now)
             return last
         self._last_ms = now
         return now
 
-    def _tell(self, now_ms: int) -> None:
+    def _report_lag(self, now_ms: int) -> None:
         """Once, until the clock has caught up."""
-        self._told_ms = self._last_ms
+        self._reported_ms = self._last_ms
         ahead_s = (self._last_ms - now_ms) / 1000
-        CLOCK_OFF.say(
+        CLOCK_OFF.emit(
             log,
             'clock.off: log "%s": its time is %s, the clock of this machine %s, %.1f s less; what is written '
             "until then has that time",
             self._name,
-            iso_of(self._last_ms),
-            iso_of(now_ms),
+            to_iso_time(self._last_ms),
+            to_iso_time(now_ms),
             ahead_s,
             log_name=self._name,
             ahead_s=ahead_s,
         )
 
 
-def ms_of(when: datetime | int, what: str) -> int:
+def to_epoch_ms(when: datetime | int, description: str) -> int:
     """Ms since 1970, of a time as callers say it. Raises `InvalidRequest`, also for one without a zone."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
             raise InvalidRequest(
-                f"{what} is a datetime with a time zone, such as {when.isoformat()}+00:00; {when} has none"
+                f"{description} is a datetime with a time zone, such as {when.isoformat()}+00:00; {when} "
+                "has none"
             )
         # In whole numbers: a float has no room for the ms of a far time.
         since = when - datetime(1970, 1, 1, tzinfo=UTC)
         return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
     if not isinstance(when, int | float):
-        raise InvalidRequest(f"{what} is a datetime or ms since 1970, not {quoted(when)}")
-    check_whole(what, when, -NUMBER_MAX, NUMBER_MAX)
+        raise InvalidRequest(f"{description} is a datetime or ms since 1970, not {quoted(when)}")
+    check_whole(description, when, -NUMBER_MAX, NUMBER_MAX)
     return when
 
 
-def iso_of(time_ms: int) -> str:
+def to_iso_time(time_ms: int) -> str:
     """``2026-01-02T03:04:05.678Z``; of what no calendar has, the number and ``ms``."""
     try:
         when = datetime.fromtimestamp(time_ms // 1000, UTC)

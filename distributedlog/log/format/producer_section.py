@@ -21,14 +21,14 @@ from dataclasses import dataclass
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ...runtime.interfaces.host import Buffer
 from .producer_table import (
-    FRAMES_KEPT,
+    BATCHES_KEPT,
     NAME_BYTES_MAX,
     PRODUCERS_MAX,
-    Kept,
-    Open,
+    BatchSpan,
     Producer,
+    ProducerOpening,
     ProducerTable,
-    Span,
+    StoredBatch,
 )
 from .record import decode_header, find_section
 
@@ -53,81 +53,99 @@ class ProducerSection:
     """-1: its segment has none yet."""
     clock_ms: int
     next_number: int
-    spans: tuple[Span, ...] = ()
-    opens: tuple[Open, ...] = ()
+    spans: tuple[BatchSpan, ...] = ()
+    openings: tuple[ProducerOpening, ...] = ()
     table: ProducerTable | None = None
     """Of a snapshot: as all entries before it left it."""
 
 
-def encode(
+def encode_section(
     snapshot_entry: int,
     clock_ms: int,
     next_number: int,
     *,
-    spans: Iterable[Span] = (),
-    opens: Iterable[Open] = (),
+    spans: Iterable[BatchSpan] = (),
+    openings: Iterable[ProducerOpening] = (),
     table: ProducerTable | None = None,
 ) -> bytes:
     """The section of one entry; ``spans`` by slot. Of ``opens`` and ``table`` one, of a control entry."""
     parts = [b"", *[_SPAN.pack(*span) for span in spans]]
-    frames, flags = len(parts) - 1, 0
+    span_count, flags = len(parts) - 1, 0
     if table is not None:
         flags = FLAG_SNAPSHOT
         parts.append(_COUNT.pack(len(table.rows), 0))
         for row in table.rows.values():
             name = row.name.encode()
             parts.append(
-                _ROW.pack(row.number, row.next_sequence, row.last_ms, len(name), len(row.kept), 0)
-                + _padded(name)
+                _ROW.pack(
+                    row.number,
+                    row.next_sequence,
+                    row.last_ms,
+                    len(name),
+                    len(row.stored_batches),
+                    0,
+                )
+                + _pad_to_8(name)
             )
             parts += [
-                _KEPT.pack(one.sequence, one.segment, one.entry, one.slot, one.records)
-                for one in row.kept
+                _KEPT.pack(
+                    stored_batch.sequence,
+                    stored_batch.segment,
+                    stored_batch.entry,
+                    stored_batch.slot,
+                    stored_batch.records,
+                )
+                for stored_batch in row.stored_batches
             ]
-    elif opens:
+    elif openings:
         flags = FLAG_OPENS
-        listed = tuple(opens)
-        parts.append(_COUNT.pack(len(listed), 0))
-        for one in listed:
-            name = one.name.encode()
-            parts.append(_OPEN.pack(one.number, one.forgets, len(name)) + _padded(name))
-    parts[0] = _HEAD.pack(FORMAT, flags, frames, snapshot_entry, clock_ms, next_number)
+        opening_list = tuple(openings)
+        parts.append(_COUNT.pack(len(opening_list), 0))
+        for stored_batch in opening_list:
+            name = stored_batch.name.encode()
+            parts.append(
+                _OPEN.pack(stored_batch.number, stored_batch.evicted_number, len(name))
+                + _pad_to_8(name)
+            )
+    parts[0] = _HEAD.pack(FORMAT, flags, span_count, snapshot_entry, clock_ms, next_number)
     return b"".join(parts)
 
 
-def _padded(name: bytes) -> bytes:
+def _pad_to_8(name: bytes) -> bytes:
     return name + bytes(-len(name) % 8)
 
 
-def notes_of(entry: int, payload: Buffer) -> ProducerSection | None:
+def read_producer_section(entry: int, payload: Buffer) -> ProducerSection | None:
     """What an entry of a log says of producers; None: it says nothing.
 
     Raises `CorruptData`, and `UnsupportedFormat` for what a newer version wrote.
     """
     header = decode_header(payload)
-    found = find_section(payload, header, SECTION_PRODUCERS)
-    if found is None:
+    section_bytes = find_section(payload, header, SECTION_PRODUCERS)
+    if section_bytes is None:
         return None
-    notes = decode(found)
-    if notes.snapshot_entry > entry or (notes.table is not None) != (notes.snapshot_entry == entry):
-        raise CorruptData(f"entry {entry} names the snapshot in entry {notes.snapshot_entry}")
-    records = 0 if header.control else header.count
+    section = decode_section(section_bytes)
+    if section.snapshot_entry > entry or (section.table is not None) != (
+        section.snapshot_entry == entry
+    ):
+        raise CorruptData(f"entry {entry} names the snapshot in entry {section.snapshot_entry}")
+    records = 0 if header.is_control else header.count
     end = 0
-    for span in notes.spans:
+    for span in section.spans:
         if span.slot < end:
             raise CorruptData(f"entry {entry} has frames of producers that overlap: {span}")
         end = span.slot + span.records
     if end > records:
         raise CorruptData(f"entry {entry} has {records} records, and frames up to slot {end}")
-    if (notes.opens or notes.table is not None) and not header.control:
+    if (section.openings or section.table is not None) and not header.is_control:
         raise CorruptData(f"entry {entry} holds records, and openings or a snapshot of producers")
-    return notes
+    return section
 
 
-def decode(section: Buffer) -> ProducerSection:
+def decode_section(section: Buffer) -> ProducerSection:
     """A section. Raises `CorruptData`, and `UnsupportedFormat` for what a newer version wrote."""
-    cut = _Cut(memoryview(section))
-    written_in, flags, frames, snapshot_entry, clock_ms, next_number = cut.next(_HEAD)
+    reader = _SectionReader(memoryview(section))
+    written_in, flags, span_count, snapshot_entry, clock_ms, next_number = reader.read(_HEAD)
     if written_in != FORMAT or flags not in (0, FLAG_SNAPSHOT, FLAG_OPENS):
         raise UnsupportedFormat(
             f"producers of format {written_in}, flags {flags:#06x}: this program reads format {FORMAT}"
@@ -136,95 +154,102 @@ def decode(section: Buffer) -> ProducerSection:
         raise CorruptData(
             f"producers whose snapshot is in entry {snapshot_entry}, the next one number {next_number}"
         )
-    spans = tuple(Span(*one) for one in cut.many(_SPAN, frames))
-    if any(span.number >= next_number or not span.records for span in spans):
+    spans = tuple(BatchSpan(*span_fields) for span_fields in reader.read_many(_SPAN, span_count))
+    if any(span.producer_number >= next_number or not span.records for span in spans):
         raise CorruptData(f"frames of producers that are not there, or without records: {spans}")
-    opens: tuple[Open, ...] = ()
+    openings: tuple[ProducerOpening, ...] = ()
     table = None
     if flags == FLAG_SNAPSHOT:
-        table = _table(cut, clock_ms, next_number)
+        table = _decode_table(reader, clock_ms, next_number)
     elif flags == FLAG_OPENS:
-        opens = _opens(cut, next_number)
-    cut.end()
-    return ProducerSection(snapshot_entry, clock_ms, next_number, spans, opens, table)
+        openings = _decode_openings(reader, next_number)
+    reader.check_end()
+    return ProducerSection(snapshot_entry, clock_ms, next_number, spans, openings, table)
 
 
-def _opens(cut: "_Cut", next_number: int) -> tuple[Open, ...]:
-    found = []
-    for _ in range(cut.next(_COUNT)[0]):
-        number, forgets, name_bytes = cut.next(_OPEN)
-        if not (0 < number < next_number and forgets < next_number):
-            raise CorruptData(f"producer {number} is opened for {forgets}, below {next_number}")
-        found.append(Open(number, cut.name(name_bytes), forgets))
-    return tuple(found)
+def _decode_openings(reader: "_SectionReader", next_number: int) -> tuple[ProducerOpening, ...]:
+    openings = []
+    for _ in range(reader.read(_COUNT)[0]):
+        number, evicted_number, name_bytes = reader.read(_OPEN)
+        if not (0 < number < next_number and evicted_number < next_number):
+            raise CorruptData(
+                f"producer {number} is opened for {evicted_number}, below {next_number}"
+            )
+        openings.append(ProducerOpening(number, reader.read_name(name_bytes), evicted_number))
+    return tuple(openings)
 
 
-def _table(cut: "_Cut", clock_ms: int, next_number: int) -> ProducerTable:
-    number_of = cut.next(_COUNT)[0]
-    if number_of > PRODUCERS_MAX:
-        raise CorruptData(f"a snapshot of {number_of} producers; the most are {PRODUCERS_MAX}")
+def _decode_table(reader: "_SectionReader", clock_ms: int, next_number: int) -> ProducerTable:
+    producer_count = reader.read(_COUNT)[0]
+    if producer_count > PRODUCERS_MAX:
+        raise CorruptData(f"a snapshot of {producer_count} producers; the most are {PRODUCERS_MAX}")
     rows = []
-    for _ in range(number_of):
-        number, next_sequence, last_ms, name_bytes, kept, _ = cut.next(_ROW)
-        if kept > FRAMES_KEPT:
-            raise CorruptData(f"producer {number} has {kept} frames; the most are {FRAMES_KEPT}")
-        row = Producer(number, cut.name(name_bytes), next_sequence, last_ms)
-        for sequence, segment, entry, slot, records in cut.many(_KEPT, kept):
-            row.kept.append(Kept(sequence, records, segment, entry, slot))
-        _check_kept(row)
+    for _ in range(producer_count):
+        number, next_sequence, last_ms, name_bytes, kept_count, _ = reader.read(_ROW)
+        if kept_count > BATCHES_KEPT:
+            raise CorruptData(
+                f"producer {number} has {kept_count} frames; the most are {BATCHES_KEPT}"
+            )
+        row = Producer(number, reader.read_name(name_bytes), next_sequence, last_ms)
+        for sequence, segment, entry, slot, records in reader.read_many(_KEPT, kept_count):
+            row.stored_batches.append(StoredBatch(sequence, records, segment, entry, slot))
+        _check_adjacent(row)
         rows.append(row)
     return ProducerTable(rows, next_number=next_number, clock_ms=clock_ms)
 
 
-def _check_kept(row: Producer) -> None:
+def _check_adjacent(row: Producer) -> None:
     """They follow each other without gap, in their sequence and in the log, up to the next one."""
-    ends = [*[one.sequence for one in row.kept][1:], row.next_sequence]
-    places = [one.first for one in row.kept]
+    ends = [*[kept_batch.sequence for kept_batch in row.stored_batches][1:], row.next_sequence]
+    positions = [kept_batch.first for kept_batch in row.stored_batches]
     if (
         row.number < 1
         or any(
-            one.sequence + one.records != end
-            for one, end in zip(row.kept, ends, strict=bool(row.kept))
+            kept_batch.sequence + kept_batch.records != end
+            for kept_batch, end in zip(row.stored_batches, ends, strict=bool(row.stored_batches))
         )
-        or any(one.segment < 1 or one.entry < 0 or one.records < 1 for one in row.kept)
-        or sorted(set(places)) != places
+        or any(
+            kept_batch.segment < 1 or kept_batch.entry < 0 or kept_batch.records < 1
+            for kept_batch in row.stored_batches
+        )
+        or sorted(set(positions)) != positions
     ):
         raise CorruptData(f"producer {row.number} has frames that do not follow each other")
 
 
-class _Cut:
+class _SectionReader:
     """Takes a section apart, from the front; raises `CorruptData` at its end."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
-        self._at = 0
+        self._offset = 0
 
-    def _take(self, size: int) -> int:
-        at, self._at = self._at, self._at + size
-        if self._at > len(self._view):
+    def _advance(self, size: int) -> int:
+        start, self._offset = self._offset, self._offset + size
+        if self._offset > len(self._view):
             raise CorruptData(
-                f"producers in {len(self._view)} bytes, of which {self._at} are wanted"
+                f"producers in {len(self._view)} bytes, of which {self._offset} are wanted"
             )
-        return at
+        return start
 
-    def next(self, form: struct.Struct) -> tuple[int, ...]:
-        return form.unpack_from(self._view, self._take(form.size))
+    def read(self, form: struct.Struct) -> tuple[int, ...]:
+        return form.unpack_from(self._view, self._advance(form.size))
 
-    def many(self, form: struct.Struct, number: int) -> Iterable[tuple[int, ...]]:
-        at = self._take(form.size * number)
-        return form.iter_unpack(self._view[at : self._at])
+    def read_many(self, form: struct.Struct, item_count: int) -> Iterable[tuple[int, ...]]:
+        start = self._advance(form.size * item_count)
+        return form.iter_unpack(self._view[start : self._offset])
 
-    def name(self, size: int) -> str:
-        at = self._take(size + -size % 8)
+    def read_name(self, size: int) -> str:
+        start = self._advance(size + -size % 8)
         if not 0 < size <= NAME_BYTES_MAX:
             raise CorruptData(f"a producer's name of {size} bytes")
         try:
-            return str(self._view[at : at + size], "utf-8")
+            return str(self._view[start : start + size], "utf-8")
         except UnicodeDecodeError as error:
             raise CorruptData(f"a producer's name is not text: {error}") from None
 
-    def end(self) -> None:
-        if self._at != len(self._view):
+    def check_end(self) -> None:
+        if self._offset != len(self._view):
             raise CorruptData(
-                f"producers in {len(self._view)} bytes, of which {self._at} are known"
+                f"producers in {len(self._view)} bytes, of which {self._offset} are known"
             )

@@ -18,23 +18,23 @@ from ...runtime.interfaces.errors import CorruptData
 from .dlsn import DLSN
 
 PRODUCERS_MAX = 1000
-"""Of one log. With `FRAMES_KEPT` it bounds a snapshot, which is one entry, to less than 1 MiB."""
-FRAMES_KEPT = 16
+"""Of one log. With `BATCHES_KEPT` it bounds a snapshot, which is one entry, to less than 1 MiB."""
+BATCHES_KEPT = 16
 """Of a producer: as many may be unanswered, so that of each unanswered one it is known where it is."""
 NAME_BYTES_MAX = 255
 
 
-class Span(NamedTuple):
+class BatchSpan(NamedTuple):
     """A frame in an entry."""
 
-    number: int
+    producer_number: int
     sequence: int
     slot: int
     """Of its first record."""
     records: int
 
 
-class Kept(NamedTuple):
+class StoredBatch(NamedTuple):
     """A frame that is stored, and where."""
 
     sequence: int
@@ -49,21 +49,21 @@ class Kept(NamedTuple):
         return DLSN(self.segment, self.entry, self.slot)
 
 
-class Open(NamedTuple):
+class ProducerOpening(NamedTuple):
     """The opening of a producer, as an entry says it."""
 
     number: int
     name: str
-    forgets: int = 0
+    evicted_number: int = 0
     """The number of a producer that is forgotten for it; 0: none is."""
 
 
 @dataclass(slots=True)
-class Carried:
+class EntryProducers:
     """What a batch has of producers, beside its records: spans, or openings, or a snapshot."""
 
-    spans: list[Span] = field(default_factory=list)
-    opens: tuple[Open, ...] = ()
+    spans: list[BatchSpan] = field(default_factory=list)
+    openings: tuple[ProducerOpening, ...] = ()
     table: "ProducerTable | None" = None
     clock_ms: int = 0
     """Of the log, when it was sent."""
@@ -79,7 +79,7 @@ class Producer:
     """How many records of it are stored."""
     last_ms: int = 0
     """Of the log's clock, when it last stored something or was opened."""
-    kept: deque[Kept] = field(default_factory=lambda: deque(maxlen=FRAMES_KEPT))
+    stored_batches: deque[StoredBatch] = field(default_factory=lambda: deque(maxlen=BATCHES_KEPT))
     """Its newest frames, ascending."""
 
 
@@ -104,51 +104,62 @@ class ProducerTable:
     def copy(self) -> "ProducerTable":
         """One that goes on by itself."""
         rows = [
-            Producer(row.number, row.name, row.next_sequence, row.last_ms, row.kept.copy())
+            Producer(
+                row.number, row.name, row.next_sequence, row.last_ms, row.stored_batches.copy()
+            )
             for row in self.rows.values()
         ]
         return ProducerTable(rows, next_number=self.next_number, clock_ms=self.clock_ms)
 
-    def store(self, span: Span, segment: int, entry: int) -> None:
+    def add_span(self, span: BatchSpan, segment: int, entry: int) -> None:
         """A frame is in an entry. Raises `CorruptData` where it is not the producer's next one."""
-        row = self.rows.get(span.number)
+        row = self.rows.get(span.producer_number)
         if row is None or span.sequence != row.next_sequence:
-            there = "is not there" if row is None else f"has stored {row.next_sequence}"
+            state_text = "is not there" if row is None else f"has stored {row.next_sequence}"
             raise CorruptData(
                 f"entry {segment}.{entry} has {span.records} records from {span.sequence} on of producer "
-                f"{span.number}, which {there}"
+                f"{span.producer_number}, which {state_text}"
             )
         row.next_sequence += span.records
         row.last_ms = self.clock_ms
-        row.kept.append(Kept(span.sequence, span.records, segment, entry, span.slot))
+        row.stored_batches.append(
+            StoredBatch(span.sequence, span.records, segment, entry, span.slot)
+        )
 
-    def open(self, opened: Open) -> Producer | None:
+    def apply_opening(self, opened: ProducerOpening) -> Producer | None:
         """A name has a new number from here on; who had it before, or None. Its count goes on.
 
         Raises `CorruptData` where that cannot be.
         """
-        if opened.forgets:
-            gone = self.rows.pop(opened.forgets, None)
-            if gone is None:
-                raise CorruptData(f"producer {opened.forgets} is forgotten, and is not there")
-            del self.by_name[gone.name]
-        before = self.by_name.get(opened.name)
+        if opened.evicted_number:
+            evicted = self.rows.pop(opened.evicted_number, None)
+            if evicted is None:
+                raise CorruptData(
+                    f"producer {opened.evicted_number} is forgotten, and is not there"
+                )
+            del self.by_name[evicted.name]
+        previous = self.by_name.get(opened.name)
         if opened.number in self.rows or opened.number < 1:
             raise CorruptData(f"producer {opened.number} is opened, and there already")
         row = Producer(opened.number, opened.name, 0, self.clock_ms)
-        if before is not None:
-            row.next_sequence, row.kept = before.next_sequence, before.kept
-            del self.rows[before.number]
+        if previous is not None:
+            row.next_sequence, row.stored_batches = previous.next_sequence, previous.stored_batches
+            del self.rows[previous.number]
         self.rows[row.number] = self.by_name[row.name] = row
         self.next_number = max(self.next_number, row.number + 1)
-        return before
+        return previous
 
-    def take(
-        self, spans: Iterable[Span], opens: Iterable[Open], segment: int, entry: int, clock_ms: int
+    def apply_entry(
+        self,
+        spans: Iterable[BatchSpan],
+        openings: Iterable[ProducerOpening],
+        segment: int,
+        entry: int,
+        clock_ms: int,
     ) -> None:
         """What one entry says. Raises `CorruptData`."""
         self.clock_ms = max(self.clock_ms, clock_ms)
-        for opened in opens:
-            self.open(opened)
+        for opened in openings:
+            self.apply_opening(opened)
         for span in spans:
-            self.store(span, segment, entry)
+            self.add_span(span, segment, entry)

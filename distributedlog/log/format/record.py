@@ -36,25 +36,25 @@ from typing import Any, cast
 from ...runtime.declarations.options import quoted
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from ...runtime.interfaces.host import Buffer
-from ..declarations.compression_codecs import COLUMN_BYTES_MAX, NAMES, codec
+from ..declarations.compression_codecs import CODEC_NAMES, COLUMN_BYTES_MAX, load_codec
 from .dlsn import DLSN
-from .log_clock import iso_of
+from .log_clock import to_iso_time
 
 assert sys.byteorder == "little", "columns are read in place, and they are little-endian"
 
 HEADER = struct.Struct("<IHHIIIIqqQqQ")
 HEADER_BYTES = 64
 SECTION = struct.Struct("<HHI")
-_LONE = struct.Struct(HEADER.format + "qii")
+_SINGLE_RECORD = struct.Struct(HEADER.format + "qii")
 """Header and columns of one record."""
-_pack_lone = _LONE.pack
-_LONE_COLUMN_BYTES = _LONE.size - HEADER_BYTES
+_pack_single_record = _SINGLE_RECORD.pack
+_SINGLE_RECORD_COLUMN_BYTES = _SINGLE_RECORD.size - HEADER_BYTES
 MAGIC = 0x45474C44  # "DLGE"
 VERSION = 1
 
-FLAGS_AT = 6
+FLAGS_OFFSET = 6
 """Where the flags are in a header."""
-SECTION_BYTES_AT = 20
+SECTION_BYTES_OFFSET = 20
 """Where the bytes of the sections are."""
 CODEC_MASK = 0x000F
 """0: none, 1: lz4, 2: zstd (`compression_codecs.py`)."""
@@ -73,17 +73,17 @@ RECORD_BYTES_MAX = 1024 * 1024 - 8 * 1024
 """A record's payload, bytes (DistributedLog's persistent size)."""
 TXID_MAX = 2**63 - 2
 """2**63 - 1 is upstream's txid of the end of a stream."""
-TXIDS_OWN, TXIDS_SAME, TXIDS_INDEX = range(3)
+TXIDS_IN_ENTRIES, TXIDS_CONSTANT, TXIDS_INDEXED = range(3)
 """A segment's txids: in its entries; all of them its base; the base and the record's index in it."""
-SHOWN_BYTES = 32
+PREVIEW_BYTES = 32
 """Of a payload in an error or a log line; never the whole."""
 RECORD_COLUMN_BYTES = 12
 """What a record costs in an entry beside its payload: its txid and its offset."""
-EVEN_RECORDS_MIN, EVEN_RECORDS_MAX = 8, 16 * 1024 - 1
+UNIFORM_RECORDS_MIN, UNIFORM_RECORDS_MAX = 8, 16 * 1024 - 1
 """In an entry of so many it is looked whether all payloads are as long: they take fewer steps then."""
-LANES_MIN = 64
-"""A column of so many numbers is compared as one (`ascends`); a shorter one as a list."""
-UNPACKED_AT_ONCE = 64
+BULK_COMPARE_MIN = 64
+"""A column of so many numbers is compared as one (`is_ascending`); a shorter one as a list."""
+UNPACK_BATCH = 64
 """Payloads of one length, by one call: of each length there are so many formats at most."""
 
 assert HEADER.size == HEADER_BYTES
@@ -151,12 +151,12 @@ class LogRecord:
 
         Raises `InvalidRequest` as `dlsn` does.
         """
-        return self._read_from().time_ms
+        return self._require_origin().time_ms
 
     @property
     def written_ms(self) -> int:
         """The clock of its writer's machine then, ms since 1970. Raises `InvalidRequest` as `dlsn` does."""
-        return self._read_from().written_ms
+        return self._require_origin().written_ms
 
     @property
     def more(self) -> bool:
@@ -168,7 +168,7 @@ class LogRecord:
             and origin.flags[self.slot] & RECORD_MORE
         )
 
-    def _read_from(self) -> Origin:
+    def _require_origin(self) -> Origin:
         if self.origin is None:
             raise InvalidRequest(f"{self!r} was not read from a log: it has no time")
         return self.origin
@@ -176,11 +176,11 @@ class LogRecord:
     def __repr__(self) -> str:
         where = "" if self.origin is None else f"{self.dlsn}, "
         txid = "" if self.txid is None else f"txid={self.txid}, "
-        time = "" if self.origin is None else f"time={iso_of(self.time_ms)}, "
+        time = "" if self.origin is None else f"time={to_iso_time(self.time_ms)}, "
         if not isinstance(self.payload, bytes | bytearray | memoryview):
-            return f"LogRecord({where}{txid}payload={self.payload!r:.{SHOWN_BYTES}})"
+            return f"LogRecord({where}{txid}payload={self.payload!r:.{PREVIEW_BYTES}})"
         size = len(self.payload)
-        shown = repr(bytes(self.payload[:SHOWN_BYTES])) + ("…" if size > SHOWN_BYTES else "")
+        shown = repr(bytes(self.payload[:PREVIEW_BYTES])) + ("…" if size > PREVIEW_BYTES else "")
         return f"LogRecord({where}{txid}{time}{size} B {shown})"
 
 
@@ -206,21 +206,21 @@ def check_txid(value: object) -> int:
     return value
 
 
-def columns_of(records: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def split_columns(records: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The txids and the payloads of records as callers may write them."""
     try:
-        return [one.txid for one in records], [one.payload for one in records]
+        return [record.txid for record in records], [record.payload for record in records]
     except AttributeError:  # a payload alone is among them
-        pairs = [txid_and_payload(one) for one in records]
+        pairs = [txid_and_payload(record) for record in records]
         return [txid for txid, _ in pairs], [payload for _, payload in pairs]
 
 
-def build(
+def build_entry(
     txids: Sequence[int],
     payloads: Sequence[Buffer],
     *,
     records_before: int,
-    wall_ms: int,
+    written_ms: int,
     flags: int = 0,
     record_flags: Buffer | None = None,
     sections: Sequence[tuple[int, int, Buffer]] = (),
@@ -236,22 +236,24 @@ def build(
     all within their limits: the writer has checked them. Some 5 ns a record where all payloads are as long,
     else 20, and 10 more where they must be counted here.
     """
-    number = len(txids)
-    assert number == len(payloads) > 0, "an entry holds a payload for each txid, and at least one"
-    if sizes is None or len(sizes) < number:
+    record_count = len(txids)
+    assert record_count == len(payloads) > 0, (
+        "an entry holds a payload for each txid, and at least one"
+    )
+    if sizes is None or len(sizes) < record_count:
         sizes = list(map(len, payloads))
     offsets, payload_bytes = _offsets_of(sizes)
-    column_bytes = 12 * number + 4 + payload_bytes
+    column_bytes = 12 * record_count + 4 + payload_bytes
     if record_flags is not None:
-        assert len(record_flags) == number
+        assert len(record_flags) == record_count
         flags |= FLAG_RECORD_FLAGS
-        column_bytes += number
-    packed_sections = b"".join(_section(*section) for section in sections)
+        column_bytes += record_count
+    packed_sections = b"".join(_encode_section(*section) for section in sections)
     header = HEADER.pack(
-        MAGIC, VERSION, flags, number, payload_bytes, column_bytes, len(packed_sections),
-        txids[0], txids[-1], records_before, wall_ms, max_txid,
+        MAGIC, VERSION, flags, record_count, payload_bytes, column_bytes, len(packed_sections),
+        txids[0], txids[-1], records_before, written_ms, max_txid,
     )  # fmt: skip
-    buffers: list[Buffer] = [header, packed_sections, pack(f"<{number}q", *txids), offsets]
+    buffers: list[Buffer] = [header, packed_sections, pack(f"<{record_count}q", *txids), offsets]
     if record_flags is not None:
         buffers.append(record_flags)
     buffers.extend(payloads)
@@ -260,56 +262,60 @@ def build(
 
 def _offsets_of(sizes: list[int]) -> tuple[Buffer, int]:
     """The offsets of payloads of these sizes, as an entry has them, and their end."""
-    number, size = len(sizes), sizes[0]
-    if EVEN_RECORDS_MIN <= number <= EVEN_RECORDS_MAX and size and sizes.count(size) == number:
-        return memoryview(_even_offsets(size, 1 << number.bit_length()))[: 4 * (number + 1)], (
-            size * number
-        )
+    record_count, size = len(sizes), sizes[0]
+    if (
+        UNIFORM_RECORDS_MIN <= record_count <= UNIFORM_RECORDS_MAX
+        and size
+        and sizes.count(size) == record_count
+    ):
+        return memoryview(_uniform_offsets(size, 1 << record_count.bit_length()))[
+            : 4 * (record_count + 1)
+        ], (size * record_count)
     ends = list(accumulate(sizes, initial=0))
-    return pack(f"<{number + 1}i", *ends), ends[-1]
+    return pack(f"<{record_count + 1}i", *ends), ends[-1]
 
 
-def build_lone(
-    txid: int, payload: Buffer, records_before: int, wall_ms: int, max_txid: int = 0
+def build_single_record_entry(
+    txid: int, payload: Buffer, records_before: int, written_ms: int, max_txid: int = 0
 ) -> tuple[list[Buffer], int]:
-    """As `build`, of one record with nothing beside it: each entry of a thousand busy logs is one."""
+    """As `build_entry`, of one record with nothing beside it: each entry of a thousand busy logs is one."""
     size = len(payload)
-    column_bytes = _LONE_COLUMN_BYTES + size
-    head = _pack_lone(
-        MAGIC, VERSION, 0, 1, size, column_bytes, 0, txid, txid, records_before, wall_ms, max_txid,
+    column_bytes = _SINGLE_RECORD_COLUMN_BYTES + size
+    head = _pack_single_record(
+        MAGIC, VERSION, 0, 1, size, column_bytes, 0, txid, txid, records_before, written_ms, max_txid,
         txid, 0, size,
     )  # fmt: skip
     return [head, payload], HEADER_BYTES + column_bytes
 
 
-def _section(kind: int, flags: int, data: Buffer) -> bytes:
+def _encode_section(kind: int, flags: int, data: Buffer) -> bytes:
     return SECTION.pack(kind, flags, len(data)) + data + bytes(-len(data) % 8)
 
 
 def with_section(
     buffers: list[Buffer], length: int, kind: int, data: Buffer
 ) -> tuple[list[Buffer], int]:
-    """An entry as `build` makes it, not compressed, and its length: with one more section. One copy."""
+    """An entry as `build_entry` makes it, not compressed, and its length: with one more section. One copy."""
     entry = memoryview(b"".join(buffers))
-    section = _section(kind, 0, data)
+    section = _encode_section(kind, 0, data)
     head = bytearray(entry[:HEADER_BYTES])
-    (before,) = unpack_from("<I", head, SECTION_BYTES_AT)
-    pack_into("<I", head, SECTION_BYTES_AT, before + len(section))
+    (section_bytes,) = unpack_from("<I", head, SECTION_BYTES_OFFSET)
+    pack_into("<I", head, SECTION_BYTES_OFFSET, section_bytes + len(section))
     return [head, section, entry[HEADER_BYTES:]], length + len(section)
 
 
 def find_section(entry: Buffer, header: "EntryHeader", kind: int) -> memoryview | None:
     """The bytes of the first section of a kind that an entry has; None: there is none that is whole."""
     view = memoryview(entry)
-    at, end = HEADER_BYTES, HEADER_BYTES + header.section_bytes
-    while at + SECTION.size <= end:
-        found, _, length = SECTION.unpack_from(view, at)
-        at += SECTION.size
-        if at + length > end:
+    offset, end = HEADER_BYTES, HEADER_BYTES + header.section_bytes
+    while offset + SECTION.size <= end:
+        section_kind, _, length = SECTION.unpack_from(view, offset)
+        offset += SECTION.size
+        if offset + length > end:
             return None
-        if found == kind:
-            return view[at : at + length]
-        at += length + -length % 8
+        if section_kind == kind:
+            return view[offset : offset + length]
+        offset += length + -length % 8
     return None
 
 
@@ -327,25 +333,25 @@ class EntryHeader:
     first_txid: int
     last_txid: int
     records_before: int
-    wall_ms: int
+    written_ms: int
     max_txid: int
     """The greatest of the segment up to this entry; the last one, if an older program wrote it."""
 
     @property
-    def control(self) -> bool:
+    def is_control(self) -> bool:
         """Does the entry hold no user record?"""
         return bool(self.flags & FLAG_CONTROL)
 
-    def max_txid_in(self, base: int, rule: int) -> int:
+    def max_txid_in(self, base: int, txid_rule: int) -> int:
         """Return the greatest txid of the segment up to this entry.
 
         Args:
             base: The txid base in the segment's record.
             rule: The txid rule in the segment's record.
         """
-        if rule == TXIDS_OWN:
+        if txid_rule == TXIDS_IN_ENTRIES:
             return self.max_txid
-        return base if rule == TXIDS_SAME else base + self.records_through - 1
+        return base if txid_rule == TXIDS_CONSTANT else base + self.records_through - 1
 
     def origin(
         self,
@@ -358,22 +364,22 @@ class EntryHeader:
         time_floor_ms: int,
     ) -> Origin:
         """Of its records, given what the segment's record says."""
-        before = self.records_before
-        step = 1 if txid_rule == TXIDS_INDEX else 0
+        preceding_records = self.records_before
+        step = 1 if txid_rule == TXIDS_INDEXED else 0
         return Origin(
             segment,
             entry,
-            start_sequence_id + before,
-            txid_base + step * before,
+            start_sequence_id + preceding_records,
+            txid_base + step * preceding_records,
             step,
-            max(self.wall_ms, time_floor_ms),
-            self.wall_ms,
+            max(self.written_ms, time_floor_ms),
+            self.written_ms,
         )
 
     @property
     def records_through(self) -> int:
         """The user records of the segment up to this entry, itself included."""
-        return self.records_before + (0 if self.control else self.count)
+        return self.records_before + (0 if self.is_control else self.count)
 
 
 @dataclass(slots=True)
@@ -424,16 +430,16 @@ class Columns:
         """What these rows take in memory, about: also records without payload do."""
         return self.offsets[self.count] - self.offsets[0] + RECORD_COLUMN_BYTES * self.count
 
-    def cut(self, start: int, stop: int) -> "Columns":
+    def cut(self, first_row: int, end_row: int) -> "Columns":
         """The rows from ``start`` up to ``stop`` (rows of this batch, from 0)."""
         return Columns(
             self.origin,
-            self.first_slot + start,
-            stop - start,
-            self.txids[start:stop],
-            self.offsets[start : stop + 1],
+            self.first_slot + first_row,
+            end_row - first_row,
+            self.txids[first_row:end_row],
+            self.offsets[first_row : end_row + 1],
             self.payload,
-            None if self.flags is None else self.flags[start:stop],
+            None if self.flags is None else self.flags[first_row:end_row],
             self.wall_ms,
         )
 
@@ -457,64 +463,67 @@ class Columns:
         """A copy of each payload, in order: 50 ns a record of 1 KB where all are as long, else 95."""
         if self.count == 1:
             return (bytes(self.payload[self.offsets[0] : self.offsets[1]]),)
-        size = even_bytes(self.offsets, self.count)
+        size = uniform_payload_bytes(self.offsets, self.count)
         if not size:
             ends = self.offsets.tolist()
             return map(BytesIO(self.payload[ends[0] : ends[-1]]).read, map(sub, ends[1:], ends))
-        found: list[bytes] = []
-        for first in range(0, self.count, UNPACKED_AT_ONCE):
-            number = min(UNPACKED_AT_ONCE, self.count - first)
-            found += _unpack_of(size, number)(self.payload, first * size)
-        return found
+        payloads: list[bytes] = []
+        for first in range(0, self.count, UNPACK_BATCH):
+            batch_count = min(UNPACK_BATCH, self.count - first)
+            payloads += _payload_unpacker(size, batch_count)(self.payload, first * size)
+        return payloads
 
 
-def even_bytes(offsets: memoryview, number: int) -> int:
+def uniform_payload_bytes(offsets: memoryview, record_count: int) -> int:
     """The length of each payload where all are as long, not empty, and the first begins at 0; else 0.
 
     ``offsets``: i32[number + 1], of which the last one is where the payloads end, and the others are
     whatever they are. They are compared as bytes, without an object an offset.
     """
-    if not EVEN_RECORDS_MIN <= number <= EVEN_RECORDS_MAX:
+    if not UNIFORM_RECORDS_MIN <= record_count <= UNIFORM_RECORDS_MAX:
         return 0
-    size, rest = divmod(offsets[number], number)
-    if rest or size < 1:
+    size, remainder = divmod(offsets[record_count], record_count)
+    if remainder or size < 1:
         return 0
-    return size if _even_offsets(size, 1 << number.bit_length()).startswith(offsets) else 0
+    return size if _uniform_offsets(size, 1 << record_count.bit_length()).startswith(offsets) else 0
 
 
 @lru_cache(maxsize=16)
-def _even_offsets(size: int, number: int) -> bytes:
+def _uniform_offsets(size: int, record_count: int) -> bytes:
     """The offsets of so many payloads and their end, each of ``size`` bytes; 64 KiB at most."""
-    return array("i", range(0, size * number + 1, size)).tobytes()
+    return array("i", range(0, size * record_count + 1, size)).tobytes()
 
 
-@lru_cache(maxsize=2 * UNPACKED_AT_ONCE)
-def _unpack_of(size: int, number: int) -> Callable[[Buffer, int], tuple[bytes, ...]]:
+@lru_cache(maxsize=2 * UNPACK_BATCH)
+def _payload_unpacker(size: int, record_count: int) -> Callable[[Buffer, int], tuple[bytes, ...]]:
     """Copies so many payloads of ``size`` bytes out of a buffer, from a place in it on."""
-    return struct.Struct(f"{size}s" * number).unpack_from
+    return struct.Struct(f"{size}s" * record_count).unpack_from
 
 
-def ascends(column: memoryview) -> bool:
+def is_ascending(column: memoryview) -> bool:
     """Is none of these numbers, int32 or int64 each and at least one, below 0 or below the one before it?
 
     Many are compared at once, as the lanes of one large number: where no lane has its sign bit, each one is
     set in the numbers from the second on, the numbers up to the last but one are subtracted, and no lane
     borrows from the next. The sign is still there where it was not needed: 5 ns an int32, 10 an int64.
     """
-    if len(column) < LANES_MIN:
-        listed = column.tolist()
-        return listed[0] >= 0 and sorted(listed) == listed
+    if len(column) < BULK_COMPARE_MIN:
+        values = column.tolist()
+        return values[0] >= 0 and sorted(values) == values
     lanes, width = column.cast("B"), column.itemsize
-    signs = _signs(len(column) - 1, width)
-    before = int.from_bytes(lanes[:-width], "little")
-    after = int.from_bytes(lanes[width:], "little")
-    return not (before | after) & signs and ((after | signs) - before) & signs == signs
+    signs = _sign_bits(len(column) - 1, width)
+    earlier_values = int.from_bytes(lanes[:-width], "little")
+    later_values = int.from_bytes(lanes[width:], "little")
+    return (
+        not (earlier_values | later_values) & signs
+        and ((later_values | signs) - earlier_values) & signs == signs
+    )
 
 
 @lru_cache(maxsize=8)
-def _signs(number: int, width: int) -> int:
+def _sign_bits(value_count: int, value_bytes: int) -> int:
     """So many numbers of so many bytes each, with nothing but their sign bits; as much memory as they."""
-    return int.from_bytes((bytes(width - 1) + b"\x80") * number, "little")
+    return int.from_bytes((bytes(value_bytes - 1) + b"\x80") * value_count, "little")
 
 
 def decode_header(entry: Buffer) -> EntryHeader:
@@ -526,8 +535,8 @@ def decode_header(entry: Buffer) -> EntryHeader:
     if size < HEADER_BYTES:
         raise CorruptData(f"a log entry of {size} bytes, its header alone has {HEADER_BYTES}")
     (
-        magic, version, flags, number, payload_bytes, column_bytes, section_bytes,
-        first_txid, last_txid, records_before, wall_ms, max_txid,
+        magic, version, flags, record_count, payload_bytes, column_bytes, section_bytes,
+        first_txid, last_txid, records_before, written_ms, max_txid,
     ) = HEADER.unpack_from(entry)  # fmt: skip
     if magic != MAGIC:
         raise CorruptData(f"not a log entry: it begins with {bytes(entry[:4]).hex()}")
@@ -535,10 +544,12 @@ def decode_header(entry: Buffer) -> EntryHeader:
         raise UnsupportedFormat(
             f"a log entry of version {version}, flags {flags:#06x}: this program reads version {VERSION}"
         )
-    expected = 12 * number + 4 + payload_bytes + (number if flags & FLAG_RECORD_FLAGS else 0)
-    if number == 0 or section_bytes % 8 or column_bytes != expected:
+    expected = (
+        12 * record_count + 4 + payload_bytes + (record_count if flags & FLAG_RECORD_FLAGS else 0)
+    )
+    if record_count == 0 or section_bytes % 8 or column_bytes != expected:
         raise CorruptData(
-            f"a log entry of {number} records, {payload_bytes} payload bytes: its columns would have "
+            f"a log entry of {record_count} records, {payload_bytes} payload bytes: its columns would have "
             f"{expected} bytes, the header says {column_bytes} (sections: {section_bytes})"
         )
     if flags & CODEC_MASK:
@@ -549,14 +560,16 @@ def decode_header(entry: Buffer) -> EntryHeader:
             f"{HEADER_BYTES + section_bytes + column_bytes}"
         )
     return EntryHeader(
-        flags, number, payload_bytes, section_bytes, first_txid, last_txid, records_before, wall_ms,
+        flags, record_count, payload_bytes, section_bytes, first_txid, last_txid, records_before, written_ms,
         max_txid or last_txid,
     )  # fmt: skip
 
 
-def _check_compressed(number: int, column_bytes: int, compressed_bytes: int) -> None:
-    if number >= len(NAMES):
-        raise UnsupportedFormat(f"a log entry of codec {number}, known are {', '.join(NAMES)}")
+def _check_compressed(codec_number: int, column_bytes: int, compressed_bytes: int) -> None:
+    if codec_number >= len(CODEC_NAMES):
+        raise UnsupportedFormat(
+            f"a log entry of codec {codec_number}, known are {', '.join(CODEC_NAMES)}"
+        )
     if column_bytes > COLUMN_BYTES_MAX or compressed_bytes < 1:
         raise CorruptData(
             f"a log entry of {compressed_bytes} compressed bytes, {column_bytes} decompressed; "
@@ -564,7 +577,9 @@ def _check_compressed(number: int, column_bytes: int, compressed_bytes: int) -> 
         )
 
 
-def decode(entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = "") -> Columns:
+def decode_columns(
+    entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = ""
+) -> Columns:
     """The columns of an entry whose header was decoded; every bound is checked.
 
     What was compressed lies in a buffer of its own, and the entry is not pinned. ``log_name`` is for errors.
@@ -572,33 +587,35 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = "
     `UnsupportedFormat` for a critical section, or where the package of its codec is missing.
     """
     view = memoryview(entry)
-    number = header.count
-    at = HEADER_BYTES
+    record_count = header.count
+    position = HEADER_BYTES
     if header.section_bytes:
-        at += header.section_bytes
-        _check_sections(view[HEADER_BYTES:at])
+        position += header.section_bytes
+        _check_sections(view[HEADER_BYTES:position])
     if header.flags & CODEC_MASK:
-        view, at = _decompressed(view[at:], header, origin, log_name), 0
-    txids = view[at : at + 8 * number].cast("q")
-    at += 8 * number
-    offsets = view[at : at + 4 * (number + 1)].cast("i")
-    at += 4 * (number + 1)
+        view, position = _decompress_columns(view[position:], header, origin, log_name), 0
+    txids = view[position : position + 8 * record_count].cast("q")
+    position += 8 * record_count
+    offsets = view[position : position + 4 * (record_count + 1)].cast("i")
+    position += 4 * (record_count + 1)
     flags = None
     if header.flags & FLAG_RECORD_FLAGS:
-        flags = view[at : at + number]
-        at += number
-        origin.flags = _checked_flags(bytes(flags), origin)
+        flags = view[position : position + record_count]
+        position += record_count
+        origin.flags = _check_record_flags(bytes(flags), origin)
     # Arrow trusts offsets; an unsorted one would read foreign memory.
-    if offsets[number] != header.payload_bytes or not (
-        even_bytes(offsets, number) or (offsets[0] == 0 and ascends(offsets))
+    if offsets[record_count] != header.payload_bytes or not (
+        uniform_payload_bytes(offsets, record_count) or (offsets[0] == 0 and is_ascending(offsets))
     ):
         raise CorruptData(
             f"log entry {origin.segment}.{origin.entry}: its offsets are not in order"
         )
-    if txids[0] != header.first_txid or txids[number - 1] != header.last_txid:
+    if txids[0] != header.first_txid or txids[record_count - 1] != header.last_txid:
         raise CorruptData(f"log entry {origin.segment}.{origin.entry}: txids and header differ")
     if header.flags & FLAG_CONTROL:
-        return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
+        return Columns(
+            origin, 0, record_count, txids, offsets, view[position:], flags, header.written_ms
+        )
     if bool(header.flags & FLAG_TXID_AT_LINK) != (origin.txid >= 0):
         raise CorruptData(
             f"log entry {origin.segment}.{origin.entry}: the txids are in "
@@ -606,22 +623,24 @@ def decode(entry: Buffer, header: EntryHeader, origin: Origin, log_name: str = "
         )
     if origin.txid >= 0:
         first, step = origin.txid, origin.txid_step
-        given = array("q", range(first, first + number) if step else [first])
-        txids = memoryview(given if step else given * number)
-    return Columns(origin, 0, number, txids, offsets, view[at:], flags, header.wall_ms)
+        linked_txids = array("q", range(first, first + record_count) if step else [first])
+        txids = memoryview(linked_txids if step else linked_txids * record_count)
+    return Columns(
+        origin, 0, record_count, txids, offsets, view[position:], flags, header.written_ms
+    )
 
 
-def _decompressed(
+def _decompress_columns(
     data: memoryview, header: EntryHeader, origin: Origin, log_name: str
 ) -> memoryview:
     size = RECORD_COLUMN_BYTES * header.count + 4 + header.payload_bytes
     if header.flags & FLAG_RECORD_FLAGS:
         size += header.count
-    whose = f'log "{log_name}" entry {origin.segment}.{origin.entry}'
-    return memoryview(codec(header.flags & CODEC_MASK, whose).decompress(data, size))
+    description = f'log "{log_name}" entry {origin.segment}.{origin.entry}'
+    return memoryview(load_codec(header.flags & CODEC_MASK, description).decompress(data, size))
 
 
-def _checked_flags(flags: bytes, origin: Origin) -> bytes:
+def _check_record_flags(flags: bytes, origin: Origin) -> bytes:
     if max(flags) > RECORD_FLAGS_KNOWN:
         raise UnsupportedFormat(
             f"log entry {origin.segment}.{origin.entry} has records with flags {max(flags):#04x}, which are "
@@ -633,11 +652,11 @@ def _checked_flags(flags: bytes, origin: Origin) -> bytes:
 
 
 def _check_sections(area: memoryview) -> None:
-    at = 0
-    while at < len(area):
-        kind, flags, length = SECTION.unpack_from(area, at)
-        at += SECTION.size + length + (-length % 8)
-        if at > len(area):
+    position = 0
+    while position < len(area):
+        kind, flags, length = SECTION.unpack_from(area, position)
+        position += SECTION.size + length + (-length % 8)
+        if position > len(area):
             raise CorruptData(f"section {kind} of a log entry reaches beyond the section table")
         if flags & SECTION_CRITICAL:
             raise UnsupportedFormat(

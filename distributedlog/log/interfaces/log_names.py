@@ -17,9 +17,9 @@ def check_log_name(name: str) -> str:
     Allowed: path-like names (``a/b``). Not: empty, a leading ``.`` or ``<`` (reserved) or ``/``, a
     trailing ``/``, spaces, control characters, ``<``, ``>``, ``//``, components ``.`` and ``..``.
     """
-    wrong = _what_is_wrong(name, NAME_BYTES_MAX)
-    if wrong:
-        raise InvalidLogName(f"not a log name: {name[:80]!r}: {wrong}")
+    problem = _name_error(name, NAME_BYTES_MAX)
+    if problem:
+        raise InvalidLogName(f"not a log name: {name[:80]!r}: {problem}")
     return name
 
 
@@ -41,13 +41,13 @@ def check_new_log_name(name: str) -> str:
 def check_namespace_path(path: str) -> str:
     """Return the path of a namespace without outer slashes; raises `InvalidUri`."""
     trimmed = path.strip("/")
-    wrong = _what_is_wrong(trimmed, NAMESPACE_BYTES_MAX)
-    if wrong:
-        raise InvalidUri(f"not a namespace path: {path[:80]!r}: {wrong}")
+    problem = _name_error(trimmed, NAMESPACE_BYTES_MAX)
+    if problem:
+        raise InvalidUri(f"not a namespace path: {path[:80]!r}: {problem}")
     return trimmed
 
 
-def _what_is_wrong(name: str, bytes_max: int) -> str:
+def _name_error(name: str, bytes_max: int) -> str:
     if not isinstance(name, str):
         return "it is not text"
     if not name:

@@ -14,8 +14,8 @@ class Opening(Coroutine[Any, Any, T], AbstractAsyncContextManager[T], Generic[T]
     ``asyncio.create_task`` and similar functions accept it as a coroutine. It opens nothing before it runs.
     """
 
-    def __init__(self, open_it: Callable[[], Awaitable[T]]) -> None:
-        self.open = open_it
+    def __init__(self, open_object: Callable[[], Awaitable[T]]) -> None:
+        self.open = open_object
         """Opens it anew at each call."""
         self._opened: T | None = None
         self._running: Generator[Any, Any, T] | None = None
@@ -25,18 +25,18 @@ class Opening(Coroutine[Any, Any, T], AbstractAsyncContextManager[T], Generic[T]
 
     def send(self, value: Any) -> Any:
         """As of a coroutine."""
-        return self._steps().send(value)
+        return self._coroutine().send(value)
 
     def throw(self, *error: Any) -> Any:
         """As of a coroutine."""
-        return self._steps().throw(*error)
+        return self._coroutine().throw(*error)
 
     def close(self) -> None:
         """As of a coroutine."""
         if self._running is not None:
             self._running.close()
 
-    def _steps(self) -> Generator[Any, Any, T]:
+    def _coroutine(self) -> Generator[Any, Any, T]:
         if self._running is None:
             self._running = self.__await__()
         return self._running

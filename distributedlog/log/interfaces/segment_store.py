@@ -16,7 +16,7 @@ class NewSegmentLedger(Protocol):
         """Its id, never used before."""
         ...
 
-    def transaction(self) -> Transaction:
+    def create_ops(self) -> Transaction:
         """The share of a transaction that creates it."""
         ...
 
@@ -54,13 +54,13 @@ class SegmentEntry(Protocol):
         ...
 
     @property
-    def raw(self) -> memoryview:
+    def record(self) -> memoryview:
         """The whole record as its writer made it, to be sent on verbatim."""
         ...
 
 
 class SegmentEntryWriter(Protocol):
-    """The ledger that this process writes. All but `wait_room` and `settle` is synchronous."""
+    """The ledger that this process writes. All but `wait_capacity` and `wait_settled` is synchronous."""
 
     ledger_id: int
     lac: int
@@ -81,7 +81,7 @@ class SegmentEntryWriter(Protocol):
         ...
 
     @property
-    def wants_roll(self) -> bool:
+    def needs_roll(self) -> bool:
         """Holes are noted, or a better ensemble exists (H22)."""
         ...
 
@@ -96,7 +96,7 @@ class SegmentEntryWriter(Protocol):
         """Send one entry; its id. Raises `error`."""
         ...
 
-    async def wait_room(self) -> None:
+    async def wait_capacity(self) -> None:
         """Until `room`, or an error."""
         ...
 
@@ -114,15 +114,15 @@ class SegmentEntryWriter(Protocol):
         """
         ...
 
-    async def settle(self) -> None:
-        """Until nothing is in flight and it may be closed; at once after `closing_share`.
+    async def wait_settled(self) -> None:
+        """Until nothing is in flight and it may be closed; at once after `close_ops`.
 
         Raises `error` itself: by that an end of the ledger is told from an error of the store.
         """
         ...
 
-    def closing_share(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
-        """The share of a transaction that closes it at its last entry, after `settle`.
+    def close_ops(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
+        """The share of a transaction that closes it at its last entry, after `wait_settled`.
 
         ``custom`` is added to its custom metadata.
         From here on `error` is `AlreadyClosed`; may be asked again. Raises any other `error`, itself.
@@ -148,7 +148,7 @@ class SegmentEntryReader(Protocol):
         ...
 
     @property
-    def heard_at(self) -> float:
+    def last_response_at(self) -> float:
         """When a bookie last answered a wait for the ledger's end, by trio's clock; -inf: none did."""
         ...
 
@@ -159,7 +159,7 @@ class SegmentEntryReader(Protocol):
         """
         ...
 
-    def note_lac(self, lac: int) -> None:
+    def record_lac(self, lac: int) -> None:
         """Somebody proved that ``lac`` is confirmed (H24)."""
         ...
 
@@ -180,7 +180,7 @@ class SegmentEntryReader(Protocol):
         after: int,
         *,
         wait_s: float,
-        take: Callable[[Sequence[SegmentEntry]], int] | None = None,
+        on_entries: Callable[[Sequence[SegmentEntry]], int] | None = None,
     ) -> int:
         """The LAC, when it is above ``after``, the ledger is closed, or the time is over.
 
@@ -228,11 +228,11 @@ class SegmentLedger(Protocol):
         """What its creator, and who closed it, wrote beside it."""
         ...
 
-    def link_share(self, owner: tuple[int, int]) -> Transaction:
+    def link_ops(self, owner: tuple[int, int]) -> Transaction:
         """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
         ...
 
-    def deletion_share(self) -> Transaction:
+    def delete_ops(self) -> Transaction:
         """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
         ...
 
@@ -303,6 +303,6 @@ class SegmentEntryStore(LedgerFinder, Protocol):
         """
         ...
 
-    async def deletion_share(self, ledger_id: int) -> Transaction:
+    async def delete_ops(self, ledger_id: int) -> Transaction:
         """The share of a transaction that turns it to DELETING (H21). Empty where it is gone."""
         ...

@@ -22,112 +22,117 @@ class MemoryBudget:
 
     def __init__(self, bytes_max: int = PROCESS_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
-        self.bytes = 0
+        self.granted_bytes = 0
         """Granted: what logs hold, or may hold without asking, above what is free."""
-        self.waiting: deque[BudgetShare] = deque()
+        self.waiters: deque[BudgetShare] = deque()
 
-    def for_log(self, on_room: Callable[[], None]) -> "BudgetShare":
+    def create_share(self, on_granted: Callable[[], None]) -> "BudgetShare":
         """The part of one more log; ``on_room`` is called when it has what it waited for."""
-        return BudgetShare(self, on_room)
+        return BudgetShare(self, on_granted)
 
-    def give(self) -> None:
+    def grant_waiters(self) -> None:
         """Grant what there is to who waits longest."""
-        while self.waiting and self.waiting[0].take():
-            self.waiting.popleft().go()
+        while self.waiters and self.waiters[0].try_grant_request():
+            self.waiters.popleft().notify_granted()
 
 
 class BudgetShare:
     """What one log may hold of it."""
 
-    __slots__ = ("_on_room", "_waits", "_wanted", "free_bytes", "granted", "of")
+    __slots__ = ("_is_waiting", "_on_granted", "_wanted_bytes", "budget", "free_bytes", "granted")
 
-    def __init__(self, of: MemoryBudget, on_room: Callable[[], None]) -> None:
-        self.of = of
-        self._on_room = on_room
-        self._wanted = 0
+    def __init__(self, budget: MemoryBudget, on_granted: Callable[[], None]) -> None:
+        self.budget = budget
+        self._on_granted = on_granted
+        self._wanted_bytes = 0
         """What is waited for, until it is made use of."""
-        self._waits = False
+        self._is_waiting = False
         self.free_bytes = FREE_BYTES
         self.granted = 0
 
-    def left(self, held: int) -> int:
+    def available(self, held_bytes: int) -> int:
         """How much more may be held than ``held`` without asking; below 0: so much too much is."""
-        return self.free_bytes + self.granted - held
+        return self.free_bytes + self.granted - held_bytes
 
-    def fits(self, held: int) -> bool:
+    def try_reserve(self, held_bytes: int) -> bool:
         """May the log hold so much now? What it needs for that it is granted, if it is there."""
-        if held <= self.free_bytes + self.granted:
+        if held_bytes <= self.free_bytes + self.granted:
             return True
-        if self.of.waiting:
+        if self.budget.waiters:
             return False
-        return self._grant(held)
+        return self._grant(held_bytes)
 
-    def ahead(self, held: int) -> None:
+    def prefetch(self, expected_bytes: int) -> None:
         """The log is likely to hold so much soon: have it granted at once, while half of all is left.
 
-        So a busy log asks once an entry, not once a step, and gives back what does not come (`keeps`).
+        So a busy log asks once an entry, not once a step, and gives back what does not come (`retain`).
         """
-        if held > self.free_bytes + self.granted and not self.of.waiting:
-            more = _steps(held - self.free_bytes) - self.granted
-            if 2 * (self.of.bytes + more) <= self.of.bytes_max:
-                self.of.bytes += more
-                self.granted += more
+        if expected_bytes > self.free_bytes + self.granted and not self.budget.waiters:
+            added_bytes = _round_up_to_step(expected_bytes - self.free_bytes) - self.granted
+            if 2 * (self.budget.granted_bytes + added_bytes) <= self.budget.bytes_max:
+                self.budget.granted_bytes += added_bytes
+                self.granted += added_bytes
 
-    def keeps(self, held: int, ahead: int) -> bool:
+    def retain(self, held_bytes: int, expected_bytes: int) -> bool:
         """As `holds`, but for so much that is likely to come, while half of all is left; was there?"""
-        if self.of.waiting or 2 * self.of.bytes > self.of.bytes_max:
+        if self.budget.waiters or 2 * self.budget.granted_bytes > self.budget.bytes_max:
             return False
-        self.holds(held + ahead)
+        self.release_to(held_bytes + expected_bytes)
         return True
 
-    def wait(self, held: int) -> None:
+    def request(self, wanted_bytes: int) -> None:
         """Have ``on_room`` called when the log may hold so much; what it is granted then, it keeps
         until `leave`."""
-        self._wanted = held
-        if not self._waits:
-            self._waits = True
-            self.of.waiting.append(self)
+        self._wanted_bytes = wanted_bytes
+        if not self._is_waiting:
+            self._is_waiting = True
+            self.budget.waiters.append(self)
 
-    def leave(self) -> None:
+    def cancel_request(self) -> None:
         """Nothing is waited for."""
-        self._wanted = 0
-        if self._waits:
-            self._waits = False
-            self.of.waiting.remove(self)
-            self.of.give()  # who is next may want less
+        self._wanted_bytes = 0
+        if self._is_waiting:
+            self._is_waiting = False
+            self.budget.waiters.remove(self)
+            self.budget.grant_waiters()  # who is next may want less
 
-    def holds(self, held: int) -> None:
+    def release_to(self, held_bytes: int) -> None:
         """The log holds so much, and no more: give back what it was granted for more."""
-        kept = _steps(max(held, self._wanted) - self.free_bytes)
-        if kept < self.granted:
-            self.of.bytes -= self.granted - kept
-            self.granted = kept
-            assert self.of.bytes >= 0, "each log gives back what it was granted"
-            self.of.give()
+        kept_bytes = _round_up_to_step(max(held_bytes, self._wanted_bytes) - self.free_bytes)
+        if kept_bytes < self.granted:
+            self.budget.granted_bytes -= self.granted - kept_bytes
+            self.granted = kept_bytes
+            assert self.budget.granted_bytes >= 0, "each log gives back what it was granted"
+            self.budget.grant_waiters()
 
-    def end(self) -> None:
+    def close(self) -> None:
         """The log holds nothing more, for good."""
-        self.leave()
-        self.holds(0)
+        self.cancel_request()
+        self.release_to(0)
 
-    def take(self) -> bool:
-        """For `MemoryBudget.give`: is what is waited for granted now?"""
-        return self._wanted <= self.free_bytes + self.granted or self._grant(self._wanted)
+    def try_grant_request(self) -> bool:
+        """For `MemoryBudget.grant_waiters`: is what is waited for granted now?"""
+        return self._wanted_bytes <= self.free_bytes + self.granted or self._grant(
+            self._wanted_bytes
+        )
 
-    def go(self) -> None:
-        """For `MemoryBudget.give`: it was granted."""
-        self._waits = False
-        self._on_room()
+    def notify_granted(self) -> None:
+        """For `MemoryBudget.grant_waiters`: it was granted."""
+        self._is_waiting = False
+        self._on_granted()
 
-    def _grant(self, held: int) -> bool:
-        more = _steps(held - self.free_bytes) - self.granted
+    def _grant(self, wanted_bytes: int) -> bool:
+        added_bytes = _round_up_to_step(wanted_bytes - self.free_bytes) - self.granted
         # What is more than there is at all goes when nobody has any: it would wait for ever.
-        if self.of.bytes and self.of.bytes + more > self.of.bytes_max:
+        if (
+            self.budget.granted_bytes
+            and self.budget.granted_bytes + added_bytes > self.budget.bytes_max
+        ):
             return False
-        self.of.bytes += more
-        self.granted += more
+        self.budget.granted_bytes += added_bytes
+        self.granted += added_bytes
         return True
 
 
-def _steps(size: int) -> int:
+def _round_up_to_step(size: int) -> int:
     return max(0, -(-size // STEP_BYTES) * STEP_BYTES)

@@ -21,7 +21,7 @@ from ...runtime.interfaces.errors import (
 from ...runtime.primitives.backoff import Backoff
 from ..model.writer_log_state import is_retryable
 
-AT_ONCE = 16
+RECOVERIES_MAX = 16
 """Each asks every bookie for a fence and a range or two: far below the 256 that a connection may have
 waiting there, and of 32 MiB at the most that a recovery holds this is half a gigabyte."""
 RETRY_MAX_S = 5.0
@@ -32,12 +32,12 @@ T = TypeVar("T")
 class RecoverySemaphore:
     """One a process and namespace."""
 
-    def __init__(self, at_once: int = AT_ONCE) -> None:
-        self._free = at_once
-        self._queue: deque[trio.Event] = deque()
-        self._done_at = float("-inf")
+    def __init__(self, permits: int = RECOVERIES_MAX) -> None:
+        self._free_permits = permits
+        self._waiters: deque[trio.Event] = deque()
+        self._last_done_at = float("-inf")
 
-    async def patiently(
+    async def run_with_retries(
         self, attempt: Callable[[], Awaitable[T]], *, name: str, timeout_s: float
     ) -> T:
         """Try what may pass until it has: for ``timeout_s`` of its own time.
@@ -45,62 +45,62 @@ class RecoverySemaphore:
         Raises what will not pass; when the time is over `NotEnoughBookies`, `OverQuota`, or
         `RecoveryIncomplete`.
         """
-        last: DistributedLogError = RecoveryIncomplete("no answer from the bookies")
-        left_s, backoff = timeout_s, Backoff(longest_s=RETRY_MAX_S)
-        while left_s > 0 and await self.take(timeout_s):
-            began = trio.current_time()
-            done = False
+        last_error: DistributedLogError = RecoveryIncomplete("no answer from the bookies")
+        remaining_s, backoff = timeout_s, Backoff(longest_s=RETRY_MAX_S)
+        while remaining_s > 0 and await self.acquire(timeout_s):
+            started = trio.current_time()
+            is_final = False
             try:
-                with trio.move_on_after(left_s):
+                with trio.move_on_after(remaining_s):
                     result = await attempt()
-                    done = True
+                    is_final = True
                     return result
             except DistributedLogError as error:
                 if not is_retryable(error):
-                    done = True
+                    is_final = True
                     raise
-                last = error
+                last_error = error
             finally:
-                self.give(done=done)
-            left_s -= trio.current_time() - began
+                self.release(is_final=is_final)
+            remaining_s -= trio.current_time() - started
             pause_s = backoff.next_s()
-            await trio.sleep(max(0.0, min(pause_s, left_s)))
-            left_s -= pause_s
-        if isinstance(last, NotEnoughBookies | OverQuota):
-            raise last
+            await trio.sleep(max(0.0, min(pause_s, remaining_s)))
+            remaining_s -= pause_s
+        if isinstance(last_error, NotEnoughBookies | OverQuota):
+            raise last_error
         raise RecoveryIncomplete(
-            f'log "{name}": its end could not be made certain within {timeout_s:g} s: {last}'
-        ) from last
+            f'log "{name}": its end could not be made certain within {timeout_s:g} s: {last_error}'
+        ) from last_error
 
-    async def take(self, timeout_s: float) -> bool:
-        """Wait for a turn, which `give` ends; False: nobody got done for ``timeout_s``."""
-        if self._free:
-            self._free -= 1
+    async def acquire(self, timeout_s: float) -> bool:
+        """Wait for a turn, which `release` ends; False: nobody got done for ``timeout_s``."""
+        if self._free_permits:
+            self._free_permits -= 1
             return True
-        since = trio.current_time()
-        turn = trio.Event()
-        self._queue.append(turn)
+        wait_started = trio.current_time()
+        permit_event = trio.Event()
+        self._waiters.append(permit_event)
         try:
             while True:
-                with trio.move_on_at(max(since, self._done_at) + timeout_s):
-                    await turn.wait()
-                if turn.is_set():
+                with trio.move_on_at(max(wait_started, self._last_done_at) + timeout_s):
+                    await permit_event.wait()
+                if permit_event.is_set():
                     return True
-                if trio.current_time() >= max(since, self._done_at) + timeout_s:
-                    self._queue.remove(turn)
+                if trio.current_time() >= max(wait_started, self._last_done_at) + timeout_s:
+                    self._waiters.remove(permit_event)
                     return False
         except trio.Cancelled:
-            if turn.is_set():
-                self.give(done=False)
+            if permit_event.is_set():
+                self.release(is_final=False)
             else:
-                self._queue.remove(turn)
+                self._waiters.remove(permit_event)
             raise
 
-    def give(self, *, done: bool) -> None:
+    def release(self, *, is_final: bool) -> None:
         """The turn is over; ``done``: it need not come again."""
-        if done:
-            self._done_at = trio.current_time()
-        if self._queue:
-            self._queue.popleft().set()
+        if is_final:
+            self._last_done_at = trio.current_time()
+        if self._waiters:
+            self._waiters.popleft().set()
         else:
-            self._free += 1
+            self._free_permits += 1

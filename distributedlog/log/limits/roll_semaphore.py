@@ -11,56 +11,56 @@ from collections.abc import Callable
 class RollSemaphore:
     """One a namespace."""
 
-    def __init__(self, at_once: int) -> None:
-        self._free = at_once
-        self._waiting: dict[RollPermit, None] = {}
+    def __init__(self, permits: int) -> None:
+        self._free_permits = permits
+        self._waiters: dict[RollPermit, None] = {}
 
-    def ask(self, one: "RollPermit") -> bool:
-        """For `RollPermit.ask`."""
-        if self._free:
-            self._free -= 1
+    def acquire(self, permit: "RollPermit") -> bool:
+        """For `RollPermit.acquire`."""
+        if self._free_permits:
+            self._free_permits -= 1
             return True
-        self._waiting[one] = None
+        self._waiters[permit] = None
         return False
 
-    def give_back(self) -> None:
-        """For `RollPermit.give_back`."""
-        for one in self._waiting:
-            del self._waiting[one]
-            one.granted()
+    def release(self) -> None:
+        """For `RollPermit.release`."""
+        for permit in self._waiters:
+            del self._waiters[permit]
+            permit.grant()
             return
-        self._free += 1
+        self._free_permits += 1
 
-    def withdraw(self, one: "RollPermit") -> None:
+    def cancel_wait(self, permit: "RollPermit") -> None:
         """It is waited for no more. Idempotent."""
-        self._waiting.pop(one, None)
+        self._waiters.pop(permit, None)
 
 
 class RollPermit:
     """One writer's: from before its next segment is made until the one before that is closed."""
 
-    __slots__ = ("_on_granted", "_permits", "held")
+    __slots__ = ("_on_granted", "_semaphore", "is_held")
 
-    def __init__(self, permits: RollSemaphore, on_granted: Callable[[], None]) -> None:
+    def __init__(self, semaphore: RollSemaphore, on_granted: Callable[[], None]) -> None:
         """``on_granted``: it was waited for, and is held now. It must not raise."""
-        self._permits = permits
+        self._semaphore = semaphore
         self._on_granted = on_granted
-        self.held = False
+        self.is_held = False
 
-    def ask(self) -> bool:
+    def acquire(self) -> bool:
         """Is it held? If not, it is queued for."""
-        if not self.held:
-            self.held = self._permits.ask(self)
-        return self.held
+        if not self.is_held:
+            self.is_held = self._semaphore.acquire(self)
+        return self.is_held
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """It is neither held nor waited for from here on. Idempotent."""
-        self._permits.withdraw(self)
-        if self.held:
-            self.held = False
-            self._permits.give_back()
+        self._semaphore.cancel_wait(self)
+        if self.is_held:
+            self.is_held = False
+            self._semaphore.release()
 
-    def granted(self) -> None:
+    def grant(self) -> None:
         """For `RollSemaphore`: it is this one's turn."""
-        self.held = True
+        self.is_held = True
         self._on_granted()

@@ -11,49 +11,49 @@ from ..declarations.options import LogOptions
 class Rate:
     """What may go by is counted in tokens. They come back with time, one second's worth are kept."""
 
-    __slots__ = ("_at_s", "_tokens")
+    __slots__ = ("_tokens", "_updated_s")
 
     def __init__(self) -> None:
         self._tokens = float("inf")
-        self._at_s = 0.0
+        self._updated_s = 0.0
 
-    def wait_s(self, number: int, per_s: int, now_s: float) -> float:
+    def wait_s(self, count: int, per_s: int, now_s: float) -> float:
         """How long until so many may go by; 0: now. ``per_s`` 0: no limit; it may change at any time.
 
         More than a second's worth goes when the bucket is full, and is paid for afterwards.
         """
         if not per_s:
             return 0.0
-        self._tokens = min(self._tokens + max(0.0, now_s - self._at_s) * per_s, per_s)
-        self._at_s = now_s
-        missing = min(number, per_s) - self._tokens
+        self._tokens = min(self._tokens + max(0.0, now_s - self._updated_s) * per_s, per_s)
+        self._updated_s = now_s
+        missing = min(count, per_s) - self._tokens
         return missing / per_s if missing > 1e-6 else 0.0
 
-    def take(self, number: int, per_s: int) -> None:
+    def consume(self, count: int, per_s: int) -> None:
         """So many went by."""
         if per_s:
-            self._tokens -= number
+            self._tokens -= count
 
 
 class WriteThrottle:
     """Compares what one writer takes with its log's rates, and has the callers that wait for free space."""
 
-    __slots__ = ("_byte_rate", "_limits", "_record_rate", "over_rate", "rated", "space")
+    __slots__ = ("_byte_rate", "_limits", "_record_rate", "has_rate", "over_rate", "space")
 
     def __init__(self, limits: LogOptions) -> None:
         self.over_rate = 0
         """Records that were taken above a rate that is only counted."""
-        self.rated = False
+        self.has_rate = False
         """Has the log a rate, so that each call must be compared?"""
         self._byte_rate, self._record_rate = Rate(), Rate()
         self.space: trio.Event | None = None
         """Of the callers that wait; None: no caller does."""
-        self.follow(limits)
+        self.set_limits(limits)
 
-    def follow(self, limits: LogOptions) -> None:
+    def set_limits(self, limits: LogOptions) -> None:
         """Use these limits from now on; callers that wait compare again."""
         self._limits = limits
-        self.rated = bool(limits.bytes_per_s_max or limits.records_per_s_max)
+        self.has_rate = bool(limits.bytes_per_s_max or limits.records_per_s_max)
         self.wake_waiters()
 
     def charge(self, records: int, size: int, *, divisible: bool) -> float:
@@ -70,8 +70,8 @@ class WriteThrottle:
                 return wait_s
             self.over_rate += records
             return 0.0
-        self._byte_rate.take(size, limits.bytes_per_s_max)
-        self._record_rate.take(records, limits.records_per_s_max)
+        self._byte_rate.consume(size, limits.bytes_per_s_max)
+        self._record_rate.consume(records, limits.records_per_s_max)
         return 0.0
 
     def _is_above_a_second(self, records: int, size: int) -> bool:

@@ -2,9 +2,9 @@
 
     gone/<bucket, 3 hex>/<namespace path> 00 <log name>  ->  [format, [log, ...]], the last deleted last
 
-One key a name, the last `KEPT_A_NAME` logs that had it. Names fall into buckets by their digest, and a
+One key a name, the last `LOGS_PER_NAME` logs that had it. Names fall into buckets by their digest, and a
 deletion (`log_deletion.py`) makes room in its own bucket: there are never more than `BUCKETS` x
-`KEPT_A_BUCKET` keys (some 5 MB, at the very most 25), and nobody has to go round and clear them away. What
+`NAMES_PER_BUCKET` keys (some 5 MB, at the very most 25), and nobody has to go round and clear them away. What
 had to go is met as "not known": an error or a warning, never silence (docs/decisions/0011).
 """
 
@@ -15,15 +15,15 @@ import xxhash
 
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fit, list_of_any, number, row
+from ...runtime.protocol.schema import check_stored, list_of_any, number, row
 from .log_keys import incarnation_text
 from .log_state import LogEnd, LogState, decode_fields
 
 FORMAT = 1
-GONE_PREFIX = b"gone/"
+DELETED_PREFIX = b"gone/"
 BUCKETS = 4096
-KEPT_A_BUCKET = 8
-KEPT_A_NAME = 8
+NAMES_PER_BUCKET = 8
+LOGS_PER_NAME = 8
 
 
 _NUMBERS = row(number(), number(), number())
@@ -47,43 +47,51 @@ class DeletedLog:
         return cls(state.log_id, state.end, state.truncated_sequence_id, deleted_ms)
 
     @property
-    def identity(self) -> str:
+    def incarnation(self) -> str:
         """As users and checkpoints name the log."""
         return incarnation_text(self.log_id)
 
 
-def gone_key(namespace: str, name: str) -> bytes:
+def deleted_logs_key(namespace: str, name: str) -> bytes:
     """The key of the tombstones of a name."""
-    whole = namespace.encode() + b"\x00" + name.encode()
-    return bucket_prefix(namespace, name) + whole
+    full_name = namespace.encode() + b"\x00" + name.encode()
+    return bucket_prefix(namespace, name) + full_name
 
 
 def bucket_prefix(namespace: str, name: str) -> bytes:
     """What the keys of this name's bucket begin with."""
-    whole = namespace.encode() + b"\x00" + name.encode()
-    return GONE_PREFIX + b"%03x/" % (xxhash.xxh3_64_intdigest(whole) % BUCKETS)
+    full_name = namespace.encode() + b"\x00" + name.encode()
+    return DELETED_PREFIX + b"%03x/" % (xxhash.xxh3_64_intdigest(full_name) % BUCKETS)
 
 
-def encode(tombstones: list[DeletedLog]) -> bytes:
+def encode_deleted_logs(deleted_logs: list[DeletedLog]) -> bytes:
     """As a packed list with a format number."""
     return pack(
         [
             FORMAT,
-            [[t.log_id, *t.end.to_list(), t.first_sequence_id, t.deleted_ms] for t in tombstones],
+            [
+                [
+                    deleted_log.log_id,
+                    *deleted_log.end.to_list(),
+                    deleted_log.first_sequence_id,
+                    deleted_log.deleted_ms,
+                ]
+                for deleted_log in deleted_logs
+            ],
         ]
     )
 
 
-def decode(value: bytes) -> list[DeletedLog]:
+def decode_deleted_logs(value: bytes) -> list[DeletedLog]:
     """Raises `CorruptData`, or `UnsupportedFormat`."""
     what = "the tombstones of a name"
-    listed = fit(decode_fields(value, FORMAT, 2, what)[0], list_of_any, what)
-    return [_decoded(one) for one in listed]
+    fields_by_log = check_stored(decode_fields(value, FORMAT, 2, what)[0], list_of_any, what)
+    return [_decode_one(log_fields) for log_fields in fields_by_log]
 
 
-def _decoded(one: Any) -> DeletedLog:
-    if type(one) is not list or len(one) < 8:
+def _decode_one(log_fields: Any) -> DeletedLog:
+    if type(log_fields) is not list or len(log_fields) < 8:
         raise CorruptData("a tombstone is a list of eight fields")
-    numbers = [one[0], one[6], one[7]]
-    log_id, first_sequence_id, deleted_ms = fit(numbers, _NUMBERS, "a tombstone")
-    return DeletedLog(log_id, LogEnd.of_list(one[1:6]), first_sequence_id, deleted_ms)
+    numbers = [log_fields[0], log_fields[6], log_fields[7]]
+    log_id, first_sequence_id, deleted_ms = check_stored(numbers, _NUMBERS, "a tombstone")
+    return DeletedLog(log_id, LogEnd.from_list(log_fields[1:6]), first_sequence_id, deleted_ms)

@@ -9,13 +9,13 @@ from ...runtime.interfaces.errors import CorruptData, DistributedLogError, Unsup
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.protocol.schema import NUMBER_MAX
 from .deleted_log import (
-    KEPT_A_BUCKET,
-    KEPT_A_NAME,
+    LOGS_PER_NAME,
+    NAMES_PER_BUCKET,
     DeletedLog,
     bucket_prefix,
-    decode,
-    encode,
-    gone_key,
+    decode_deleted_logs,
+    deleted_logs_key,
+    encode_deleted_logs,
 )
 from .log_keys import decode_log_id, incarnation_id, incarnation_text, name_key, state_key
 from .log_state import LogState
@@ -29,8 +29,8 @@ async def find_deleted_logs(metadata: Metadata, namespace: str, name: str) -> li
 
     A value that is damaged is as good as forgotten. Raises `UnsupportedFormat`.
     """
-    found = await metadata.get(gone_key(namespace, name))
-    return [] if found is None else _readable(found)
+    stored = await metadata.get(deleted_logs_key(namespace, name))
+    return [] if stored is None else _decode_or_empty(stored)
 
 
 async def look_up(
@@ -38,78 +38,82 @@ async def look_up(
     namespace: str,
     name: str,
     log_id: int,
-    there: CurrentLog | None = None,
+    current_log: CurrentLog | None = None,
 ) -> LogLookup:
     """What has become of a log that somebody held, and that is not the one of this name now.
 
     ``there``: the log that is, where the caller knows it.
     """
     # The state first: what is not deleted by then may be by the next question, never the reverse.
-    found = await metadata.get(state_key(log_id))
-    state = None if found is None else LogState.decode(found.value)
+    stored_state = await metadata.get(state_key(log_id))
+    state = None if stored_state is None else LogState.decode(stored_state.value)
     successor = ""
-    if there is None:
-        named = await metadata.get(name_key(namespace, name))
-        other = None if named is None else decode_log_id(named.value)
-        successor = "" if other in (None, log_id) else incarnation_text(other)
+    if current_log is None:
+        stored_name = await metadata.get(name_key(namespace, name))
+        named_log_id = None if stored_name is None else decode_log_id(stored_name.value)
+        successor = "" if named_log_id in (None, log_id) else incarnation_text(named_log_id)
     if state is not None and not state.deleting:
-        return LogLookup(there, renamed=state.name, successor=successor)
-    gone = await find_deleted_logs(metadata, namespace, name if state is None else state.name)
-    if state is None or any(one.log_id == log_id for one in gone):
-        return LogLookup(there, gone, successor=successor)
+        return LogLookup(current_log, current_name=state.name, successor=successor)
+    deleted_logs = await find_deleted_logs(
+        metadata, namespace, name if state is None else state.name
+    )
+    if state is None or any(deleted_log.log_id == log_id for deleted_log in deleted_logs):
+        return LogLookup(current_log, deleted_logs, successor=successor)
     if state.end is None:
-        return LogLookup(there, gone, deleting=True)
-    return LogLookup(there, [*gone, DeletedLog.of(state, 0)], successor=successor)
+        return LogLookup(current_log, deleted_logs, is_being_deleted=True)
+    return LogLookup(current_log, [*deleted_logs, DeletedLog.of(state, 0)], successor=successor)
 
 
 async def explain_deleted(
-    metadata: Metadata, namespace: str, name: str, held: HeldPosition
+    metadata: Metadata, namespace: str, name: str, held_position: HeldPosition
 ) -> DistributedLogError:
     """Why a log that is not the one of this name now cannot be read from a held position on."""
-    found = await look_up(metadata, namespace, name, incarnation_id(held.identity))
-    return resolve_position(held, found).error(name, held)
+    lookup = await look_up(metadata, namespace, name, incarnation_id(held_position.incarnation))
+    return resolve_position(held_position, lookup).error(name, held_position)
 
 
 async def deleted_log_ops(
-    metadata: Metadata, namespace: str, name: str, tombstone: DeletedLog
+    metadata: Metadata, namespace: str, name: str, deleted_log: DeletedLog
 ) -> Transaction:
     """The share of the transaction that deletes a log: its tombstone after those of its name.
 
     Makes room first, where the bucket is full: the names whose last deletion is the longest ago go.
     """
-    key = gone_key(namespace, name)
-    await _make_room(metadata, namespace, name)
-    found = await metadata.get(key)
-    before = [] if found is None else _readable(found)
-    listed = [one for one in before if one.log_id != tombstone.log_id] + [tombstone]
+    key = deleted_logs_key(namespace, name)
+    await _evict_oldest(metadata, namespace, name)
+    stored = await metadata.get(key)
+    earlier_logs = [] if stored is None else _decode_or_empty(stored)
+    kept_logs = [
+        earlier_log for earlier_log in earlier_logs if earlier_log.log_id != deleted_log.log_id
+    ] + [deleted_log]
     # By its revision: a key that is given up and made again counts its versions anew.
-    as_read = Compare.mod_revision(key, 0 if found is None else found.mod_revision)
-    return Transaction((as_read,), (Put(key, encode(listed[-KEPT_A_NAME:])),))
+    unchanged = Compare.mod_revision(key, 0 if stored is None else stored.mod_revision)
+    return Transaction((unchanged,), (Put(key, encode_deleted_logs(kept_logs[-LOGS_PER_NAME:])),))
 
 
-async def _make_room(metadata: Metadata, namespace: str, name: str) -> None:
+async def _evict_oldest(metadata: Metadata, namespace: str, name: str) -> None:
     start = bucket_prefix(namespace, name)
-    page = await metadata.range(start, prefix_end(start), limit=4 * KEPT_A_BUCKET)
-    others = [item for item in page.items if item.key != gone_key(namespace, name)]
-    spare = len(others) - (KEPT_A_BUCKET - 1)
-    if spare <= 0:
+    page = await metadata.range(start, prefix_end(start), limit=4 * NAMES_PER_BUCKET)
+    others = [item for item in page.items if item.key != deleted_logs_key(namespace, name)]
+    excess = len(others) - (NAMES_PER_BUCKET - 1)
+    if excess <= 0:
         return
-    for item in sorted(others, key=_last_deleted_ms)[:spare]:
+    for item in sorted(others, key=_last_deleted_ms)[:excess]:
         compare = Compare.mod_revision(item.key, item.mod_revision)
         await metadata.transact(Transaction((compare,), (Delete(item.key),)))
 
 
 def _last_deleted_ms(item: KeyValue) -> int:
     try:
-        return max((one.deleted_ms for one in _readable(item)), default=-1)
+        return max((deleted_log.deleted_ms for deleted_log in _decode_or_empty(item)), default=-1)
     except UnsupportedFormat:
         return NUMBER_MAX  # a newer program's: not ours to give up first
 
 
-def _readable(item: KeyValue) -> list[DeletedLog]:
+def _decode_or_empty(item: KeyValue) -> list[DeletedLog]:
     """A value that cannot be read is worth nothing, and must not keep a log from being deleted."""
     try:
-        return decode(item.value)
+        return decode_deleted_logs(item.value)
     except CorruptData as error:
         log.warning("%r: %s", item.key, error)
         return []

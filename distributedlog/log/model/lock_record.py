@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ...metadata.model.interface import Metadata
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fit, number, reads_back, row, text
+from ...runtime.protocol.schema import check_stored, number, row, text, verify_round_trip
 from .log_keys import lock_key
 from .log_state import decode_fields
 
@@ -21,19 +21,19 @@ class LockRecord:
     owner: str
     writer_id: str
     """Random, one a claim: for after an unknown outcome."""
-    since_ms: int
+    acquired_ms: int
     proxy: str = ""
     """The id of the write proxy that it is; "": it is none. Not in what older programs wrote."""
 
     @classmethod
-    def drawn(cls, owner: str, chance: int, now_ms: int, proxy: str = "") -> "LockRecord":
+    def create(cls, owner: str, random_bits: int, now_ms: int, proxy: str = "") -> "LockRecord":
         """Of a new claim by this process; ``chance`` are 64 bits that it has drawn."""
-        return cls(owner, f"{chance:016x}", now_ms, proxy)
+        return cls(owner, f"{random_bits:016x}", now_ms, proxy)
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
-        fields = [FORMAT, self.owner, self.writer_id, self.since_ms]
+        fields = [FORMAT, self.owner, self.writer_id, self.acquired_ms]
         return pack([*fields, self.proxy] if self.proxy else fields)
 
     @classmethod
@@ -41,18 +41,18 @@ class LockRecord:
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         what = "a lock's record"
         fields = decode_fields(value, FORMAT, 4, what)
-        proxy = fit(fields[3], _PROXY, what) if len(fields) > 3 else ""
-        owner, writer_id, since_ms = fit(fields[:3], _LOCK, what)
+        proxy = check_stored(fields[3], _PROXY, what) if len(fields) > 3 else ""
+        owner, writer_id, since_ms = check_stored(fields[:3], _LOCK, what)
         return cls(owner, writer_id, since_ms, proxy)
 
 
-async def owner_of(metadata: Metadata, log_id: int) -> str | None:
+async def lock_owner(metadata: Metadata, log_id: int) -> str | None:
     """Return the name of the writer that has a log's lock, or None."""
-    holder = await holder_of(metadata, log_id)
+    holder = await lock_holder(metadata, log_id)
     return None if holder is None else holder.owner
 
 
-async def holder_of(metadata: Metadata, log_id: int) -> LockRecord | None:
+async def lock_holder(metadata: Metadata, log_id: int) -> LockRecord | None:
     """Return the record of a log's lock, or None."""
-    found = await metadata.get(lock_key(log_id))
-    return None if found is None else LockRecord.decode(found.value)
+    stored = await metadata.get(lock_key(log_id))
+    return None if stored is None else LockRecord.decode(stored.value)

@@ -18,7 +18,7 @@ from ...runtime.declarations.options import quoted
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest
 
 ID_DIGITS = 16
-KEY_SHOWN_BYTES = 100
+KEY_PREVIEW_BYTES = 100
 LOG_ID_BITS = 63
 """Ids are drawn at random; the transaction that creates a log refuses one that is taken."""
 
@@ -28,12 +28,12 @@ def name_key(namespace: str, name: str) -> bytes:
     return b"name/" + namespace.encode() + b"\x00" + name.encode()
 
 
-def name_of(namespace: str, key: bytes) -> str:
+def log_name_in_key(namespace: str, key: bytes) -> str:
     """The log name in a key that `name_key` made. Raises `CorruptData`."""
     try:
         return key[len(name_key(namespace, "")) :].decode()
     except UnicodeDecodeError:
-        raise CorruptData(f"{key[:KEY_SHOWN_BYTES]!r} is no key of a log's name") from None
+        raise CorruptData(f"{key[:KEY_PREVIEW_BYTES]!r} is no key of a log's name") from None
 
 
 def state_key(log_id: int) -> bytes:
@@ -58,7 +58,7 @@ def encode_log_id(log_id: int) -> bytes:
 
 def decode_log_id(value: bytes) -> int:
     """What `encode_log_id` wrote. Raises `CorruptData`."""
-    return _id_of(value, value)
+    return _parse_id(value, value)
 
 
 def incarnation_text(log_id: int) -> str:
@@ -104,48 +104,48 @@ def all_workers_prefix(log_id: int) -> bytes:
     return b"log/%016x/worker/" % log_id
 
 
-def txn_key(log_id: int, app: str) -> bytes:
+def app_version_key(log_id: int, app: str) -> bytes:
     """What one application has linked last."""
     return b"log/%016x/txn/" % log_id + app.encode()
 
 
-UNLINKED_PREFIX = b"loose/"
+STAGED_PREFIX = b"loose/"
 
 
-def ids_of_unlinked(key: bytes) -> tuple[int, int]:
+def parse_staged_key(key: bytes) -> tuple[int, int]:
     """The log id and the ledger id in a ``loose/`` key. Raises `CorruptData`."""
     parts = key.split(b"/")
     if len(parts) != 3:
-        raise CorruptData(f"{key[:KEY_SHOWN_BYTES]!r} does not name a log and a ledger")
-    return _id_of(parts[1], key), _id_of(parts[2], key)
+        raise CorruptData(f"{key[:KEY_PREVIEW_BYTES]!r} does not name a log and a ledger")
+    return _parse_id(parts[1], key), _parse_id(parts[2], key)
 
 
-def unlinked_key(log_id: int, ledger_id: int) -> bytes:
+def staged_ledger_key(log_id: int, ledger_id: int) -> bytes:
     """A ledger that was made for a log and is not linked."""
     return b"loose/%016x/%016x" % (log_id, ledger_id)
 
 
-def unlinked_prefix(log_id: int) -> bytes:
+def staged_ledgers_prefix(log_id: int) -> bytes:
     """All ledgers that were made for a log and are not linked."""
     return b"loose/%016x/" % log_id
 
 
-RETIRED_PREFIX = b"retired/"
+REPLACED_PREFIX = b"retired/"
 
 
-def retired_key(log_id: int, ledger_id: int) -> bytes:
+def replaced_ledger_key(log_id: int, ledger_id: int) -> bytes:
     """A ledger of a log whose segments lie elsewhere since they were merged."""
     return b"retired/%016x/%016x" % (log_id, ledger_id)
 
 
-def retired_prefix(log_id: int) -> bytes:
+def replaced_ledgers_prefix(log_id: int) -> bytes:
     """All that merges have left of a log."""
     return b"retired/%016x/" % log_id
 
 
-def ids_of_retired(key: bytes) -> tuple[int, int]:
+def parse_replaced_key(key: bytes) -> tuple[int, int]:
     """The log id and the ledger id in a ``retired/`` key. Raises `CorruptData`."""
-    return ids_of_unlinked(key)
+    return parse_staged_key(key)
 
 
 PURGE_PREFIX = b"purge/"
@@ -156,13 +156,13 @@ def purge_key(log_id: int) -> bytes:
     return b"purge/%016x" % log_id
 
 
-def log_id_of(key: bytes) -> int:
+def parse_purge_key(key: bytes) -> int:
     """The log id that ends a ``purge/`` key. Raises `CorruptData`."""
-    return _id_of(key.removeprefix(PURGE_PREFIX), key)
+    return _parse_id(key.removeprefix(PURGE_PREFIX), key)
 
 
-def _id_of(digits: bytes, whole: bytes) -> int:
+def _parse_id(digits: bytes, whole: bytes) -> int:
     # Nothing but digits: `int` takes blanks, signs and underscores too.
     if len(digits) != ID_DIGITS or digits.strip(b"0123456789abcdef"):
-        raise CorruptData(f"{whole[:KEY_SHOWN_BYTES]!r}: an id has {ID_DIGITS} hex digits")
+        raise CorruptData(f"{whole[:KEY_PREVIEW_BYTES]!r}: an id has {ID_DIGITS} hex digits")
     return int(digits, 16)

@@ -24,22 +24,27 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import (
-    fit,
+    check_stored,
+    decode_stored,
     flag,
     list_of_any,
     number,
     optional,
-    reads_back,
     row,
-    stored,
     text,
+    verify_round_trip,
 )
 from ..format.dlsn import DLSN
 
 FORMAT = 2
 WRITER_FORMAT = 5
 """Of the changes that this program makes: it changes no log that wants a newer one."""
-PLAIN, PRODUCERS, UNORDERED, BOTH = 2, 3, 4, 5
+WRITER_FORMAT_PLAIN, WRITER_FORMAT_PRODUCERS, WRITER_FORMAT_UNORDERED, WRITER_FORMAT_BOTH = (
+    2,
+    3,
+    4,
+    5,
+)
 """Of a log that has never had producers; of one that has, which only programs that keep them change; of one
 whose txids have decreased, which only programs change that close a segment by its greatest txid; of one with
 both."""
@@ -59,22 +64,22 @@ class LogEnd:
     """After its last record."""
     sequence_id: int
     """How many records it ever had."""
-    exact: bool
+    is_exact: bool
     """False: its last segment could not be recovered. It may have gone further, never less far."""
 
     def to_list(self) -> list[Any]:
         """Five fields, for a packed value."""
-        return [*self.dlsn, self.sequence_id, self.exact]
+        return [*self.dlsn, self.sequence_id, self.is_exact]
 
     @classmethod
-    def of_list(cls, fields: Any) -> "LogEnd":
+    def from_list(cls, fields: Any) -> "LogEnd":
         """What `to_list` gave. Raises `CorruptData`."""
-        segment, entry, slot, sequence_id, exact = fit(fields, _END, "the end of a log")
+        segment, entry, slot, sequence_id, exact = check_stored(fields, _END, "the end of a log")
         return cls(DLSN(segment, entry, slot), sequence_id, exact)
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class ClosedSegmentTotals:
     """What closed segments add to what a log's state says of all of them."""
 
     records: int = 0
@@ -102,7 +107,7 @@ class LogState:
     writer_id: str = ""
     """Random, one a writer: tells its own change from another's after an unknown outcome."""
     first_segment: int = 1
-    open_from: int = 1
+    first_open_segment: int = 1
     last_segment: int = 0
     last_txid: int = -1
     """Of the closed segments; -1 while they hold no record."""
@@ -124,24 +129,24 @@ class LogState:
     that was begun in format 1."""
     txid_rule: str = AUTO
     """Used, and changed, by programs without policies: they replace ``auto`` by ``given`` or ``ms``."""
-    unordered_once: bool = False
+    had_unordered_txids: bool = False
     """A txid of this log was lower than one before it."""
-    writer_format: int = PLAIN
+    writer_format: int = WRITER_FORMAT_PLAIN
     """Programs that know less must not change the log."""
-    producers: int = 0
+    producer_snapshot_segment: int = 0
     """The newest closed segment whose last entry names a snapshot of the producers; 0: none does."""
     last_dlsn: DLSN | None = None
     """Of the last record in the closed segments; None: there was none yet (or it is not known, as above)."""
     txid_policy: str = ""
     """One of `TXID_RULES`, or a newer program's. "": no program with policies has written to this log."""
-    later: tuple[Any, ...] = ()
+    unknown_fields: tuple[Any, ...] = ()
     """Fields of a newer program, as they were read."""
 
     def __post_init__(self) -> None:
-        assert 1 <= self.first_segment <= self.open_from <= self.last_segment + 1, (
+        assert 1 <= self.first_segment <= self.first_open_segment <= self.last_segment + 1, (
             "segments are closed in order, and the first ones go first"
         )
-        assert self.last_segment - self.open_from < IN_PROGRESS_MAX, (
+        assert self.last_segment - self.first_open_segment < IN_PROGRESS_MAX, (
             "at most two segments are in progress"
         )
 
@@ -156,21 +161,24 @@ class LogState:
         return self.txid_policy or self.txid_rule
 
     @property
-    def searchable(self) -> bool:
+    def is_txid_searchable(self) -> bool:
         """Whether a txid can be searched for: none decreased, or all entries store the greatest so far."""
-        return not self.unordered_once or self.writer_format in (UNORDERED, BOTH)
+        return not self.had_unordered_txids or self.writer_format in (
+            WRITER_FORMAT_UNORDERED,
+            WRITER_FORMAT_BOTH,
+        )
 
     @property
     def has_producers(self) -> bool:
         """Whether its entries have a section on producers."""
-        return self.writer_format in (PRODUCERS, BOTH)
+        return self.writer_format in (WRITER_FORMAT_PRODUCERS, WRITER_FORMAT_BOTH)
 
     @property
     def in_progress(self) -> range:
         """The numbers of the segments that are not closed, ascending."""
-        return range(self.open_from, self.last_segment + 1)
+        return range(self.first_open_segment, self.last_segment + 1)
 
-    def claimed(self, owner: str, writer_id: str) -> "LogState":
+    def with_writer(self, owner: str, writer_id: str) -> "LogState":
         """A new writer owns the log: whoever wrote before can neither roll nor close any more (H12)."""
         if self.deleting:
             raise LogNotFound(
@@ -178,40 +186,47 @@ class LogState:
             )
         if self.sealed:
             raise EndOfStream(f'log "{self.name}" is sealed: it takes no more records')
-        return self._owned_by(owner, writer_id)
+        return self._with_owner(owner, writer_id)
 
-    def claimed_for_deletion(self, owner: str, writer_id: str) -> "LogState":
+    def with_deletion_begun(self, owner: str, writer_id: str) -> "LogState":
         """From here on nobody opens the log; whoever wrote is as fenced as by another writer (H13)."""
-        return replace(self._owned_by(owner, writer_id), deleting=True)
+        return replace(self._with_owner(owner, writer_id), deleting=True)
 
     def with_end(self, *, exact: bool) -> "LogState":
         """Where a log that is being deleted ends: after its closed segments. The first one noted stays."""
         assert self.deleting, "only what is deleted ends here"
         if self.end is not None:
             return self
-        end = LogEnd(DLSN(self.open_from, 0, 0), self.next_sequence_id, exact)
+        end = LogEnd(DLSN(self.first_open_segment, 0, 0), self.next_sequence_id, exact)
         return replace(self, end=end)
 
     def without_segments_to(self, segment: int) -> "LogState":
         """The segments up to this one are gone."""
         assert segment <= self.last_segment
-        return replace(self, first_segment=segment + 1, open_from=max(self.open_from, segment + 1))
+        return replace(
+            self,
+            first_segment=segment + 1,
+            first_open_segment=max(self.first_open_segment, segment + 1),
+        )
 
-    def _owned_by(self, owner: str, writer_id: str) -> "LogState":
-        short = owner.encode()[:OWNER_BYTES_MAX].decode(errors="ignore")
-        return replace(self, epoch=self.epoch + 1, owner=short, writer_id=writer_id)
+    def _with_owner(self, owner: str, writer_id: str) -> "LogState":
+        owner_text = owner.encode()[:OWNER_BYTES_MAX].decode(errors="ignore")
+        return replace(self, epoch=self.epoch + 1, owner=owner_text, writer_id=writer_id)
 
     def with_segment(self) -> "LogState":
         """One more segment is in progress."""
         return replace(self, last_segment=self.last_segment + 1, txid_policy=self.policy)
 
-    def with_linked(self, added: Added) -> "LogState":
+    def with_linked(self, totals: ClosedSegmentTotals) -> "LogState":
         """A closed segment follows the last one; none is in progress (H13)."""
         assert not self.in_progress, "segments are linked after closed ones"
         assert not self.sealed, "a sealed log takes no more segments"
         last = self.last_segment + 1
         return replace(
-            self._with(added), open_from=last + 1, last_segment=last, txid_policy=self.policy
+            self._with_totals(totals),
+            first_open_segment=last + 1,
+            last_segment=last,
+            txid_policy=self.policy,
         )
 
     def with_unordered(self) -> "LogState":
@@ -220,28 +235,36 @@ class LogState:
         If they decreased under an older program, whose entries do not store the greatest so far, no search is
         right any more, and the log stays unsearchable.
         """
-        if self.unordered_once:
+        if self.had_unordered_txids:
             return self
-        raised = {PLAIN: UNORDERED, PRODUCERS: BOTH}
-        newer = raised.get(self.writer_format, self.writer_format)
-        return replace(self, unordered_once=True, writer_format=newer)
+        next_formats = {
+            WRITER_FORMAT_PLAIN: WRITER_FORMAT_UNORDERED,
+            WRITER_FORMAT_PRODUCERS: WRITER_FORMAT_BOTH,
+        }
+        writer_format = next_formats.get(self.writer_format, self.writer_format)
+        return replace(self, had_unordered_txids=True, writer_format=writer_format)
 
     def with_producers(self) -> "LogState":
         """Its entries are about to say what they hold of producers (H71)."""
-        raised = {PLAIN: PRODUCERS, UNORDERED: BOTH}
-        return replace(self, writer_format=raised.get(self.writer_format, self.writer_format))
+        next_formats = {
+            WRITER_FORMAT_PLAIN: WRITER_FORMAT_PRODUCERS,
+            WRITER_FORMAT_UNORDERED: WRITER_FORMAT_BOTH,
+        }
+        return replace(self, writer_format=next_formats.get(self.writer_format, self.writer_format))
 
-    def with_producers_in(self, segment: int) -> "LogState":
+    def with_producer_snapshot(self, segment: int) -> "LogState":
         """What is known of producers is found from this closed segment alone."""
-        assert self.producers <= segment < self.open_from, "the newest closed one"
-        return replace(self, producers=segment)
+        assert self.producer_snapshot_segment <= segment < self.first_open_segment, (
+            "the newest closed one"
+        )
+        return replace(self, producer_snapshot_segment=segment)
 
-    def with_sealed(self) -> "LogState":
+    def with_seal(self) -> "LogState":
         """The log ends here, for good."""
         assert not self.in_progress, "a log is sealed when all its segments are closed"
         return replace(self, sealed=True)
 
-    def with_truncated(self, to: DLSN, sequence_id: int) -> "LogState":
+    def with_truncation(self, to: DLSN, sequence_id: int) -> "LogState":
         """Nothing before ``to`` is readable any more. It never goes back: a lower point changes nothing."""
         if to <= self.truncated_to:
             return self
@@ -251,36 +274,38 @@ class LogState:
         """The next segments have these; None: the default of who writes."""
         return replace(self, quorums=quorums)
 
-    def renamed(self, name: str) -> "LogState":
+    def with_name(self, name: str) -> "LogState":
         """The same log under another name."""
         assert not self.deleting, "what is being deleted keeps its name: its tombstone goes by it"
         return replace(self, name=name)
 
-    def with_closed(self, segment: int, added: Added) -> "LogState":
+    def with_closed(self, segment: int, totals: ClosedSegmentTotals) -> "LogState":
         """The oldest segment in progress is complete."""
-        assert segment == self.open_from <= self.last_segment, "segments are closed in order"
-        return replace(self._with(added), open_from=segment + 1)
+        assert segment == self.first_open_segment <= self.last_segment, (
+            "segments are closed in order"
+        )
+        return replace(self._with_totals(totals), first_open_segment=segment + 1)
 
-    def _with(self, added: Added) -> "LogState":
-        known = self.bytes_total >= 0
+    def _with_totals(self, totals: ClosedSegmentTotals) -> "LogState":
+        has_byte_count = self.bytes_total >= 0
         return replace(
             self,
-            next_sequence_id=self.next_sequence_id + added.records,
-            last_txid=max(self.last_txid, added.last_txid),
-            time_ms=max(self.time_ms, added.last_time_ms),
-            bytes_total=self.bytes_total + added.size_bytes if known else -1,
-            last_dlsn=added.last_dlsn or self.last_dlsn,
+            next_sequence_id=self.next_sequence_id + totals.records,
+            last_txid=max(self.last_txid, totals.last_txid),
+            time_ms=max(self.time_ms, totals.last_time_ms),
+            bytes_total=self.bytes_total + totals.size_bytes if has_byte_count else -1,
+            last_dlsn=totals.last_dlsn or self.last_dlsn,
             # In a log of an older program these came with txids: else it had stored ``ms`` before.
             txid_rule=GIVEN
-            if self.policy == AUTO and not self.txid_policy and added.records
+            if self.policy == AUTO and not self.txid_policy and totals.records
             else self.txid_rule,
         )
 
-    def released(self) -> "LogState":
+    def without_owner(self) -> "LogState":
         """The writer has gone in good order; its epoch stays."""
         return replace(self, owner="", writer_id="")
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """At most 1 KiB (H40), in the newest format: whoever changes a log of an older one lifts it.
 
@@ -302,7 +327,7 @@ class LogState:
                 self.owner,
                 self.writer_id,
                 self.first_segment,
-                self.open_from,
+                self.first_open_segment,
                 self.last_segment,
                 self.last_txid,
                 self.next_sequence_id,
@@ -315,12 +340,12 @@ class LogState:
                 self.time_ms,
                 self.bytes_total,
                 self.txid_rule,
-                self.unordered_once,
+                self.had_unordered_txids,
                 self.writer_format,
-                self.producers,
+                self.producer_snapshot_segment,
                 None if self.last_dlsn is None else list(self.last_dlsn),
-                *([self.txid_policy] if self.txid_policy or self.later else ()),
-                *self.later,
+                *([self.txid_policy] if self.txid_policy or self.unknown_fields else ()),
+                *self.unknown_fields,
             ]
         )
         assert len(value) <= STATE_BYTES_MAX, "the state of a log stays small (H40)"
@@ -331,28 +356,38 @@ class LogState:
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
         what = "the state of a log"
         written_in, fields = format_and_fields(value, {1: 18, 2: 26}, what)
-        *before, truncated_to, truncated_sequence_id, sealed, deleting, quorums = fit(
-            fields[:17], _STATE, what
+        *leading_fields, truncated_to, truncated_sequence_id, sealed, deleting, quorums = (
+            check_stored(fields[:17], _STATE, what)
         )
-        end = LogEnd.of_list(fields[17]) if len(fields) > 17 and fields[17] is not None else None
+        end = LogEnd.from_list(fields[17]) if len(fields) > 17 and fields[17] is not None else None
         if written_in == 1:
             # Of its segments' times and bytes nothing is known here, and whoever wrote gave the txids.
-            fresh = before[4] == 0  # no epoch: nobody ever wrote
-            bytes_total, txids = (0, AUTO) if fresh else (-1, GIVEN)
-            added = (0, bytes_total, txids, False, PLAIN, 0, None, "", ())
+            never_written = leading_fields[4] == 0  # no epoch: nobody ever wrote
+            bytes_total, default_policy = (0, AUTO) if never_written else (-1, GIVEN)
+            later_fields = (
+                0,
+                bytes_total,
+                default_policy,
+                False,
+                WRITER_FORMAT_PLAIN,
+                0,
+                None,
+                "",
+                (),
+            )
         else:
-            *some, last_dlsn = fit(fields[18:25], _ADDED, what)
+            *middle_fields, last_dlsn = check_stored(fields[18:25], _LATER_FIELDS, what)
             last_dlsn = None if last_dlsn is None else DLSN(*last_dlsn)
-            policy = fit(fields[25], _POLICY, what) if len(fields) > 25 else ""
-            added = (*some, last_dlsn, policy, tuple(fields[26:]))
-        rest = (truncated_sequence_id, sealed, deleting, quorums, end, *added)
+            policy = check_stored(fields[25], _POLICY, what) if len(fields) > 25 else ""
+            later_fields = (*middle_fields, last_dlsn, policy, tuple(fields[26:]))
+        rest = (truncated_sequence_id, sealed, deleting, quorums, end, *later_fields)
         try:
-            return cls(*(*before, DLSN(*truncated_to), *rest))
+            return cls(*(*leading_fields, DLSN(*truncated_to), *rest))
         except AssertionError as error:  # fields that do not fit each other
             raise CorruptData(f"{what} cannot be: {error}") from None
 
 
-def flag_as_txid(value: Any) -> Any:
+def bool_to_int_txid(value: Any) -> Any:
     """Read a stored txid that is true or false as 1 or 0; return any other value unchanged.
 
     Programs of format 3 and before stored what the caller gave, so that ``txid=True`` closed a segment with a
@@ -362,10 +397,10 @@ def flag_as_txid(value: Any) -> Any:
 
 
 def _txid(value: Any) -> int:
-    return int(_LEAST_TXID(flag_as_txid(value)))
+    return int(_TXID_NUMBER(bool_to_int_txid(value)))
 
 
-_LEAST_TXID = number(-1)
+_TXID_NUMBER = number(-1)
 _NUMBER = number()
 _DLSN = row(number(), number(), number())
 _END = row(number(), number(), number(), number(), flag)
@@ -389,7 +424,7 @@ _STATE = row(
     optional(row(number(1), number(1), number(1))),
 )
 _POLICY = text(16)
-_ADDED = row(
+_LATER_FIELDS = row(
     _NUMBER,  # time
     number(-1),  # bytes
     text(16, 1),
@@ -400,9 +435,9 @@ _ADDED = row(
 )
 
 
-def decode_fields(value: Buffer, known: int, length: int, what: str) -> list[Any]:
+def decode_fields(value: Buffer, newest_format: int, length: int, what: str) -> list[Any]:
     """The fields after the format number of a packed list. Later fields are left to later versions."""
-    return format_and_fields(value, dict.fromkeys(range(known + 1), length), what)[1]
+    return format_and_fields(value, dict.fromkeys(range(newest_format + 1), length), what)[1]
 
 
 def format_and_fields(
@@ -412,12 +447,14 @@ def format_and_fields(
 
     ``lengths``: of each known format, its least, the number included.
     """
-    fields: list[Any] = stored(value, list_of_any, what)
+    fields: list[Any] = decode_stored(value, list_of_any, what)
     if not fields or type(fields[0]) is not int:
         raise CorruptData(f"{what} is not a list with a format number")
-    written_in, known = fields[0], max(lengths)
-    if written_in > known:
-        raise UnsupportedFormat(f"{what} has format {written_in}, this program reads up to {known}")
+    written_in, newest_format = fields[0], max(lengths)
+    if written_in > newest_format:
+        raise UnsupportedFormat(
+            f"{what} has format {written_in}, this program reads up to {newest_format}"
+        )
     if written_in not in lengths or len(fields) < lengths[written_in]:
         raise CorruptData(f"{what} has {len(fields)} fields, which is not format {written_in}")
     return written_in, fields[1:]

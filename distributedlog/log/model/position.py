@@ -16,7 +16,7 @@ from typing import Any, Literal
 from ...runtime.declarations.options import quoted
 from ...runtime.interfaces.errors import InvalidRequest
 from ..format.dlsn import DLSN, check_dlsn
-from ..format.log_clock import ms_of
+from ..format.log_clock import to_epoch_ms
 from ..format.record import check_txid
 
 _TEXT = re.compile(r"([0-9a-f]{16})/([0-9.]{5,34})/([0-9]{1,19})")
@@ -99,7 +99,7 @@ def check_read_start(
         raise InvalidRequest(
             "a reader begins at a position, a dlsn, a txid or a time: give one of them"
         )
-    since_ms = None if since is None else ms_of(since, "since")
+    since_ms = None if since is None else to_epoch_ms(since, "since")
     if not (position is None or isinstance(position, Position)):
         raise InvalidRequest(
             f"a position is a Position, not {quoted(position)}; pass a DLSN as dlsn="

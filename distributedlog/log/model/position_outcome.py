@@ -30,7 +30,7 @@ class HeldPosition:
     """Of one log: the next position to read."""
 
     dlsn: DLSN
-    identity: str
+    incarnation: str
     """Of the log's incarnation, 16 hex digits."""
     sequence_id: int | None
     """Of the record there; None where it was not known."""
@@ -45,21 +45,25 @@ class HeldPosition:
 class CurrentLog:
     """The log of a name that is there now."""
 
-    identity: str
-    first: DLSN
+    incarnation: str
+    first_dlsn: DLSN
     """The first position that is left."""
     first_sequence_id: int
     end: DLSN | None = None
     """After all that can be read; None: nobody asked."""
-    point: DLSN | None = None
+    truncation_point: DLSN | None = None
     """Where it was truncated: at or before `first`, with no record between. None: at `first`."""
 
     @classmethod
     def of(cls, state: LogState, end: DLSN | None = None) -> "CurrentLog":
         """As its state says."""
-        identity = incarnation_text(state.log_id)
+        incarnation = incarnation_text(state.log_id)
         return cls(
-            identity, state.earliest, state.truncated_sequence_id, end, point=state.truncated_to
+            incarnation,
+            state.earliest,
+            state.truncated_sequence_id,
+            end,
+            truncation_point=state.truncated_to,
         )
 
 
@@ -67,12 +71,12 @@ class CurrentLog:
 class LogLookup:
     """What the store says of a name, and of the log that is held."""
 
-    there: CurrentLog | None = None
-    gone: Sequence[DeletedLog] = ()
+    current_log: CurrentLog | None = None
+    deleted_logs: Sequence[DeletedLog] = ()
     """The logs of this name that were deleted, as far as they are remembered, in that order."""
-    deleting: bool = False
+    is_being_deleted: bool = False
     """The log that is held is being deleted, and where it ends is not noted yet."""
-    renamed: str = ""
+    current_name: str = ""
     """What the log that is held is called now; "": it is gone."""
     successor: str = ""
     """Which log has the name now, where no more than that is known of it."""
@@ -82,13 +86,13 @@ class LogLookup:
         """Of the log that is held. Until its end is noted, all that a deleted log had is there."""
         if state.end is None:
             return cls(CurrentLog.of(state))
-        return cls(gone=(DeletedLog.of(state, 0),))
+        return cls(deleted_logs=(DeletedLog.of(state, 0),))
 
 
 class PositionOutcome(Enum):
     """What is met."""
 
-    GO_ON = "go on"
+    CONTINUE = "go on"
     TRUNCATED = "truncated"
     DELETING = "deleting"
     """Whether all of it was had is not known yet."""
@@ -101,8 +105,8 @@ class PositionOutcome(Enum):
 class PositionResolution:
     """What has become of the log, and of the records from the held position on."""
 
-    met: PositionOutcome
-    at: DLSN | None = None
+    outcome: PositionOutcome
+    position: DLSN | None = None
     """Where it goes on, perhaps the same place by another name; truncated: the first position left."""
     lost: int | None = 0
     """Records that were there and will never be read; None: not known how many, if any."""
@@ -110,87 +114,101 @@ class PositionResolution:
     """Of a deleted log, if anybody remembers."""
     successor: str = ""
     """The log that has the name now."""
-    renamed: str = ""
+    current_name: str = ""
 
-    def told(self, name: str, held: HeldPosition) -> str:
+    def describe(self, name: str, held_position: HeldPosition) -> str:
         """In words."""
-        what = f'log "{name}" '
-        if self.met is PositionOutcome.TRUNCATED:
-            lost = (
+        text = f'log "{name}" '
+        if self.outcome is PositionOutcome.TRUNCATED:
+            lost_text = (
                 "its records up to there are lost" if self.lost is None else records_lost(self.lost)
             )
             return (
-                f"{what}was truncated: wanted {held.dlsn}, its first position is {self.at}, {lost}"
+                f"{text}was truncated: wanted {held_position.dlsn}, its first position is "
+                f"{self.position}, {lost_text}"
             )
-        if self.met is PositionOutcome.DELETING:
-            return f"{what}is being deleted: whether all of it was read is not known yet"
-        what += f'is called "{self.renamed}" now' if self.renamed else "was deleted"
-        if self.renamed and not self.successor:
-            return what
-        what += " and made again" if self.successor else ""
+        if self.outcome is PositionOutcome.DELETING:
+            return f"{text}is being deleted: whether all of it was read is not known yet"
+        text += f'is called "{self.current_name}" now' if self.current_name else "was deleted"
+        if self.current_name and not self.successor:
+            return text
+        text += " and made again" if self.successor else ""
         if self.lost == 0:
-            return f"{what}; all of it had been read"
+            return f"{text}; all of it had been read"
         if self.lost is None:
-            return f"{what}: read up to {held.dlsn}; whether that was all of it is not known"
-        return f"{what}: read up to {held.dlsn}, {records_lost(self.lost)}"
+            return (
+                f"{text}: read up to {held_position.dlsn}; whether that was all of it is not known"
+            )
+        return f"{text}: read up to {held_position.dlsn}, {records_lost(self.lost)}"
 
-    def error(self, name: str, held: HeldPosition) -> DistributedLogError:
+    def error(self, name: str, held_position: HeldPosition) -> DistributedLogError:
         """For whoever cannot go on."""
-        assert self.met is not PositionOutcome.GO_ON, "nothing is wrong"
-        return self.error_of(self.told(name, held))
+        assert self.outcome is not PositionOutcome.CONTINUE, "nothing is wrong"
+        return self.error_with_message(self.describe(name, held_position))
 
-    def error_of(self, message: str) -> DistributedLogError:
+    def error_with_message(self, message: str) -> DistributedLogError:
         """As `error`, in other words."""
-        if self.met is PositionOutcome.TRUNCATED:
-            return LogTruncated(message, LogTruncated.packed(str(self.at), self.lost))
+        if self.outcome is PositionOutcome.TRUNCATED:
+            return LogTruncated(message, LogTruncated.packed(str(self.position), self.lost))
         end = "" if self.end is None else str(self.end.dlsn)
-        exact = self.end is not None and self.end.exact
-        detail = LogDeleted.packed(end, self.lost, exact)
+        is_exact = self.end is not None and self.end.is_exact
+        detail = LogDeleted.packed(end, self.lost, is_exact)
         if self.successor:
             return LogRecreated(message, detail)
-        return LogNotFound(message) if self.renamed else LogDeleted(message, detail)
+        return LogNotFound(message) if self.current_name else LogDeleted(message, detail)
 
 
-def resolve_position(held: HeldPosition, found: LogLookup) -> PositionResolution:
+def resolve_position(held_position: HeldPosition, lookup: LogLookup) -> PositionResolution:
     """What has become of the log of this position."""
-    there = found.there
-    if there is not None and there.identity == held.identity:
-        return _go_on(held, there)
-    if found.deleting:
+    current_log = lookup.current_log
+    if current_log is not None and current_log.incarnation == held_position.incarnation:
+        return _resolve_in_log(held_position, current_log)
+    if lookup.is_being_deleted:
         return PositionResolution(PositionOutcome.DELETING, lost=None)
-    successor = found.successor if there is None else there.identity
-    if found.renamed:
+    successor = lookup.successor if current_log is None else current_log.incarnation
+    if lookup.current_name:
         return PositionResolution(
-            PositionOutcome.RENAMED, lost=None, successor=successor, renamed=found.renamed
+            PositionOutcome.RENAMED,
+            lost=None,
+            successor=successor,
+            current_name=lookup.current_name,
         )
-    for one in found.gone:
-        if one.identity == held.identity:
+    for deleted_log in lookup.deleted_logs:
+        if deleted_log.incarnation == held_position.incarnation:
             return PositionResolution(
-                PositionOutcome.DELETED, None, _left(held, one), one.end, successor
+                PositionOutcome.DELETED,
+                None,
+                _records_left(held_position, deleted_log),
+                deleted_log.end,
+                successor,
             )
     return PositionResolution(PositionOutcome.DELETED, lost=None, successor=successor)
 
 
-def _go_on(held: HeldPosition, there: CurrentLog) -> PositionResolution:
+def _resolve_in_log(held_position: HeldPosition, current_log: CurrentLog) -> PositionResolution:
     """The same log: is the position still there?"""
-    first = there.first
-    if held.dlsn >= (there.point or first):
-        return PositionResolution(PositionOutcome.GO_ON, max(held.dlsn, first))
-    lost = None if held.sequence_id is None else max(0, there.first_sequence_id - held.sequence_id)
-    if lost == 0 or there.first_sequence_id == 0:
+    first = current_log.first_dlsn
+    if held_position.dlsn >= (current_log.truncation_point or first):
+        return PositionResolution(PositionOutcome.CONTINUE, max(held_position.dlsn, first))
+    lost = (
+        None
+        if held_position.sequence_id is None
+        else max(0, current_log.first_sequence_id - held_position.sequence_id)
+    )
+    if lost == 0 or current_log.first_sequence_id == 0:
         return PositionResolution(
-            PositionOutcome.GO_ON, first
+            PositionOutcome.CONTINUE, first
         )  # nothing but control records, or empty segments
     return PositionResolution(PositionOutcome.TRUNCATED, first, lost)
 
 
-def _left(held: HeldPosition, one: DeletedLog) -> int | None:
+def _records_left(held_position: HeldPosition, deleted_log: DeletedLog) -> int | None:
     """How much of a deleted log lies after a position."""
-    if not one.end.exact:
+    if not deleted_log.end.is_exact:
         return None
-    if held.sequence_id is not None:
-        return max(0, one.end.sequence_id - held.sequence_id)
-    return 0 if held.dlsn >= one.end.dlsn else None
+    if held_position.sequence_id is not None:
+        return max(0, deleted_log.end.sequence_id - held_position.sequence_id)
+    return 0 if held_position.dlsn >= deleted_log.end.dlsn else None
 
 
 def records_lost(number: int) -> str:

@@ -13,16 +13,23 @@ from itertools import pairwise
 
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import NUMBER_MAX, fit, number, reads_back, row, rows
+from ...runtime.protocol.schema import (
+    NUMBER_MAX,
+    check_stored,
+    number,
+    row,
+    rows,
+    verify_round_trip,
+)
 from .log_state import decode_fields
 
 FORMAT = 1
 CLOCK_KEY = b"clock/retention"
 STEP_MAX_MS = 60_000
-MARKS_MAX = 64
+STAMP_MARKS_MAX = 64
 HOLD_MAX_S_MIN = 60.0
 """Of the option ``hold_max_s``: one younger than half of it is renewed without a word to retention."""
-UNHELD = -1
+NO_HOLD = -1
 """In the place of the clock at which a hold was made last: there is none."""
 
 
@@ -37,46 +44,55 @@ class Stamps:
     open_since_ms: int = 0
     """The clock when it was first seen so."""
 
-    def seen(self, closed_to: int, open_segment: int, clock_ms: int, *, every_ms: int) -> "Stamps":
+    def after_check(
+        self, last_closed: int, open_segment: int, clock_ms: int, *, mark_interval_ms: int
+    ) -> "Stamps":
         """After a look: segments up to ``closed_to`` are closed, ``open_segment`` is not (0: none is).
 
         A mark is made every ``every_ms`` at most; what closes in between gets the next one's clock.
         """
-        found = self
+        updated = self
         if open_segment != self.open_segment:
-            found = replace(found, open_segment=open_segment, open_since_ms=clock_ms)
-        last, at = self.marks[-1] if self.marks else (0, -every_ms)
-        if closed_to <= last or clock_ms < at + every_ms:
-            return found
-        marks = (*self.marks, (closed_to, clock_ms))
+            updated = replace(updated, open_segment=open_segment, open_since_ms=clock_ms)
+        marked_segment, mark_clock_ms = self.marks[-1] if self.marks else (0, -mark_interval_ms)
+        if last_closed <= marked_segment or clock_ms < mark_clock_ms + mark_interval_ms:
+            return updated
+        marks = (*self.marks, (last_closed, clock_ms))
         # Every second one goes, and what it stood for gets the later clock of the next: nothing is younger.
-        return replace(found, marks=marks[::2] if len(marks) > MARKS_MAX else marks)
+        return replace(updated, marks=marks[::2] if len(marks) > STAMP_MARKS_MAX else marks)
 
-    def aged(self, clock_ms: int, retention_ms: int) -> int:
+    def last_older_than(self, clock_ms: int, retention_ms: int) -> int:
         """The number of the last segment that was closed so long ago; 0 for none."""
-        return max((one for one, at in self.marks if clock_ms - at >= retention_ms), default=0)
+        return max(
+            (
+                segment
+                for segment, mark_clock_ms in self.marks
+                if clock_ms - mark_clock_ms >= retention_ms
+            ),
+            default=0,
+        )
 
-    def without(self, segment: int) -> "Stamps":
+    def without_segments_to(self, segment: int) -> "Stamps":
         """The segments up to this one have been given up."""
-        return replace(self, marks=tuple(one for one in self.marks if one[0] > segment))
+        return replace(self, marks=tuple(mark for mark in self.marks if mark[0] > segment))
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
-        marks = [list(one) for one in self.marks]
+        marks = [list(mark) for mark in self.marks]
         return pack([FORMAT, marks, self.open_segment, self.open_since_ms])
 
     @classmethod
     def decode(cls, value: bytes) -> "Stamps":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         what = "a log's stamps"
-        found = cls(*fit(decode_fields(value, FORMAT, 4, what)[:3], _STAMPS, what))
-        if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(found.marks)):
+        stamps = cls(*check_stored(decode_fields(value, FORMAT, 4, what)[:3], _STAMPS, what))
+        if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(stamps.marks)):
             raise CorruptData(f"{what} do not ascend")
-        return found
+        return stamps
 
 
-_STAMPS = row(rows(row(number(), number()), MARKS_MAX), number(), number())
+_STAMPS = row(rows(row(number(), number()), STAMP_MARKS_MAX), number(), number())
 _CLOCK = row(number())
 
 
@@ -89,7 +105,7 @@ def encode_clock(clock_ms: int) -> bytes:
 def decode_clock(value: bytes) -> int:
     """Raises `CorruptData`, or `UnsupportedFormat`."""
     what = "the retention clock"
-    (clock_ms,) = fit(decode_fields(value, FORMAT, 2, what)[:1], _CLOCK, what)
+    (clock_ms,) = check_stored(decode_fields(value, FORMAT, 2, what)[:1], _CLOCK, what)
     return int(clock_ms)
 
 

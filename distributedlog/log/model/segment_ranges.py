@@ -9,16 +9,16 @@ from typing import Any, Self
 
 from ...runtime.interfaces.errors import InvalidRequest
 from ..format.dlsn import DLSN
-from ..format.record import TXIDS_OWN, EntryHeader, Origin
+from ..format.record import TXIDS_IN_ENTRIES, EntryHeader, Origin
 from .position import Position
 from .position_outcome import HeldPosition
 from .segment_record import UNKNOWN, SegmentRecord
 
-WHOLE = -1
+WHOLE_ENTRY = -1
 """A range's ``stop_slot``: its last entry is read to the end."""
 
 
-class _Shipped:
+class _JsonSerializable:
     """A dataclass of numbers and text."""
 
     __slots__ = ()
@@ -37,7 +37,7 @@ class _Shipped:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRange(_Shipped):
+class SegmentRange(_JsonSerializable):
     """Entries ``first_entry`` to ``last_entry`` of one segment, both included, that can be read now.
 
     Made by `SegmentInfo.range` and `ranges_between`; read by `Log.open_ranges`, in any process.
@@ -53,11 +53,11 @@ class SegmentRange(_Shipped):
     last_entry: int
     txid_base: int = UNKNOWN
     """As in the segment's record; also the next two."""
-    txid_rule: int = TXIDS_OWN
+    txid_rule: int = TXIDS_IN_ENTRIES
     time_floor_ms: int = 0
     first_slot: int = 0
     """Where it begins in its first entry."""
-    stop_slot: int = WHOLE
+    stop_slot: int = WHOLE_ENTRY
     """Where it stops in its last entry, without that slot; -1: at its end."""
     size_bytes: int = 0
     """Of its entries, about; 0: not known."""
@@ -77,10 +77,10 @@ class SegmentRange(_Shipped):
         return DLSN(self.segment, self.first_entry, self.first_slot)
 
     @property
-    def held(self) -> HeldPosition:
+    def held_position(self) -> HeldPosition:
         """Its first position, as somebody holds it."""
-        known = self.first_entry == 0
-        sequence_id = self.start_sequence_id + self.first_slot if known else None
+        is_segment_start = self.first_entry == 0
+        sequence_id = self.start_sequence_id + self.first_slot if is_segment_start else None
         return HeldPosition(self.start, self.incarnation, sequence_id)
 
     def origin(self, entry: int, header: EntryHeader) -> Origin:
@@ -94,7 +94,7 @@ class SegmentRange(_Shipped):
             time_floor_ms=self.time_floor_ms,
         )
 
-    def part(self, first: int, last: int) -> "SegmentRange":
+    def sub_range(self, first: int, last: int) -> "SegmentRange":
         """Only the entries ``first`` to ``last`` of it, which it has."""
         assert self.first_entry <= first <= last <= self.last_entry
         return replace(
@@ -103,20 +103,20 @@ class SegmentRange(_Shipped):
             last_entry=last,
             size_bytes=self.size_bytes * (last - first + 1) // self.entries,
             first_slot=self.first_slot if first == self.first_entry else 0,
-            stop_slot=self.stop_slot if last == self.last_entry else WHOLE,
+            stop_slot=self.stop_slot if last == self.last_entry else WHOLE_ENTRY,
         )
 
-    def cut(self, entries: int) -> "tuple[SegmentRange, SegmentRange]":
+    def split(self, entries: int) -> "tuple[SegmentRange, SegmentRange]":
         """The first ``entries`` entries, and the rest; there is a rest."""
         assert 0 < entries < self.entries
         middle = self.first_entry + entries
-        head = self.part(self.first_entry, middle - 1)
-        rest = self.part(middle, self.last_entry)
+        head = self.sub_range(self.first_entry, middle - 1)
+        rest = self.sub_range(middle, self.last_entry)
         return head, replace(rest, size_bytes=self.size_bytes - head.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentInfo(_Shipped):
+class SegmentInfo(_JsonSerializable):
     """A segment as it was when the log was looked at. Counts are of user records."""
 
     incarnation: str
@@ -142,7 +142,7 @@ class SegmentInfo(_Shipped):
     """Wall clock of who closed it; 0 while it is in progress."""
     txid_base: int = UNKNOWN
     """As in the segment's record; also the next two."""
-    txid_rule: int = TXIDS_OWN
+    txid_rule: int = TXIDS_IN_ENTRIES
     time_floor_ms: int = 0
     first_slot: int = 0
     """The first of ``first_entry`` that is not truncated."""
@@ -223,7 +223,7 @@ class LogSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentToken(_Shipped):
+class SegmentToken(_JsonSerializable):
     """A ledger that was written for a log and is closed: what `Log.link_segments` takes.
 
     The link believes the ledger's own record and not this; here it is for planning.
@@ -248,23 +248,23 @@ def ranges_between(
     log: str, incarnation: str, segments: Iterable[SegmentRecord], start: DLSN, end: DLSN
 ) -> list[SegmentRange]:
     """What lies from ``start`` up to, and without, ``end``. ``segments`` ascend."""
-    found = []
-    for one in segments:
-        if one.segment < start.segment or one.segment > end.segment:
+    ranges = []
+    for segment in segments:
+        if segment.segment < start.segment or segment.segment > end.segment:
             continue
-        first, first_slot, last, stop_slot = 0, 0, one.last_entry, WHOLE
-        if one.segment == start.segment:
+        first, first_slot, last, stop_slot = 0, 0, segment.last_entry, WHOLE_ENTRY
+        if segment.segment == start.segment:
             first, first_slot = start.entry, start.slot
-        if one.segment == end.segment and end.entry <= last:
-            last, stop_slot = (end.entry, end.slot) if end.slot else (end.entry - 1, WHOLE)
-        if first > last or (first == last and stop_slot != WHOLE and first_slot >= stop_slot):
+        if segment.segment == end.segment and end.entry <= last:
+            last, stop_slot = (end.entry, end.slot) if end.slot else (end.entry - 1, WHOLE_ENTRY)
+        if first > last or (first == last and stop_slot != WHOLE_ENTRY and first_slot >= stop_slot):
             continue
-        size = int((last - first + 1) * max(1.0, one.size_bytes / (one.last_entry + 1)))
-        found.append(
+        size = int((last - first + 1) * max(1.0, segment.size_bytes / (segment.last_entry + 1)))
+        ranges.append(
             SegmentRange(
-                incarnation, one.segment, one.ledger_id, one.start_sequence_id, first, last,
-                one.txid_base, one.txid_rule, one.time_floor_ms, first_slot, stop_slot, size, log,
-                one.base_entry,
+                incarnation, segment.segment, segment.ledger_id, segment.start_sequence_id, first, last,
+                segment.txid_base, segment.txid_rule, segment.time_floor_ms, first_slot, stop_slot, size, log,
+                segment.base_entry,
             )
         )  # fmt: skip
-    return found
+    return ranges

@@ -13,19 +13,19 @@ from typing import Any
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import NUMBER_MAX, reads_back
+from ...runtime.protocol.schema import NUMBER_MAX, verify_round_trip
 from ..format.dlsn import DLSN
 from ..format.record import (
-    TXIDS_INDEX,
-    TXIDS_OWN,
-    TXIDS_SAME,
+    TXIDS_CONSTANT,
+    TXIDS_IN_ENTRIES,
+    TXIDS_INDEXED,
     EntryHeader,
     Origin,
     decode_header,
     find_section,
     with_section,
 )
-from .log_state import Added, LogState, flag_as_txid, format_and_fields
+from .log_state import ClosedSegmentTotals, LogState, bool_to_int_txid, format_and_fields
 
 FORMAT = 3
 """1: without what is after `SegmentRecord.last_slot`; 2: one field after it, the txid of all its records."""
@@ -33,14 +33,17 @@ FORMAT_SHARED = 4
 """Of a segment that shares its ledger with others: one more field, `SegmentRecord.base_bytes`. Who does not
 know that would read its neighbours' entries as its own."""
 UNKNOWN = -1
-FIELDS_1, FIELDS, FIELDS_SHARED = 14, 20, 21
+FORMAT_1_FIELDS, LAST_FORMAT_FIELDS, SHARED_FIELDS = 14, 20, 21
 _TYPES = [int] * 5 + [bool] + [int] * 15
 """Of the fields of a `SegmentRecord`, in order."""
 _TXIDS = slice(7, 9)
 """Where its first and last txid are among them."""
-_LENGTHS = {
-    1: FIELDS_1 + 1, 2: FIELDS_1 + 2, FORMAT: FIELDS + 1, FORMAT_SHARED: FIELDS_SHARED + 1,
-}  # fmt: skip
+_MIN_FIELDS = {
+    1: FORMAT_1_FIELDS + 1,
+    2: FORMAT_1_FIELDS + 2,
+    FORMAT: LAST_FORMAT_FIELDS + 1,
+    FORMAT_SHARED: SHARED_FIELDS + 1,
+}
 
 END_FORMAT = 2
 """1: without time and order."""
@@ -76,18 +79,18 @@ class SegmentRecord:
     """Log time at its end, also where it holds no record; 0: not known, in formats 1 and 2."""
     txid_base: int = UNKNOWN
     """Of its first record, where txids were given when it was linked; else -1."""
-    txid_rule: int = TXIDS_OWN
+    txid_rule: int = TXIDS_IN_ENTRIES
     """Whether they are in its entries, or all the base, or the base and the record's index in the segment."""
     base_entry: int = 0
     """Its entry 0 is this one of its ledger. Other than 0 only in a ledger that holds several segments."""
     base_bytes: int = UNKNOWN
     """Entry bytes of the ledger before it, where the ledger holds several segments (`segment_merge.py`); else
     -1."""
-    later: tuple[Any, ...] = ()
+    unknown_fields: tuple[Any, ...] = ()
     """Fields of a newer program, as they were read."""
 
     @property
-    def shared(self) -> bool:
+    def shares_ledger(self) -> bool:
         """Does its ledger hold other segments too? Then it goes with the last of them."""
         return self.base_bytes >= 0
 
@@ -114,9 +117,9 @@ class SegmentRecord:
         return self.last_time_ms or self.closed_ms
 
     @property
-    def added(self) -> Added:
+    def totals(self) -> ClosedSegmentTotals:
         """What it adds to the log's state when it is closed."""
-        return Added(
+        return ClosedSegmentTotals(
             self.records,
             self.size_bytes,
             self.last_txid if self.records else UNKNOWN,
@@ -141,9 +144,9 @@ class SegmentRecord:
 
     def time_of(self, header: EntryHeader) -> int:
         """The log time of one of its entries."""
-        return max(header.wall_ms, self.time_floor_ms)
+        return max(header.written_ms, self.time_floor_ms)
 
-    def numbered(self, state: LogState) -> "SegmentRecord":
+    def with_start(self, state: LogState) -> "SegmentRecord":
         """``state``: when the segment before it is closed. Now it is known what comes before it."""
         return replace(
             self,
@@ -155,14 +158,14 @@ class SegmentRecord:
     def with_end(self, end: "SegmentEnd", state: LogState, *, closed_ms: int) -> "SegmentRecord":
         """The record of the closed segment; ``state``: with all segments before it closed, itself not."""
         assert not self.closed, "a segment is closed once"
-        begun = self.numbered(state)
+        started = self.with_start(state)
         return replace(
-            begun,
+            started,
             closed=True,
             closed_ms=closed_ms,
             first_txid=end.first_txid,
             last_txid=max(end.last_txid, state.last_txid),
-            last_time_ms=max(end.last_time_ms, begun.time_floor_ms),
+            last_time_ms=max(end.last_time_ms, started.time_floor_ms),
             records=end.records,
             size_bytes=end.size_bytes,
             last_entry=end.last_entry,
@@ -170,10 +173,12 @@ class SegmentRecord:
             last_slot=end.last_slot,
         )
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
-        written_in, more = (FORMAT_SHARED, [self.base_bytes]) if self.shared else (FORMAT, [])
+        written_in, extra_fields = (
+            (FORMAT_SHARED, [self.base_bytes]) if self.shares_ledger else (FORMAT, [])
+        )
         return pack(
             [
                 written_in,
@@ -197,51 +202,69 @@ class SegmentRecord:
                 self.txid_base,
                 self.txid_rule,
                 self.base_entry,
-                *more,
-                *self.later,
+                *extra_fields,
+                *self.unknown_fields,
             ]
         )
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentRecord":
         """Raises `CorruptData`, or `UnsupportedFormat` for what a newer version wrote."""
-        written_in, fields = format_and_fields(value, _LENGTHS, "a segment's record")
-        known = [*fields[:FIELDS], UNKNOWN]
+        written_in, fields = format_and_fields(value, _MIN_FIELDS, "a segment's record")
+        known_fields = [*fields[:LAST_FORMAT_FIELDS], UNKNOWN]
         if written_in == FORMAT_SHARED:
-            known = fields[:FIELDS_SHARED]
+            known_fields = fields[:SHARED_FIELDS]
         if written_in < FORMAT:
-            given = fields[FIELDS_1] if written_in == 2 else UNKNOWN
-            rule = TXIDS_OWN if given == UNKNOWN else TXIDS_SAME
-            known = [*fields[:FIELDS_1], UNKNOWN, 0, 0, given, rule, 0, UNKNOWN]
+            common_txid = fields[FORMAT_1_FIELDS] if written_in == 2 else UNKNOWN
+            txid_rule = TXIDS_IN_ENTRIES if common_txid == UNKNOWN else TXIDS_CONSTANT
+            known_fields = [
+                *fields[:FORMAT_1_FIELDS],
+                UNKNOWN,
+                0,
+                0,
+                common_txid,
+                txid_rule,
+                0,
+                UNKNOWN,
+            ]
         # Not by a form: a log may have a hundred thousand of these.
-        if [*map(type, known)] != _TYPES:
-            known[_TXIDS] = map(flag_as_txid, known[_TXIDS])
-        if [*map(type, known)] != _TYPES or min(known) < -1 or max(known) > NUMBER_MAX:
+        if [*map(type, known_fields)] != _TYPES:
+            known_fields[_TXIDS] = map(bool_to_int_txid, known_fields[_TXIDS])
+        if (
+            [*map(type, known_fields)] != _TYPES
+            or min(known_fields) < -1
+            or max(known_fields) > NUMBER_MAX
+        ):
             raise CorruptData("a segment's record has a field that is not a number in range")
-        kept = {FORMAT: FIELDS, FORMAT_SHARED: FIELDS_SHARED}.get(written_in, len(fields))
-        known.append(tuple(fields[kept:]))
-        record = cls(*known)
-        if (record.base_entry and not record.shared) or not record.txid_rule <= TXIDS_INDEX:
+        known_count = {FORMAT: LAST_FORMAT_FIELDS, FORMAT_SHARED: SHARED_FIELDS}.get(
+            written_in, len(fields)
+        )
+        known_fields.append(tuple(fields[known_count:]))
+        record = cls(*known_fields)
+        if (
+            record.base_entry and not record.shares_ledger
+        ) or not record.txid_rule <= TXIDS_INDEXED:
             raise UnsupportedFormat(
                 f"segment {record.segment} begins at entry {record.base_entry} of its ledger, with txids by "
                 f"rule {record.txid_rule}: this program does not read that"
             )
         if record.base_entry < 0 or (
-            written_in == FORMAT_SHARED and not (record.shared and record.closed)
+            written_in == FORMAT_SHARED and not (record.shares_ledger and record.closed)
         ):
             raise CorruptData(
                 f"segment {record.segment} shares a ledger, and is not closed or has no base"
             )
-        if record.txid_rule < TXIDS_OWN or (record.txid_rule == TXIDS_OWN) != (
+        if record.txid_rule < TXIDS_IN_ENTRIES or (record.txid_rule == TXIDS_IN_ENTRIES) != (
             record.txid_base < 0
         ):
             raise CorruptData(f"segment {record.segment} has txid base and no rule, or the reverse")
         return record
 
 
-def stores_flag(value: Buffer) -> bool:
-    """Whether a segment's record stores true or false as a txid (`flag_as_txid`). Raises as its decoding."""
-    _, fields = format_and_fields(value, _LENGTHS, "a segment's record")
+def stores_bool_txid(value: Buffer) -> bool:
+    """Whether a segment's record stores true or false as a txid (`bool_to_int_txid`). Raises as its
+    decoding."""
+    _, fields = format_and_fields(value, _MIN_FIELDS, "a segment's record")
     return bool in map(type, fields[_TXIDS])
 
 
@@ -261,29 +284,29 @@ class SegmentEnd:
     last_slot: int
     last_time_ms: int = 0
     """The stamp of its last entry; 0: not known, or it holds none."""
-    unordered: bool = False
+    is_unordered: bool = False
     """Do its txids go back somewhere? As its writer counted: recovery does not look."""
-    greatest: bool = False
+    stores_max_txid: bool = False
     """Is its last txid the greatest of them, and do its entries store the greatest so far? Older programs
     store the last record's."""
-    producers: bool = False
+    has_producer_snapshot: bool = False
     """Does its last entry name a snapshot of the log's producers? Not encoded: who closes a segment knows."""
 
     @property
-    def wants_txid(self) -> bool:
+    def needs_txids(self) -> bool:
         """Is its records' txid given when it is linked?"""
         return self.records > 0 and self.first_txid < 0
 
-    def with_txids(self, base: int, rule: int) -> "SegmentEnd":
+    def with_txids(self, base: int, txid_rule: int) -> "SegmentEnd":
         """They have these: ``base`` all of them, or one more each (``rule``, as in a `SegmentRecord`)."""
-        assert self.wants_txid, "records that have txids keep them"
-        last = base + self.records - 1 if rule == TXIDS_INDEX else base
+        assert self.needs_txids, "records that have txids keep them"
+        last = base + self.records - 1 if txid_rule == TXIDS_INDEXED else base
         return replace(self, first_txid=base, last_txid=last)
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number: a ledger's own account, kept in its record."""
-        return pack([END_FORMAT, *astuple(self)[:9], *([True] if self.greatest else ())])
+        return pack([END_FORMAT, *astuple(self)[:9], *([True] if self.stores_max_txid else ())])
 
     @classmethod
     def decode(cls, value: Buffer) -> "SegmentEnd":
@@ -291,7 +314,7 @@ class SegmentEnd:
         written_in, fields = format_and_fields(value, {1: 8, END_FORMAT: 10}, "a segment's end")
         fields = fields[:7] + (fields[7:10] if written_in == END_FORMAT else [0, False])
         fields += [False] * (10 - len(fields))
-        fields[3:5] = map(flag_as_txid, fields[3:5])  # first and last txid
+        fields[3:5] = map(bool_to_int_txid, fields[3:5])  # first and last txid
         if (
             [*map(type, fields)] != [int] * 8 + [bool] * 2
             or min(fields) < -1
@@ -304,20 +327,20 @@ class SegmentEnd:
 EMPTY_END = SegmentEnd(UNKNOWN, 0, 0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 
 
-def why_roll(
+def roll_reason(
     *,
     bytes_written: int,
     bytes_max: float,
     user_bytes: int,
     age_s: float,
     age_max_s: float,
-    ledger_wants: bool,
+    ledger_needs_roll: bool,
 ) -> str:
     """Why the segment in progress should end now, in words; "" when it should not.
 
     ``user_bytes``: of ``bytes_written``, what is of records: without any it does not end for its age.
     """
-    if ledger_wants:
+    if ledger_needs_roll:
         return "a better ensemble than the ledger's is there"
     if bytes_written >= bytes_max:
         return f"it holds {bytes_written} bytes"
@@ -343,7 +366,7 @@ class SegmentBegin:
     sequence_id: int
     """Of the first record of this segment."""
 
-    def into(self, buffers: list[Buffer], length: int) -> tuple[list[Buffer], int]:
+    def add_to_entry(self, buffers: list[Buffer], length: int) -> tuple[list[Buffer], int]:
         """An entry as `record.build` makes it, and its length in bytes: with this in it."""
         packed = _BEGIN.pack(self.last_entry, self.sequence_id)
         return with_section(buffers, length, SECTION_BEGIN, packed)
@@ -351,12 +374,12 @@ class SegmentBegin:
 
 def segment_begin(entry: Buffer) -> SegmentBegin | None:
     """What the first entry of a segment says; None: nothing. Raises `CorruptData`, `UnsupportedFormat`."""
-    found = find_section(entry, decode_header(entry), SECTION_BEGIN)
-    if found is None:
+    section = find_section(entry, decode_header(entry), SECTION_BEGIN)
+    if section is None:
         return None
-    if len(found) < _BEGIN.size:
-        raise CorruptData(f"a segment's first entry says in {len(found)} bytes where it begins")
-    begin = SegmentBegin(*_BEGIN.unpack_from(found))
+    if len(section) < _BEGIN.size:
+        raise CorruptData(f"a segment's first entry says in {len(section)} bytes where it begins")
+    begin = SegmentBegin(*_BEGIN.unpack_from(section))
     if begin.last_entry < -1 or begin.sequence_id < 0:
         raise CorruptData(f"a segment begins where none can: {begin}")
     return begin

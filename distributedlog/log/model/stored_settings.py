@@ -6,7 +6,7 @@
 Two kinds of option. *Shared* ones decide about the log, whoever opens it: they may be stored, and what the
 log stores stands over what its namespace stores, and that over the ``config`` of `open_namespace`. *Local*
 ones (read-ahead, patience, time limits) belong to the process and are never stored. ``config`` of `open_log`
-stands over all for the options of `OVERLAID`; of the others it must not contradict what is stored.
+stands over all for the options of `OVERRIDABLE`; of the others it must not contradict what is stored.
 
 A stored number out of its option's limits is replaced when it is read, for other programs may store it and
 one value must not end the work on its log. An option of `RetentionOptions` gets the value that keeps records
@@ -23,19 +23,19 @@ from ...runtime.declarations.options import (
     DURATION_S_MAX,
     check,
     check_whole,
-    described,
-    finite,
+    describe_legal_values,
     is_legal,
     is_number,
-    legal,
-    names,
     option,
-    overlaid,
-    unknown,
+    option_fields,
+    option_names,
+    replace_infinity,
+    unknown_option_error,
+    with_overrides,
 )
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import NUMBER_MAX, SchemaError, blob, fit, mapping, row
+from ...runtime.protocol.schema import NUMBER_MAX, SchemaError, blob, check_stored, mapping, row
 from ..declarations.options import LogOptions
 from .log_state import decode_fields
 from .segment_expiry import HOLD_MAX_S_MIN
@@ -49,7 +49,7 @@ NAME_CHARS_MAX = 256
 CONF_PREFIX = b"logconf/"
 BIND_PREFIX = b"bind/"
 
-OVERLAID = (
+OVERRIDABLE = (
     "entry_bytes_max",
     "segment_bytes_max",
     "segment_age_max_s",
@@ -61,7 +61,7 @@ OVERLAID = (
     "at_limit",
 )
 """Sizes, limits and the like, of `LogOptions`, which one process may have otherwise for itself."""
-SHARED = (*OVERLAID, "max_txid_check")
+STORABLE = (*OVERRIDABLE, "max_txid_check")
 """The options of `LogOptions` that may be stored."""
 QUORUMS = ("ensemble_size", "write_quorum", "ack_quorum")
 """Of the log's next segments, given and taken back together. They are kept in the log's state as well."""
@@ -113,7 +113,7 @@ class RetentionOptions:
         check(self)
 
     @property
-    def wanted(self) -> bool:
+    def is_limited(self) -> bool:
         """Does anything go by these?"""
         return self.retention and (self.retention_s > 0 or self.retention_bytes > 0)
 
@@ -140,14 +140,14 @@ class MergingOptions:
         check(self)
 
 
-RETENTION = tuple(names(RetentionOptions))
-MERGING = tuple(names(MergingOptions))
-KNOWN = (*SHARED, *RETENTION, *MERGING, *QUORUMS)
-LOCAL = tuple(name for name in names(LogOptions) if name not in SHARED)
+RETENTION = tuple(option_names(RetentionOptions))
+MERGING = tuple(option_names(MergingOptions))
+STORED_OPTIONS = (*STORABLE, *RETENTION, *MERGING, *QUORUMS)
+LOCAL_ONLY = tuple(name for name in option_names(LogOptions) if name not in STORABLE)
 """The other ones of `LogOptions`: of the process that opens the log, and never stored."""
 
 
-def refuse_stored_only(
+def reject_stored_only(
     config: Mapping[str, Any] | None, stored_only: Collection[str] = (*RETENTION, *MERGING)
 ) -> None:
     """Raise `InvalidRequest` for an option that has no effect in the ``config`` of one process.
@@ -157,12 +157,12 @@ def refuse_stored_only(
     """
     for name in config or ():
         if name in stored_only:
-            where = "create_log(config=) or Log.set"
+            hint = "create_log(config=) or Log.set"
             if name in QUORUMS:
-                where += "; open_namespace(config=) is for logs that are created"
+                hint += "; open_namespace(config=) is for logs that are created"
             else:
-                where += ", or with its namespace: Namespace.set"
-            raise InvalidRequest(f"option {name} is stored with a log: {where}")
+                hint += ", or with its namespace: Namespace.set"
+            raise InvalidRequest(f"option {name} is stored with a log: {hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,35 +180,43 @@ class StoredSettings:
     """A text about each stored number that is replaced in ``settings``. The next change of the settings
     corrects the store too."""
 
-    def changed(
+    def with_changes(
         self, settings: Mapping[str, Any], metadata: Mapping[str, bytes | None]
     ) -> "StoredSettings":
         """With some set, and those that are None unset. Raises `InvalidRequest`."""
         for name in settings:
-            if name in LOCAL:
+            if name in LOCAL_ONLY:
                 raise InvalidRequest(
                     f"option {name} is each process's own: open_namespace(config=) or open_log(config=) "
-                    f"sets it, it is not stored; what may be is {', '.join(KNOWN)}"
+                    f"sets it, it is not stored; what may be is {', '.join(STORED_OPTIONS)}"
                 )
-            if name not in KNOWN:
+            if name not in STORED_OPTIONS:
                 raise InvalidRequest(
-                    f"{unknown(name, list(KNOWN))}; what is each process's own, also of its client and "
+                    f"{unknown_option_error(name, list(STORED_OPTIONS))}; what is each process's own, "
+                    "also of its client and "
                     "its ledgers, goes to open_namespace(config=) and is not stored"
                 )
-        new = {**self.settings, **storable(settings)}
-        notes = {**self.metadata, **metadata}
-        found = replace(
+        new_settings = {**self.settings, **validate_settings(settings)}
+        new_metadata = {**self.metadata, **metadata}
+        result = replace(
             self,
-            settings={name: value for name, value in new.items() if value is not None},
-            metadata={name: value for name, value in notes.items() if value is not None},
+            settings={name: value for name, value in new_settings.items() if value is not None},
+            metadata={name: value for name, value in new_metadata.items() if value is not None},
         )
-        found.check()
-        return found
+        result.check()
+        return result
 
     def check(self) -> None:
         """Raise `InvalidRequest` that names what is not legal."""
-        for cls in _PARTS:
-            overlaid(cls(), self.only(one for one in names(cls) if one in KNOWN))
+        for cls in _OPTION_CLASSES:
+            with_overrides(
+                cls(),
+                self.select(
+                    option_name
+                    for option_name in option_names(cls)
+                    if option_name in STORED_OPTIONS
+                ),
+            )
         _ = self.quorums
         for name, value in self.metadata.items():
             if not (isinstance(name, str) and len(name) <= NAME_CHARS_MAX and type(value) is bytes):
@@ -217,29 +225,29 @@ class StoredSettings:
                 )
         if len(self.metadata) > COUNT_MAX:
             raise InvalidRequest(f"a log has at most {COUNT_MAX} notes")
-        for what, said, most in (
+        for what, mapping_value, bytes_max in (
             ("settings", self.settings, SETTINGS_BYTES_MAX),
             ("metadata", self.metadata, METADATA_BYTES_MAX),
         ):
-            size = len(pack(dict(said)))
-            if size > most:
-                raise InvalidRequest(f"a log's {what} have {size} bytes, allowed are {most}")
+            size = len(pack(dict(mapping_value)))
+            if size > bytes_max:
+                raise InvalidRequest(f"a log's {what} have {size} bytes, allowed are {bytes_max}")
 
-    def only(self, chosen: Iterable[str]) -> dict[str, Any]:
+    def select(self, chosen_names: Iterable[str]) -> dict[str, Any]:
         """Those of these names that are set."""
-        return {name: self.settings[name] for name in chosen if name in self.settings}
+        return {name: self.settings[name] for name in chosen_names if name in self.settings}
 
     @property
     def quorums(self) -> tuple[int, int, int] | None:
         """Ensemble, write and ack quorum; None: not set here. Raises `InvalidRequest`."""
-        given = self.only(QUORUMS)
-        if not given:
+        quorum_settings = self.select(QUORUMS)
+        if not quorum_settings:
             return None
-        if len(given) < len(QUORUMS):
+        if len(quorum_settings) < len(QUORUMS):
             raise InvalidRequest(f"{', '.join(QUORUMS)}: set all three, or none")
-        ensemble, write, ack = (given[name] for name in QUORUMS)
+        ensemble, write, ack = (quorum_settings[name] for name in QUORUMS)
         for name in QUORUMS:
-            check_whole(f"option {name}", given[name], 1, BOOKIES_MAX)
+            check_whole(f"option {name}", quorum_settings[name], 1, BOOKIES_MAX)
         if not ensemble >= write >= ack:
             raise InvalidRequest(
                 f"ensemble {ensemble!r} >= write quorum {write!r} >= ack quorum {ack!r} >= 1 does not hold"
@@ -257,104 +265,131 @@ class StoredSettings:
         A number that is out of its option's limits is replaced (see the module).
         """
         what = "the settings of a log"
-        settings, metadata = fit(decode_fields(value, FORMAT, 3, what)[:2], _STORED, what)
-        settings, out_of_range = _usable(settings)
-        found = cls(settings, metadata, version, out_of_range)
+        settings, metadata = check_stored(decode_fields(value, FORMAT, 3, what)[:2], _STORED, what)
+        settings, out_of_range = _replace_illegal_numbers(settings)
+        result = cls(settings, metadata, version, out_of_range)
         try:
-            found.check()
+            result.check()
         except InvalidRequest as error:
             raise CorruptData(f"{what}: {error}") from None
-        return found
+        return result
 
 
-_PARTS: tuple[type[LogOptions | RetentionOptions | MergingOptions], ...] = (
+_OPTION_CLASSES: tuple[type[LogOptions | RetentionOptions | MergingOptions], ...] = (
     LogOptions,
     RetentionOptions,
     MergingOptions,
 )
 
 
-def _finite(settings: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(settings)
-    for cls in _PARTS:
-        found = finite(cls, found)
-    return found
+def _with_stored_infinity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    converted = dict(settings)
+    for cls in _OPTION_CLASSES:
+        converted = replace_infinity(cls, converted)
+    return converted
 
 
-def storable(settings: Mapping[str, Any]) -> dict[str, Any]:
+def validate_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Check settings, and return them with infinity in its stored form. Raises `InvalidRequest`.
 
     None unsets an option. Unknown names are left to the caller.
     """
-    found = _finite(settings)
-    for cls in _PARTS:
-        given = {name: found.get(name) for name in names(cls) if name in KNOWN}
-        overlaid(cls(), {name: value for name, value in given.items() if value is not None})
+    converted = _with_stored_infinity(settings)
+    for cls in _OPTION_CLASSES:
+        part_settings = {
+            name: converted.get(name) for name in option_names(cls) if name in STORED_OPTIONS
+        }
+        with_overrides(
+            cls(), {name: value for name, value in part_settings.items() if value is not None}
+        )
     for name in QUORUMS:
-        if found.get(name) is not None:
-            check_whole(f"option {name}", found[name], 1, BOOKIES_MAX)
-    return found
+        if converted.get(name) is not None:
+            check_whole(f"option {name}", converted[name], 1, BOOKIES_MAX)
+    return converted
 
 
-def _usable(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _replace_illegal_numbers(settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return stored settings with usable numbers, and a text about each one that is replaced."""
-    found, out_of_range = _finite(settings), []
-    for one in (one for cls in _PARTS for one in described(cls) if one.name in KNOWN):
-        value = found.get(one.name)
-        if is_number(one) and type(value) in (int, float) and not is_legal(one, value):
-            del found[one.name]
-            if "kept" in one.metadata:
-                found[one.name] = one.metadata["kept"]
-            counts_as = found.get(one.name, "not set")
+    usable, out_of_range = _with_stored_infinity(settings), []
+    for described_option in (
+        described_option
+        for cls in _OPTION_CLASSES
+        for described_option in option_fields(cls)
+        if described_option.name in STORED_OPTIONS
+    ):
+        value = usable.get(described_option.name)
+        if (
+            is_number(described_option)
+            and type(value) in (int, float)
+            and not is_legal(described_option, value)
+        ):
+            del usable[described_option.name]
+            if "kept" in described_option.metadata:
+                usable[described_option.name] = described_option.metadata["kept"]
+            counts_as = usable.get(described_option.name, "not set")
             out_of_range.append(
-                f"option {one.name} is {value!r}, not {legal(one)}: it counts as {counts_as}"
+                f"option {described_option.name} is {value!r}, not "
+                f"{describe_legal_values(described_option)}: it counts as {counts_as}"
             )
-    quorums = [found[name] for name in QUORUMS if name in found]
-    if any(type(one) is int and not 1 <= one <= BOOKIES_MAX for one in quorums):
-        found = {name: value for name, value in found.items() if name not in QUORUMS}
+    quorums = [usable[name] for name in QUORUMS if name in usable]
+    if any(
+        type(described_option) is int and not 1 <= described_option <= BOOKIES_MAX
+        for described_option in quorums
+    ):
+        usable = {name: value for name, value in usable.items() if name not in QUORUMS}
         out_of_range.append(
             f"{', '.join(QUORUMS)} are {quorums}, not 1 to {BOOKIES_MAX}: they count as not set"
         )
-    return found, tuple(out_of_range)
+    return usable, tuple(out_of_range)
 
 
-def _plain(value: Any) -> Any:
+def _check_scalar(value: Any) -> Any:
     if type(value) not in (bool, int, float, str):
         raise SchemaError("a setting is a number, a text, or true or false")
     return value
 
 
-_STORED = row(mapping(_plain, COUNT_MAX), mapping(blob(METADATA_BYTES_MAX), COUNT_MAX))
+_STORED = row(mapping(_check_scalar, COUNT_MAX), mapping(blob(METADATA_BYTES_MAX), COUNT_MAX))
 
 
-def effective(
-    options: LogOptions, given: Iterable[str], bind: StoredSettings, own: StoredSettings
+def effective_options(
+    options: LogOptions,
+    explicit_names: Iterable[str],
+    namespace_settings: StoredSettings,
+    log_settings: StoredSettings,
 ) -> LogOptions:
     """What holds for a log: ``options`` with what is stored over them, but for what ``given`` names.
 
     ``given`` are the options that the caller of `open_log` named, ``options`` has their values. Raises
     `InvalidRequest` where one of them contradicts what is stored and is not the caller's to decide.
     """
-    stored = {**bind.only(SHARED), **own.only(SHARED)}
-    for name in given:
+    stored = {**namespace_settings.select(STORABLE), **log_settings.select(STORABLE)}
+    for name in explicit_names:
         if name not in stored:
             continue
         value = stored.pop(name)
-        if name not in OVERLAID and value != getattr(options, name):
+        if name not in OVERRIDABLE and value != getattr(options, name):
             raise InvalidRequest(
                 f"option {name} of this log is stored as {value!r}: it is changed by Log.set, not by config"
             )
-    return overlaid(options, stored)
+    return with_overrides(options, stored)
 
 
-def retention_of(bind: StoredSettings, own: StoredSettings) -> RetentionOptions:
+def retention_of(
+    namespace_settings: StoredSettings, log_settings: StoredSettings
+) -> RetentionOptions:
     """By what a log's records go."""
-    return overlaid(RetentionOptions(), {**bind.only(RETENTION), **own.only(RETENTION)})
+    return with_overrides(
+        RetentionOptions(),
+        {**namespace_settings.select(RETENTION), **log_settings.select(RETENTION)},
+    )
 
 
-def merging_of(bind: StoredSettings, own: StoredSettings) -> MergingOptions:
+def merging_of(namespace_settings: StoredSettings, log_settings: StoredSettings) -> MergingOptions:
     """Whether a log's segments are merged."""
-    return overlaid(MergingOptions(), {**bind.only(MERGING), **own.only(MERGING)})
+    return with_overrides(
+        MergingOptions(), {**namespace_settings.select(MERGING), **log_settings.select(MERGING)}
+    )
 
 
 def conf_key(log_id: int) -> bytes:

@@ -20,7 +20,7 @@ from itertools import accumulate
 
 from ...runtime.declarations.options import quoted
 from ...runtime.interfaces.errors import InvalidRequest, TransactionIdOutOfOrder, UnsupportedFormat
-from ..format.record import TXID_MAX, TXIDS_INDEX, TXIDS_OWN, TXIDS_SAME
+from ..format.record import TXID_MAX, TXIDS_CONSTANT, TXIDS_IN_ENTRIES, TXIDS_INDEXED
 from .log_state import AUTO, BYTES, COUNT, GIVEN, MS, TXID_RULES, LogState
 from .segment_record import UNKNOWN
 
@@ -45,92 +45,92 @@ def policy_name(stored: str) -> str:
     return STRICT if stored == GIVEN else stored
 
 
-def refuse_given(name: str) -> InvalidRequest:
+def txid_refused_error(name: str) -> InvalidRequest:
     """Return the error of a record with a txid in a byte stream."""
     return InvalidRequest(
         f'log "{name}" is a byte stream, and its txids are byte offsets: send records without a txid'
     )
 
 
-def out_of_order(txid: int, last: int, name: str) -> TransactionIdOutOfOrder:
+def txid_order_error(txid: int, last: int, name: str) -> TransactionIdOutOfOrder:
     """Return the error of a txid that is lower than one before it."""
     return TransactionIdOutOfOrder(
         f'log "{name}" has the txid policy "{STRICT}": txid {txid} is lower than {last} before it'
     )
 
 
-_CLOCKED = (AUTO, GIVEN)
+_CLOCK_POLICIES = (AUTO, GIVEN)
 
 
-NONE_IS_FINE = -2
+NO_FAST_PATH = -2
 """Below each txid, and below the -1 that stands for an empty log's last one."""
 
 
 class TxidAssigner:
     """Fills in the txids of one writer's records, and has the greatest txid so far."""
 
-    __slots__ = ("_wall_ms", "draws", "last", "most", "rule")
+    __slots__ = ("_clock_ms", "accepts_bare_payload", "last", "max_fast_txid", "policy")
 
-    def __init__(self, rule: str, last: int, wall_ms: Callable[[], int], name: str) -> None:
+    def __init__(self, policy: str, last: int, clock_ms: Callable[[], int], name: str) -> None:
         """``last``: the log's greatest so far, -1: none. Raises `UnsupportedFormat` for an unknown rule."""
-        if rule not in TXID_RULES:
+        if policy not in TXID_RULES:
             raise UnsupportedFormat(
-                f'log "{name}" has the txid policy "{rule}", which this program does not know'
+                f'log "{name}" has the txid policy "{policy}", which this program does not know'
             )
-        self.rule = rule
+        self.policy = policy
         """The stored name of the policy."""
         self.last = last
         """The greatest so far. The writer raises it for given txids."""
         # Here, not in `TxidAdmission` which sets both: `LogWriter.submit` reads them for each record.
-        self.draws = True
+        self.accepts_bare_payload = True
         """Is a payload alone plainly fine?"""
-        self.most = NONE_IS_FINE
+        self.max_fast_txid = NO_FAST_PATH
         """The greatest given txid that is plainly fine."""
-        self._wall_ms = wall_ms
+        self._clock_ms = clock_ms
 
-    def draw(self, sizes: Sequence[int]) -> list[int]:
+    def assign(self, sizes: Sequence[int]) -> list[int]:
         """Of the next records, which are taken now; ``sizes``: of their payloads, bytes."""
-        number, last = len(sizes), self.last
-        if self.rule == MS:
-            txids = [min(max(self._wall_ms(), last), TXID_MAX)] * number
-        elif self.rule == BYTES:
+        record_count, last = len(sizes), self.last
+        if self.policy == MS:
+            txids = [min(max(self._clock_ms(), last), TXID_MAX)] * record_count
+        elif self.policy == BYTES:
             txids = list(accumulate(sizes, initial=max(last, 0)))[1:]
         else:
-            first = self._next()
-            txids = list(range(first, first + number))
+            first = self._next_txid()
+            txids = list(range(first, first + record_count))
             if txids[-1] > TXID_MAX:
                 txids = [min(txid, TXID_MAX) for txid in txids]
         self.last = txids[-1]
         return txids
 
-    def draw_packed(self, offsets: memoryview) -> "array[int]":
+    def assign_packed(self, offsets: memoryview) -> "array[int]":
         """As `draw`, of records whose payloads are between these offsets, the first of which is 0."""
-        number, last = len(offsets) - 1, self.last
-        if self.rule == MS:
-            txids = array("q", [min(max(self._wall_ms(), last), TXID_MAX)]) * number
-        elif self.rule == BYTES:
-            before = max(last, 0)
-            txids = array("q", [before + end for end in offsets[1:].tolist()])
+        record_count, last = len(offsets) - 1, self.last
+        if self.policy == MS:
+            txids = array("q", [min(max(self._clock_ms(), last), TXID_MAX)]) * record_count
+        elif self.policy == BYTES:
+            start_offset = max(last, 0)
+            txids = array("q", [start_offset + end for end in offsets[1:].tolist()])
         else:
-            first = self._next()
-            if first + number - 1 > TXID_MAX:
-                txids = array("q", [min(first + k, TXID_MAX) for k in range(number)])
+            first = self._next_txid()
+            if first + record_count - 1 > TXID_MAX:
+                txids = array("q", [min(first + index, TXID_MAX) for index in range(record_count)])
             else:
-                txids = array("q", _counted(first, number))
+                txids = array("q", _ascending_int64(first, record_count))
         self.last = txids[-1]
         return txids
 
-    def draw_one(self, size: int) -> int:
+    def assign_one(self, size: int) -> int:
         """As `draw`, of one record."""
-        rule, last = self.rule, self.last
-        if rule in _CLOCKED:
-            txid = self._wall_ms()
+        policy, last = self.policy, self.last
+        if policy in _CLOCK_POLICIES:
+            txid = self._clock_ms()
             if txid <= last:
                 txid = last + 1
-        elif rule == COUNT:
+        elif policy == COUNT:
             txid = last + 1
-        elif rule == MS:
-            txid = max(self._wall_ms(), last)
+        elif policy == MS:
+            txid = max(self._clock_ms(), last)
         else:
             txid = max(last, 0) + size
         if txid > TXID_MAX:
@@ -138,25 +138,29 @@ class TxidAssigner:
         self.last = txid
         return txid
 
-    def _next(self) -> int:
+    def _next_txid(self) -> int:
         """The first txid that is filled in now, where each next one is one more."""
-        return self.last + 1 if self.rule == COUNT else max(self._wall_ms(), self.last + 1)
+        return self.last + 1 if self.policy == COUNT else max(self._clock_ms(), self.last + 1)
 
-    def draw_for_sets(self, number: int, sets: Sequence[tuple[int, int]]) -> list[int]:
+    def assign_for_sets(self, record_count: int, sets: Sequence[tuple[int, int]]) -> list[int]:
         """As `draw`, of ``number`` records of which some are in sets: first record and number of each, in
         order. A set has one."""
-        numbers: list[int] = []
-        at = 0
-        for first, many in sets:
-            numbers += [1] * (first - at)
-            numbers.append(many)
-            at = first + many
-        numbers += [1] * (number - at)
-        drawn = self.draw(numbers)
-        return [txid for txid, many in zip(drawn, numbers, strict=True) for _ in range(many)]
+        group_sizes: list[int] = []
+        next_record = 0
+        for first, group_size in sets:
+            group_sizes += [1] * (first - next_record)
+            group_sizes.append(group_size)
+            next_record = first + group_size
+        group_sizes += [1] * (record_count - next_record)
+        assigned = self.assign(group_sizes)
+        return [
+            txid
+            for txid, group_size in zip(assigned, group_sizes, strict=True)
+            for _ in range(group_size)
+        ]
 
 
-def _counted(first: int, number: int) -> bytes:
+def _ascending_int64(first: int, number: int) -> bytes:
     """So many int64, each one more than the one before: all are added as the lanes of one integer."""
     ones, ramp = _lanes(number)
     return (ones * first + ramp).to_bytes(8 * number, "little")
@@ -165,11 +169,13 @@ def _counted(first: int, number: int) -> bytes:
 @lru_cache(maxsize=4)
 def _lanes(number: int) -> tuple[int, int]:
     """So many lanes of 64 bits: 1 in each; 0, 1, 2 and so on."""
-    ramp = int.from_bytes(array("q", range(number)).tobytes(), "little")
-    return int.from_bytes(array("q", [1]).tobytes() * number, "little"), ramp
+    ascending = int.from_bytes(array("q", range(number)).tobytes(), "little")
+    return int.from_bytes(array("q", [1]).tobytes() * number, "little"), ascending
 
 
-def at_link(state: LogState, own: bool, records: int, now_ms: int) -> tuple[int, int]:
+def assign_at_link(
+    state: LogState, has_own_txids: bool, records: int, now_ms: int
+) -> tuple[int, int]:
     """Return the base and the rule of the txids of a segment that is linked next (`SegmentRecord`).
 
     Args:
@@ -185,11 +191,11 @@ def at_link(state: LogState, own: bool, records: int, now_ms: int) -> tuple[int,
         raise InvalidRequest(
             f'log "{state.name}" has the txid policy "{policy}": nothing is linked to it'
         )
-    if own:
-        return UNKNOWN, TXIDS_OWN
+    if has_own_txids:
+        return UNKNOWN, TXIDS_IN_ENTRIES
     if policy == MS:
-        return min(max(now_ms, last), TXID_MAX), TXIDS_SAME
+        return min(max(now_ms, last), TXID_MAX), TXIDS_CONSTANT
     base = last + 1 if policy == COUNT else max(now_ms, last + 1)
     if base + records - 1 > TXID_MAX:
-        return TXID_MAX, TXIDS_SAME
-    return base, TXIDS_INDEX
+        return TXID_MAX, TXIDS_CONSTANT
+    return base, TXIDS_INDEXED

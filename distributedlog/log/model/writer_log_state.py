@@ -43,7 +43,7 @@ class WriterLogState:
         self.metadata = metadata
         self.state = state
         self.version = version
-        self._certain = True
+        self._is_current = True
         self._lock = trio.Lock()  # version and state move together, also across an await
 
     @property
@@ -57,16 +57,16 @@ class WriterLogState:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        found = await self.metadata.get(state_key(self.log_id))
-        self._certain = True
-        self._take(found)
+        stored = await self.metadata.get(state_key(self.log_id))
+        self._is_current = True
+        self._update(stored)
 
     async def change(
         self,
         apply: Callable[[LogState], LogState],
         *,
-        done: Callable[[LogState], bool],
-        share: ExtraOps = no_extra_ops,
+        is_done: Callable[[LogState], bool],
+        extra_ops: ExtraOps = no_extra_ops,
     ) -> None:
         """Apply one change in one transaction, once.
 
@@ -76,47 +76,47 @@ class WriterLogState:
         state but a key of the share differs from what it expects; whatever the metadata client raises.
         """
         async with self._lock:
-            await self._change(apply, done, share)
+            await self._change(apply, is_done, extra_ops)
 
     async def _change(
         self,
         apply: Callable[[LogState], LogState],
-        done: Callable[[LogState], bool],
-        share: ExtraOps,
+        is_done: Callable[[LogState], bool],
+        extra_ops: ExtraOps,
     ) -> None:
         while True:
-            if not self._certain:
+            if not self._is_current:
                 await self._refresh()
-            if done(self.state):
+            if is_done(self.state):
                 return
             state = apply(self.state)
-            own = Transaction(
+            update = Transaction(
                 (Compare.version(state_key(self.log_id), self.version),),
                 (Put(state_key(self.log_id), state.encode()),),
             )
-            other = await share(self.state)
-            self._certain = False  # stays so when this call fails or is cancelled
-            reply = await self.metadata.transact(own + other)
-            self._certain = True
+            further_ops = await extra_ops(self.state)
+            self._is_current = False  # stays so when this call fails or is cancelled
+            reply = await self.metadata.transact(update + further_ops)
+            self._is_current = True
             if reply.succeeded:
                 self.state = state
                 self.version += 1
                 return
-            found = reply.current[0]
-            if found is not None and found.version == self.version:
+            stored = reply.current[0]
+            if stored is not None and stored.version == self.version:
                 raise VersionConflict(
                     f'log "{state.name}": a key beside the log\'s state was changed by somebody else'
                 )
-            self._take(found)
+            self._update(stored)
 
-    def _take(self, found: KeyValue | None) -> None:
-        if found is None:
+    def _update(self, stored: KeyValue | None) -> None:
+        if stored is None:
             raise LogNotFound(f'log "{self.state.name}" has been deleted under its writer')
-        state = LogState.decode(found.value)
+        state = LogState.decode(stored.value)
         if state.epoch != self.state.epoch:
-            by = f" by {state.owner}" if state.owner else ""
+            by_text = f" by {state.owner}" if state.owner else ""
             raise WriterFenced(
-                f'log "{state.name}" was taken over{by}: epoch {state.epoch}, this writer has '
+                f'log "{state.name}" was taken over{by_text}: epoch {state.epoch}, this writer has '
                 f"{self.state.epoch}"
             )
-        self.state, self.version = state, found.version
+        self.state, self.version = state, stored.version

@@ -18,7 +18,7 @@ from ..format.dlsn import DLSN
 from ..format.record import Columns
 from ..model.position import Position
 from ..services.log_metrics import LogMeters
-from .skipped_entries import SkipNotes
+from .skipped_entries import SkipRecorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ReadRange:
     """The first record that is given has at least this txid."""
     from_time_ms: int | None = None
     """The first record that is given has at least this log time."""
-    to: DLSN | None = None
+    last_dlsn: DLSN | None = None
     """The last record that is given; None: there is no end."""
     is_empty: bool = False
     """No record is between start and end."""
@@ -46,36 +46,36 @@ class EntryQueue:
         self,
         name: str,
         incarnation: str,
-        wanted: ReadRange,
+        read_range: ReadRange,
         *,
         options: LogOptions,
         meters: LogMeters,
-        skips: SkipNotes | None = None,
-        on_news: Callable[[], object] | None = None,
+        skips: SkipRecorder | None = None,
+        on_activity: Callable[[], object] | None = None,
     ) -> None:
         """``on_news`` is called when an entry comes, or the end is reached; see also `subscribe`."""
         self.name = name
         self.incarnation = incarnation
         """Which log of this name it is."""
-        start, position = wanted.start, wanted.position
-        self.start, self.position, self.to = start, position, wanted.to
+        start, position = read_range.start, read_range.position
+        self.start, self.position, self.last_dlsn = start, position, read_range.last_dlsn
         self.entries: deque[Columns] = deque()
-        self.bytes = 0
-        self.ended = wanted.is_empty
+        self.buffered_bytes = 0
+        self.ended = read_range.is_empty
         """Nothing more will come."""
         self.sealed = False
         """It ended because the log does."""
         self.error: DistributedLogError | None = None
         """It ended because of this, after what is here."""
-        self.entry_at = trio.current_time()
+        self.last_entry_at = trio.current_time()
         """When an entry came last, a control entry too, or the reader was opened, or had no room."""
-        self.at_tail = False
+        self.is_at_tail = False
         """Has all that is there been fetched, as far as it is known here?"""
-        self.next_id = None if position is None else position.sequence_id - start.slot
+        self.next_sequence_id = None if position is None else position.sequence_id - start.slot
         """The sequence id of the record that comes next; None: whatever comes is the first."""
         self.skips = skips
         """What was passed over; None: nothing may be."""
-        self.starved_s = 0.0
+        self.waited_s = 0.0
         """For how long the reader has waited here."""
         self.bytes_max = options.read_ahead_bytes
         """Above it a source waits."""
@@ -85,33 +85,33 @@ class EntryQueue:
         self.meters.readers += 1
         self._options = options
         # Both are compared until the first record that is wanted is found.
-        self._from_txid, self._from_time_ms = wanted.from_txid, wanted.from_time_ms
-        self._on_news = on_news
-        self._heard: Callable[[], float] | None = None
+        self._from_txid, self._from_time_ms = read_range.from_txid, read_range.from_time_ms
+        self._on_activity = on_activity
+        self._last_response: Callable[[], float] | None = None
         self._stop_source: Callable[[], object] | None = None
-        self._on_room: Callable[[], object] | None = None
-        self._filled = trio.Event()
-        self._taken = trio.Event()
+        self._on_capacity: Callable[[], object] | None = None
+        self._filled_event = trio.Event()
+        self._consumed_event = trio.Event()
 
-    def subscribe(self, on_news: Callable[[], object]) -> None:
+    def subscribe(self, on_activity: Callable[[], object]) -> None:
         """Have ``on_news`` called when an entry comes, or the end is reached."""
-        self._on_news = on_news
+        self._on_activity = on_activity
 
     def connect_source(
         self,
         *,
-        heard: Callable[[], float],
+        last_response: Callable[[], float],
         stop: Callable[[], object],
-        on_room: Callable[[], object] | None = None,
+        on_capacity: Callable[[], object] | None = None,
     ) -> None:
         """Connect the source that fills it.
 
         Args:
             heard: Returns when a server last answered for this log.
             stop: Called at each `close` and `fail`: no more entries are wanted.
-            on_room: Called at each `take` after which at least half of the capacity is free.
+            on_room: Called at each `pop_entry` after which at least half of the capacity is free.
         """
-        self._heard, self._stop_source, self._on_room = heard, stop, on_room
+        self._last_response, self._stop_source, self._on_capacity = last_response, stop, on_capacity
 
     # --- for the reader ---------------------------------------------------------------------------
 
@@ -120,47 +120,47 @@ class EntryQueue:
         if self.entries or self.ended:
             await trio.lowlevel.checkpoint()
         while not self.entries and not self.ended:
-            if self._filled.is_set():
-                self._filled = trio.Event()
-            began = trio.current_time()
-            await self._filled.wait()
-            self.starved_s += trio.current_time() - began
+            if self._filled_event.is_set():
+                self._filled_event = trio.Event()
+            wait_started = trio.current_time()
+            await self._filled_event.wait()
+            self.waited_s += trio.current_time() - wait_started
 
-    def take(self) -> Columns:
+    def pop_entry(self) -> Columns:
         """The next entry; there is one."""
         columns = self.entries.popleft()
-        before = self.bytes
-        self.bytes = before - columns.held_bytes
-        if 2 * self.bytes <= self.bytes_max:
-            if 2 * before > self.bytes_max:
-                self._taken.set()  # not for each entry: the source's task would wake for nothing
-            if self._on_room is not None:
-                self._on_room()
+        bytes_before = self.buffered_bytes
+        self.buffered_bytes = bytes_before - columns.held_bytes
+        if 2 * self.buffered_bytes <= self.bytes_max:
+            if 2 * bytes_before > self.bytes_max:
+                self._consumed_event.set()  # not for each entry: the source's task would wake for nothing
+            if self._on_capacity is not None:
+                self._on_capacity()
         return columns
 
-    def hold_at_most(self, share_bytes: int) -> None:
+    def limit_bytes(self, limit_bytes: int) -> None:
         """What is fetched and not taken, and what is on its way, are as many bytes each, or an entry."""
         options = self._options
-        self.bytes_max = min(share_bytes, options.read_ahead_bytes)
-        self.read_bytes = max(1, min(share_bytes, options.read_bytes))
-        self._taken.set()
+        self.bytes_max = min(limit_bytes, options.read_ahead_bytes)
+        self.read_bytes = max(1, min(limit_bytes, options.read_bytes))
+        self._consumed_event.set()
 
     @property
-    def whole(self) -> bool:
+    def has_full_capacity(self) -> bool:
         """May it hold as much as its reader was opened with?"""
         return self.bytes_max >= self._options.read_ahead_bytes
 
-    def put_back(self, taken: Sequence[Columns]) -> None:
+    def return_entries(self, returned: Sequence[Columns]) -> None:
         """Entries that were taken, and not used."""
         if not isinstance(self.error, AlreadyClosed):
-            self.entries.extendleft(reversed(taken))
-            self.bytes += sum(columns.held_bytes for columns in taken)
-            self._filled.set()
+            self.entries.extendleft(reversed(returned))
+            self.buffered_bytes += sum(columns.held_bytes for columns in returned)
+            self._filled_event.set()
 
     @property
-    def heard_at(self) -> float:
+    def last_response_at(self) -> float:
         """When a server last answered for this log, or the reader was opened."""
-        return self.entry_at if self._heard is None else self._heard()
+        return self.last_entry_at if self._last_response is None else self._last_response()
 
     def close(self) -> None:
         """Nothing more is wanted; forget what is here. Idempotent."""
@@ -175,28 +175,30 @@ class EntryQueue:
             self._stop_source()
         self.end(error)
         self.entries.clear()
-        self.bytes = 0
+        self.buffered_bytes = 0
 
     # --- for the source ---------------------------------------------------------------------------
 
-    def count(self, at: DLSN, sequence_id: int, records: int) -> None:
+    def check_sequence(self, position: DLSN, sequence_id: int, records: int) -> None:
         """An entry of so many records came. Raises `CorruptData` where it is not the one that comes next."""
-        if self.next_id is not None and sequence_id != self.next_id:
+        if self.next_sequence_id is not None and sequence_id != self.next_sequence_id:
             raise CorruptData(
-                f'log "{self.name}" entry {at.segment}.{at.entry}: its first record has sequence id '
-                f"{sequence_id}, and {self.next_id} should come next"
+                f'log "{self.name}" entry {position.segment}.{position.entry}: its first record has '
+                "sequence id "
+                f"{sequence_id}, and {self.next_sequence_id} should come next"
             )
-        self.next_id = sequence_id + records
+        self.next_sequence_id = sequence_id + records
 
-    def give(self, columns: Columns) -> None:
-        """Cut an entry's records to what the reader asked for, and keep them for it. Raises as `count`."""
-        place = columns.origin
-        at = (place.segment, place.entry)
+    def add_entry(self, columns: Columns) -> None:
+        """Cut an entry's records to what the reader asked for, and keep them for it. Raises as
+        `check_sequence`."""
+        origin = columns.origin
+        entry_address = (origin.segment, origin.entry)
         start, stop = 0, columns.count
-        if place.sequence_id != self.next_id and self.next_id is not None:
-            self.count(DLSN(*at, 0), place.sequence_id, stop)
-        self.next_id = place.sequence_id + stop
-        if at == self.start[:2]:
+        if origin.sequence_id != self.next_sequence_id and self.next_sequence_id is not None:
+            self.check_sequence(DLSN(*entry_address, 0), origin.sequence_id, stop)
+        self.next_sequence_id = origin.sequence_id + stop
+        if entry_address == self.start[:2]:
             start = min(self.start.slot, stop)
         if self._from_txid is not None:
             while start < stop and columns.txids[start] < self._from_txid:
@@ -208,47 +210,49 @@ class EntryQueue:
                 start = stop
             else:
                 self._from_time_ms = None
-        last = False
-        if self.to is not None and at >= self.to[:2]:
-            last = True
-            stop = min(stop, self.to.slot + 1) if at == self.to[:2] else 0
+        is_last = False
+        if self.last_dlsn is not None and entry_address >= self.last_dlsn[:2]:
+            is_last = True
+            stop = min(stop, self.last_dlsn.slot + 1) if entry_address == self.last_dlsn[:2] else 0
         if start < stop:
             if start or stop < columns.count:
                 columns = columns.cut(start, stop)
             if not self.entries:
-                self._filled.set()  # nobody waits while there are some
+                self._filled_event.set()  # nobody waits while there are some
             self.entries.append(columns)
-            self.bytes += columns.held_bytes
-            if self._on_news is not None:
-                self._on_news()
-        if last:
+            self.buffered_bytes += columns.held_bytes
+            if self._on_activity is not None:
+                self._on_activity()
+        if is_last:
             self.end()
 
-    async def wait_taken(self) -> None:
+    async def wait_capacity(self) -> None:
         """While it is full."""
-        while self.bytes > self.bytes_max and not self.ended:
-            if self._taken.is_set():
-                self._taken = trio.Event()
-            await self._taken.wait()
-            self.entry_at = trio.current_time()  # the source waited for its reader, not for entries
+        while self.buffered_bytes > self.bytes_max and not self.ended:
+            if self._consumed_event.is_set():
+                self._consumed_event = trio.Event()
+            await self._consumed_event.wait()
+            self.last_entry_at = (
+                trio.current_time()
+            )  # the source waited for its reader, not for entries
 
     def end(self, error: DistributedLogError | None = None) -> None:
         """Nothing more will come; ``error`` is raised after what is here."""
         self.ended = True
         if self.error is None:
             self.error = error
-        self._filled.set()
-        self._taken.set()
-        if self._on_news is not None:
-            self._on_news()
+        self._filled_event.set()
+        self._consumed_event.set()
+        if self._on_activity is not None:
+            self._on_activity()
 
 
 # On one machine more bookies add no capacity, and each costs more: a record of its ledger, and buffers that
 # no cache has. So several are asked only by a reader that waits nearly all the time.
 
-LOOK_S = 0.5
+STARVATION_WINDOW_S = 0.5
 """For so long it is looked what one source is good for,"""
-STARVED = 0.9
+STARVED_FRACTION = 0.9
 """and this share of it was waited: who decodes most of the time needs no other."""
 
 
@@ -256,23 +260,23 @@ class StarvationDetector:
     """Of one that takes. It counts how long it waited, by a clock of its own."""
 
     def __init__(self) -> None:
-        self._since: float | None = None
-        self._waited_before_s = 0.0
+        self._window_start: float | None = None
+        self._waited_at_start_s = 0.0
 
-    def is_seen(self, waited_s: float, now: float) -> bool:
+    def is_starved(self, waited_s: float, now: float) -> bool:
         """Did it wait nearly all of the time that it was looked at? Asked whenever it was given something.
 
         ``waited_s``: since its beginning, in all.
         """
-        since = self._since
-        if since is None:
-            self._since, self._waited_before_s = now, waited_s
+        window_start = self._window_start
+        if window_start is None:
+            self._window_start, self._waited_at_start_s = now, waited_s
             return False
-        if now - since < LOOK_S:
+        if now - window_start < STARVATION_WINDOW_S:
             return False
-        self._since = None
-        return waited_s - self._waited_before_s >= STARVED * (now - since)
+        self._window_start = None
+        return waited_s - self._waited_at_start_s >= STARVED_FRACTION * (now - window_start)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Look anew."""
-        self._since = None
+        self._window_start = None

@@ -26,7 +26,7 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ..format.dlsn import DLSN
-from ..format.record import EntryHeader, decode, decode_header
+from ..format.record import EntryHeader, decode_columns, decode_header
 from ..interfaces.error_boundary import error_boundary, to_internal_error
 from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader
 from ..model.deleted_log_lookup import explain_deleted
@@ -37,22 +37,22 @@ from ..services.log_context import LogContext
 from .entry_queue import EntryQueue, ReadRange, StarvationDetector
 from .log_snapshot import take_snapshot
 from .next_segment import NextSegment
-from .position_search import find_time, find_txid, held_at, last_readable
+from .position_search import find_time, find_txid, held_position_at, last_readable
 from .range_reader import RangeReader
 from .segment_reader import open_segment
-from .skipped_entries import SkipNotes, Skipped
+from .skipped_entries import Skipped, SkipRecorder
 from .state_watch import StateWatch
 
-SKIP_LINE_S = 10.0
+SKIP_LOG_INTERVAL_S = 10.0
 """A reader that passes over entries says so in one line in this time; `LogReader.skipped` has all."""
 
-FAR_BYTES = 32 * 1024 * 1024
+PARALLEL_READ_MIN_BYTES = 32 * 1024 * 1024
 """A reader that is further behind reads from several bookies at once."""
-FAR_HELD_BYTES = 8 * 1024 * 1024
+PARALLEL_READ_AHEAD_BYTES = 8 * 1024 * 1024
 """Then fetched and not yet in its turn, beside ``read_ahead_bytes`` that are."""
-SEGMENTS_AT_ONCE = 64
+PARALLEL_READ_SEGMENTS = 64
 
-TakeStored = Callable[[SegmentRecord, SegmentEntry, EntryHeader], None]
+OnStoredEntry = Callable[[SegmentRecord, SegmentEntry, EntryHeader], None]
 """Takes an entry as it is stored; not a control entry."""
 
 log = get_logger("distributedlog.log")
@@ -64,389 +64,421 @@ class Fetcher:
     def __init__(
         self,
         context: LogContext,
-        follower: StateWatch,
-        out: EntryQueue,
+        state_watch: StateWatch,
+        queue: EntryQueue,
         *,
         on_skipped: Callable[[Skipped], object] | None = None,
-        take_stored: TakeStored | None = None,
+        on_stored_entry: OnStoredEntry | None = None,
     ) -> None:
         """``take_stored`` gets the entries as they are stored; then nothing comes into ``out``."""
-        self.out = out
+        self.queue = queue
         """Where they go, and where they begin and end."""
-        self._name = out.name
-        self._heard_at = out.entry_at
+        self._name = queue.name
+        self._last_response_at = queue.last_entry_at
         self._ledger: SegmentEntryReader | None = None
         self._on_skipped = on_skipped
-        self._take_stored = take_stored
+        self._on_stored_entry = on_stored_entry
         self._ledgers = context.ledgers
         self._options = context.options
-        self._follower = follower
+        self._state_watch = state_watch
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
-        self._waiting = trio.CancelScope()
+        self._tail_wait_scope = trio.CancelScope()
         """Around a wait for the end of the segment at hand."""
-        self._next: NextSegment | None = None
+        self._next_segment: NextSegment | None = None
         """After the segment at hand, while that is in progress; or the segment that was entered by it."""
-        self._entered: SegmentRecord | None = None
+        self._entered_record: SegmentRecord | None = None
         """Of the segment that was entered before the log said where it begins."""
-        self._proven = None if out.position is None else out.start
-        self._at_segment, self._at_entry = out.start.segment, out.start.entry
-        self._trouble_since: float | None = None
+        self._proven_before = None if queue.position is None else queue.start
+        self._segment_number, self._next_entry = queue.start.segment, queue.start.entry
+        self._failing_since: float | None = None
         self._context = context
-        self._far = False
+        self._parallel_read = False
         """Is so much ahead that several bookies are read at once?"""
         self._starvation = StarvationDetector()
         """Since when it is looked what one bookie is good for; None: it is not."""
-        self._plainly = 0
+        self._sequential_segment = 0
         """The segment that is read from one bookie, for reading it from several failed."""
-        self._skip_told_at = -float("inf")
-        self._lies_in = 0
+        self._skip_logged_at = -float("inf")
+        self._segment_ledger_id = 0
         """The ledger where the segment at hand was looked for."""
-        out.connect_source(heard=self._last_heard, stop=self._scope.cancel)
+        queue.connect_source(last_response=self._latest_response_at, stop=self._scope.cancel)
 
-    def _last_heard(self) -> float:
+    def _latest_response_at(self) -> float:
         """When a bookie last answered for this log, or the reader was opened."""
-        return max(self._heard_at, -1.0 if self._ledger is None else self._ledger.heard_at)
+        return max(
+            self._last_response_at, -1.0 if self._ledger is None else self._ledger.last_response_at
+        )
 
-    def prove(self, dlsn: DLSN) -> None:
+    def mark_readable_before(self, dlsn: DLSN) -> None:
         """Somebody was given everything before this position: so it is confirmed (H24)."""
-        if self._proven is None or self._proven < dlsn:
-            self._proven = dlsn
+        if self._proven_before is None or self._proven_before < dlsn:
+            self._proven_before = dlsn
             if self._ledger is not None:
-                self._note_proven(self._ledger)
-                self._waiting.cancel()
+                self._record_proven_lac(self._ledger)
+                self._tail_wait_scope.cancel()
 
-    def _note_proven(self, ledger: SegmentEntryReader) -> None:
+    def _record_proven_lac(self, ledger: SegmentEntryReader) -> None:
         """A DLSN where the caller began proves nothing: anybody writes one down. What bookies say is
         confirmed, or a closed end, is all that is read (G5); a position says what was given (H141)."""
-        proven = self._proven
-        if proven is not None and proven.segment == self._at_segment and not ledger.closed:
-            ledger.note_lac(proven.entry - (proven.slot == 0))
+        proven_before = self._proven_before
+        if (
+            proven_before is not None
+            and proven_before.segment == self._segment_number
+            and not ledger.closed
+        ):
+            ledger.record_lac(proven_before.entry - (proven_before.slot == 0))
 
     async def run(self) -> None:
         """Fetch until the end, an error, or the reader is closed. A task of the namespace."""
         try:
-            with self._scope, error_boundary(f'a reader of log "{self._name}"', self.out.end):
+            with self._scope, error_boundary(f'a reader of log "{self._name}"', self.queue.end):
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    nursery.start_soon(self._follower.run)
+                    nursery.start_soon(self._state_watch.run)
                     await self._fetch()
                     nursery.cancel_scope.cancel()
         finally:
-            if self._next is not None:
-                self._next.close()
-            if not self.out.ended:
-                self.out.end(AlreadyClosed(f'log "{self._name}": the namespace was closed'))
+            if self._next_segment is not None:
+                self._next_segment.close()
+            if not self.queue.ended:
+                self.queue.end(AlreadyClosed(f'log "{self._name}": the namespace was closed'))
 
     async def _fetch(self) -> None:
         backoff = Backoff()
-        while not self.out.ended:
-            before = (self._at_segment, self._at_entry)
+        while not self.queue.ended:
+            position_before = (self._segment_number, self._next_entry)
             try:
                 try:
-                    if self._far:
-                        await self._catch_up()
+                    if self._parallel_read:
+                        await self._read_parallel()
                     else:
-                        await self._read_segment()
+                        await self._read_current_segment()
                 except (NoSuchLedger, NoSuchEntry, LogTruncated, LogDeleted) as error:
-                    await self._meet(error)
+                    await self._resolve_position(error)
                 continue
             except DistributedLogError as error:
                 if not error.retryable:
-                    self.out.end(error)
+                    self.queue.end(error)
                     return
-                if (self._at_segment, self._at_entry) != before or self._trouble_since is None:
-                    self._trouble_since = trio.current_time()
+                if (
+                    self._segment_number,
+                    self._next_entry,
+                ) != position_before or self._failing_since is None:
+                    self._failing_since = trio.current_time()
                     backoff.reset()
-                elif trio.current_time() - self._trouble_since > self._options.read_retry_s:
-                    self.out.end(error)
+                elif trio.current_time() - self._failing_since > self._options.read_retry_s:
+                    self.queue.end(error)
                     return
             await trio.sleep(backoff.next_s())
 
-    async def _read_segment(self) -> None:
+    async def _read_current_segment(self) -> None:
         """From the position at hand to the end of its segment; then the position is the next one's start."""
-        number = self._at_segment
-        if self._next is not None:
-            (record, ledger), self._next = self._next.take(), None
-            self._entered, self._lies_in = record, record.ledger_id
+        number = self._segment_number
+        if self._next_segment is not None:
+            (record, ledger), self._next_segment = self._next_segment.enter(), None
+            self._entered_record, self._segment_ledger_id = record, record.ledger_id
         else:
-            found = await self._find_segment(number)
-            if found is None:
-                self.out.sealed = True
-                self.out.end()
+            found_record = await self._find_segment(number)
+            if found_record is None:
+                self.queue.sealed = True
+                self.queue.end()
                 return
-            record = found
-            self._lies_in = record.ledger_id
+            record = found_record
+            self._segment_ledger_id = record.ledger_id
             ledger = await open_segment(self._ledgers, record)
-        if self.out.next_id is None and self._at_entry == 0:
-            self.out.next_id = record.start_sequence_id
-        elif self.out.next_id is None and record.closed and self._at_entry > record.last_user_entry:
-            self.out.next_id = record.end_sequence_id
+        if self.queue.next_sequence_id is None and self._next_entry == 0:
+            self.queue.next_sequence_id = record.start_sequence_id
+        elif (
+            self.queue.next_sequence_id is None
+            and record.closed
+            and self._next_entry > record.last_user_entry
+        ):
+            self.queue.next_sequence_id = record.end_sequence_id
         self._ledger = ledger
-        following = self._open_ahead(record, ledger)
+        next_segment = self._open_ahead(record, ledger)
         try:
-            await self._drain(record, ledger, following)
-            if not (self.out.ended or self._far) and self._ended_before(following):
-                following, self._next = None, following
+            await self._drain(record, ledger, next_segment)
+            if not (self.queue.ended or self._parallel_read) and self._proves_drained(next_segment):
+                next_segment, self._next_segment = None, next_segment
         finally:
-            self._heard_at, self._ledger = self._last_heard(), None
+            self._last_response_at, self._ledger = self._latest_response_at(), None
             ledger.close()
-            if following is not None:
-                following.close()
-        if self.out.ended or self._far:
+            if next_segment is not None:
+                next_segment.close()
+        if self.queue.ended or self._parallel_read:
             return
-        if self._next is None:
-            if self.out.skips is not None and self.out.skips.pending:
-                end = (await self._follower.segment(number)).end_sequence_id
-                self._after_skip(DLSN(number + 1, 0, 0), end)
-            if self.out.to is not None and self.out.to.segment <= number:
-                self.out.end()
+        if self._next_segment is None:
+            if self.queue.skips is not None and self.queue.skips.has_open_range:
+                end = (await self._state_watch.segment(number)).end_sequence_id
+                self._finish_skip(DLSN(number + 1, 0, 0), end)
+            if self.queue.last_dlsn is not None and self.queue.last_dlsn.segment <= number:
+                self.queue.end()
                 return
             # The ledger may be closed a moment before the log says so, and the log says what follows.
-            await self._follower.until(lambda state: state.open_from > number)
-        self._at_segment, self._at_entry = number + 1, 0
+            await self._state_watch.wait_until(lambda state: state.first_open_segment > number)
+        self._segment_number, self._next_entry = number + 1, 0
 
     async def _find_segment(self, number: int) -> SegmentRecord | None:
         """A segment's record, numbered, once that can be had; None: the log is sealed before it."""
-        self.out.at_tail = number > self._follower.state.last_segment
-        state = await self._follower.until(
+        self.queue.is_at_tail = number > self._state_watch.state.last_segment
+        state = await self._state_watch.wait_until(
             lambda state: number <= state.last_segment or state.sealed
         )
         if number > state.last_segment:
             return None
-        record = await self._follower.segment(number)
+        record = await self._state_watch.segment(number)
         if record.start_sequence_id == UNKNOWN:
-            entered = self._entered
-            if entered is not None and entered.segment == number:
-                return entered
+            entered_record = self._entered_record
+            if entered_record is not None and entered_record.segment == number:
+                return entered_record
             # Opened in a roll whose older segment is not closed yet, and that one has not been read
             # here: wait until it is, as everybody who comes from there does (H11).
-            await self._follower.until(lambda state: state.open_from >= number)
-            record = await self._follower.segment(number)
+            await self._state_watch.wait_until(lambda state: state.first_open_segment >= number)
+            record = await self._state_watch.segment(number)
         return record
 
     def _open_ahead(self, record: SegmentRecord, ledger: SegmentEntryReader) -> NextSegment | None:
         """Have the segment after this one opened while this one is in progress, if it may be wanted."""
-        if ledger.closed or (self.out.to is not None and self.out.to.segment <= record.segment):
+        if ledger.closed or (
+            self.queue.last_dlsn is not None and self.queue.last_dlsn.segment <= record.segment
+        ):
             return None
 
         def on_begun(begin: SegmentBegin) -> None:
-            ledger.note_lac(begin.last_entry)
-            self._waiting.cancel()
+            ledger.record_lac(begin.last_entry)
+            self._tail_wait_scope.cancel()
 
-        following = NextSegment(
+        next_segment = NextSegment(
             record,
-            self._follower,
+            self._state_watch,
             self._ledgers,
             wait_s=LONG_POLL_S,
-            on_begun=on_begun,
+            on_begin_known=on_begun,
         )
         assert self._nursery is not None, "segments are read by `run`"
-        self._nursery.start_soon(following.run)
-        return following
+        self._nursery.start_soon(next_segment.run)
+        return next_segment
 
-    def _ended_before(self, following: NextSegment | None) -> bool:
+    def _proves_drained(self, next_segment: NextSegment | None) -> bool:
         """Does the next segment prove that all of the one at hand has been had?"""
         return (
-            following is not None
-            and not (self.out.skips is not None and self.out.skips.pending)
-            and following.ends_before(self._at_entry, self.out.next_id)
+            next_segment is not None
+            and not (self.queue.skips is not None and self.queue.skips.has_open_range)
+            and next_segment.proves_read_before(self._next_entry, self.queue.next_sequence_id)
         )
 
     async def _drain(
-        self, record: SegmentRecord, ledger: SegmentEntryReader, following: NextSegment | None
+        self, record: SegmentRecord, ledger: SegmentEntryReader, next_segment: NextSegment | None
     ) -> None:
         """Deliver the segment from the position at hand until all of it is, and it is closed or has ended."""
         number = record.segment
 
         def take(entries: Sequence[SegmentEntry]) -> int:
-            return self._take_tail(record, entries)
+            return self._deliver_tail(record, entries)
 
-        self._note_proven(ledger)
-        while not self.out.ended:
+        self._record_proven_lac(ledger)
+        while not self.queue.ended:
             closed, lac = ledger.closed, ledger.lac
-            self.out.at_tail = self._at_entry > lac
-            if not self.out.at_tail:
+            self.queue.is_at_tail = self._next_entry > lac
+            if not self.queue.is_at_tail:
                 # Only here: a reader that has had everything before the point has lost nothing.
-                self._follower.check_position(number, self._at_entry)
+                self._state_watch.check_position(number, self._next_entry)
                 try:
-                    found = await ledger.read(self._at_entry, lac, bytes_max=self.out.read_bytes)
+                    read_entries = await ledger.read(
+                        self._next_entry, lac, bytes_max=self.queue.read_bytes
+                    )
                 except (CorruptData, NoSuchEntry) as error:
-                    if self.out.skips is None or not closed:
+                    if self.queue.skips is None or not closed:
                         raise
-                    await self._skip(record, ledger, error)
+                    await self._skip_entry(record, ledger, error)
                     continue
-                self._trouble_since = None
-                self._heard_at = self.out.entry_at = trio.current_time()
+                self._failing_since = None
+                self._last_response_at = self.queue.last_entry_at = trio.current_time()
                 # What was compressed may be any number of times as long as what was read.
-                most = self.out.bytes_max + self.out.read_bytes
-                for entry in found:
-                    if self.out.bytes > most:
-                        await self.out.wait_taken()
+                queue_bytes_max = self.queue.bytes_max + self.queue.read_bytes
+                for entry in read_entries:
+                    if self.queue.buffered_bytes > queue_bytes_max:
+                        await self.queue.wait_capacity()
                     self._deliver(record, entry)
-                self._at_entry = found[-1].entry + 1
-                self._far = self._is_far(record, found, ledger.lac)
-                if self._far:
+                self._next_entry = read_entries[-1].entry + 1
+                self._parallel_read = self._should_read_parallel(record, read_entries, ledger.lac)
+                if self._parallel_read:
                     return
-                await self.out.wait_taken()
-            elif closed or self._ended_before(following):
+                await self.queue.wait_capacity()
+            elif closed or self._proves_drained(next_segment):
                 return
             else:
                 wait_s = LONG_POLL_S
-                with trio.CancelScope() as self._waiting:
-                    await ledger.wait(self._at_entry - 1, wait_s=wait_s, take=take)
-                self._trouble_since = None
+                with trio.CancelScope() as self._tail_wait_scope:
+                    await ledger.wait(self._next_entry - 1, wait_s=wait_s, on_entries=take)
+                self._failing_since = None
 
-    def _is_far(self, record: SegmentRecord, found: Sequence[SegmentEntry], lac: int) -> bool:
+    def _should_read_parallel(
+        self, record: SegmentRecord, entries: Sequence[SegmentEntry], lac: int
+    ) -> bool:
         """Does it pay to read what is after what was found from several bookies?
 
         There must be much, and the reader must have waited for the one it has. Not where entries may be
         passed over, or where a few bytes are to be held, or where entries are wanted as they are stored.
         """
-        if self.out.skips is not None or self._plainly == record.segment or self.out.ended:
+        if (
+            self.queue.skips is not None
+            or self._sequential_segment == record.segment
+            or self.queue.ended
+        ):
             return False
-        if self._take_stored is not None or not self.out.whole:
+        if self._on_stored_entry is not None or not self.queue.has_full_capacity:
             return False
-        last, total = found[-1], self._follower.state.bytes_total
-        if self.out.to is not None and self.out.to.segment == record.segment:
-            lac, total = min(lac, self.out.to.entry), -1
-        left = (lac - last.entry) * last.length_so_far // (last.entry + 1)
+        last_read, total = entries[-1], self._state_watch.state.bytes_total
+        if self.queue.last_dlsn is not None and self.queue.last_dlsn.segment == record.segment:
+            lac, total = min(lac, self.queue.last_dlsn.entry), -1
+        remaining_bytes = (lac - last_read.entry) * last_read.length_so_far // (last_read.entry + 1)
         if record.closed and min(total, record.bytes_before) >= 0:
-            left += max(0, total - record.bytes_before - record.size_bytes)
-        if left <= FAR_BYTES:
-            self._starvation.forget()
+            remaining_bytes += max(0, total - record.bytes_before - record.size_bytes)
+        if remaining_bytes <= PARALLEL_READ_MIN_BYTES:
+            self._starvation.reset()
             return False
-        return self._starvation.is_seen(
-            self.out.starved_s, self.out.entry_at
+        return self._starvation.is_starved(
+            self.queue.waited_s, self.queue.last_entry_at
         )  # it has just been set
 
-    async def _catch_up(self) -> None:
+    async def _read_parallel(self) -> None:
         """Read what is far before the end from several bookies at once, in order (`range_reader.py`).
 
         What fails there is tried in the plain way, which knows what to say of it.
         """
-        self._far = False
-        follower, context = self._follower, self._context
-        await follower.load()
-        follower.check_position(self._at_segment, self._at_entry)
+        self._parallel_read = False
+        state_watch, context = self._state_watch, self._context
+        await state_watch.load()
+        state_watch.check_position(self._segment_number, self._next_entry)
         snapshot = await take_snapshot(
             context.metadata,
             self._ledgers,
-            follower,
-            first=self._at_segment,
-            limit=SEGMENTS_AT_ONCE,
+            state_watch,
+            first=self._segment_number,
+            limit=PARALLEL_READ_SEGMENTS,
         )
         ranges = []
-        for one in snapshot.segments:
-            first = self._at_entry if one.segment == self._at_segment else one.first_entry
-            last = one.last_entry
-            if self.out.to is not None and one.segment >= self.out.to.segment:
-                last = min(last, self.out.to.entry) if one.segment == self.out.to.segment else -1
+        for segment in snapshot.segments:
+            first = (
+                self._next_entry if segment.segment == self._segment_number else segment.first_entry
+            )
+            last = segment.last_entry
+            if self.queue.last_dlsn is not None and segment.segment >= self.queue.last_dlsn.segment:
+                last = (
+                    min(last, self.queue.last_dlsn.entry)
+                    if segment.segment == self.queue.last_dlsn.segment
+                    else -1
+                )
             if first <= last:
-                ranges.append(replace(one.range(first, last), first_slot=0))
-        options = replace(self._options, read_ahead_bytes=FAR_HELD_BYTES)
-        reader = RangeReader(replace(context, options=options), ranges, several=True)
-        failed: DistributedLogError | None = None
+                ranges.append(replace(segment.range(first, last), first_slot=0))
+        options = replace(self._options, read_ahead_bytes=PARALLEL_READ_AHEAD_BYTES)
+        reader = RangeReader(replace(context, options=options), ranges, parallel=True)
+        parallel_error: DistributedLogError | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(reader.run)
             try:
-                while not self.out.ended and (
-                    found := await reader.read_columns_many(bytes_max=self.out.read_bytes)
+                while not self.queue.ended and (
+                    batches := await reader.read_columns_many(bytes_max=self.queue.read_bytes)
                 ):
-                    self._trouble_since = None
-                    self._heard_at = self.out.entry_at = trio.current_time()
-                    for columns in found:
-                        place = columns.origin
-                        follower.check_position(place.segment, place.entry)
-                        if not self.out.ended:
-                            self.out.give(columns)
-                        self._at_segment, self._at_entry = place.segment, place.entry + 1
-                    await self.out.wait_taken()
+                    self._failing_since = None
+                    self._last_response_at = self.queue.last_entry_at = trio.current_time()
+                    for columns in batches:
+                        origin = columns.origin
+                        state_watch.check_position(origin.segment, origin.entry)
+                        if not self.queue.ended:
+                            self.queue.add_entry(columns)
+                        self._segment_number, self._next_entry = origin.segment, origin.entry + 1
+                    await self.queue.wait_capacity()
             except DistributedLogError as error:
-                failed = error
+                parallel_error = error
             nursery.cancel_scope.cancel()
-        if failed is not None:
-            log.info('log "%s" is read from one bookie: %s', self._name, failed)
-            self._plainly = self._at_segment
+        if parallel_error is not None:
+            log.info('log "%s" is read from one bookie: %s', self._name, parallel_error)
+            self._sequential_segment = self._segment_number
 
-    def _take_tail(self, record: SegmentRecord, entries: Sequence[SegmentEntry]) -> int:
+    def _deliver_tail(self, record: SegmentRecord, entries: Sequence[SegmentEntry]) -> int:
         """Deliver what comes at the end of the log, without a turn of the fetching task.
 
         What cannot be delivered is left to that task, which reads it anew and says what is wrong.
         """
-        before = self._at_entry
-        self.out.entry_at = trio.current_time()
+        first_entry = self._next_entry
+        self.queue.last_entry_at = trio.current_time()
         try:
             for entry in entries:
-                if self.out.bytes > self.out.bytes_max:
+                if self.queue.buffered_bytes > self.queue.bytes_max:
                     break
-                self._follower.check_position(record.segment, self._at_entry)
+                self._state_watch.check_position(record.segment, self._next_entry)
                 self._deliver(record, entry)
-                self._at_entry = entry.entry + 1
+                self._next_entry = entry.entry + 1
         except DistributedLogError:
             pass
         except Exception as error:  # this is a call of a connection that other logs share
-            self.out.end(to_internal_error(f'a reader of log "{self._name}"', error))
-        return 0 if self.out.ended else self._at_entry - before
+            self.queue.end(to_internal_error(f'a reader of log "{self._name}"', error))
+        return 0 if self.queue.ended else self._next_entry - first_entry
 
     def _deliver(self, record: SegmentRecord, entry: SegmentEntry) -> None:
         """Decode one entry and give it to whoever it is for."""
-        if self.out.ended:
+        if self.queue.ended:
             return
         header = decode_header(entry.payload)
         number = record.segment
         sequence_id = record.start_sequence_id + header.records_before
-        if self.out.skips is not None and self.out.skips.pending:
-            self._after_skip(DLSN(number, entry.entry, 0), sequence_id)
-        if header.control:
+        if self.queue.skips is not None and self.queue.skips.has_open_range:
+            self._finish_skip(DLSN(number, entry.entry, 0), sequence_id)
+        if header.is_control:
             return
-        if self._take_stored is not None:
-            self.out.count(DLSN(number, entry.entry, 0), sequence_id, header.count)
-            self._take_stored(record, entry, header)
+        if self._on_stored_entry is not None:
+            self.queue.check_sequence(DLSN(number, entry.entry, 0), sequence_id, header.count)
+            self._on_stored_entry(record, entry, header)
             return
         origin = record.origin(entry.entry, header)
-        self.out.give(decode(entry.payload, header, origin, self._name))
+        self.queue.add_entry(decode_columns(entry.payload, header, origin, self._name))
 
-    async def _skip(
+    async def _skip_entry(
         self, record: SegmentRecord, ledger: SegmentEntryReader, error: DistributedLogError
     ) -> None:
         """Pass over the entry at hand, which the replicas did not give, if they certainly cannot."""
-        assert self.out.skips is not None
-        number, entry = record.segment, self._at_entry
-        why = await ledger.why_unreadable(entry)
-        if not why:  # somebody who is away may have it
+        assert self.queue.skips is not None
+        number, entry = record.segment, self._next_entry
+        reason = await ledger.why_unreadable(entry)
+        if not reason:  # somebody who is away may have it
             raise LedgerStateUnknown(f"{error}; not all replicas deny it") from error
-        self._follower.check_position(number, entry)
-        self.out.skips.on_broken(DLSN(number, entry, 0), why)
+        self._state_watch.check_position(number, entry)
+        self.queue.skips.add_entry(DLSN(number, entry, 0), reason)
         now = trio.current_time()
-        if now >= self._skip_told_at + SKIP_LINE_S:  # a whole disk may be gone: not a line an entry
-            self._skip_told_at = now
+        if (
+            now >= self._skip_logged_at + SKIP_LOG_INTERVAL_S
+        ):  # a whole disk may be gone: not a line an entry
+            self._skip_logged_at = now
             log.warning(
                 'log "%s" entry %d.%d is passed over, %d of this reader so far: %s',
                 self._name,
                 number,
                 entry,
-                self.out.skips.entries,
-                why,
+                self.queue.skips.entries,
+                reason,
             )
-        self._at_entry = entry + 1
-        if self.out.to is not None and (number, entry) >= self.out.to[:2]:
-            self._after_skip(DLSN(number, entry + 1, 0), None)
-            self.out.end()
+        self._next_entry = entry + 1
+        if self.queue.last_dlsn is not None and (number, entry) >= self.queue.last_dlsn[:2]:
+            self._finish_skip(DLSN(number, entry + 1, 0), None)
+            self.queue.end()
 
-    def _after_skip(self, at: DLSN, sequence_id: int | None) -> None:
+    def _finish_skip(self, position: DLSN, sequence_id: int | None) -> None:
         """What was passed over ends here; the record that comes next has this sequence id."""
-        assert self.out.skips is not None
+        assert self.queue.skips is not None
         records = None
-        if sequence_id is not None and self.out.next_id is not None:
-            records = sequence_id - self.out.next_id
+        if sequence_id is not None and self.queue.next_sequence_id is not None:
+            records = sequence_id - self.queue.next_sequence_id
             if records < 0:
                 raise CorruptData(
-                    f'log "{self._name}" entry {at.segment}.{at.entry}: its first record has sequence id '
-                    f"{sequence_id}, and {self.out.next_id} were given or passed over before it"
+                    f'log "{self._name}" entry {position.segment}.{position.entry}: its first record has '
+                    "sequence id "
+                    f"{sequence_id}, and {self.queue.next_sequence_id} were given or passed over before it"
                 )
-        self.out.next_id = sequence_id
-        skipped = self.out.skips.on_next(at, records)
+        self.queue.next_sequence_id = sequence_id
+        skipped = self.queue.skips.end_range(position, records)
         if self._on_skipped is not None:
             try:
                 self._on_skipped(skipped)
@@ -455,108 +487,116 @@ class Fetcher:
             ):  # its own affair: this may be a call of a connection that others share
                 log.exception('log "%s": on_skipped raised', self._name)
 
-    async def _meet(self, error: DistributedLogError) -> None:
+    async def _resolve_position(self, error: DistributedLogError) -> None:
         """Something is not there: end by what has become of the log (H30), or go on where that does.
 
         A reader that stands after a segment's last record loses nothing with it (G6).
         """
-        held = self._held()
-        verdict = await self._follower.meet(held)
-        if verdict.met is not PositionOutcome.GO_ON:
-            self.out.end(verdict.error(self._name, held))
+        held_position = self._held_position()
+        resolution = await self._state_watch.resolve_position(held_position)
+        if resolution.outcome is not PositionOutcome.CONTINUE:
+            self.queue.end(resolution.error(self._name, held_position))
             return
-        assert verdict.at is not None, "it says where"
-        if verdict.at == held.dlsn:
+        assert resolution.position is not None, "it says where"
+        if resolution.position == held_position.dlsn:
             # The log says that it is there: merged into another ledger since it was opened, or a loss, or
             # that a deletion has begun, and all is there yet.
-            moved = (await self._follower.segment(held.dlsn.segment)).ledger_id != self._lies_in
-            if not moved and not isinstance(error, LogDeleted):
-                self.out.end(error)
-        elif self.out.to is not None and self.out.to < verdict.at:
-            self.out.end()
+            is_moved = (
+                await self._state_watch.segment(held_position.dlsn.segment)
+            ).ledger_id != self._segment_ledger_id
+            if not is_moved and not isinstance(error, LogDeleted):
+                self.queue.end(error)
+        elif self.queue.last_dlsn is not None and self.queue.last_dlsn < resolution.position:
+            self.queue.end()
         else:
-            self._at_segment, self._at_entry, _ = verdict.at
+            self._segment_number, self._next_entry, _ = resolution.position
 
-    def _held(self) -> HeldPosition:
+    def _held_position(self) -> HeldPosition:
         """What comes next."""
-        at = DLSN(self._at_segment, self._at_entry, 0)
-        if at[:2] == self.out.start[:2]:
-            at = self.out.start
-        known = self.out.next_id
-        if known is None or (self.out.skips is not None and self.out.skips.pending):
-            return self._follower.held(at)
-        return self._follower.held(at, known + at.slot)
+        position = DLSN(self._segment_number, self._next_entry, 0)
+        if position[:2] == self.queue.start[:2]:
+            position = self.queue.start
+        sequence_id = self.queue.next_sequence_id
+        if sequence_id is None or (
+            self.queue.skips is not None and self.queue.skips.has_open_range
+        ):
+            return self._state_watch.held_position(position)
+        return self._state_watch.held_position(position, sequence_id + position.slot)
 
 
-async def find_beginning(
+async def resolve_read_range(
     context: LogContext,
-    follower: StateWatch,
+    state_watch: StateWatch,
     start: ReadStart,
     to: DLSN | Literal["end"] | None = None,
 ) -> ReadRange:
     """Find where to begin and end. Raises `LogDeleted`, `LogRecreated`, `LogTruncated`."""
-    metadata, ledgers, state = context.metadata, context.ledgers, follower.state
+    metadata, ledgers, state = context.metadata, context.ledgers, state_watch.state
     earliest = state.earliest
-    end = await last_readable(metadata, follower, ledgers) if to == "end" else to
+    end = await last_readable(metadata, state_watch, ledgers) if to == "end" else to
     match start:
         case Position() | DLSN():
-            wanted = await _resolve_start(context, follower, start)
+            read_range = await _resolve_start(context, state_watch, start)
         case TxidStart(txid):
             # What is written from here on may have lower ones, where it is not there yet: `from_txid`.
-            dlsn = await find_txid(metadata, follower, ledgers, txid)
-            wanted = ReadRange(dlsn, from_txid=txid)
+            dlsn = await find_txid(metadata, state_watch, ledgers, txid)
+            read_range = ReadRange(dlsn, from_txid=txid)
         case TimeStart(time_ms):
-            dlsn = await find_time(metadata, follower, ledgers, time_ms)
-            wanted = ReadRange(dlsn, from_time_ms=time_ms)
+            dlsn = await find_time(metadata, state_watch, ledgers, time_ms)
+            read_range = ReadRange(dlsn, from_time_ms=time_ms)
         case "latest":
-            last = await last_readable(metadata, follower, ledgers)
-            wanted = ReadRange(earliest if last is None else DLSN(last.segment, last.entry + 1, 0))
+            last = await last_readable(metadata, state_watch, ledgers)
+            read_range = ReadRange(
+                earliest if last is None else DLSN(last.segment, last.entry + 1, 0)
+            )
         case "earliest":
-            first = Position(follower.incarnation, earliest, state.truncated_sequence_id)
-            wanted = ReadRange(earliest, first)
-    is_empty = (to == "end" and end is None) or (end is not None and wanted.start > end)
-    return replace(wanted, to=end, is_empty=is_empty)
+            first = Position(state_watch.incarnation, earliest, state.truncated_sequence_id)
+            read_range = ReadRange(earliest, first)
+    is_empty = (to == "end" and end is None) or (end is not None and read_range.start > end)
+    return replace(read_range, last_dlsn=end, is_empty=is_empty)
 
 
 async def _resolve_start(
-    context: LogContext, follower: StateWatch, start: Position | DLSN
+    context: LogContext, state_watch: StateWatch, start: Position | DLSN
 ) -> ReadRange:
-    """Find where the records from a position or DLSN on are now. Raises as `find_beginning`."""
-    metadata, state = context.metadata, follower.state
+    """Find where the records from a position or DLSN on are now. Raises as `resolve_read_range`."""
+    metadata, state = context.metadata, state_watch.state
     if isinstance(start, Position):
-        held = HeldPosition.of(start)
-        if start.incarnation != follower.incarnation:
-            raise await explain_deleted(metadata, context.namespace, state.name, held)
+        held_position = HeldPosition.of(start)
+        if start.incarnation != state_watch.incarnation:
+            raise await explain_deleted(metadata, context.namespace, state.name, held_position)
     else:
         # The log's first position is one like any other: "from the beginning" is no position.
-        held = await held_at(metadata, context.ledgers, state, start)
-    verdict = resolve_position(held, LogLookup.of(state))
-    if verdict.met is not PositionOutcome.GO_ON:
-        told = verdict.told(state.name, held)
-        raise verdict.error_of(f'{told}; at="earliest" begins there')
-    assert verdict.at is not None, "it says where"
+        held_position = await held_position_at(metadata, context.ledgers, state, start)
+    resolution = resolve_position(held_position, LogLookup.of(state))
+    if resolution.outcome is not PositionOutcome.CONTINUE:
+        message = resolution.describe(state.name, held_position)
+        raise resolution.error_with_message(f'{message}; at="earliest" begins there')
+    assert resolution.position is not None, "it says where"
     if isinstance(start, DLSN):
-        return ReadRange(verdict.at)
+        return ReadRange(resolution.position)
     # Perhaps the same place by another name.
-    return ReadRange(verdict.at, Position(start.incarnation, verdict.at, start.sequence_id))
+    return ReadRange(
+        resolution.position, Position(start.incarnation, resolution.position, start.sequence_id)
+    )
 
 
 async def open_fetcher(
     context: LogContext,
-    follower: StateWatch,
+    state_watch: StateWatch,
     start: ReadStart,
     to: DLSN | Literal["end"] | None = None,
     *,
     skip: bool = False,
     on_skipped: Callable[[Skipped], object] | None = None,
 ) -> Fetcher:
-    """What fetches for a reader; run it. Raises as `find_beginning`."""
-    out = EntryQueue(
-        follower.state.name,
-        follower.incarnation,
-        await find_beginning(context, follower, start, to),
+    """What fetches for a reader; run it. Raises as `resolve_read_range`."""
+    queue = EntryQueue(
+        state_watch.state.name,
+        state_watch.incarnation,
+        await resolve_read_range(context, state_watch, start, to),
         options=context.options,
         meters=context.meters,
-        skips=SkipNotes() if skip else None,
+        skips=SkipRecorder() if skip else None,
     )
-    return Fetcher(context, follower, out, on_skipped=on_skipped)
+    return Fetcher(context, state_watch, queue, on_skipped=on_skipped)

@@ -21,9 +21,9 @@ from ..model.position import Position
 from .entry_queue import EntryQueue
 from .skipped_entries import Skips
 
-TURN_BYTES = 1024 * 1024
+BYTES_PER_TURN = 1024 * 1024
 """What is taken without waiting before others get a turn of the loop: as much as one reply brings."""
-ENTRY_BYTES = 16 * 1024
+ENTRY_OVERHEAD_BYTES = 16 * 1024
 """What an entry counts beside its payload: taking it costs about as much as reading so many bytes."""
 
 
@@ -48,9 +48,9 @@ class LogReader:
         """Which log of this name it is."""
         self._queue = queue
         self._idle_error_s = idle_error_s
-        self._idle_told_at = -float("inf")
+        self._idle_raised_at = -float("inf")
         self._columns: Columns | None = None
-        self._taken_in_turn = 0
+        self._turn_bytes = 0
         self._records: Iterator[LogRecord] = iter(())
 
     def __repr__(self) -> str:
@@ -86,13 +86,13 @@ class LogReader:
         AlreadyClosed.
         """
         first = await self.read_next(wait_s)
-        found = [] if first is None else [first]
-        while found and found[-1].more:  # a set is in one entry: the rest is here
+        set_records = [] if first is None else [first]
+        while set_records and set_records[-1].more:  # a set is in one entry: the rest is here
             record = next(self._records, None)
             if record is None:
                 break
-            found.append(record)
-        return found
+            set_records.append(record)
+        return set_records
 
     async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
         """Up to ``number`` records: waits for the first one, then takes what comes until ``wait_s`` after
@@ -106,44 +106,46 @@ class LogReader:
         check_whole("number", number, 1)
         check_wait(wait_s)
         deadline = trio.current_time() + (wait_s or 0.0)
-        taken: list[Columns] = []
-        left = length_hint(self._records)
-        if left and left < number:
+        taken_entries: list[Columns] = []
+        buffered_count = length_hint(self._records)
+        if buffered_count and buffered_count < number:
             assert self._columns is not None
-            taken.append(self._columns.cut(self._columns.count - left, self._columns.count))
-        found = list(islice(self._records, number))
-        if not found:
+            taken_entries.append(
+                self._columns.cut(self._columns.count - buffered_count, self._columns.count)
+            )
+        records = list(islice(self._records, number))
+        if not records:
             if not await self._advance(0 if wait_s == 0 else None, as_records=False):
                 self._raise_if_sealed()
                 return []
-            taken.append(self._add_records(found, number))
-        while len(found) < number:
-            left_s = deadline - trio.current_time() if wait_s else 0.0
-            if left_s <= 0 and not self._queue.entries:
+            taken_entries.append(self._add_records(records, number))
+        while len(records) < number:
+            remaining_s = deadline - trio.current_time() if wait_s else 0.0
+            if remaining_s <= 0 and not self._queue.entries:
                 break  # what is here was taken: nothing is waited for, no error is met
             try:
-                if not await self._advance(max(0.0, left_s), as_records=False):
+                if not await self._advance(max(0.0, remaining_s), as_records=False):
                     break
             except DistributedLogError:
                 break  # it sticks, and is the next call's
             except BaseException:  # cancelled: the next call has what this one gives nobody
-                self._queue.put_back(taken)
-                self._columns, self._records = taken[0].cut(0, 0), iter(())
+                self._queue.return_entries(taken_entries)
+                self._columns, self._records = taken_entries[0].cut(0, 0), iter(())
                 raise
-            taken.append(self._add_records(found, number - len(found)))
-        return found
+            taken_entries.append(self._add_records(records, number - len(records)))
+        return records
 
-    def _add_records(self, found: list[LogRecord], number: int) -> Columns:
+    def _add_records(self, result: list[LogRecord], number: int) -> Columns:
         """Add up to ``number`` records of the entry that has just been taken; the others are kept."""
         columns = self._columns
         assert columns is not None, "an entry was taken"
         records = columns.records()
         if len(records) > number:
             self._records = iter(records)
-            found += islice(self._records, number)
+            result += islice(self._records, number)
         else:  # without an iterator's step a record
             self._records = iter(())
-            found += records
+            result += records
         return columns
 
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
@@ -154,10 +156,10 @@ class LogReader:
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
         check_wait(wait_s)
-        left = length_hint(self._records)
-        if left:
+        buffered_count = length_hint(self._records)
+        if buffered_count:
             assert self._columns is not None
-            columns = self._columns.cut(self._columns.count - left, self._columns.count)
+            columns = self._columns.cut(self._columns.count - buffered_count, self._columns.count)
             self._records = iter(())
             return columns
         if not await self._advance(wait_s, as_records=False):
@@ -174,15 +176,15 @@ class LogReader:
         """
         check_whole("bytes_max", bytes_max, 1)
         first = await self.read_columns(wait_s)
-        found = [] if first is None else [first]
-        left = bytes_max
+        batches = [] if first is None else [first]
+        bytes_left = bytes_max
         queue = self._queue
-        while queue.entries and found:
-            left -= found[-1].payload_bytes
-            if left <= 0:
+        while queue.entries and batches:
+            bytes_left -= batches[-1].payload_bytes
+            if bytes_left <= 0:
                 break
-            found.append(self._take())
-        return found
+            batches.append(self._take_entry())
+        return batches
 
     def __aiter__(self) -> "LogReader":
         return self
@@ -203,14 +205,14 @@ class LogReader:
         columns = self._columns
         if columns is None:
             return self._queue.position
-        left = length_hint(self._records)
-        return position_after(self.incarnation, columns, columns.count - left)
+        buffered_count = length_hint(self._records)
+        return position_after(self.incarnation, columns, columns.count - buffered_count)
 
     @property
     def skipped(self) -> Skips:
         """What ``broken="skip"`` has passed over so far, some MiB ahead of what was given."""
-        notes = self._queue.skips
-        return Skips() if notes is None else notes.so_far()
+        skip_log = self._queue.skips
+        return Skips() if skip_log is None else skip_log.to_value()
 
     async def idle(self) -> Idle:
         """For how long nothing has come, and for how long nobody has answered.
@@ -219,7 +221,7 @@ class LogReader:
         """
         await trio.lowlevel.checkpoint()
         now = trio.current_time()
-        return Idle(now - self._queue.heard_at, now - self._queue.entry_at)
+        return Idle(now - self._queue.last_response_at, now - self._queue.last_entry_at)
 
     @property
     def ended(self) -> bool:
@@ -245,16 +247,18 @@ class LogReader:
 
     def _close(self) -> None:
         self._queue.close()
-        left = length_hint(self._records)
-        if left and self._columns is not None:  # what nobody was given is after `position`
-            self._columns = self._columns.cut(0, self._columns.count - left)
+        buffered_count = length_hint(self._records)
+        if (
+            buffered_count and self._columns is not None
+        ):  # what nobody was given is after `position`
+            self._columns = self._columns.cut(0, self._columns.count - buffered_count)
         self._records = iter(())
 
     async def _advance(self, wait_s: float | None, *, as_records: bool = True) -> bool:
         """Take the next entry from the queue; False when the wait is over or the end is reached."""
         queue = self._queue
         if not queue.entries:
-            self._taken_in_turn = 0
+            self._turn_bytes = 0
             if self._idle_error_s is not None and wait_s != 0:
                 await self._wait_active(wait_s, self._idle_error_s)
             elif wait_s is None:
@@ -266,10 +270,10 @@ class LogReader:
                 if queue.error is not None:
                     raise queue.error.again()
                 return False
-        elif self._taken_in_turn >= TURN_BYTES:
+        elif self._turn_bytes >= BYTES_PER_TURN:
             await trio.lowlevel.checkpoint()  # a caller that never waits starves nobody
-            self._taken_in_turn = 0
-        columns = self._take()
+            self._turn_bytes = 0
+        columns = self._take_entry()
         if as_records:
             self._records = iter(columns.records())
         return True
@@ -280,23 +284,23 @@ class LogReader:
         deadline = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         while True:
             # Who tries again at once after the error waits again: no loop of his is a busy one.
-            idle_at = max(queue.entry_at, self._idle_told_at) + limit_s
+            idle_at = max(queue.last_entry_at, self._idle_raised_at) + limit_s
             with trio.move_on_at(min(deadline, idle_at)):
                 return await queue.wait_filled()
-            if queue.entry_at + limit_s > idle_at:
+            if queue.last_entry_at + limit_s > idle_at:
                 continue  # a control entry came
             if deadline < idle_at:
                 return
-            now = self._idle_told_at = trio.current_time()
+            now = self._idle_raised_at = trio.current_time()
             raise ReaderIdle(
-                f'log "{self.name}": no entry came for {now - queue.entry_at:.1f} s; a bookie answered '
-                f"{now - queue.heard_at:.1f} s ago"
+                f'log "{self.name}": no entry came for {now - queue.last_entry_at:.1f} s; a bookie answered '
+                f"{now - queue.last_response_at:.1f} s ago"
             )
 
-    def _take(self) -> Columns:
-        columns = self._columns = self._queue.take()
+    def _take_entry(self) -> Columns:
+        columns = self._columns = self._queue.pop_entry()
         size, meters = columns.payload_bytes, self._queue.meters
-        self._taken_in_turn += size + ENTRY_BYTES
+        self._turn_bytes += size + ENTRY_OVERHEAD_BYTES
         meters.entries_read += 1
         meters.records_read += columns.count
         meters.bytes_read += size
@@ -307,16 +311,16 @@ class LogReader:
             raise EndOfStream(f'log "{self.name}" is sealed, and this was its end')
 
 
-def reader_text(name: str, at: Position | None, error: DistributedLogError | None) -> str:
+def reader_text(name: str, position: Position | None, error: DistributedLogError | None) -> str:
     """A reader as its ``repr`` shows it."""
-    where = "before its first record" if at is None else f"at {at.dlsn}"
-    over = "" if error is None else f", {type(error).__name__}: {error}"
-    return f'LogReader("{name}", {where}{over})'
+    position_text = "before its first record" if position is None else f"at {position.dlsn}"
+    error_text = "" if error is None else f", {type(error).__name__}: {error}"
+    return f'LogReader("{name}", {position_text}{error_text})'
 
 
-def position_after(incarnation: str, columns: Columns, rows: int) -> Position:
+def position_after(incarnation: str, columns: Columns, row_count: int) -> Position:
     """Where a reader goes on that was given the first ``rows`` rows of these columns."""
-    origin, slot = columns.origin, columns.first_slot + rows
+    origin, slot = columns.origin, columns.first_slot + row_count
     return Position(
         incarnation, DLSN(origin.segment, origin.entry, slot), origin.sequence_id + slot
     )

@@ -10,12 +10,12 @@ from ...metadata.model.interface import Metadata
 from ..format.dlsn import DLSN
 from ..format.record import decode_header
 from ..interfaces.segment_store import SegmentEntryStore
-from ..model.lock_record import owner_of
+from ..model.lock_record import lock_owner
 from ..model.log_keys import incarnation_text
 from ..model.log_state import LogState
 from ..model.segment_ranges import LogSnapshot, SegmentInfo
 from ..model.segment_record import UNKNOWN, SegmentRecord
-from .position_search import see_roll_through, segments_page
+from .position_search import segments_page, wait_for_roll
 from .segment_reader import open_segment, read_header
 from .state_watch import StateWatch
 
@@ -23,36 +23,46 @@ from .state_watch import StateWatch
 async def take_snapshot(
     metadata: Metadata,
     ledgers: SegmentEntryStore,
-    follower: StateWatch,
+    state_watch: StateWatch,
     *,
     first: int = 0,
     limit: int | None = None,
 ) -> LogSnapshot:
     """Of a log whose state has just been loaded, with its segments from number ``first`` on, ``limit`` of
     them at most. Raises `LedgerStateUnknown` when too few bookies answer."""
-    await see_roll_through(follower, ledgers)
-    state = follower.state
-    owner = await owner_of(metadata, state.log_id)
+    await wait_for_roll(state_watch, ledgers)
+    state = state_watch.state
+    owner = await lock_owner(metadata, state.log_id)
     tail = None
-    end, end_sequence_id = DLSN(state.open_from, 0, 0), state.next_sequence_id
+    end, end_sequence_id = DLSN(state.first_open_segment, 0, 0), state.next_sequence_id
     last_txid = state.last_txid
     if state.in_progress:
         # Whatever comes after the first one in progress cannot be read yet (H11).
-        record = await follower.segment(state.open_from)
+        record = await state_watch.segment(state.first_open_segment)
         if record.start_sequence_id != UNKNOWN:
-            tail = _info(record, state) if record.closed else await _open(ledgers, record, state)
+            tail = (
+                _segment_info(record, state)
+                if record.closed
+                else await _read_open_segment(ledgers, record, state)
+            )
             end_sequence_id = tail.start_sequence_id + tail.records
             last_txid = max(last_txid, tail.last_txid)
             end = DLSN(record.segment, tail.last_entry + 1, 0)
             if record.closed:  # since the state was read
                 end = DLSN(record.segment + 1, 0, 0)
     # Those that have nothing to read, for they are truncated, are passed over.
-    first = max(first, state.first_segment, min(state.truncated_to.segment, state.open_from))
+    first = max(
+        first, state.first_segment, min(state.truncated_to.segment, state.first_open_segment)
+    )
     records = await segments_page(metadata, state, first, limit)
-    infos = [_info(one, state) for one in records if one.segment < state.open_from]
+    infos = [
+        _segment_info(segment_record, state)
+        for segment_record in records
+        if segment_record.segment < state.first_open_segment
+    ]
     if tail is not None and first <= tail.segment and len(infos) != limit:
         infos.append(tail)
-    last = state.open_from - (tail is None)
+    last_readable_segment = state.first_open_segment - (tail is None)
     infos = [_without_truncated(info, state) for info in infos]
     return LogSnapshot(
         state.name,
@@ -65,26 +75,30 @@ async def take_snapshot(
         sealed=state.sealed,
         owner=owner or "",
         segments=tuple(info for info in infos if info.entries > 0 or not info.closed),
-        next_segment=infos[-1].segment + 1 if infos and infos[-1].segment < last else None,
+        next_segment=infos[-1].segment + 1
+        if infos and infos[-1].segment < last_readable_segment
+        else None,
     )
 
 
-async def _open(ledgers: SegmentEntryStore, record: SegmentRecord, state: LogState) -> SegmentInfo:
+async def _read_open_segment(
+    ledgers: SegmentEntryStore, record: SegmentRecord, state: LogState
+) -> SegmentInfo:
     reader = await open_segment(ledgers, record)
     try:
         last_entry = reader.lac
         records, size_bytes, first_txid, last_txid = 0, 0, UNKNOWN, state.last_txid
         if last_entry >= 0:
-            found = await reader.read(last_entry, last_entry, bytes_max=1)
-            header = decode_header(found[0].payload)
-            records, size_bytes = header.records_through, found[0].length_so_far
+            read_entries = await reader.read(last_entry, last_entry, bytes_max=1)
+            header = decode_header(read_entries[0].payload)
+            records, size_bytes = header.records_through, read_entries[0].length_so_far
             if records:
                 first_txid = (await read_header(reader, 0)).first_txid
                 last_txid = max(last_txid, header.max_txid)
     finally:
         reader.close()
     return replace(
-        _info(record, state),
+        _segment_info(record, state),
         last_entry=last_entry,
         records=records,
         size_bytes=size_bytes,
@@ -93,7 +107,7 @@ async def _open(ledgers: SegmentEntryStore, record: SegmentRecord, state: LogSta
     )
 
 
-def _info(record: SegmentRecord, state: LogState) -> SegmentInfo:
+def _segment_info(record: SegmentRecord, state: LogState) -> SegmentInfo:
     return SegmentInfo(
         incarnation_text(state.log_id),
         record.segment,
@@ -116,10 +130,10 @@ def _info(record: SegmentRecord, state: LogState) -> SegmentInfo:
 
 
 def _without_truncated(info: SegmentInfo, state: LogState) -> SegmentInfo:
-    cut = state.truncated_to
-    if info.segment > cut.segment:
+    truncated_to = state.truncated_to
+    if info.segment > truncated_to.segment:
         return info
-    first = cut.entry if info.segment == cut.segment else info.last_entry + 1
+    first = truncated_to.entry if info.segment == truncated_to.segment else info.last_entry + 1
     if first > info.last_entry:
         return replace(info, first_entry=info.last_entry + 1)
-    return replace(info, first_entry=first, first_slot=cut.slot)
+    return replace(info, first_entry=first, first_slot=truncated_to.slot)

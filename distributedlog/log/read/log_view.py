@@ -20,13 +20,13 @@ from ..model.segment_ranges import SegmentRange, ranges_between
 from ..model.segment_record import SegmentRecord
 from .position_search import check_searchable, search_time, search_txid
 from .segment_reader import open_segment
-from .state_watch import StateWatch, follow
+from .state_watch import StateWatch, open_state_watch
 
-MARKS_MAX = 64
+CACHED_TOTALS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class PositionTotals:
     """What lies before an entry: records of the log, and entry bytes of its segment."""
 
     sequence_id: int
@@ -37,9 +37,9 @@ class LogView:
     """One log of one incarnation. Made by `view_log`; `close` it."""
 
     def __init__(
-        self, metadata: Metadata, ledgers: SegmentEntryStore, follower: StateWatch
+        self, metadata: Metadata, ledgers: SegmentEntryStore, state_watch: StateWatch
     ) -> None:
-        self.state = follower.state
+        self.state = state_watch.state
         self.name = self.state.name
         self.incarnation = incarnation_text(self.state.log_id)
         """Which log of this name it is."""
@@ -48,23 +48,23 @@ class LogView:
         """The oldest segment in progress, as far as it is confirmed; readers see no further (H11)."""
         self._metadata = metadata
         self._ledgers = ledgers
-        self._follower = follower
+        self._state_watch = state_watch
         self._reader: SegmentEntryReader | None = None
-        self._marks: dict[tuple[int, int], Mark] = {}
+        self._totals_cache: dict[tuple[int, int], PositionTotals] = {}
 
     # --- how far ----------------------------------------------------------------------------------
 
     async def refresh(self) -> None:
         """Look again. Raises `LogNotFound`, and what keeps the cluster from answering; then all stays."""
-        await self._follower.load()
-        await self.look()
+        await self._state_watch.load()
+        await self.load_new_segments()
 
-    async def look(self) -> None:
+    async def load_new_segments(self) -> None:
         """Read what the follower's state names and is not known yet. Raises as `refresh`."""
-        state = self._follower.state
+        state = self._state_watch.state
         while not await self._read_closed(state):  # truncated while it was read
-            await self._follower.load()
-            state = self._follower.state
+            await self._state_watch.load()
+            state = self._state_watch.state
         in_progress = state.in_progress
         tail = await self._read_tail(state, in_progress[0]) if in_progress else None
         self.state, self.tail = state, tail
@@ -90,7 +90,7 @@ class LogView:
         """What lies between two positions, as far as it can be read."""
         return ranges_between(self.name, self.incarnation, self.segments, start, end)
 
-    def prove(self, dlsn: DLSN) -> None:
+    def mark_readable_before(self, dlsn: DLSN) -> None:
         """Somebody was given ``dlsn`` as the end of what can be read, before a restart perhaps: then it is
         confirmed up to there, whatever the bookies remember (H24)."""
         tail = self.tail
@@ -105,49 +105,53 @@ class LogView:
 
     # --- what lies at a position ------------------------------------------------------------------
 
-    async def mark(self, dlsn: DLSN) -> Mark:
+    async def totals_before(self, dlsn: DLSN) -> PositionTotals:
         """What lies before a position of this log, its slot included."""
-        one = self._segment(dlsn.segment)
-        if one is None:  # before the first or after the last one
+        record = self._find_segment(dlsn.segment)
+        if record is None:  # before the first or after the last one
             if dlsn.segment < self.state.first_segment:
-                return Mark(self.state.truncated_sequence_id, 0)
+                return PositionTotals(self.state.truncated_sequence_id, 0)
             segments = self.segments
-            return Mark(
+            return PositionTotals(
                 segments[-1].end_sequence_id if segments else self.state.next_sequence_id, 0
             )
-        before = await self._before(one, min(dlsn.entry, one.last_entry + 1))
-        return Mark(before.sequence_id + dlsn.slot, before.segment_bytes)
+        entry_totals = await self._totals_before_entry(
+            record, min(dlsn.entry, record.last_entry + 1)
+        )
+        return PositionTotals(entry_totals.sequence_id + dlsn.slot, entry_totals.segment_bytes)
 
-    async def between(self, start: DLSN, end: DLSN) -> tuple[int, int]:
+    async def totals_between(self, start: DLSN, end: DLSN) -> tuple[int, int]:
         """Records and entry bytes from ``start`` to ``end``."""
         if start >= end:
             return 0, 0
-        records = (await self.mark(end)).sequence_id - (await self.mark(start)).sequence_id
+        records = (await self.totals_before(end)).sequence_id - (
+            await self.totals_before(start)
+        ).sequence_id
         size = 0
-        for one in self.segments:
-            if start.segment <= one.segment <= end.segment:
-                first = start.entry if one.segment == start.segment else 0
-                last = end.entry if one.segment == end.segment else one.last_entry + 1
-                size += (await self._before(one, last)).segment_bytes
-                size -= (await self._before(one, first)).segment_bytes
+        for record in self.segments:
+            if start.segment <= record.segment <= end.segment:
+                first = start.entry if record.segment == start.segment else 0
+                last = end.entry if record.segment == end.segment else record.last_entry + 1
+                size += (await self._totals_before_entry(record, last)).segment_bytes
+                size -= (await self._totals_before_entry(record, first)).segment_bytes
         return max(0, records), max(0, size)
 
-    async def _before(self, one: SegmentRecord, entry: int) -> Mark:
+    async def _totals_before_entry(self, record: SegmentRecord, entry: int) -> PositionTotals:
         if entry <= 0:
-            return Mark(one.start_sequence_id, 0)
-        if entry > one.last_entry:
-            return Mark(one.end_sequence_id, one.size_bytes)
-        key = (one.segment, entry)
-        found = self._marks.get(key)
-        if found is None:
-            header, length = await self._header(one, entry - 1)
-            found = Mark(one.start_sequence_id + header.records_through, length)
-            if len(self._marks) >= MARKS_MAX:
-                self._marks.pop(next(iter(self._marks)))
-            self._marks[key] = found
-        return found
+            return PositionTotals(record.start_sequence_id, 0)
+        if entry > record.last_entry:
+            return PositionTotals(record.end_sequence_id, record.size_bytes)
+        key = (record.segment, entry)
+        totals = self._totals_cache.get(key)
+        if totals is None:
+            header, length = await self._read_header(record, entry - 1)
+            totals = PositionTotals(record.start_sequence_id + header.records_through, length)
+            if len(self._totals_cache) >= CACHED_TOTALS_MAX:
+                self._totals_cache.pop(next(iter(self._totals_cache)))
+            self._totals_cache[key] = totals
+        return totals
 
-    async def advance(
+    async def limit_position(
         self, start: DLSN, end: DLSN, *, records: int | None, size: int | None
     ) -> DLSN:
         """The last entry boundary up to which at most so many records, or bytes, follow ``start``.
@@ -156,53 +160,72 @@ class LogView:
         entry fits.
         """
         assert (records is None) != (size is None)
-        left = records if records is not None else size
-        assert left is not None
-        at = start
-        for one in self.segments:
-            if one.segment < at.segment or one.segment > end.segment:
+        remaining = records if records is not None else size
+        assert remaining is not None
+        position = start
+        for record in self.segments:
+            if record.segment < position.segment or record.segment > end.segment:
                 continue
-            first = at.entry if one.segment == at.segment else 0
-            last = one.last_entry
-            if one.segment == end.segment:
+            first = position.entry if record.segment == position.segment else 0
+            last = record.last_entry
+            if record.segment == end.segment:
                 last = min(last, end.entry - 1)
             if first > last:
                 continue
-            here = DLSN(one.segment, first, at.slot if one.segment == at.segment else 0)
-            base = _amount(await self.mark(here), records is not None)
-            whole = _amount(await self._before(one, last + 1), records is not None) - base
-            if whole <= left:
-                left -= whole
-                at = DLSN(one.segment, last + 1, 0)
+            first_position = DLSN(
+                record.segment, first, position.slot if record.segment == position.segment else 0
+            )
+            base_total = _select_total(
+                await self.totals_before(first_position), records is not None
+            )
+            segment_total = (
+                _select_total(
+                    await self._totals_before_entry(record, last + 1), records is not None
+                )
+                - base_total
+            )
+            if segment_total <= remaining:
+                remaining -= segment_total
+                position = DLSN(record.segment, last + 1, 0)
                 continue
-            stop = await self._fitting(one, first, last + 1, base, whole, left, records is not None)
-            return DLSN(one.segment, stop, 0) if stop > first else at
+            stop = await self._last_fitting_entry(
+                record, first, last + 1, base_total, segment_total, remaining, records is not None
+            )
+            return DLSN(record.segment, stop, 0) if stop > first else position
         return end
 
-    async def _fitting(
+    async def _last_fitting_entry(
         self,
-        one: SegmentRecord,
+        record: SegmentRecord,
         first: int,
         stop: int,
-        base: int,
-        whole: int,
-        left: int,
-        count: bool,
+        base_total: int,
+        segment_total: int,
+        remaining: int,
+        by_records: bool,
     ) -> int:
         """The greatest entry before which at most ``left`` lies, counted from ``first``."""
-        low, low_at, high, high_at = first, 0, stop, whole
+        low, low_total, high, high_total = first, 0, stop, segment_total
         while high - low > 1:
-            guess = low + int((left - low_at) * (high - low) / max(1, high_at - low_at))
+            guess = low + int(
+                (remaining - low_total) * (high - low) / max(1, high_total - low_total)
+            )
             guess = min(max(guess, low + 1), high - 1)
-            at = _amount(await self._before(one, guess), count) - base
-            if at <= left:
-                low, low_at = guess, at
+            guess_total = (
+                _select_total(await self._totals_before_entry(record, guess), by_records)
+                - base_total
+            )
+            if guess_total <= remaining:
+                low, low_total = guess, guess_total
                 # Entries are much alike: the next boundary usually is the answer's other side.
-                beyond = _amount(await self._before(one, guess + 1), count) - base
-                if beyond > left:
+                next_total = (
+                    _select_total(await self._totals_before_entry(record, guess + 1), by_records)
+                    - base_total
+                )
+                if next_total > remaining:
                     return guess
             else:
-                high, high_at = guess, at
+                high, high_total = guess, guess_total
         return low
 
     def entry_after(self, dlsn: DLSN) -> DLSN:
@@ -217,15 +240,21 @@ class LogView:
         """
         check_searchable(self.state)
         try:
-            found = await search_txid(self.state, self._ledgers, self._with_txid(txid), txid)
+            position = await search_txid(
+                self.state, self._ledgers, self._segments_with_txid(txid), txid
+            )
         except NoSuchLedger:
-            await self._look_anew()
-            found = await search_txid(self.state, self._ledgers, self._with_txid(txid), txid)
-        return min(found, self.end)
+            await self._reload()
+            position = await search_txid(
+                self.state, self._ledgers, self._segments_with_txid(txid), txid
+            )
+        return min(position, self.end)
 
-    async def _with_txid(self, txid: int) -> AsyncGenerator[SegmentRecord, None]:
+    async def _segments_with_txid(self, txid: int) -> AsyncGenerator[SegmentRecord, None]:
         """The segments from the first on that may hold such a record."""
-        for record in self.closed[bisect_left(self.closed, txid, key=lambda one: one.last_txid) :]:
+        for record in self.closed[
+            bisect_left(self.closed, txid, key=lambda closed_segment: closed_segment.last_txid) :
+        ]:
             yield record
         if self.tail is not None:
             yield self.tail
@@ -233,16 +262,22 @@ class LogView:
     async def first_with_time(self, time_ms: int) -> DLSN:
         """The first position whose log time is at least this, ms since 1970; the end where there is none."""
         try:
-            found = await search_time(self.state, self._ledgers, self._with_time(time_ms), time_ms)
+            position = await search_time(
+                self.state, self._ledgers, self._segments_with_time(time_ms), time_ms
+            )
         except NoSuchLedger:
-            await self._look_anew()
-            found = await search_time(self.state, self._ledgers, self._with_time(time_ms), time_ms)
-        return min(found, self.end)
+            await self._reload()
+            position = await search_time(
+                self.state, self._ledgers, self._segments_with_time(time_ms), time_ms
+            )
+        return min(position, self.end)
 
-    async def _with_time(self, time_ms: int) -> AsyncGenerator[SegmentRecord, None]:
+    async def _segments_with_time(self, time_ms: int) -> AsyncGenerator[SegmentRecord, None]:
         """The segments from the first on that may hold such a record."""
-        at = bisect_left(self.closed, time_ms, key=lambda one: one.end_time_ms)
-        for record in self.closed[at:]:
+        start_index = bisect_left(
+            self.closed, time_ms, key=lambda closed_segment: closed_segment.end_time_ms
+        )
+        for record in self.closed[start_index:]:
             yield record
         if self.tail is not None:
             yield self.tail
@@ -252,56 +287,60 @@ class LogView:
         ranges = self.ranges(dlsn, self.end)
         if not ranges:
             return None
-        one = self._segment(ranges[0].segment)
-        assert one is not None, "a range is of a segment that is known"
-        header, _ = await self._header(one, ranges[0].first_entry)
-        return one.time_of(header)
+        record = self._find_segment(ranges[0].segment)
+        assert record is not None, "a range is of a segment that is known"
+        header, _ = await self._read_header(record, ranges[0].first_entry)
+        return record.time_of(header)
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def _segment(self, number: int) -> SegmentRecord | None:
+    def _find_segment(self, number: int) -> SegmentRecord | None:
         if self.tail is not None and self.tail.segment == number:
             return self.tail
-        at = number - self.closed[0].segment if self.closed else -1
-        return self.closed[at] if 0 <= at < len(self.closed) else None
+        segment_index = number - self.closed[0].segment if self.closed else -1
+        return self.closed[segment_index] if 0 <= segment_index < len(self.closed) else None
 
     async def _read_closed(self, state: LogState) -> bool:
         """Read the closed segments that are new; False when some are gone meanwhile."""
-        known = self.closed[-1].segment if self.closed else state.first_segment - 1
-        known = max(known, state.first_segment - 1)
-        new: list[SegmentRecord] = []
-        if known + 1 < state.open_from:
-            start = segment_key(state.log_id, known + 1)
-            end = segment_key(state.log_id, state.open_from)
+        last_known = self.closed[-1].segment if self.closed else state.first_segment - 1
+        last_known = max(last_known, state.first_segment - 1)
+        new_records: list[SegmentRecord] = []
+        if last_known + 1 < state.first_open_segment:
+            start = segment_key(state.log_id, last_known + 1)
+            end = segment_key(state.log_id, state.first_open_segment)
             async for item in Scan(self._metadata, start, end):
-                new.append(SegmentRecord.decode(item.value))
-        if len(new) != state.open_from - known - 1:
+                new_records.append(SegmentRecord.decode(item.value))
+        if len(new_records) != state.first_open_segment - last_known - 1:
             return False
-        kept = [one for one in self.closed if one.segment >= state.first_segment]
-        self.closed = kept + new
+        kept_records = [
+            segment_record
+            for segment_record in self.closed
+            if segment_record.segment >= state.first_segment
+        ]
+        self.closed = kept_records + new_records
         return True
 
-    async def _look_anew(self) -> None:
+    async def _reload(self) -> None:
         """A ledger is gone: its segment was merged into another one, or truncated. Read all records again."""
         self.closed = []
         await self.refresh()
 
     async def _read_tail(self, state: LogState, number: int) -> SegmentRecord | None:
         """The segment in progress, as far as its bookies say that it is confirmed."""
-        before = self.tail if self.tail is not None and self.tail.segment == number else None
-        if before is None or self._reader is None:
-            found = await self._metadata.get(segment_key(state.log_id, number))
-            if found is None:
+        known_tail = self.tail if self.tail is not None and self.tail.segment == number else None
+        if known_tail is None or self._reader is None:
+            stored = await self._metadata.get(segment_key(state.log_id, number))
+            if stored is None:
                 return None
             # It may have been closed since the state was read: what counts is where it lies.
-            record = SegmentRecord.decode(found.value)
-            before = replace(
+            record = SegmentRecord.decode(stored.value)
+            known_tail = replace(
                 SegmentRecord(
                     number,
                     record.ledger_id,
                     record.epoch,
                     record.created_ms,
-                ).numbered(state),
+                ).with_start(state),
                 base_entry=record.base_entry,
                 base_bytes=record.base_bytes,
             )
@@ -311,38 +350,40 @@ class LogView:
             await self._reader.refresh_lac()
         reader = self._reader
         lac = reader.lac
-        if before.last_entry >= lac:
-            return before  # what was seen confirmed stays so, whatever the bookies remember (H24)
+        if known_tail.last_entry >= lac:
+            return (
+                known_tail  # what was seen confirmed stays so, whatever the bookies remember (H24)
+            )
         entry = (await reader.read(lac, lac, bytes_max=1))[0]
         header = decode_header(entry.payload)
         return replace(
-            before,
-            last_txid=before.max_txid_of(header),
-            last_time_ms=before.time_of(header),
+            known_tail,
+            last_txid=known_tail.max_txid_of(header),
+            last_time_ms=known_tail.time_of(header),
             records=header.records_through,
             size_bytes=entry.length_so_far,
             last_entry=lac,
         )
 
-    async def _open(self, one: SegmentRecord) -> SegmentEntryReader:
-        reader = await open_segment(self._ledgers, one)
+    async def _open_reader(self, record: SegmentRecord) -> SegmentEntryReader:
+        reader = await open_segment(self._ledgers, record)
         if not reader.closed:
-            reader.note_lac(one.last_entry)
+            reader.record_lac(record.last_entry)
         return reader
 
-    async def _header(self, one: SegmentRecord, entry: int) -> tuple[EntryHeader, int]:
+    async def _read_header(self, record: SegmentRecord, entry: int) -> tuple[EntryHeader, int]:
         """An entry's header, and the entry bytes of its segment up to and with it."""
         try:
-            reader = await self._open(one)
+            reader = await self._open_reader(record)
         except NoSuchLedger:
-            await self._look_anew()
-            again = self._segment(one.segment)
-            if again is None:
+            await self._reload()
+            reloaded = self._find_segment(record.segment)
+            if reloaded is None:
                 raise
-            reader = await self._open(again)
+            reader = await self._open_reader(reloaded)
         try:
-            found = (await reader.read(entry, entry, bytes_max=1))[0]
-            return decode_header(found.payload), found.length_so_far
+            read_entry = (await reader.read(entry, entry, bytes_max=1))[0]
+            return decode_header(read_entry.payload), read_entry.length_so_far
         finally:
             reader.close()
 
@@ -351,14 +392,14 @@ async def view_log(
     metadata: Metadata, ledgers: SegmentEntryStore, name: str, log_id: int
 ) -> LogView:
     """A log as it is now. Raises `LogNotFound`, and what keeps the cluster from answering."""
-    view = LogView(metadata, ledgers, await follow(metadata, log_id, name))
+    view = LogView(metadata, ledgers, await open_state_watch(metadata, log_id, name))
     try:
-        await view.look()
+        await view.load_new_segments()
     except BaseException:
         view.close()
         raise
     return view
 
 
-def _amount(mark: Mark, count: bool) -> int:
-    return mark.sequence_id if count else mark.segment_bytes
+def _select_total(mark: PositionTotals, by_records: bool) -> int:
+    return mark.sequence_id if by_records else mark.segment_bytes

@@ -35,16 +35,16 @@ from ..model.log_keys import incarnation_id
 from ..model.position import Position
 from ..model.position_outcome import HeldPosition
 from ..services.log_context import LogContext
-from ..services.log_watch import LogWatch, name_now
+from ..services.log_watch import LogWatch, current_name
 from .entry_queue import EntryQueue
 from .fetcher import Fetcher, open_fetcher
 from .log_reader import position_after
-from .state_watch import follow
+from .state_watch import open_state_watch
 
-OPENED_AT_ONCE = 16
-TURN_BYTES = 64 * 1024
+PARALLEL_OPENS_MAX = 16
+BYTES_PER_TURN = 64 * 1024
 """What a log gives in a row while others have something too."""
-ENTRY_BYTES = 4 * 1024
+ENTRY_OVERHEAD_BYTES = 4 * 1024
 """What an entry counts beside its payload."""
 
 Order = Literal["arrival", "time"]
@@ -107,10 +107,10 @@ class _Member:
     queue: EntryQueue
     empty_since: float
     """When nothing of it was here any more, or yet."""
-    news_at: float
+    last_activity: float
     """When something of it came last."""
     turn_bytes: int = 0
-    waits: bool = False
+    is_ready: bool = False
     """Is it among those that have something?"""
 
 
@@ -120,7 +120,7 @@ class MultiReader:
     def __init__(
         self,
         context: LogContext,
-        find: Callable[[str], Awaitable[int]],
+        resolve_name: Callable[[str], Awaitable[int]],
         names: Mapping[str, int | None],
         *,
         watch: LogWatch | None,
@@ -128,33 +128,33 @@ class MultiReader:
         options: MultiReadOptions,
     ) -> None:
         self._context = context
-        self._find = find
+        self._resolve_name = resolve_name
         self._names = names
         self._watch = watch
         self._pattern = pattern
         self._starts = dict(options.positions)
-        self._at = options.at
+        self._default_start = options.at
         self._to_end = options.to_end
-        self._by_time = options.order == "time"
+        self._ordered_by_time = options.order == "time"
         self._time_wait_s = options.time_wait_s
         self._bytes_max = options.bytes_max
         self._members: list[_Member] = []
         self._ready: deque[_Member] = deque()
         """Those that have something, or have ended; the first one's turn it is."""
         self._events: deque[LogEvent] = deque()
-        self._left_to_open = len(names)
-        self._newest_ms = -1
-        self._open_until = trio.current_time() + options.time_wait_s
-        self._news = trio.Event()
-        self._limiter = trio.CapacityLimiter(OPENED_AT_ONCE)
+        self._pending_opens = len(names)
+        self._newest_delivered_ms = -1
+        self._open_wait_deadline = trio.current_time() + options.time_wait_s
+        self._activity = trio.Event()
+        self._limiter = trio.CapacityLimiter(PARALLEL_OPENS_MAX)
         self._scope = trio.CancelScope()
         self._error: DistributedLogError | None = None
         self._positions: dict[str, Position] = {}
-        self._holders: dict[str, str] = {}
+        self._incarnations: dict[str, str] = {}
         """Which log has a name, as far as the caller was told: an older one of it may go on for a while."""
-        self._taken_in: set[int] = set()
+        self._log_ids: set[int] = set()
         """The ids of those that are followed, or being opened."""
-        self._called: dict[int, str] = {}
+        self._renamed_while_opening: dict[int, str] = {}
         """What those are called now that were renamed while they were being opened."""
 
     # --- for the caller ---------------------------------------------------------------------------
@@ -169,20 +169,20 @@ class MultiReader:
         """
         check_wait(wait_s)
         await trio.lowlevel.checkpoint()
-        end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
+        deadline = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         while True:
             if self._scope.cancel_called and self._error is not None:
                 raise self._error.again()  # a log that was being opened may have joined since
-            item, again_at = self._choose()
+            item, again_at = self._next_item()
             if item is not None:
-                return self._given(item)
+                return self._record_delivery(item)
             if self._error is not None:
                 raise self._error.again()
-            if self.ended or trio.current_time() >= end:
+            if self.ended or trio.current_time() >= deadline:
                 return None
-            news = self._news
-            with trio.move_on_at(min(end, again_at)):
-                await news.wait()
+            activity = self._activity
+            with trio.move_on_at(min(deadline, again_at)):
+                await activity.wait()
 
     async def next_many(
         self, wait_s: float | None = None, *, bytes_max: int = 1024 * 1024
@@ -190,20 +190,20 @@ class MultiReader:
         """As `next`, then what else is here, up to about ``bytes_max``; [] for its None."""
         check_whole("bytes_max", bytes_max, 1)
         first = await self.next(wait_s)
-        found: list[Item] = [] if first is None else [first]
-        left = bytes_max
-        while found:
-            last = found[-1]
-            left -= ENTRY_BYTES
+        items: list[Item] = [] if first is None else [first]
+        bytes_left = bytes_max
+        while items:
+            last = items[-1]
+            bytes_left -= ENTRY_OVERHEAD_BYTES
             if isinstance(last, LogBatch):
-                left -= last.columns.payload_bytes
-            if left <= 0:
+                bytes_left -= last.columns.payload_bytes
+            if bytes_left <= 0:
                 break
-            item, _ = self._choose()
+            item, _ = self._next_item()
             if item is None:
                 break
-            found.append(self._given(item))
-        return found
+            items.append(self._record_delivery(item))
+        return items
 
     @property
     def positions(self) -> dict[str, Position]:
@@ -219,7 +219,7 @@ class MultiReader:
         """Will nothing more come of any log?"""
         return (
             self._watch is None
-            and not self._left_to_open
+            and not self._pending_opens
             and not self._members
             and not self._events
         )
@@ -249,25 +249,25 @@ class MultiReader:
     ) -> None:
         self._close()
 
-    def _given(self, item: Item) -> Item:
+    def _record_delivery(self, item: Item) -> Item:
         """The caller gets it: `positions` goes with it."""
-        holders, positions = self._holders, self._positions
+        incarnations, positions = self._incarnations, self._positions
         kind = item.kind if isinstance(item, LogEvent) else ""
         if kind == "joined":
-            holders[item.log] = item.incarnation
+            incarnations[item.log] = item.incarnation
             positions.pop(item.log, None)
         elif isinstance(item, LogEvent) and kind == "renamed":
-            if holders.get(item.old_name) == item.incarnation:
-                del holders[item.old_name]
-                holders[item.log] = item.incarnation
-                moved = positions.pop(item.old_name, None)
+            if incarnations.get(item.old_name) == item.incarnation:
+                del incarnations[item.old_name]
+                incarnations[item.log] = item.incarnation
+                moved_position = positions.pop(item.old_name, None)
                 positions.pop(item.log, None)
-                if moved is not None:
-                    positions[item.log] = moved
-        elif holders.get(item.log) != item.incarnation:
+                if moved_position is not None:
+                    positions[item.log] = moved_position
+        elif incarnations.get(item.log) != item.incarnation:
             return item  # of an older log of that name
         elif kind in ("deleted", "recreated"):
-            del holders[item.log]
+            del incarnations[item.log]
             positions.pop(item.log, None)
         if item.position is not None:
             positions[item.log] = item.position
@@ -275,71 +275,75 @@ class MultiReader:
 
     # --- what comes next --------------------------------------------------------------------------
 
-    def _choose(self) -> tuple[Item | None, float]:
+    def _next_item(self) -> tuple[Item | None, float]:
         """The next item that is here and may be given; else when to look again."""
         if self._events:
             return self._events.popleft(), 0.0
-        if self._by_time:
-            return self._oldest()
+        if self._ordered_by_time:
+            return self._next_oldest()
         while self._ready:
             member = self._ready[0]
             if not member.queue.entries:
                 self._ready.popleft()
-                member.waits, member.turn_bytes = False, 0
+                member.is_ready, member.turn_bytes = False, 0
                 if member.queue.ended:
-                    return self._leave(member), 0.0
+                    return self._remove_member(member), 0.0
                 continue
-            columns = member.queue.take()
-            member.turn_bytes += columns.payload_bytes + ENTRY_BYTES
-            if member.turn_bytes >= TURN_BYTES:
+            columns = member.queue.pop_entry()
+            member.turn_bytes += columns.payload_bytes + ENTRY_OVERHEAD_BYTES
+            if member.turn_bytes >= BYTES_PER_TURN:
                 member.turn_bytes = 0
                 self._ready.rotate(-1)
             return self._batch(member, columns), 0.0
         return None, float("inf")
 
-    def _oldest(self) -> tuple[Item | None, float]:
-        found, oldest_ms = None, 0
+    def _next_oldest(self) -> tuple[Item | None, float]:
+        oldest, oldest_ms = None, 0
         now = trio.current_time()
         wait_until = -float("inf")
         for member in self._members:
             queue = member.queue
             if queue.entries:
                 time_ms = queue.entries[0].time_ms
-                if found is None or time_ms < oldest_ms:
-                    found, oldest_ms = member, time_ms
+                if oldest is None or time_ms < oldest_ms:
+                    oldest, oldest_ms = member, time_ms
             elif queue.ended:
-                return self._leave(member), 0.0
+                return self._remove_member(member), 0.0
             else:
                 # At its end everything that is there has come: it is waited for from its last news on, so
                 # that many logs that fall silent together are waited for once, not one after the other.
-                since = member.news_at if queue.at_tail else max(member.news_at, member.empty_since)
+                since = (
+                    member.last_activity
+                    if queue.is_at_tail
+                    else max(member.last_activity, member.empty_since)
+                )
                 wait_until = max(wait_until, since + self._time_wait_s)
-        if found is None:
+        if oldest is None:
             return None, float("inf")
-        if self._left_to_open and now < self._open_until:
-            wait_until = max(wait_until, self._open_until)
+        if self._pending_opens and now < self._open_wait_deadline:
+            wait_until = max(wait_until, self._open_wait_deadline)
         if now < wait_until:
             return None, wait_until
-        columns = found.queue.take()
-        if not found.queue.entries:
-            found.empty_since = now
-        late = oldest_ms < self._newest_ms
-        self._newest_ms = max(self._newest_ms, oldest_ms)
-        return self._batch(found, columns, late), 0.0
+        columns = oldest.queue.pop_entry()
+        if not oldest.queue.entries:
+            oldest.empty_since = now
+        late = oldest_ms < self._newest_delivered_ms
+        self._newest_delivered_ms = max(self._newest_delivered_ms, oldest_ms)
+        return self._batch(oldest, columns, late), 0.0
 
     def _batch(self, member: _Member, columns: Columns, late: bool = False) -> LogBatch:
         return LogBatch(member.name, member.queue.incarnation, columns, late)
 
-    def _leave(self, member: _Member) -> LogEvent:
+    def _remove_member(self, member: _Member) -> LogEvent:
         """Nothing more comes of it."""
         self._members.remove(member)
-        self._share_out()
+        self._divide_budget()
         queue = member.queue
-        self._taken_in.discard(incarnation_id(queue.incarnation))
+        self._log_ids.discard(incarnation_id(queue.incarnation))
         if queue.error is None:
             kind: Literal["sealed", "ended"] = "sealed" if queue.sealed else "ended"
             return LogEvent(member.name, kind, incarnation=queue.incarnation)
-        return _told(member.name, queue.error, queue.incarnation)
+        return _failure_event(member.name, queue.error, queue.incarnation)
 
     # --- the tasks --------------------------------------------------------------------------------
 
@@ -347,10 +351,10 @@ class MultiReader:
         """Open and follow the logs until closed. A task of the namespace."""
         finished = False
         try:
-            with self._scope, error_boundary("a reader of several logs", self._end):
+            with self._scope, error_boundary("a reader of several logs", self._end_with):
                 async with trio.open_nursery() as nursery:
                     for name, log_id in self._names.items():
-                        self._take_in(name, log_id, nursery)
+                        self._start_opening(name, log_id, nursery)
                     if self._watch is not None:
                         await self._follow(self._watch, nursery)
                 finished = True
@@ -359,7 +363,7 @@ class MultiReader:
                 with trio.CancelScope(shield=True):
                     await self._watch.aclose()
             if not finished:
-                self._end(AlreadyClosed("a reader of several logs: the namespace was closed"))
+                self._end_with(AlreadyClosed("a reader of several logs: the namespace was closed"))
 
     async def _follow(self, watch: LogWatch, nursery: trio.Nursery) -> None:
         while True:
@@ -367,22 +371,26 @@ class MultiReader:
             if change is None or not change.incarnation:
                 continue
             log_id = incarnation_id(change.incarnation)
-            if log_id in self._taken_in:
+            if log_id in self._log_ids:
                 name = change.name
                 if change.kind == "deleted":  # or renamed to where the watch does not look
-                    name = await self._name_now(log_id)
+                    name = await self._current_name(log_id)
                 if name:
                     self._rename(log_id, name)
                 continue
             # One that matched before has ended here: it does not begin anew under another name.
-            known = change.kind == "renamed" and fnmatchcase(change.old_name, self._pattern)
-            if change.kind != "deleted" and not known and fnmatchcase(change.name, self._pattern):
-                self._left_to_open += 1
-                self._take_in(change.name, log_id, nursery)
+            was_matched = change.kind == "renamed" and fnmatchcase(change.old_name, self._pattern)
+            if (
+                change.kind != "deleted"
+                and not was_matched
+                and fnmatchcase(change.name, self._pattern)
+            ):
+                self._pending_opens += 1
+                self._start_opening(change.name, log_id, nursery)
 
-    async def _name_now(self, log_id: int) -> str:
+    async def _current_name(self, log_id: int) -> str:
         try:
-            return await name_now(self._context.metadata, log_id)
+            return await current_name(self._context.metadata, log_id)
         except DistributedLogError:
             return ""  # its own reader says what it is
 
@@ -399,48 +407,48 @@ class MultiReader:
                         )
                     )
                     member.name = name
-                    self._tell()
+                    self._notify()
                 return
-        self._called[log_id] = name
+        self._renamed_while_opening[log_id] = name
 
-    def _take_in(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
+    def _start_opening(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
         """One more log; ``left_to_open`` has counted it."""
         if log_id is not None:
-            self._taken_in.add(log_id)
-        nursery.start_soon(self._join, name, log_id, nursery)
+            self._log_ids.add(log_id)
+        nursery.start_soon(self._open_member, name, log_id, nursery)
 
-    async def _join(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
+    async def _open_member(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
         try:
             async with self._limiter:
-                fetcher = await self._opened(name, log_id)
+                fetcher = await self._open_fetcher(name, log_id)
         except DistributedLogError as error:
             if log_id is not None:
-                self._taken_in.discard(log_id)
-                name = self._called.pop(log_id, name)
-            self._events.append(_told(name, error))
+                self._log_ids.discard(log_id)
+                name = self._renamed_while_opening.pop(log_id, name)
+            self._events.append(_failure_event(name, error))
         else:
             now = trio.current_time()
             if log_id is not None:
-                name = self._called.pop(log_id, name)
-            queue = fetcher.out
+                name = self._renamed_while_opening.pop(log_id, name)
+            queue = fetcher.queue
             member = _Member(name, queue, now, now)
             self._members.append(member)
-            self._share_out()
+            self._divide_budget()
             self._events.append(
                 LogEvent(name, "joined", queue.position, incarnation=queue.incarnation)
             )
-            queue.subscribe(lambda: self._on_news(member))
-            self._on_news(member)
+            queue.subscribe(lambda: self._handle_activity(member))
+            self._handle_activity(member)
             nursery.start_soon(fetcher.run)
-        self._left_to_open -= 1
-        self._tell()
+        self._pending_opens -= 1
+        self._notify()
 
-    async def _opened(self, name: str, log_id: int | None) -> Fetcher:
+    async def _open_fetcher(self, name: str, log_id: int | None) -> Fetcher:
         context, position = self._context, self._starts.pop(name, None)
         try:
             if log_id is None:
-                log_id = await self._find(name)
-            follower = await follow(context.metadata, log_id, name, context.namespace)
+                log_id = await self._resolve_name(name)
+            state_watch = await open_state_watch(context.metadata, log_id, name, context.namespace)
         except LogNotFound as error:
             if position is None:
                 raise
@@ -448,45 +456,45 @@ class MultiReader:
                 context.metadata, context.namespace, name, HeldPosition.of(position)
             ) from error
         to: Literal["end"] | None = "end" if self._to_end else None
-        return await open_fetcher(context, follower, position or self._at, to)
+        return await open_fetcher(context, state_watch, position or self._default_start, to)
 
-    def _share_out(self) -> None:
+    def _divide_budget(self) -> None:
         """A half of each one's share is held, a half may be on its way. Shares are not lent: they would have
         to be taken back."""
-        share = self._bytes_max // (2 * max(1, len(self._members)))
+        member_bytes = self._bytes_max // (2 * max(1, len(self._members)))
         for member in self._members:
-            member.queue.hold_at_most(share)
+            member.queue.limit_bytes(member_bytes)
 
-    def _on_news(self, member: _Member) -> None:
+    def _handle_activity(self, member: _Member) -> None:
         """Something of it came, or it ended. Also a call of a connection that others share."""
-        if self._by_time:
-            member.news_at = trio.current_time()
-            self._tell()
-        elif not member.waits:
-            member.waits = True
+        if self._ordered_by_time:
+            member.last_activity = trio.current_time()
+            self._notify()
+        elif not member.is_ready:
+            member.is_ready = True
             self._ready.append(member)
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
-        self._news.set()
-        self._news = trio.Event()
+    def _notify(self) -> None:
+        self._activity.set()
+        self._activity = trio.Event()
 
     def _close(self) -> None:
         self._scope.cancel()
-        self._end(AlreadyClosed("this reader of several logs is closed"))
+        self._end_with(AlreadyClosed("this reader of several logs is closed"))
         for member in self._members:
             member.queue.close()
         self._members.clear()
         self._ready.clear()
         self._events.clear()
 
-    def _end(self, error: DistributedLogError) -> None:
+    def _end_with(self, error: DistributedLogError) -> None:
         if self._error is None:
             self._error = error
-        self._tell()
+        self._notify()
 
 
-def _told(name: str, error: DistributedLogError, incarnation: str = "") -> LogEvent:
+def _failure_event(name: str, error: DistributedLogError, incarnation: str = "") -> LogEvent:
     kind: Literal["truncated", "deleted", "recreated", "failed"] = "failed"
     if isinstance(error, LogRecreated):
         kind = "recreated"
@@ -504,7 +512,8 @@ def check_multi_read(
     if not (pattern is None or (isinstance(pattern, str) and pattern)):
         raise InvalidRequest(f"a pattern is a text for whole names, not {quoted(pattern)}")
     if not isinstance(positions, Mapping | None) or not all(
-        isinstance(name, str) and isinstance(at, Position) for name, at in (positions or {}).items()
+        isinstance(name, str) and isinstance(start, Position)
+        for name, start in (positions or {}).items()
     ):
         raise InvalidRequest(f"positions are names to `Position`, not {quoted(positions)}")
     check_seconds("time_wait_s", time_wait_s)
@@ -513,7 +522,7 @@ def check_multi_read(
 
 async def open_multi_reader(
     context: LogContext,
-    find: Callable[[str], Awaitable[int]],
+    resolve_name: Callable[[str], Awaitable[int]],
     open_watch: Callable[[str], Awaitable[LogWatch]],
     logs: Sequence[str] | None,
     pattern: str | None,
@@ -522,8 +531,8 @@ async def open_multi_reader(
     """See `Namespace.open_reader`."""
     watch = None
     if pattern is not None:
-        literal = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
-        watch = await open_watch(literal)
+        prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]
+        watch = await open_watch(prefix)
     try:
         names: dict[str, int | None] = dict.fromkeys(logs or ())
         if watch is not None and pattern is not None:
@@ -533,7 +542,7 @@ async def open_multi_reader(
                 if fnmatchcase(name, pattern)
             }
         reader = MultiReader(
-            context, find, names, watch=watch, pattern=pattern or "", options=options
+            context, resolve_name, names, watch=watch, pattern=pattern or "", options=options
         )
         context.start(reader.run)
     except BaseException:

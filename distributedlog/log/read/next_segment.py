@@ -26,12 +26,12 @@ class NextSegment:
 
     def __init__(
         self,
-        before: SegmentRecord,
-        follower: StateWatch,
+        previous: SegmentRecord,
+        state_watch: StateWatch,
         ledgers: SegmentEntryStore,
         *,
         wait_s: float,
-        on_begun: Callable[[SegmentBegin], object],
+        on_begin_known: Callable[[SegmentBegin], object],
     ) -> None:
         """``on_begun`` is called at most once, by `run`, when `begin` is known."""
         self.begin: SegmentBegin | None = None
@@ -40,15 +40,15 @@ class NextSegment:
         """Its record, numbered, once `begin` is known."""
         self.ledger: SegmentEntryReader | None = None
         """Whoever enters the segment takes it, and closes it."""
-        self._before = before
-        self._number = before.segment + 1
-        self._follower = follower
+        self._previous = previous
+        self._number = previous.segment + 1
+        self._state_watch = state_watch
         self._ledgers = ledgers
         self._wait_s = wait_s
-        self._on_begun = on_begun
+        self._on_begin_known = on_begin_known
         self._scope = trio.CancelScope()
 
-    def ends_before(self, entry: int, sequence_id: int | None) -> bool:
+    def proves_read_before(self, entry: int, sequence_id: int | None) -> bool:
         """Is ``before`` certainly read to its end, by who has had all before ``entry`` of it?
 
         ``sequence_id``: of the record that comes next, as the reader has counted; None: it has not. Where the
@@ -61,7 +61,7 @@ class NextSegment:
             and sequence_id in (None, begin.sequence_id)
         )
 
-    def take(self) -> tuple[SegmentRecord, SegmentEntryReader]:
+    def enter(self) -> tuple[SegmentRecord, SegmentEntryReader]:
         """The segment, for whoever enters it."""
         record, ledger = self.record, self.ledger
         assert record is not None, "its begin is known"
@@ -72,7 +72,7 @@ class NextSegment:
     def close(self) -> None:
         """Wait for it no longer. Idempotent."""
         self._scope.cancel()
-        self._drop()
+        self._close_ledger()
 
     async def run(self) -> None:
         """Until `begin` is known, or there is nothing to be known, or `close`."""
@@ -80,52 +80,54 @@ class NextSegment:
             with self._scope:
                 while True:
                     try:
-                        await self._look()
+                        await self._find_begin()
                         return
                     except DistributedLogError as error:
                         # What is wrong is met again by who reads it when the log says that it may be read.
-                        self._drop()
+                        self._close_ledger()
                         if not error.retryable:
                             log.debug("segment %d is waited for: %s", self._number, error)
                             return
                     await trio.sleep(RETRY_S)
         finally:
             if self.begin is None:
-                self._drop()
+                self._close_ledger()
 
-    async def _look(self) -> None:
-        state = await self._follower.until(
+    async def _find_begin(self) -> None:
+        state = await self._state_watch.wait_until(
             lambda state: state.last_segment >= self._number or state.sealed
         )
-        if not state.open_from < self._number <= state.last_segment:
+        if not state.first_open_segment < self._number <= state.last_segment:
             return  # this one is closed: the log says all there is to know
-        record = await self._follower.segment(self._number)
-        if record.start_sequence_id != UNKNOWN or record.epoch != self._before.epoch:
+        record = await self._state_watch.segment(self._number)
+        if record.start_sequence_id != UNKNOWN or record.epoch != self._previous.epoch:
             return  # closed since, or not by the writer of this one
         self.ledger = ledger = await self._ledgers.follow(record.ledger_id)
-        found: list[SegmentEntry] = []
+        first_entries: list[SegmentEntry] = []
 
         def look(entries: Sequence[SegmentEntry]) -> int:
-            found.extend(entries[:1])
+            first_entries.extend(entries[:1])
             return 0  # they are for whoever reads the segment
 
-        while not found:
-            lac = await ledger.wait(-1, wait_s=self._wait_s, take=look)
-            if lac >= 0 and not found:
-                found.extend(await ledger.read(0, 0, bytes_max=1))
+        while not first_entries:
+            lac = await ledger.wait(-1, wait_s=self._wait_s, on_entries=look)
+            if lac >= 0 and not first_entries:
+                first_entries.extend(await ledger.read(0, 0, bytes_max=1))
             elif ledger.closed and lac < 0:
                 return
-        assert found[0].entry == 0, "entries come from the first one on"
-        begin = segment_begin(found[0].payload)
+        assert first_entries[0].entry == 0, "entries come from the first one on"
+        begin = segment_begin(first_entries[0].payload)
         if begin is None:
             return
         # Whoever wrote both never lets time go back, so an entry of this one is not before that one's.
-        floor_ms = max(record.time_floor_ms, self._before.time_floor_ms)
-        self.record = replace(record, start_sequence_id=begin.sequence_id, time_floor_ms=floor_ms)
+        min_time_ms = max(record.time_floor_ms, self._previous.time_floor_ms)
+        self.record = replace(
+            record, start_sequence_id=begin.sequence_id, time_floor_ms=min_time_ms
+        )
         self.begin = begin
-        self._on_begun(begin)
+        self._on_begin_known(begin)
 
-    def _drop(self) -> None:
+    def _close_ledger(self) -> None:
         if self.ledger is not None:
             self.ledger.close()
             self.ledger = None

@@ -1,7 +1,7 @@
 """Positions in a log: the last readable one, and the first with a txid or of a time.
 
 A search reads little, however long the log: the keys of segments are dense, so they are bisected by single
-reads until `PAGE` are left, which are one page; in the segment that is found entries are.
+reads until `BISECT_PAGE` are left, which are one page; in the segment that is found entries are.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -14,7 +14,7 @@ from ...metadata.model.interface import Metadata, Scan
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest, NoSuchEntry, NoSuchLedger
 from ..format.control_record import last_record
 from ..format.dlsn import DLSN
-from ..format.record import Columns, EntryHeader, LogRecord, decode, decode_header
+from ..format.record import Columns, EntryHeader, LogRecord, decode_columns, decode_header
 from ..interfaces.segment_store import SegmentEntry, SegmentEntryReader, SegmentEntryStore
 from ..model.log_keys import incarnation_text, segment_key
 from ..model.log_state import LogState
@@ -23,12 +23,12 @@ from ..model.segment_record import UNKNOWN, SegmentRecord
 from .segment_reader import open_segment, read_header
 from .state_watch import StateWatch
 
-PAGE = 64
+BISECT_PAGE = 64
 """Segments: some 8 KiB of records, in one read."""
 LIST_PAGE = 1000
 ROLL_WAIT_S = 2.0
 """How long somebody who asks for the end waits for a roll that is under way."""
-ROLL_LOOK_S = 0.05
+ROLL_POLL_INTERVAL_S = 0.05
 
 
 async def segments_page(
@@ -37,92 +37,92 @@ async def segments_page(
     """The records of a log's segments from number ``first`` on, ascending, at most ``limit``."""
     start = segment_key(state.log_id, max(first, state.first_segment))
     end = segment_key(state.log_id, state.last_segment + 1)
-    found: list[SegmentRecord] = []
+    segments: list[SegmentRecord] = []
     if limit == 0 or start >= end:
-        return found
+        return segments
     async for item in Scan(metadata, start, end, limit=min(limit or LIST_PAGE, LIST_PAGE)):
-        found.append(SegmentRecord.decode(item.value))
-        if len(found) == limit:
+        segments.append(SegmentRecord.decode(item.value))
+        if len(segments) == limit:
             break
-    return found
+    return segments
 
 
 async def segments_from(
-    metadata: Metadata, state: LogState, passed: Callable[[SegmentRecord], bool]
+    metadata: Metadata, state: LogState, is_before: Callable[[SegmentRecord], bool]
 ) -> AsyncGenerator[SegmentRecord, None]:
     """The segments from the first on that is not ``passed``, ascending; leave it by `aclosing`.
 
     ``passed`` holds for closed segments alone, and for all before one for which it holds.
     """
-    low, high = state.first_segment, state.open_from
-    while high - low > PAGE:
+    low, high = state.first_segment, state.first_open_segment
+    while high - low > BISECT_PAGE:
         middle = (low + high) // 2
-        found = await metadata.get(segment_key(state.log_id, middle))
+        stored = await metadata.get(segment_key(state.log_id, middle))
         # One that is gone was truncated meanwhile.
-        if found is None or passed(SegmentRecord.decode(found.value)):
+        if stored is None or is_before(SegmentRecord.decode(stored.value)):
             low = middle + 1
         else:
             high = middle
     first = segment_key(state.log_id, low)
     end = segment_key(state.log_id, state.last_segment + 1)
-    leading = True
-    async for item in Scan(metadata, first, end, limit=PAGE):
+    skipping = True
+    async for item in Scan(metadata, first, end, limit=BISECT_PAGE):
         record = SegmentRecord.decode(item.value)
-        leading = leading and record.closed and passed(record)
-        if not leading:
+        skipping = skipping and record.closed and is_before(record)
+        if not skipping:
             yield record
 
 
 async def first_readable(metadata: Metadata, state: LogState) -> DLSN:
     """Where the first user record that is left is looked for; in an empty log, the first position of all."""
-    before = state.truncated_sequence_id
+    truncated_id = state.truncated_sequence_id
     async with aclosing(
-        segments_from(metadata, state, lambda one: one.end_sequence_id <= before)
-    ) as found:
-        async for record in found:
+        segments_from(metadata, state, lambda segment: segment.end_sequence_id <= truncated_id)
+    ) as segments:
+        async for record in segments:
             return max(state.truncated_to, record.first_dlsn)
     return DLSN.INITIAL
 
 
-async def see_roll_through(follower: StateWatch, ledgers: SegmentEntryStore) -> None:
+async def wait_for_roll(state_watch: StateWatch, ledgers: SegmentEntryStore) -> None:
     """Where a roll is under way: look until the segment that ended is closed, for `ROLL_WAIT_S` at most.
 
     What is in the next one is acknowledged, and may have been committed (G4), and nobody can say of which
     number its records are before that. A next segment that was only made ready has none.
     """
-    state = follower.state
-    if state.last_segment <= state.open_from:
+    state = state_watch.state
+    if state.last_segment <= state.first_open_segment:
         return
-    following = await follower.segment(state.last_segment)
-    if not following.closed:
-        reader = await open_segment(ledgers, following)
+    next_segment = await state_watch.segment(state.last_segment)
+    if not next_segment.closed:
+        reader = await open_segment(ledgers, next_segment)
         reader.close()
         if reader.lac < 0:
             return
     with trio.move_on_after(ROLL_WAIT_S):
-        while follower.state.open_from < following.segment:
-            await trio.sleep(ROLL_LOOK_S)
-            await follower.load()
+        while state_watch.state.first_open_segment < next_segment.segment:
+            await trio.sleep(ROLL_POLL_INTERVAL_S)
+            await state_watch.load()
 
 
 async def last_readable(
-    metadata: Metadata, follower: StateWatch, ledgers: SegmentEntryStore
+    metadata: Metadata, state_watch: StateWatch, ledgers: SegmentEntryStore
 ) -> DLSN | None:
     """The position of the last user record that can be read now; None in an empty log."""
-    await see_roll_through(follower, ledgers)
-    state = follower.state
+    await wait_for_roll(state_watch, ledgers)
+    state = state_watch.state
     last = None
     if state.in_progress:
-        record = await follower.segment(state.open_from)
+        record = await state_watch.segment(state.first_open_segment)
         # By now it may be closed.
-        last = record.last_dlsn if record.closed else await _last_of(ledgers, record)
+        last = record.last_dlsn if record.closed else await _last_confirmed_record(ledgers, record)
     if last is None:
         # Segments may be empty, also all those at the end.
-        every = state.next_sequence_id
+        record_total = state.next_sequence_id
         async with aclosing(
-            segments_from(metadata, state, lambda one: one.end_sequence_id < every)
-        ) as found:
-            async for record in found:
+            segments_from(metadata, state, lambda segment: segment.end_sequence_id < record_total)
+        ) as segments:
+            async for record in segments:
                 last = record.last_dlsn if record.closed else None
                 break
     return None if last is None or last < state.truncated_to else last
@@ -133,139 +133,153 @@ async def record_with_id(
 ) -> LogRecord | None:
     """The record that was the log's ``sequence_id``-th, from 0, and is left; None: it cannot be read yet."""
     async with aclosing(
-        segments_from(metadata, state, lambda one: one.end_sequence_id <= sequence_id)
-    ) as found:
-        async for record in found:
+        segments_from(metadata, state, lambda segment: segment.end_sequence_id <= sequence_id)
+    ) as segments:
+        async for record in segments:
             if not 0 <= record.start_sequence_id <= sequence_id:
                 return None  # after one in progress (H11)
-            wanted = sequence_id - record.start_sequence_id
+            segment_index = sequence_id - record.start_sequence_id
             reader = await open_segment(ledgers, record)
             try:
-                _, entry = await _first(
+                _, entry = await _first_entry_reaching(
                     reader,
                     lambda header: header.records_through,
-                    wanted + 1,
+                    segment_index + 1,
                     0,
                     reader.lac + 1,
                     0,
-                    max(record.records, wanted + 1),
+                    max(record.records, segment_index + 1),
                 )
             finally:
                 reader.close()
             if entry is None:
                 return None
             header = decode_header(entry.payload)
-            return _records(state.name, record, entry, header)[wanted - header.records_before]
+            return _decode_records(state.name, record, entry, header)[
+                segment_index - header.records_before
+            ]
     return None
 
 
 async def record_at(
-    ledgers: SegmentEntryStore, name: str, record: SegmentRecord, at: DLSN
+    ledgers: SegmentEntryStore, name: str, record: SegmentRecord, position: DLSN
 ) -> LogRecord:
     """The record at this position of a segment, which the caller has seen that it can be read."""
     reader = await open_segment(ledgers, record)
     try:
         if not reader.closed:
-            reader.note_lac(at.entry)  # the bookies may have forgotten it since (H24)
-        (entry,) = await reader.read(at.entry, at.entry, bytes_max=1)
+            reader.record_lac(position.entry)  # the bookies may have forgotten it since (H24)
+        (entry,) = await reader.read(position.entry, position.entry, bytes_max=1)
     finally:
         reader.close()
-    return _records(name, record, entry, decode_header(entry.payload))[at.slot]
+    return _decode_records(name, record, entry, decode_header(entry.payload))[position.slot]
 
 
-def _records(
+def _decode_records(
     name: str, record: SegmentRecord, entry: SegmentEntry, header: EntryHeader
 ) -> list[LogRecord]:
-    return decode(entry.payload, header, record.origin(entry.entry, header), name).records()
+    return decode_columns(entry.payload, header, record.origin(entry.entry, header), name).records()
 
 
 async def count_before(
-    metadata: Metadata, follower: StateWatch, ledgers: SegmentEntryStore, at: DLSN | None
+    metadata: Metadata, state_watch: StateWatch, ledgers: SegmentEntryStore, position: DLSN | None
 ) -> int:
     """How many records the log ever had before a position; None, and whatever is after the end: the end.
 
     Reads at most one segment's record and one entry. Raises `LogTruncated` where it is not left.
     """
-    state = follower.state
-    if at is not None:
-        held = await held_at(metadata, ledgers, state, at)
-        verdict = resolve_position(held, LogLookup.of(state))
-        if verdict.met is not PositionOutcome.GO_ON:
-            raise verdict.error(state.name, held)
-    if at is not None and at <= state.truncated_to:
+    state = state_watch.state
+    if position is not None:
+        held_position = await held_position_at(metadata, ledgers, state, position)
+        resolution = resolve_position(held_position, LogLookup.of(state))
+        if resolution.outcome is not PositionOutcome.CONTINUE:
+            raise resolution.error(state.name, held_position)
+    if position is not None and position <= state.truncated_to:
         return state.truncated_sequence_id
-    if at is None:
-        await see_roll_through(follower, ledgers)
-        state = follower.state
-    if at is None or at.segment >= state.open_from:
+    if position is None:
+        await wait_for_roll(state_watch, ledgers)
+        state = state_watch.state
+    if position is None or position.segment >= state.first_open_segment:
         if not state.in_progress:
             return state.next_sequence_id
-        record = await follower.segment(state.open_from)
-        if at is not None and at.segment > state.open_from:
-            at = None
+        record = await state_watch.segment(state.first_open_segment)
+        if position is not None and position.segment > state.first_open_segment:
+            position = None
     else:
-        record = await follower.segment(at.segment)
+        record = await state_watch.segment(position.segment)
     if record.closed:
         end = record.end_sequence_id
-        return end if at is None else await sequence_id_at(ledgers, record, at)
+        return end if position is None else await sequence_id_at(ledgers, record, position)
     reader = await open_segment(ledgers, record)
     try:
         if reader.lac < 0:
             return record.start_sequence_id
-        header = await read_header(reader, reader.lac if at is None else min(at.entry, reader.lac))
-        if at is None or at.entry > reader.lac:
+        header = await read_header(
+            reader, reader.lac if position is None else min(position.entry, reader.lac)
+        )
+        if position is None or position.entry > reader.lac:
             return record.start_sequence_id + header.records_through
-        within = min(header.records_before + at.slot, header.records_through)
-        return record.start_sequence_id + within
+        segment_index = min(header.records_before + position.slot, header.records_through)
+        return record.start_sequence_id + segment_index
     finally:
         reader.close()
 
 
-async def _last_of(ledgers: SegmentEntryStore, record: SegmentRecord) -> DLSN | None:
+async def _last_confirmed_record(ledgers: SegmentEntryStore, record: SegmentRecord) -> DLSN | None:
     """The last record of a segment in progress, as far as it is confirmed."""
     reader = await open_segment(ledgers, record)
     try:
         entry = reader.lac
         if entry < 0:
             return None
-        (found,) = await reader.read(entry, entry, bytes_max=1)
-        header = decode_header(found.payload)
-        if header.control:
-            said = last_record(entry, found.payload, header)
-            if said is not None:
-                return DLSN(record.segment, said.entry, said.slot)
+        (last_entry,) = await reader.read(entry, entry, bytes_max=1)
+        header = decode_header(last_entry.payload)
+        if header.is_control:
+            stored_last = last_record(entry, last_entry.payload, header)
+            if stored_last is not None:
+                return DLSN(record.segment, stored_last.entry, stored_last.slot)
             # It counts the records before it, as every entry does: the last one is found by that.
-            every = header.records_before
-            if every == 0:
+            record_total = header.records_before
+            if record_total == 0:
                 return None
-            entry, holder = await _first(
-                reader, lambda one: one.records_through, every, 0, entry, 0, every
+            entry, last_with_records = await _first_entry_reaching(
+                reader,
+                lambda entry_header: entry_header.records_through,
+                record_total,
+                0,
+                entry,
+                0,
+                record_total,
             )
-            if holder is None:
+            if last_with_records is None:
                 raise CorruptData(
-                    f"entry {record.segment}.{entry} counts {every} records before it, and none has them"
+                    f"entry {record.segment}.{entry} counts {record_total} records before it, and none "
+                    "has them"
                 )
-            header = decode_header(holder.payload)
+            header = decode_header(last_with_records.payload)
         return DLSN(record.segment, entry, header.count - 1)
     finally:
         reader.close()
 
 
 async def find_txid(
-    metadata: Metadata, follower: StateWatch, ledgers: SegmentEntryStore, txid: int
+    metadata: Metadata, state_watch: StateWatch, ledgers: SegmentEntryStore, txid: int
 ) -> DLSN:
     """The position of the first record whose txid is at least this one; after the end: where the next one
     will be. Never below the truncation point. Raises `InvalidRequest` as `check_searchable`."""
-    state = follower.state
+    state = state_watch.state
     check_searchable(state)
     return await search_txid(
-        state, ledgers, segments_from(metadata, state, lambda one: one.last_txid < txid), txid
+        state,
+        ledgers,
+        segments_from(metadata, state, lambda segment: segment.last_txid < txid),
+        txid,
     )
 
 
 def check_searchable(state: LogState) -> None:
     """Raise `InvalidRequest` if txids decreased and the entries do not store the greatest so far."""
-    if not state.searchable:
+    if not state.is_txid_searchable:
         raise InvalidRequest(
             f'log "{state.name}": an older program wrote txids that are not in order, so none can be '
             "searched for; a time can"
@@ -286,7 +300,9 @@ async def search_txid(
     """
 
     def first_slot(columns: Columns) -> int | None:
-        return next((slot for slot, one in enumerate(columns.txids) if one >= txid), None)
+        return next(
+            (slot for slot, record_txid in enumerate(columns.txids) if record_txid >= txid), None
+        )
 
     return await _search(
         state,
@@ -300,18 +316,18 @@ async def search_txid(
 
 
 async def find_time(
-    metadata: Metadata, follower: StateWatch, ledgers: SegmentEntryStore, wall_ms: int
+    metadata: Metadata, state_watch: StateWatch, ledgers: SegmentEntryStore, time_ms: int
 ) -> DLSN:
     """The position of the first entry whose log time is ``wall_ms`` or later; as `find_txid`.
 
     Log time never goes back, whatever the clocks did (H148).
     """
-    state = follower.state
+    state = state_watch.state
     return await search_time(
         state,
         ledgers,
-        segments_from(metadata, state, lambda one: one.end_time_ms < wall_ms),
-        wall_ms,
+        segments_from(metadata, state, lambda segment: segment.end_time_ms < time_ms),
+        time_ms,
     )
 
 
@@ -319,14 +335,14 @@ async def search_time(
     state: LogState,
     ledgers: SegmentEntryStore,
     segments: AsyncGenerator[SegmentRecord, None],
-    wall_ms: int,
+    time_ms: int,
 ) -> DLSN:
     """As `find_time`, among these segments; the one in progress may say how far it is confirmed."""
     return await _search(
         state,
         ledgers,
         segments,
-        wall_ms,
+        time_ms,
         SegmentRecord.time_of,
         lambda record: (record.created_ms, record.end_time_ms),
         lambda _: 0,
@@ -338,9 +354,9 @@ async def _search(
     ledgers: SegmentEntryStore,
     segments: AsyncGenerator[SegmentRecord, None],
     wanted: int,
-    value: Callable[[SegmentRecord, EntryHeader], int],
-    ends: Callable[[SegmentRecord], tuple[int, int]],
-    slot: Callable[[Columns], int | None],
+    entry_value: Callable[[SegmentRecord, EntryHeader], int],
+    end_values: Callable[[SegmentRecord], tuple[int, int]],
+    find_slot: Callable[[Columns], int | None],
 ) -> DLSN:
     """The first entry of these segments whose value is at least ``wanted``, and the slot in it.
 
@@ -358,91 +374,95 @@ async def _search(
             reader = await open_segment(ledgers, record)
             try:
                 if not reader.closed:
-                    reader.note_lac(record.last_entry)
+                    reader.record_lac(record.last_entry)
 
                 def value_here(header: EntryHeader, record: SegmentRecord = record) -> int:
-                    return value(record, header)
+                    return entry_value(record, header)
 
                 high = reader.lac + 1
                 low = min(earliest.entry, high) if record.segment == earliest.segment else 0
-                low_value, high_value = ends(record)
+                low_value, high_value = end_values(record)
                 if not record.closed and low < high:
                     # How far it goes only the last entry says; most ask for what is new.
                     high_value = value_here(await read_header(reader, high - 1))
                     low_value = value_here(await read_header(reader, low))
                     if high_value < wanted:
                         low = high
-                entry, found = await _first(
+                entry, stored_entry = await _first_entry_reaching(
                     reader, value_here, wanted, low, high, low_value, high_value
                 )
                 while entry < high:
-                    if found is None:
-                        (found,) = await reader.read(entry, entry, bytes_max=1)
-                    header = decode_header(found.payload)
-                    if header.control:
-                        entry, found = await _pass_control(reader, record, header, entry + 1, high)
+                    if stored_entry is None:
+                        (stored_entry,) = await reader.read(entry, entry, bytes_max=1)
+                    header = decode_header(stored_entry.payload)
+                    if header.is_control:
+                        entry, stored_entry = await _skip_control_entries(
+                            reader, record, header, entry + 1, high
+                        )
                         continue
                     if value_here(header) >= wanted:
-                        columns = _columns_from(state, record, found, header)
-                        at = slot(columns) if columns.count else None
-                        if at is not None:
-                            return DLSN(record.segment, entry, columns.first_slot + at)
-                    entry, found = entry + 1, None
+                        columns = _untruncated_columns(state, record, stored_entry, header)
+                        matching_slot = find_slot(columns) if columns.count else None
+                        if matching_slot is not None:
+                            return DLSN(record.segment, entry, columns.first_slot + matching_slot)
+                    entry, stored_entry = entry + 1, None
             finally:
                 reader.close()
-            after = (record.segment + 1, 0) if record.closed else (record.segment, entry)
-            end = DLSN(*after, 0)
-    return max(earliest, end or DLSN(state.open_from, 0, 0))
+            next_position = (record.segment + 1, 0) if record.closed else (record.segment, entry)
+            end = DLSN(*next_position, 0)
+    return max(earliest, end or DLSN(state.first_open_segment, 0, 0))
 
 
-async def _pass_control(
+async def _skip_control_entries(
     reader: SegmentEntryReader, record: SegmentRecord, header: EntryHeader, entry: int, high: int
 ) -> tuple[int, SegmentEntry | None]:
     """Find the first entry from ``entry`` on that has a record: there may be thousands without one."""
-    before = header.records_before
-    return await _first(
+    records_before = header.records_before
+    return await _first_entry_reaching(
         reader,
-        lambda one: one.records_through,
-        before + 1,
+        lambda entry_header: entry_header.records_through,
+        records_before + 1,
         entry,
         high,
-        before,
-        max(record.records, before + 1),
+        records_before,
+        max(record.records, records_before + 1),
     )
 
 
-def _columns_from(
-    state: LogState, record: SegmentRecord, found: SegmentEntry, header: EntryHeader
+def _untruncated_columns(
+    state: LogState, record: SegmentRecord, stored_entry: SegmentEntry, header: EntryHeader
 ) -> Columns:
     """Return the records of an entry that are not truncated."""
     earliest = state.earliest
-    origin = record.origin(found.entry, header)
-    columns = decode(found.payload, header, origin, state.name)
-    if record.segment == earliest.segment and found.entry == earliest.entry:
+    origin = record.origin(stored_entry.entry, header)
+    columns = decode_columns(stored_entry.payload, header, origin, state.name)
+    if record.segment == earliest.segment and stored_entry.entry == earliest.entry:
         return columns.cut(min(earliest.slot, columns.count), columns.count)
     return columns
 
 
-async def sequence_id_at(ledgers: SegmentEntryStore, record: SegmentRecord, at: DLSN) -> int:
+async def sequence_id_at(ledgers: SegmentEntryStore, record: SegmentRecord, position: DLSN) -> int:
     """The sequence id of the first record at or after a position of this segment, up to its end.
 
     The caller has seen that the position can be read, or lies before one that could be.
     """
-    if record.closed and (record.last_dlsn is None or at > record.last_dlsn):
+    if record.closed and (record.last_dlsn is None or position > record.last_dlsn):
         return record.start_sequence_id + record.records
-    if at.entry == 0 and at.slot == 0:
+    if position.entry == 0 and position.slot == 0:
         return record.start_sequence_id
     reader = await open_segment(ledgers, record)
     try:
         if not reader.closed:
-            reader.note_lac(at.entry)  # the bookies may have forgotten it since (H24)
-        header = await read_header(reader, at.entry)
+            reader.record_lac(position.entry)  # the bookies may have forgotten it since (H24)
+        header = await read_header(reader, position.entry)
     finally:
         reader.close()
-    return record.start_sequence_id + min(header.records_before + at.slot, header.records_through)
+    return record.start_sequence_id + min(
+        header.records_before + position.slot, header.records_through
+    )
 
 
-async def held_at(
+async def held_position_at(
     metadata: Metadata, ledgers: SegmentEntryStore, state: LogState, dlsn: DLSN
 ) -> HeldPosition:
     """An address as a position of this log: below the truncation point with its sequence id, if known.
@@ -450,24 +470,24 @@ async def held_at(
     For different positions may name one place: the last one's successor, the next entry's first, the next
     segment's first.
     """
-    held = HeldPosition(dlsn, incarnation_text(state.log_id), None)
+    held_position = HeldPosition(dlsn, incarnation_text(state.log_id), None)
     if dlsn >= state.truncated_to or state.truncated_sequence_id == 0:
-        return held
-    found = await metadata.get(segment_key(state.log_id, dlsn.segment))
-    if found is None:
-        return held
-    record = SegmentRecord.decode(found.value)
+        return held_position
+    stored = await metadata.get(segment_key(state.log_id, dlsn.segment))
+    if stored is None:
+        return held_position
+    record = SegmentRecord.decode(stored.value)
     if record.start_sequence_id == UNKNOWN:
-        return held
+        return held_position
     try:
-        return replace(held, sequence_id=await sequence_id_at(ledgers, record, dlsn))
+        return replace(held_position, sequence_id=await sequence_id_at(ledgers, record, dlsn))
     except (NoSuchLedger, NoSuchEntry):
-        return held
+        return held_position
 
 
-async def _first(
+async def _first_entry_reaching(
     reader: SegmentEntryReader,
-    value: Callable[[EntryHeader], int],
+    entry_value: Callable[[EntryHeader], int],
     wanted: int,
     low: int,
     high: int,
@@ -478,54 +498,56 @@ async def _first(
 
     ``high`` and None where there is none; the values need only be about right.
     """
-    looks = first_reaching(wanted, low, high, low_value, high_value)
-    reached = None
+    probes = interpolation_search(wanted, low, high, low_value, high_value)
+    match = None
     try:
-        place = next(looks)
+        probe = next(probes)
         while True:
-            (found,) = await reader.read(place, place, bytes_max=1)
-            seen = value(decode_header(found.payload))
-            if seen >= wanted:
-                reached = found
-            place = looks.send(seen)
-    except StopIteration as over:
-        return over.value, reached
+            (entry,) = await reader.read(probe, probe, bytes_max=1)
+            probed_value = entry_value(decode_header(entry.payload))
+            if probed_value >= wanted:
+                match = entry
+            probe = probes.send(probed_value)
+    except StopIteration as search_end:
+        return search_end.value, match
 
 
 # Txids, times and counts grow about evenly, so the next place is guessed by interpolation. After a guess that
 # left more than a half, the next place is the middle. At most 2 log2 of the length + 1 places are read.
 
-Looks = Generator[int, int, int]
+Probes = Generator[int, int, int]
 """Gives a place to look at, takes the value there; returns the first place that reaches what is wanted."""
 
 
-def first_reaching(wanted: int, low: int, high: int, low_value: int, high_value: int) -> Looks:
+def interpolation_search(
+    wanted: int, low: int, high: int, low_value: int, high_value: int
+) -> Probes:
     """The first place from ``low`` to ``high`` whose value is at least ``wanted``; ``high`` where none is.
 
     The two values are about those at ``low`` and at ``high``: wrong ones cost looks, and nothing else.
     """
-    past = 1
+    overshoot = 1
     """How far beyond a guess it looks, so that what is wanted lies on the short side."""
-    halve = False
+    bisect_next = False
     while low < high:
-        before = high - low
-        middle = place = low + before // 2
-        if not halve:
+        length_before = high - low
+        middle = probe = low + length_before // 2
+        if not bisect_next:
             if wanted <= low_value:
-                place = low
+                probe = low
             elif wanted >= high_value:
-                place = high
+                probe = high
             else:
-                place = low + before * (wanted - low_value) // (high_value - low_value)
-            place += past if place < middle else -past
-            place = min(max(place, low), high - 1)
-        value = yield place
-        if value < wanted:
-            low, low_value = place + 1, value
+                probe = low + length_before * (wanted - low_value) // (high_value - low_value)
+            probe += overshoot if probe < middle else -overshoot
+            probe = min(max(probe, low), high - 1)
+        probed_value = yield probe
+        if probed_value < wanted:
+            low, low_value = probe + 1, probed_value
         else:
-            high, high_value = place, value
-        if 2 * (high - low) <= before:
-            halve = False
+            high, high_value = probe, probed_value
+        if 2 * (high - low) <= length_before:
+            bisect_next = False
         else:
-            halve, past = not halve, 4 * past
+            bisect_next, overshoot = not bisect_next, 4 * overshoot
     return low

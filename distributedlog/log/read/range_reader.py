@@ -29,20 +29,20 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.primitives.backoff import Backoff
 from ..format.dlsn import DLSN
-from ..format.record import Columns, decode, decode_header
+from ..format.record import Columns, decode_columns, decode_header
 from ..interfaces.error_boundary import error_boundary
 from ..model.deleted_log_lookup import explain_deleted, look_up
 from ..model.log_keys import incarnation_id, incarnation_text, segment_key, state_key
 from ..model.log_state import LogState
 from ..model.position_outcome import HeldPosition, LogLookup, PositionOutcome, resolve_position
-from ..model.segment_ranges import WHOLE, SegmentRange
+from ..model.segment_ranges import WHOLE_ENTRY, SegmentRange
 from ..model.segment_record import SegmentRecord
 from ..services.log_context import LogContext
 from .entry_queue import StarvationDetector
 
 PART_BYTES = 8 * 1024 * 1024
-PARTS_AT_ONCE = 3
-SMALL_AT_ONCE = 16
+PARALLEL_PARTS = 3
+PARALLEL_SMALL_PARTS_MAX = 16
 """Of parts that are small, and so cost more waiting than reading: thousands of logs of a few records."""
 
 log = get_logger("distributedlog.log")
@@ -55,62 +55,74 @@ OnReady = Callable[[], None]
 class RangePart:
     """A part of a range, as far as it has been fetched and not taken."""
 
-    range: SegmentRange
-    at: int
+    segment_range: SegmentRange
+    next_entry: int
     """The next entry to fetch."""
     ready: deque[Columns] = field(default_factory=deque)
-    done: bool = False
+    is_fetched: bool = False
     error: DistributedLogError | None = None
     """Why the rest of it does not come; known after what is ready."""
 
-    next_id: int | None = None
+    next_sequence_id: int | None = None
     """The sequence id of the record that comes next; None: whatever comes is the first."""
 
-    def held(self, slot: int) -> HeldPosition:
+    def next_position(self, slot: int) -> HeldPosition:
         """The next position to fetch, in this slot of the next entry."""
-        one, before = self.range, self.next_id
-        if before is None and self.at == 0:
-            before = one.start_sequence_id
-        sequence_id = None if before is None else before + slot
-        return HeldPosition(DLSN(one.segment, self.at, slot), one.incarnation, sequence_id)
+        segment_range, sequence_id_before = self.segment_range, self.next_sequence_id
+        if sequence_id_before is None and self.next_entry == 0:
+            sequence_id_before = segment_range.start_sequence_id
+        sequence_id = None if sequence_id_before is None else sequence_id_before + slot
+        return HeldPosition(
+            DLSN(segment_range.segment, self.next_entry, slot),
+            segment_range.incarnation,
+            sequence_id,
+        )
 
     def fail(self, error: DistributedLogError) -> None:
         """Nothing more of it comes."""
         self.error = error
 
-    def cut_off(self) -> list[SegmentRange]:
+    def split_off_rest(self) -> list[SegmentRange]:
         """What is further away than a part's bytes is not this part's any more."""
-        one, left = self.range, self.range.last_entry + 1 - self.at
-        entries = PART_BYTES * one.entries // max(one.size_bytes, 1)
-        if not 0 < entries < left * 2 // 3:
+        segment_range, entries_left = (
+            self.segment_range,
+            self.segment_range.last_entry + 1 - self.next_entry,
+        )
+        entries = PART_BYTES * segment_range.entries // max(segment_range.size_bytes, 1)
+        if not 0 < entries < entries_left * 2 // 3:
             return []
-        self.range, rest = one.cut(self.at - one.first_entry + entries)
+        self.segment_range, rest = segment_range.split(
+            self.next_entry - segment_range.first_entry + entries
+        )
         return [rest]
 
-    def go_on_at(self, entry: int) -> None:
+    def resume_at(self, entry: int) -> None:
         """What is before it has been truncated."""
-        if entry != self.at:
-            self.at, self.next_id = entry, None
+        if entry != self.next_entry:
+            self.next_entry, self.next_sequence_id = entry, None
 
-    def decoded(self, entry: int, payload: memoryview) -> Columns | None:
+    def decode_next(self, entry: int, payload: memoryview) -> Columns | None:
         """The records of the next entry that are asked for; None for none. Raises `CorruptData`."""
-        one = self.range
+        segment_range = self.segment_range
         header = decode_header(payload)
-        if header.control:
+        if header.is_control:
             return None
-        sequence_id = one.start_sequence_id + header.records_before
-        if self.next_id is not None and sequence_id != self.next_id:
+        sequence_id = segment_range.start_sequence_id + header.records_before
+        if self.next_sequence_id is not None and sequence_id != self.next_sequence_id:
             raise CorruptData(
-                f'log "{one.log}" entry {one.segment}.{entry}: its first record has sequence id '
-                f"{sequence_id}, and {self.next_id} should come next"
+                f'log "{segment_range.log}" entry {segment_range.segment}.{entry}: its first record has '
+                "sequence id "
+                f"{sequence_id}, and {self.next_sequence_id} should come next"
             )
-        columns = decode(payload, header, one.origin(entry, header), one.log)
-        self.next_id = sequence_id + header.count
+        columns = decode_columns(
+            payload, header, segment_range.origin(entry, header), segment_range.log
+        )
+        self.next_sequence_id = sequence_id + header.count
         start, stop = 0, columns.count
-        if entry == one.first_entry:
-            start = min(one.first_slot, stop)
-        if entry == one.last_entry and one.stop_slot != WHOLE:
-            stop = min(stop, one.stop_slot)
+        if entry == segment_range.first_entry:
+            start = min(segment_range.first_slot, stop)
+        if entry == segment_range.last_entry and segment_range.stop_slot != WHOLE_ENTRY:
+            stop = min(stop, segment_range.stop_slot)
         if start >= stop:
             return None
         return columns if (start, stop) == (0, columns.count) else columns.cut(start, stop)
@@ -131,9 +143,9 @@ class RangeReader:
         *,
         on_loss: OnLoss | None = None,
         on_ready: OnReady | None = None,
-        several: bool = False,
+        parallel: bool = False,
     ) -> None:
-        """``on_ready`` is called whenever `take` may give something, or its end: it must not raise.
+        """``on_ready`` is called whenever `read_ready` may give something, or its end: it must not raise.
 
         ``several``: from several bookies at once from the beginning.
         """
@@ -141,25 +153,31 @@ class RangeReader:
         self._options = context.options
         self._on_loss = on_loss
         self._on_ready = on_ready
-        self._several = several
+        self._parallel = parallel
         self._parts = [
             RangePart(part, part.first_entry)
-            for one in ranges
-            for part in (_cut(one) if several else (one,) if one.entries > 0 else ())
+            for segment_range in ranges
+            for part in (
+                _split_range(segment_range)
+                if parallel
+                else (segment_range,)
+                if segment_range.entries > 0
+                else ()
+            )
         ]
-        self._next = 0
+        self._next_to_fetch = 0
         """The next part to be fetched."""
-        self._turn = 0
+        self._current_index = 0
         """The part from which entries are taken."""
-        self._held_bytes = 0
+        self._buffered_bytes = 0
         self._nursery: trio.Nursery | None = None
         """While `run` runs."""
         self._scope = trio.CancelScope()
-        self._filled = trio.Event()
-        self._taken = trio.Event()
-        self._over: DistributedLogError | None = None
+        self._ready_event = trio.Event()
+        self._consumed_event = trio.Event()
+        self._end_error: DistributedLogError | None = None
         """Why nothing can be taken any more."""
-        self._found: dict[str, LogLookup] = {}
+        self._lookups: dict[str, LogLookup] = {}
         """Of each incarnation, as it was looked at last."""
         self._starvation = StarvationDetector()
         self._waited_s = 0.0
@@ -176,8 +194,8 @@ class RangeReader:
         if part is None:
             return None
         columns = part.ready.popleft()
-        self._held_bytes -= columns.held_bytes
-        self._taken.set()
+        self._buffered_bytes -= columns.held_bytes
+        self._consumed_event.set()
         return columns
 
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
@@ -187,56 +205,66 @@ class RangeReader:
         AlreadyClosed.
         """
         check_whole("bytes_max", bytes_max, 1)
-        return [one for _, some in await self.read_by_log(bytes_max=bytes_max) for one in some]
+        return [
+            columns
+            for _, log_columns in await self.read_by_log(bytes_max=bytes_max)
+            for columns in log_columns
+        ]
 
     async def read_by_log(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]]:
         """As `read_columns_many`, each log's entries beside its name."""
         await self._wait_ready()
-        return self.take(bytes_max=bytes_max) or []
+        return self.read_ready(bytes_max=bytes_max) or []
 
-    def take(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]] | None:
+    def read_ready(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]] | None:
         """As `read_by_log`, but what is here now: [] for nothing yet, None after the last one."""
-        part = self._ready()
+        part = self._ready_part()
         if part is None:
-            self._check_over()
-            return None if self._turn == len(self._parts) else []
-        found: list[tuple[str, list[Columns]]] = []
-        left = bytes_max
-        while part is not None and left > 0:
-            some = []
-            while part.ready and left > 0:
+            self._raise_if_ended()
+            return None if self._current_index == len(self._parts) else []
+        batches: list[tuple[str, list[Columns]]] = []
+        bytes_left = bytes_max
+        while part is not None and bytes_left > 0:
+            log_columns = []
+            while part.ready and bytes_left > 0:
                 columns = part.ready.popleft()
-                some.append(columns)
-                left -= columns.payload_bytes
-                self._held_bytes -= columns.held_bytes
-            self._taken.set()
-            found.append((part.range.log, some))
-            part = self._ready()
-        return found
+                log_columns.append(columns)
+                bytes_left -= columns.payload_bytes
+                self._buffered_bytes -= columns.held_bytes
+            self._consumed_event.set()
+            batches.append((part.segment_range.log, log_columns))
+            part = self._ready_part()
+        return batches
 
-    def read_from_several(self) -> None:
+    def start_parallel_read(self) -> None:
         """From here on, several bookies at once: the caller waits for one. Idempotent.
 
         Only while `run` runs.
         """
-        if self._several or self._nursery is None or any(part.error for part in self._parts):
+        if self._parallel or self._nursery is None or any(part.error for part in self._parts):
             return
-        self._several = True
-        rest = [part.range for part in self._parts[self._next :]]
-        if self._next:
-            rest[:0] = self._parts[self._next - 1].cut_off()
-        self._parts[self._next :] = [
-            RangePart(part, part.first_entry) for one in rest for part in _cut(one)
+        self._parallel = True
+        unfetched = [part.segment_range for part in self._parts[self._next_to_fetch :]]
+        if self._next_to_fetch:
+            unfetched[:0] = self._parts[self._next_to_fetch - 1].split_off_rest()
+        self._parts[self._next_to_fetch :] = [
+            RangePart(part, part.first_entry)
+            for segment_range in unfetched
+            for part in _split_range(segment_range)
         ]
-        wanted = _at_once(self._parts[self._next :], several=True)
+        task_count = _parallelism(self._parts[self._next_to_fetch :], parallel=True)
         # Those that are at work go on with what is new.
-        for _ in range(wanted - len(self._nursery.child_tasks)):
-            self._nursery.start_soon(self._work)
+        for _ in range(task_count - len(self._nursery.child_tasks)):
+            self._nursery.start_soon(self._fetch_parts)
 
     @property
-    def next(self) -> SegmentRange | None:
+    def current_range(self) -> SegmentRange | None:
         """The range, or the part of one, whose turn it is; None at the end."""
-        return self._parts[self._turn].range if self._turn < len(self._parts) else None
+        return (
+            self._parts[self._current_index].segment_range
+            if self._current_index < len(self._parts)
+            else None
+        )
 
     def __aiter__(self) -> "RangeReader":
         return self
@@ -266,47 +294,47 @@ class RangeReader:
     async def _wait_ready(self) -> RangePart | None:
         """The part whose turn it is, when an entry of it is here; None after the last one."""
         await trio.lowlevel.checkpoint()
-        while (part := self._ready()) is None:
-            self._check_over()
-            if self._turn == len(self._parts):
+        while (part := self._ready_part()) is None:
+            self._raise_if_ended()
+            if self._current_index == len(self._parts):
                 return None
-            if self._filled.is_set():
-                self._filled = trio.Event()
-            began = trio.current_time()
-            await self._filled.wait()
+            if self._ready_event.is_set():
+                self._ready_event = trio.Event()
+            wait_started = trio.current_time()
+            await self._ready_event.wait()
             now = trio.current_time()
-            self._waited_s += now - began
-            if not self._several and self._starvation.is_seen(self._waited_s, now):
-                self.read_from_several()
+            self._waited_s += now - wait_started
+            if not self._parallel and self._starvation.is_starved(self._waited_s, now):
+                self.start_parallel_read()
         return part
 
-    def _check_over(self) -> None:
+    def _raise_if_ended(self) -> None:
         """Nothing is ready. Raises where nothing will be."""
-        if self._over is None and self._turn < len(self._parts):
-            self._over = self._parts[self._turn].error
-            if self._over is not None:
+        if self._end_error is None and self._current_index < len(self._parts):
+            self._end_error = self._parts[self._current_index].error
+            if self._end_error is not None:
                 self._scope.cancel()
-        if self._over is not None:
-            raise self._over.again()
+        if self._end_error is not None:
+            raise self._end_error.again()
 
-    def _ready(self) -> RangePart | None:
+    def _ready_part(self) -> RangePart | None:
         """The part whose turn it is, if an entry of it is here."""
-        while self._turn < len(self._parts):
-            part = self._parts[self._turn]
+        while self._current_index < len(self._parts):
+            part = self._parts[self._current_index]
             if part.ready:
                 return part
-            if not part.done:
+            if not part.is_fetched:
                 return None
-            self._turn += 1
-            self._taken.set()  # the next one may be waiting for its turn
+            self._current_index += 1
+            self._consumed_event.set()  # the next one may be waiting for its turn
         return None
 
     # --- the fetching tasks -----------------------------------------------------------------------
 
     async def check(self) -> None:
         """Before `run`: is each range there? Raises `LogNotFound`, `LogTruncated`."""
-        for one in self._parts:
-            await self._still_there(one, one.range.first_slot)
+        for part in self._parts:
+            await self._resume_entry(part, part.segment_range.first_slot)
 
     async def run(self) -> None:
         """Fetch all ranges ahead of the caller. A task of the namespace."""
@@ -315,143 +343,159 @@ class RangeReader:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    for _ in range(_at_once(self._parts, several=self._several)):
-                        nursery.start_soon(self._work)
+                    for _ in range(_parallelism(self._parts, parallel=self._parallel)):
+                        nursery.start_soon(self._fetch_parts)
                 fetched = True
         finally:
             self._nursery = None
             if not fetched:
-                self._end(self._closed("the namespace was closed"))
+                self._end_with(self._closed_error("the namespace was closed"))
 
-    async def _work(self) -> None:
-        while self._next < len(self._parts):
-            number = self._next
-            self._next += 1
+    async def _fetch_parts(self) -> None:
+        while self._next_to_fetch < len(self._parts):
+            number = self._next_to_fetch
+            self._next_to_fetch += 1
             part = self._parts[number]
-            with error_boundary(f'a reader of ranges of log "{part.range.log}"', part.fail):
+            with error_boundary(f'a reader of ranges of log "{part.segment_range.log}"', part.fail):
                 await self._fetch(number, part)
-                part.done = True
+                part.is_fetched = True
             if part.error is not None:
-                self._next = len(self._parts)  # nothing after it will be taken
-            if number == self._turn:
-                self._tell()
+                self._next_to_fetch = len(self._parts)  # nothing after it will be taken
+            if number == self._current_index:
+                self._notify_ready()
 
     async def _fetch(self, number: int, part: RangePart) -> None:
-        one = part.range  # but for where it lies, and how much of it there is
-        trouble_since: float | None = None
-        before = -1
+        segment_range = part.segment_range  # but for where it lies, and how much of it there is
+        failing_since: float | None = None
+        failed_entry = -1
         backoff = Backoff()
-        while part.at <= part.range.last_entry:
+        while part.next_entry <= part.segment_range.last_entry:
             try:
-                part.go_on_at(await self._still_there(part))
-                if part.at <= part.range.last_entry:
+                part.resume_at(await self._resume_entry(part))
+                if part.next_entry <= part.segment_range.last_entry:
                     await self._fetch_from(number, part)
             except (NoSuchLedger, NoSuchEntry) as error:
-                self._found.pop(one.incarnation, None)
-                at = await self._still_there(part)
-                if at == part.at and not await self._moved(part):
+                self._lookups.pop(segment_range.incarnation, None)
+                next_entry = await self._resume_entry(part)
+                if next_entry == part.next_entry and not await self._follow_merge(part):
                     raise error  # the log says it is there: a loss, not a truncation (H30)
-                part.go_on_at(at)
+                part.resume_at(next_entry)
             except DistributedLogError as error:
                 now = trio.current_time()
-                if part.at != before or trouble_since is None:
-                    before, trouble_since = part.at, now
+                if part.next_entry != failed_entry or failing_since is None:
+                    failed_entry, failing_since = part.next_entry, now
                     backoff.reset()
-                if not error.retryable or now - trouble_since > self._options.read_retry_s:
+                if not error.retryable or now - failing_since > self._options.read_retry_s:
                     raise
-                log.info('log "%s" %d.%d: %s; tried again', one.log, one.segment, part.at, error)
+                log.info(
+                    'log "%s" %d.%d: %s; tried again',
+                    segment_range.log,
+                    segment_range.segment,
+                    part.next_entry,
+                    error,
+                )
                 await trio.sleep(backoff.next_s())
 
     async def _fetch_from(self, number: int, part: RangePart) -> None:
-        one, base = part.range, part.range.base_entry
+        segment_range, base = part.segment_range, part.segment_range.base_entry
         # A part of a ledger is another bookie's, whoever reads it, than the part before it.
-        turn = one.first_entry // one.entries
-        ledger = await self._context.ledgers.open(one.ledger_id, turn=turn)
+        replica_turn = segment_range.first_entry // segment_range.entries
+        ledger = await self._context.ledgers.open(segment_range.ledger_id, turn=replica_turn)
         # What was compressed may be any number of times as long as what was read.
-        most = self._options.read_ahead_bytes + self._options.read_bytes
+        buffer_bytes_max = self._options.read_ahead_bytes + self._options.read_bytes
         try:
             if not ledger.closed:
-                ledger.note_lac(base + one.last_entry)  # the planner saw that it can be read (H24)
-            while part.at <= part.range.last_entry:
-                found = await ledger.read(
-                    base + part.at, base + part.range.last_entry, bytes_max=self._options.read_bytes
+                ledger.record_lac(
+                    base + segment_range.last_entry
+                )  # the planner saw that it can be read (H24)
+            while part.next_entry <= part.segment_range.last_entry:
+                entries = await ledger.read(
+                    base + part.next_entry,
+                    base + part.segment_range.last_entry,
+                    bytes_max=self._options.read_bytes,
                 )
-                for entry in found:
-                    if self._held_bytes > most:
-                        if number == self._turn:
-                            self._tell()
-                        await self._wait_room(number, part)
-                    if part.at > part.range.last_entry:
+                for entry in entries:
+                    if self._buffered_bytes > buffer_bytes_max:
+                        if number == self._current_index:
+                            self._notify_ready()
+                        await self._wait_capacity(number, part)
+                    if part.next_entry > part.segment_range.last_entry:
                         break  # it was cut off meanwhile
-                    columns = part.decoded(entry.entry - base, entry.payload)
-                    part.at = entry.entry - base + 1
+                    columns = part.decode_next(entry.entry - base, entry.payload)
+                    part.next_entry = entry.entry - base + 1
                     if columns is not None:
                         part.ready.append(columns)
-                        self._held_bytes += columns.held_bytes
-                if part.ready and number == self._turn:
-                    self._tell()
-                await self._wait_room(number, part)
+                        self._buffered_bytes += columns.held_bytes
+                if part.ready and number == self._current_index:
+                    self._notify_ready()
+                await self._wait_capacity(number, part)
         finally:
             ledger.close()
 
-    def _tell(self) -> None:
+    def _notify_ready(self) -> None:
         """Something of the part whose turn it is, or its end, is here."""
-        self._filled.set()
+        self._ready_event.set()
         if self._on_ready is not None:
             self._on_ready()
 
-    async def _wait_room(self, number: int, part: RangePart) -> None:
-        while self._held_bytes > self._options.read_ahead_bytes and (
-            part.ready or number != self._turn
+    async def _wait_capacity(self, number: int, part: RangePart) -> None:
+        while self._buffered_bytes > self._options.read_ahead_bytes and (
+            part.ready or number != self._current_index
         ):
-            if self._taken.is_set():
-                self._taken = trio.Event()
-            await self._taken.wait()
+            if self._consumed_event.is_set():
+                self._consumed_event = trio.Event()
+            await self._consumed_event.wait()
 
-    async def _still_there(self, part: RangePart, slot: int | None = None) -> int:
+    async def _resume_entry(self, part: RangePart, slot: int | None = None) -> int:
         """The entry to read on from: the part's next one, or what is left after a truncation.
 
         Without ``slot`` an entry is there as long as a part of it is. Raises `LogTruncated` or `LogNotFound`
         unless it may be left out.
         """
-        one = part.range
-        found = self._found.get(one.incarnation)
-        if found is None:
-            found = self._found[one.incarnation] = await self._look(one)
-        held = part.held(slot or 0)
-        verdict = resolve_position(held, found)
-        if slot is None and verdict.at is not None and verdict.at[:2] == held.dlsn[:2]:
-            return part.at
-        if verdict.met is not PositionOutcome.GO_ON:
-            self._lose(verdict.error(one.log, held))
-        if verdict.at is None or verdict.at.segment != one.segment:
-            return one.last_entry + 1
-        return verdict.at.entry
+        segment_range = part.segment_range
+        lookup = self._lookups.get(segment_range.incarnation)
+        if lookup is None:
+            lookup = self._lookups[segment_range.incarnation] = await self._look_up(segment_range)
+        held_position = part.next_position(slot or 0)
+        resolution = resolve_position(held_position, lookup)
+        if (
+            slot is None
+            and resolution.position is not None
+            and resolution.position[:2] == held_position.dlsn[:2]
+        ):
+            return part.next_entry
+        if resolution.outcome is not PositionOutcome.CONTINUE:
+            self._report_loss(resolution.error(segment_range.log, held_position))
+        if resolution.position is None or resolution.position.segment != segment_range.segment:
+            return segment_range.last_entry + 1
+        return resolution.position.entry
 
-    async def _moved(self, part: RangePart) -> bool:
+    async def _follow_merge(self, part: RangePart) -> bool:
         """Does its segment lie in another ledger by now, since it was merged? Then it is read there."""
-        one = part.range
-        found = await self._context.metadata.get(
-            segment_key(incarnation_id(one.incarnation), one.segment)
+        segment_range = part.segment_range
+        stored = await self._context.metadata.get(
+            segment_key(incarnation_id(segment_range.incarnation), segment_range.segment)
         )
-        if found is None:
+        if stored is None:
             return False
-        record = SegmentRecord.decode(found.value)
-        if record.ledger_id == one.ledger_id:
+        record = SegmentRecord.decode(stored.value)
+        if record.ledger_id == segment_range.ledger_id:
             return False
-        part.range = replace(one, ledger_id=record.ledger_id, base_entry=record.base_entry)
+        part.segment_range = replace(
+            segment_range, ledger_id=record.ledger_id, base_entry=record.base_entry
+        )
         return True
 
-    async def _look(self, one: SegmentRange) -> LogLookup:
-        context, log_id = self._context, incarnation_id(one.incarnation)
-        found = await context.metadata.get(state_key(log_id))
-        if found is not None:
-            state = LogState.decode(found.value)
+    async def _look_up(self, segment_range: SegmentRange) -> LogLookup:
+        context, log_id = self._context, incarnation_id(segment_range.incarnation)
+        stored = await context.metadata.get(state_key(log_id))
+        if stored is not None:
+            state = LogState.decode(stored.value)
             if state.end is None:  # all that it has is there
                 return LogLookup.of(state)
-        return await look_up(context.metadata, context.namespace, one.log, log_id)
+        return await look_up(context.metadata, context.namespace, segment_range.log, log_id)
 
-    def _lose(self, error: DistributedLogError) -> None:
+    def _report_loss(self, error: DistributedLogError) -> None:
         assert isinstance(error, LogTruncated | LogNotFound), "nothing else becomes of a log"
         if self._on_loss is None:
             raise error
@@ -461,50 +505,56 @@ class RangeReader:
 
     def _close(self) -> None:
         self._scope.cancel()
-        self._end(self._closed("this reader is closed"))
+        self._end_with(self._closed_error("this reader is closed"))
         for part in self._parts:
             part.ready.clear()
 
-    def _end(self, error: DistributedLogError) -> None:
-        if self._over is None:
-            self._over = error
-            self._tell()
+    def _end_with(self, error: DistributedLogError) -> None:
+        if self._end_error is None:
+            self._end_error = error
+            self._notify_ready()
 
-    def _closed(self, why: str) -> AlreadyClosed:
-        one = self.next
-        return AlreadyClosed(f"ranges: {why}" if one is None else f'log "{one.log}": {why}')
+    def _closed_error(self, reason: str) -> AlreadyClosed:
+        segment_range = self.current_range
+        return AlreadyClosed(
+            f"ranges: {reason}" if segment_range is None else f'log "{segment_range.log}": {reason}'
+        )
 
 
 async def open_ranges(
     context: LogContext, name: str, log_id: int, ranges: Sequence[SegmentRange]
 ) -> RangeReader:
     """A reader of ranges of one log. Raises `LogRecreated`, `LogNotFound`, `LogTruncated`."""
-    ours = incarnation_text(log_id)
-    for one in ranges:
-        if one.incarnation != ours:
-            raise await explain_deleted(context.metadata, context.namespace, name, one.held)
-    reader = RangeReader(context, [replace(one, log=name) for one in ranges])
+    incarnation = incarnation_text(log_id)
+    for segment_range in ranges:
+        if segment_range.incarnation != incarnation:
+            raise await explain_deleted(
+                context.metadata, context.namespace, name, segment_range.held_position
+            )
+    reader = RangeReader(context, [replace(segment_range, log=name) for segment_range in ranges])
     await reader.check()
     context.start(reader.run)
     return reader
 
 
-def _cut(one: SegmentRange) -> Iterator[SegmentRange]:
-    left = one
-    while left.size_bytes > PART_BYTES * 3 // 2 and left.entries > 1:
-        entries = max(1, PART_BYTES * left.entries // left.size_bytes)
-        if entries >= left.entries:
+def _split_range(segment_range: SegmentRange) -> Iterator[SegmentRange]:
+    rest = segment_range
+    while rest.size_bytes > PART_BYTES * 3 // 2 and rest.entries > 1:
+        entries = max(1, PART_BYTES * rest.entries // rest.size_bytes)
+        if entries >= rest.entries:
             break
-        head, left = left.cut(entries)
+        head, rest = rest.split(entries)
         yield head
-    if left.entries > 0:
-        yield left
+    if rest.entries > 0:
+        yield rest
 
 
-def _at_once(parts: Sequence[RangePart], *, several: bool) -> int:
+def _parallelism(parts: Sequence[RangePart], *, parallel: bool) -> int:
     """How many to fetch at a time: as many bytes as that are few of the usual size."""
     if not parts:
         return 0
-    mean_bytes = sum(one.range.size_bytes for one in parts) // len(parts)
-    wanted = PARTS_AT_ONCE * PART_BYTES // max(mean_bytes, 1)
-    return min(max(wanted, PARTS_AT_ONCE if several else 1), SMALL_AT_ONCE, len(parts))
+    mean_bytes = sum(part.segment_range.size_bytes for part in parts) // len(parts)
+    part_count = PARALLEL_PARTS * PART_BYTES // max(mean_bytes, 1)
+    return min(
+        max(part_count, PARALLEL_PARTS if parallel else 1), PARALLEL_SMALL_PARTS_MAX, len(parts)
+    )

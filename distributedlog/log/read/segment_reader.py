@@ -23,7 +23,7 @@ class SharedEntry:
     entry: int
     payload: memoryview
     length_so_far: int
-    raw: memoryview
+    record: memoryview
     """The ledger's record: its entry id is the ledger's."""
 
 
@@ -32,14 +32,14 @@ class SharedSegment:
 
     def __init__(self, ledger: SegmentEntryReader, record: SegmentRecord) -> None:
         self._ledger = ledger
-        self._base = record.base_entry
+        self._base_entry = record.base_entry
         self._base_bytes = record.base_bytes
-        self._last = record.last_entry
+        self._last_entry = record.last_entry
 
     @property
     def lac(self) -> int:
         """The segment's last entry."""
-        return self._last
+        return self._last_entry
 
     @property
     def closed(self) -> bool:
@@ -47,15 +47,15 @@ class SharedSegment:
         return True
 
     @property
-    def heard_at(self) -> float:
+    def last_response_at(self) -> float:
         """As of its ledger: nobody waits for the end of a segment that is closed."""
-        return self._ledger.heard_at
+        return self._ledger.last_response_at
 
     async def why_unreadable(self, entry: int) -> str:
         """As of its ledger."""
-        return await self._ledger.why_unreadable(self._base + entry)
+        return await self._ledger.why_unreadable(self._base_entry + entry)
 
-    def note_lac(self, lac: int) -> None:
+    def record_lac(self, lac: int) -> None:
         """Its end is known."""
 
     def close(self) -> None:
@@ -65,16 +65,21 @@ class SharedSegment:
     async def refresh_lac(self) -> int:
         """Its last entry."""
         await trio.lowlevel.checkpoint()
-        return self._last
+        return self._last_entry
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[SegmentEntry]:
         """Contiguous entries from ``first``, at least one, none of another segment."""
-        assert 0 <= first <= last <= self._last, "only what the segment has is asked for"
-        base, before = self._base, self._base_bytes
-        found = await self._ledger.read(base + first, base + last, bytes_max=bytes_max)
+        assert 0 <= first <= last <= self._last_entry, "only what the segment has is asked for"
+        base, base_bytes = self._base_entry, self._base_bytes
+        ledger_entries = await self._ledger.read(base + first, base + last, bytes_max=bytes_max)
         return [
-            SharedEntry(one.entry - base, one.payload, one.length_so_far - before, one.raw)
-            for one in found
+            SharedEntry(
+                ledger_entry.entry - base,
+                ledger_entry.payload,
+                ledger_entry.length_so_far - base_bytes,
+                ledger_entry.record,
+            )
+            for ledger_entry in ledger_entries
         ]
 
     async def wait(
@@ -82,17 +87,17 @@ class SharedSegment:
         after: int,
         *,
         wait_s: float,
-        take: Callable[[Sequence[SegmentEntry]], int] | None = None,
+        on_entries: Callable[[Sequence[SegmentEntry]], int] | None = None,
     ) -> int:
         """Its last entry: there will be no other."""
         await trio.lowlevel.checkpoint()
-        return self._last
+        return self._last_entry
 
 
 async def open_segment(ledgers: SegmentEntryStore, record: SegmentRecord) -> SegmentEntryReader:
     """What reads a segment's entries by their own numbers. Raises `NoSuchLedger`, `CorruptData`."""
     ledger = await ledgers.open(record.ledger_id)
-    if not record.shared:
+    if not record.shares_ledger:
         return ledger
     end = record.base_entry + record.last_entry
     if not ledger.closed or ledger.lac < end:
@@ -106,5 +111,5 @@ async def open_segment(ledgers: SegmentEntryStore, record: SegmentRecord) -> Seg
 
 async def read_header(reader: SegmentEntryReader, entry: int) -> EntryHeader:
     """Return the header of one entry."""
-    found = await reader.read(entry, entry, bytes_max=1)
-    return decode_header(found[0].payload)
+    entries = await reader.read(entry, entry, bytes_max=1)
+    return decode_header(entries[0].payload)

@@ -35,13 +35,15 @@ class SegmentChange:
 class SegmentWatch:
     """The changes of a log's segments, in order. Made by `Log.watch_segments`; for one task at a time."""
 
-    def __init__(self, follower: StateWatch, first: int | None) -> None:
-        self.name = follower.state.name
-        self._follower = follower
-        state = follower.state
-        self._to_close = state.open_from if first is None else max(first, state.first_segment)
+    def __init__(self, state_watch: StateWatch, first: int | None) -> None:
+        self.name = state_watch.state.name
+        self._state_watch = state_watch
+        state = state_watch.state
+        self._next_to_close = (
+            state.first_open_segment if first is None else max(first, state.first_segment)
+        )
         """The first segment whose end was not told."""
-        self._opened = state.last_segment if first is None else self._to_close - 1
+        self._last_opened = state.last_segment if first is None else self._next_to_close - 1
         self._truncated_to = state.truncated_to
         self._sealed = False
         self._scope = trio.CancelScope()
@@ -57,42 +59,42 @@ class SegmentWatch:
         """
         check_wait(wait_s)
         await trio.lowlevel.checkpoint()
-        end = trio.current_time() + (float("inf") if wait_s is None else wait_s)
+        deadline = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         while True:
             if self._closed:
                 raise AlreadyClosed(f'log "{self.name}": this watch of segments is closed')
-            change = await self._difference()
+            change = await self._next_change()
             if change is not None or self._sealed:
                 return change
-            known = self._follower.state
-            with trio.move_on_at(end) as scope:
-                await self._follower.until(partial(self._has_news, known))
+            known_state = self._state_watch.state
+            with trio.move_on_at(deadline) as scope:
+                await self._state_watch.wait_until(partial(self._has_changed, known_state))
             if scope.cancelled_caught:
                 return None
 
-    def _has_news(self, known: LogState, newest: LogState) -> bool:
-        return newest is not known or self._closed
+    def _has_changed(self, known_state: LogState, newest: LogState) -> bool:
+        return newest is not known_state or self._closed
 
-    async def _difference(self) -> SegmentChange | None:
+    async def _next_change(self) -> SegmentChange | None:
         """Something that the newest state has and nobody was told of."""
-        state = self._follower.state
+        state = self._state_watch.state
         if state.truncated_to > self._truncated_to:
             self._truncated_to = state.truncated_to
             return SegmentChange("truncated", first_dlsn=state.earliest)
         # What went before its end was told is cut off: that was told.
-        number = self._to_close = max(self._to_close, state.first_segment)
+        number = self._next_to_close = max(self._next_to_close, state.first_segment)
         try:
-            if number < state.open_from:
-                record = await self._follower.segment(number)
-                self._to_close, self._opened = number + 1, max(self._opened, number)
+            if number < state.first_open_segment:
+                record = await self._state_watch.segment(number)
+                self._next_to_close, self._last_opened = number + 1, max(self._last_opened, number)
                 return SegmentChange("closed", record)
-            number = max(self._opened + 1, state.open_from)
+            number = max(self._last_opened + 1, state.first_open_segment)
             if number <= state.last_segment:
-                record = await self._follower.segment(number)
-                self._opened = number
+                record = await self._state_watch.segment(number)
+                self._last_opened = number
                 return SegmentChange("opened", record)
         except LogTruncated:
-            return await self._difference()  # by a newer state, which was read for the error
+            return await self._next_change()  # by a newer state, which was read for the error
         if state.sealed and not self._sealed:
             self._sealed = True
             return SegmentChange("sealed")
@@ -128,17 +130,17 @@ class SegmentWatch:
         try:
             with (
                 self._scope,
-                error_boundary(f'a watch of segments of log "{self.name}"', self._end),
+                error_boundary(f'a watch of segments of log "{self.name}"', self._set_error),
             ):
-                await self._follower.run()
+                await self._state_watch.run()
         finally:
-            self._closed = self._closed or self._follower.error is None
-            self._follower.wake()
+            self._closed = self._closed or self._state_watch.error is None
+            self._state_watch.wake_waiters()
 
-    def _end(self, error: DistributedLogError) -> None:
-        self._follower.error = error
+    def _set_error(self, error: DistributedLogError) -> None:
+        self._state_watch.error = error
 
     def _close(self) -> None:
         self._closed = True
         self._scope.cancel()
-        self._follower.wake()
+        self._state_watch.wake_waiters()

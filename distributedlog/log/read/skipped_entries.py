@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ..format.dlsn import DLSN
 
-KEPT = 1000
+SKIPPED_RANGES_KEPT = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,38 +34,38 @@ class Skips:
     """The newest thousand."""
 
 
-class SkipNotes:
+class SkipRecorder:
     """Gathers entries into stretches. Told of each broken entry, and of whatever comes after it."""
 
     def __init__(self) -> None:
         self._first: DLSN | None = None
-        self._why = ""
+        self._reason = ""
         self.entries = 0
         """Passed over so far."""
         self._stretches = self._records = 0
-        self._last: deque[Skipped] = deque(maxlen=KEPT)
+        self._last: deque[Skipped] = deque(maxlen=SKIPPED_RANGES_KEPT)
 
     @property
-    def pending(self) -> bool:
+    def has_open_range(self) -> bool:
         """Is a stretch begun and not ended?"""
         return self._first is not None
 
-    def on_broken(self, at: DLSN, why: str) -> None:
+    def add_entry(self, position: DLSN, reason: str) -> None:
         """The entry there is passed over."""
         if self._first is None:
-            self._first, self._why = at, why
+            self._first, self._reason = position, reason
         self.entries += 1
 
-    def on_next(self, at: DLSN, records: int | None) -> Skipped:
+    def end_range(self, next_position: DLSN, records: int | None) -> Skipped:
         """The stretch ends here, and ``records`` are missing."""
         assert self._first is not None, "a stretch is begun"
-        skipped = Skipped(self._first, at, records, self._why)
+        skipped = Skipped(self._first, next_position, records, self._reason)
         self._first = None
         self._stretches += 1
         self._records += records or 0
         self._last.append(skipped)
         return skipped
 
-    def so_far(self) -> Skips:
+    def to_value(self) -> Skips:
         """As a value."""
         return Skips(self._stretches, self.entries, self._records, tuple(self._last))

@@ -29,7 +29,7 @@ RETRY_S = 0.2
 
 
 class StateWatch:
-    """The newest state of one log, as far as it is known here. Made by `follow`."""
+    """The newest state of one log, as far as it is known here. Made by `open_state_watch`."""
 
     def __init__(
         self, metadata: Metadata, namespace: str | None, name: str, state: LogState, revision: int
@@ -40,7 +40,7 @@ class StateWatch:
         self._name = name
         self._revision = revision
         self._changed = trio.Event()
-        self._gone = False
+        self._is_deleted = False
         """Is its state's key deleted?"""
         self.state = state
         self.error: DistributedLogError | None = None
@@ -54,9 +54,9 @@ class StateWatch:
 
     async def load(self) -> None:
         """Read the state again. Raises `LogDeleted`, also where that has only begun."""
-        self._take(await self._metadata.get(state_key(self._log_id)))
+        self._update(await self._metadata.get(state_key(self._log_id)))
         if self.error is None and self.state.deleting:
-            raise _deleted(self.state)
+            raise _deleting_error(self.state)
         if self.error is not None:
             raise self.error.again()
 
@@ -64,56 +64,62 @@ class StateWatch:
         """Follow until cancelled, or the log is deleted. Raises nothing: `error` says why it ended."""
         while self.error is None:
             try:
-                await self._follow()
+                await self._run_watch()
             except DistributedLogError as error:
                 if not error.retryable:
                     self.error = error
-                    self._tell()
+                    self._notify_changed()
                     return
                 await trio.sleep(RETRY_S)
 
-    async def until(self, holds: Callable[[LogState], bool]) -> LogState:
+    async def wait_until(self, condition: Callable[[LogState], bool]) -> LogState:
         """Wait for a state. Raises `LogDeleted` when the log is deleted and it did not come before."""
-        while not holds(self.state):
+        while not condition(self.state):
             if self.error is not None:
                 raise self.error.again()
             await self._changed.wait()
         return self.state
 
-    def wake(self) -> None:
+    def wake_waiters(self) -> None:
         """Have whoever waits look again."""
-        self._tell()
+        self._notify_changed()
 
     async def segment(self, number: int) -> SegmentRecord:
         """One segment's record. Raises `LogDeleted` or `LogTruncated` when it is gone (H30)."""
-        found = await self._metadata.get(segment_key(self._log_id, number))
-        if found is None:
-            held = self.held(DLSN(number, 0, 0))
-            verdict = await self.meet(held)
-            if verdict.met is PositionOutcome.GO_ON and verdict.at == held.dlsn:
+        stored = await self._metadata.get(segment_key(self._log_id, number))
+        if stored is None:
+            held_position = self.held_position(DLSN(number, 0, 0))
+            resolution = await self.resolve_position(held_position)
+            if (
+                resolution.outcome is PositionOutcome.CONTINUE
+                and resolution.position == held_position.dlsn
+            ):
                 raise NoSuchLedger(f'log "{self._name}" has no segment {number}')
-            if verdict.met is PositionOutcome.GO_ON:
-                raise self.truncated(held.dlsn)  # nothing is lost: who knows where he is goes on
-            raise verdict.error(self._name, held)
-        return SegmentRecord.decode(found.value)
+            if resolution.outcome is PositionOutcome.CONTINUE:
+                raise self.truncated_error(
+                    held_position.dlsn
+                )  # nothing is lost: who knows where he is goes on
+            raise resolution.error(self._name, held_position)
+        return SegmentRecord.decode(stored.value)
 
-    def held(self, dlsn: DLSN, sequence_id: int | None = None) -> HeldPosition:
+    def held_position(self, dlsn: DLSN, sequence_id: int | None = None) -> HeldPosition:
         """A position of this log."""
         return HeldPosition(dlsn, self.incarnation, sequence_id)
 
-    async def meet(self, held: HeldPosition) -> PositionResolution:
+    async def resolve_position(self, held_position: HeldPosition) -> PositionResolution:
         """What has become of the log, and of the records from this position on, by its *current* state."""
-        self._take(await self._metadata.get(state_key(self._log_id)))
-        if self._gone and self.state.end is None:  # it went faster than was told
-            found, namespace = LogLookup(), self._namespace
+        self._update(await self._metadata.get(state_key(self._log_id)))
+        if self._is_deleted and self.state.end is None:  # it went faster than was told
+            lookup, namespace = LogLookup(), self._namespace
             if namespace is not None:
                 name = self.state.name
-                found = await look_up(self._metadata, namespace, name, self._log_id)
-            return resolve_position(held, found)
-        return resolve_position(held, LogLookup.of(self.state))
+                lookup = await look_up(self._metadata, namespace, name, self._log_id)
+            return resolve_position(held_position, lookup)
+        return resolve_position(held_position, LogLookup.of(self.state))
 
     def check_position(self, segment: int, entry: int, slot: int | None = None) -> None:
-        """Raise `LogTruncated` or `LogDeleted` where the entry here may be cut off: it is time to `meet`.
+        """Raise `LogTruncated` or `LogDeleted` where the entry here may be cut off: it is time to
+        `resolve_position`.
 
         Or its slot, if one is given. Called for each entry that is read.
         """
@@ -123,16 +129,16 @@ class StateWatch:
         if segment < self.state.first_segment or (
             (segment, entry) < first[:2] if slot is None else (segment, entry, slot) < first
         ):
-            raise self.truncated(DLSN(segment, entry, slot or 0))
+            raise self.truncated_error(DLSN(segment, entry, slot or 0))
 
-    def truncated(self, wanted: DLSN) -> DistributedLogError:
+    def truncated_error(self, requested: DLSN) -> DistributedLogError:
         """The error that names the first position that is left."""
-        held = self.held(wanted)
+        held_position = self.held_position(requested)
         return PositionResolution(PositionOutcome.TRUNCATED, self.state.earliest, None).error(
-            self._name, held
+            self._name, held_position
         )
 
-    async def _follow(self) -> None:
+    async def _run_watch(self) -> None:
         """One watch. What raises here, reading the state anew as well, is `run`'s to judge."""
         key = state_key(self._log_id)
         try:
@@ -140,57 +146,57 @@ class StateWatch:
                 key, key + b"\x00", after_revision=self._revision
             ) as watch:
                 while self.error is None:
-                    batch = await watch.next()
+                    batch = await watch.next_batch()
                     for event in batch.events:
-                        self._take(event.item if event.kind == "put" else None)
+                        self._update(event.item if event.kind == "put" else None)
         except Compacted:
-            self._take(await self._metadata.get(key))
+            self._update(await self._metadata.get(key))
 
-    def _take(self, found: KeyValue | None) -> None:
-        if found is None:
-            self._gone = True
-            self.error = self.error or _gone(self._name)
-        elif found.mod_revision > self._revision:
+    def _update(self, stored: KeyValue | None) -> None:
+        if stored is None:
+            self._is_deleted = True
+            self.error = self.error or _log_deleted_error(self._name)
+        elif stored.mod_revision > self._revision:
             try:
-                self.state = LogState.decode(found.value)
+                self.state = LogState.decode(stored.value)
                 if self.state.end is not None:
-                    self.error = _deleted(self.state)
+                    self.error = _deleting_error(self.state)
             except DistributedLogError as error:
                 self.error = error
-            self._revision = found.mod_revision
-        self._tell()
+            self._revision = stored.mod_revision
+        self._notify_changed()
 
-    def _tell(self) -> None:
+    def _notify_changed(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
 
 
-async def follow(
+async def open_state_watch(
     metadata: Metadata, log_id: int, name: str, namespace: str | None = None
 ) -> StateWatch:
     """Read a log's state; who wants to know of its changes runs what this gives. Raises `LogDeleted`.
 
     Without ``namespace`` nobody looks where a log ended that is gone.
     """
-    found = await metadata.get(state_key(log_id))
-    if found is None:
-        raise _gone(name)
-    state = LogState.decode(found.value)
+    stored = await metadata.get(state_key(log_id))
+    if stored is None:
+        raise _log_deleted_error(name)
+    state = LogState.decode(stored.value)
     if state.deleting:
-        raise _deleted(state)
-    return StateWatch(metadata, namespace, name, state, found.mod_revision)
+        raise _deleting_error(state)
+    return StateWatch(metadata, namespace, name, state, stored.mod_revision)
 
 
-def _gone(name: str) -> LogDeleted:
+def _log_deleted_error(name: str) -> LogDeleted:
     return LogDeleted(f'log "{name}" has been deleted')
 
 
-def _deleted(state: LogState) -> LogDeleted:
-    said = f'log "{state.name}" is being deleted by {state.owner or "nobody any more"}'
+def _deleting_error(state: LogState) -> LogDeleted:
+    message = f'log "{state.name}" is being deleted by {state.owner or "nobody any more"}'
     if state.end is None:
-        return LogDeleted(f"{said}; where that was cut short, deleting it again finishes it")
-    at, end = "exactly" if state.end.exact else "at least", state.end
+        return LogDeleted(f"{message}; where that was cut short, deleting it again finishes it")
+    bound, end = "exactly" if state.end.is_exact else "at least", state.end
     return LogDeleted(
-        f"{said}: it had {at} {end.sequence_id} records, up to {end.dlsn}",
-        LogDeleted.packed(str(end.dlsn), None, end.exact),
+        f"{message}: it had {bound} {end.sequence_id} records, up to {end.dlsn}",
+        LogDeleted.packed(str(end.dlsn), None, end.is_exact),
     )

@@ -9,8 +9,16 @@ from ...metadata.model.interface import Metadata
 from ...runtime.interfaces.errors import LogNotFound
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import NUMBER_MAX, fit, number, optional, reads_back, row, text
-from ..model.log_keys import incarnation_text, state_key, txn_key
+from ...runtime.protocol.schema import (
+    NUMBER_MAX,
+    check_stored,
+    number,
+    optional,
+    row,
+    text,
+    verify_round_trip,
+)
+from ..model.log_keys import app_version_key, incarnation_text, state_key
 from ..model.log_state import decode_fields
 
 FORMAT = 1
@@ -39,8 +47,8 @@ class LinkContent:
         return f"{self.records} records of digest {self.digest:016x}"
 
 
-_NOTE = row(number(-NUMBER_MAX), text(4096), number(), number(), number())
-_CONTENT = optional(row(number(), number(0, (1 << 64) - 1), later=True))
+_APP_VERSION_FORM = row(number(-NUMBER_MAX), text(4096), number(), number(), number())
+_CONTENT_FORM = optional(row(number(), number(0, (1 << 64) - 1), later=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +65,7 @@ class AppVersion:
     content: LinkContent | None = None
     """None: whoever linked did not say."""
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         return pack(
@@ -76,19 +84,21 @@ class AppVersion:
     def decode(cls, value: bytes) -> "AppVersion":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         fields = decode_fields(value, FORMAT_CONTENT, 6, "a link's note")
-        note = fit(fields[:5], _NOTE, "a link's note")
-        content = fit(fields[5], _CONTENT, "what was linked") if len(fields) > 5 else None
+        note = check_stored(fields[:5], _APP_VERSION_FORM, "a link's note")
+        content = (
+            check_stored(fields[5], _CONTENT_FORM, "what was linked") if len(fields) > 5 else None
+        )
         return cls(*(*note, None if content is None else LinkContent(*content)))
 
 
-async def last_version(metadata: Metadata, log_id: int, app: str) -> AppVersion | None:
+async def last_app_version(metadata: Metadata, log_id: int, app: str) -> AppVersion | None:
     """What an application has linked last to this log; None: nothing that is remembered.
 
     Raises `LogNotFound` where the log is gone.
     """
-    found = await metadata.get(txn_key(log_id, app))
-    if found is not None:
-        return AppVersion.decode(found.value)
+    stored_version = await metadata.get(app_version_key(log_id, app))
+    if stored_version is not None:
+        return AppVersion.decode(stored_version.value)
     if await metadata.get(state_key(log_id)) is None:
         raise LogNotFound(f"log {incarnation_text(log_id)} was deleted")
     return None

@@ -27,14 +27,14 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.host import Buffer
 from ..format.compression import Compression
 from ..format.log_clock import LogClock
-from ..format.packed_columns import own_packed
-from ..format.record import FLAG_TXID_AT_LINK, LogRecord, build, columns_of
+from ..format.packed_columns import copy_and_check_packed
+from ..format.record import FLAG_TXID_AT_LINK, LogRecord, build_entry, split_columns
 from ..interfaces.segment_store import NewSegmentLedger, SegmentEntryStore, SegmentEntryWriter
-from ..model.log_keys import incarnation_text, state_key, unlinked_key
+from ..model.log_keys import incarnation_text, staged_ledger_key, state_key
 from ..model.log_state import GIVEN, LogState
 from ..model.segment_ranges import SegmentToken
 from ..model.segment_record import EMPTY_END, UNKNOWN, SegmentEnd
-from ..model.txid_policy import out_of_order
+from ..model.txid_policy import txid_order_error
 from ..services.log_context import LogContext
 from ..takeover.takeover import CREATE_ATTEMPTS
 from ..write.record_validation import validate_columns
@@ -43,8 +43,8 @@ from .staged_ledgers import StagedLedger, delete_staged
 
 ENTRY_BYTES = 256 * 1024
 CLOSE_ATTEMPTS = 5
-GOODBYE_S = 2.0
-RESERVED = ("log", "app", "version", "end")
+DELETE_TIMEOUT_S = 2.0
+RESERVED_KEYS = ("log", "app", "version", "end")
 """Keys of a ledger's custom metadata that are ours."""
 
 
@@ -67,7 +67,7 @@ class SegmentWriter:
     ) -> None:
         self._metadata = context.metadata
         self._ledgers = context.ledgers
-        self._now_ms = LogClock(context.wall_ms, state.name).now_ms
+        self._now_ms = LogClock(context.clock_ms, state.name).now_ms
         self._time_ms = 0
         self._close_timeout_s = context.options.close_timeout_s
         self._state = state
@@ -75,14 +75,14 @@ class SegmentWriter:
         self._compression = compression
         self._content = LinkContent(0, 0) if digest else None
         """Of what was sent."""
-        self._strict = context.options.max_txid_check and state.policy == GIVEN
-        self._last = UNKNOWN
+        self._refuses_unordered = context.options.max_txid_check and state.policy == GIVEN
+        self._max_txid = UNKNOWN
         """The greatest txid so far."""
-        self._at_link: bool | None = None
+        self._txids_at_link: bool | None = None
         """Are the txids given when it is linked? None: no record has come yet."""
         self._txids: list[int] = []
         self._payloads: list[bytes] = []
-        self._bytes = 0
+        self._buffered_bytes = 0
         self._end: SegmentEnd = EMPTY_END
         self._ledger = ledger
         self._closed = False
@@ -99,7 +99,7 @@ class SegmentWriter:
     @property
     def size_bytes(self) -> int:
         """Entry bytes so far, what is buffered included."""
-        return self._end.size_bytes + self._bytes
+        return self._end.size_bytes + self._buffered_bytes
 
     @property
     def records(self) -> int:
@@ -118,11 +118,11 @@ class SegmentWriter:
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
-        txids, payloads = columns_of(records)
-        without = txids.count(None)
-        if without and without < len(txids):
-            raise self._mixed()
-        await self.write_columns(None if without else txids, payloads)
+        txids, payloads = split_columns(records)
+        missing_count = txids.count(None)
+        if missing_count and missing_count < len(txids):
+            raise self._mixed_txids_error()
+        await self.write_columns(None if missing_count else txids, payloads)
 
     async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
         """Take records as a list of txids and one of payloads; waits for room only.
@@ -136,30 +136,34 @@ class SegmentWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         self._check_open()
-        self._decide(at_link=txids is None)
-        rule = self._state.policy
-        taken = validate_columns(txids, payloads, self._last, self._strict, self._name, rule)
-        taken.keep()
+        self._require_same_kind(txids_at_link=txids is None)
+        policy = self._state.policy
+        validated = validate_columns(
+            txids, payloads, self._max_txid, self._refuses_unordered, self._name, policy
+        )
+        validated.copy_records()
         if txids is None:
-            own = [0] * taken.number
-        elif taken.mixed or (taken.number and taken.txids is None):
-            raise self._mixed()
+            entry_txids = [0] * validated.record_count
+        elif validated.has_mixed_txids or (validated.record_count and validated.txids is None):
+            raise self._mixed_txids_error()
         else:
-            own = taken.txids or []
-            if own:
-                self._last = max(self._last, max(own) if taken.unordered else own[-1])
-        at = 0
-        while at < taken.number:
-            stop = taken.stop(at, self._entry_bytes, self._bytes)
-            if stop > at:
-                self._txids += own[at:stop]
-                self._payloads += taken.payloads[at:stop]
-                self._bytes += taken.bytes_of(at, stop)
-                at = stop
-            if at < taken.number or self._bytes >= self._entry_bytes:
+            entry_txids = validated.txids or []
+            if entry_txids:
+                self._max_txid = max(
+                    self._max_txid, max(entry_txids) if validated.is_unordered else entry_txids[-1]
+                )
+        position = 0
+        while position < validated.record_count:
+            stop = validated.fitting_end(position, self._entry_bytes, self._buffered_bytes)
+            if stop > position:
+                self._txids += entry_txids[position:stop]
+                self._payloads += validated.payloads[position:stop]
+                self._buffered_bytes += validated.entry_bytes(position, stop)
+                position = stop
+            if position < validated.record_count or self._buffered_bytes >= self._entry_bytes:
                 await self.flush()
-        if taken.refusal is not None:
-            raise taken.refusal
+        if validated.refusal is not None:
+            raise validated.refusal
 
     async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
         """Write one entry whose columns are there already, as Arrow lays them out: no work a record.
@@ -173,28 +177,30 @@ class SegmentWriter:
         """
         self._check_open()
         await self.flush()
-        self._decide(at_link=txids is None)
+        self._require_same_kind(txids_at_link=txids is None)
         try:
-            columns = own_packed(txids, offsets, payloads, at_link=True)
+            columns = copy_and_check_packed(txids, offsets, payloads, txids_at_link=True)
         except RecordTooLarge as error:
             raise RecordTooLarge(f'log "{self._name}": {error}') from None
         first_txid, last_txid = columns.txids[0], columns.txids[-1]
         if txids is not None:
-            if self._strict and first_txid < self._last:
-                raise out_of_order(first_txid, self._last, self._name)
-            if self._strict and not columns.ascending:
-                raise out_of_order(last_txid, first_txid, self._name)
-            self._last = max(self._last, last_txid if columns.ascending else max(columns.txids))
+            if self._refuses_unordered and first_txid < self._max_txid:
+                raise txid_order_error(first_txid, self._max_txid, self._name)
+            if self._refuses_unordered and not columns.is_ascending:
+                raise txid_order_error(last_txid, first_txid, self._name)
+            self._max_txid = max(
+                self._max_txid, last_txid if columns.is_ascending else max(columns.txids)
+            )
         if self._content is not None:
-            self._content += LinkContent.of(columns.txids, columns.each_payload())
-        buffers, length = columns.build(
+            self._content += LinkContent.of(columns.txids, columns.iter_payloads())
+        buffers, length = columns.build_entry(
             records_before=self._end.records,
-            wall_ms=self._stamp(),
-            max_txid=self._last if self._last > last_txid else 0,
+            written_ms=self._next_time_ms(),
+            max_txid=self._max_txid if self._max_txid > last_txid else 0,
         )
         await self._add(
-            buffers, length, len(columns.txids), first_txid, self._last,
-            ascending=columns.ascending,
+            buffers, length, len(columns.txids), first_txid, self._max_txid,
+            ascending=columns.is_ascending,
         )  # fmt: skip
 
     async def flush(self) -> None:
@@ -206,20 +212,20 @@ class SegmentWriter:
         if not self._txids:
             return
         txids, payloads = self._txids, self._payloads
-        self._txids, self._payloads, self._bytes = [], [], 0
+        self._txids, self._payloads, self._buffered_bytes = [], [], 0
         if self._content is not None:
             self._content += LinkContent.of(txids, payloads)
-        ascending = self._strict or sorted(txids) == txids
-        greatest = max(self._end.last_txid, txids[-1] if ascending else max(txids))
-        buffers, length = build(
+        ascending = self._refuses_unordered or sorted(txids) == txids
+        max_txid = max(self._end.last_txid, txids[-1] if ascending else max(txids))
+        buffers, length = build_entry(
             txids,
             payloads,
             records_before=self._end.records,
-            wall_ms=self._stamp(),
-            flags=FLAG_TXID_AT_LINK if self._at_link else 0,
-            max_txid=greatest if greatest > txids[-1] else 0,
+            written_ms=self._next_time_ms(),
+            flags=FLAG_TXID_AT_LINK if self._txids_at_link else 0,
+            max_txid=max_txid if max_txid > txids[-1] else 0,
         )
-        await self._add(buffers, length, len(txids), txids[0], greatest, ascending=ascending)
+        await self._add(buffers, length, len(txids), txids[0], max_txid, ascending=ascending)
 
     async def aclose(self) -> SegmentToken:
         """Wait until everything is durable, close the ledger, return its token. Idempotent.
@@ -233,7 +239,7 @@ class SegmentWriter:
             return self.token
         await self.flush()
         with trio.move_on_after(self._close_timeout_s) as scope:
-            await self._ledger.settle()
+            await self._ledger.wait_settled()
             await self._close_ledger()
         if scope.cancelled_caught:
             self._closed = True
@@ -266,7 +272,7 @@ class SegmentWriter:
             return
         self._closed = True
         self._ledger.abort()
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + GOODBYE_S):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + DELETE_TIMEOUT_S):
             try:
                 await delete_staged(
                     self._metadata, self._ledgers, self._state.log_id, self.ledger_id
@@ -291,17 +297,17 @@ class SegmentWriter:
     def _name(self) -> str:
         return self._state.name
 
-    def _decide(self, *, at_link: bool) -> None:
-        if self._at_link is not None and self._at_link != at_link:
-            raise self._mixed()
-        self._at_link = at_link
+    def _require_same_kind(self, *, txids_at_link: bool) -> None:
+        if self._txids_at_link is not None and self._txids_at_link != txids_at_link:
+            raise self._mixed_txids_error()
+        self._txids_at_link = txids_at_link
 
-    def _mixed(self) -> InvalidRequest:
+    def _mixed_txids_error(self) -> InvalidRequest:
         return InvalidRequest(
             f'log "{self._name}": all records of a segment have txids, or none has'
         )
 
-    def _stamp(self) -> int:
+    def _next_time_ms(self) -> int:
         self._time_ms = self._now_ms()
         return self._time_ms
 
@@ -315,20 +321,20 @@ class SegmentWriter:
         length: int,
         count: int,
         first_txid: int,
-        greatest: int,
+        max_txid: int,
         *,
         ascending: bool,
     ) -> None:
         """``greatest``: of all txids up to this entry."""
-        if self._at_link:
-            first_txid = greatest = UNKNOWN
-        if self._compression.number:
+        if self._txids_at_link:
+            first_txid = max_txid = UNKNOWN
+        if self._compression.codec_number:
             buffers, length = self._compression.compress(buffers, length)
         ledger = self._ledger
         if ledger.room:
             await trio.lowlevel.checkpoint()
         else:
-            await ledger.wait_room()
+            await ledger.wait_capacity()
         entry = ledger.add(buffers, length)
         end = self._end
         self._end = SegmentEnd(
@@ -336,27 +342,27 @@ class SegmentWriter:
             size_bytes=end.size_bytes + length,
             records=end.records + count,
             first_txid=end.first_txid if end.records else first_txid,
-            last_txid=greatest,
+            last_txid=max_txid,
             last_user_entry=entry,
             last_slot=count - 1,
             last_time_ms=self._time_ms,
-            unordered=end.unordered or first_txid < end.last_txid or not ascending,
-            greatest=True,
+            is_unordered=end.is_unordered or first_txid < end.last_txid or not ascending,
+            stores_max_txid=True,
         )
 
     async def _close_ledger(self) -> None:
         """Close it, with its own account of what it holds in its record: what a link goes by."""
-        note = {"end": self._end.encode()}
-        share = self._ledger.closing_share(note)
+        custom = {"end": self._end.encode()}
+        close_ops = self._ledger.close_ops(custom)
         for _ in range(CLOSE_ATTEMPTS):
             try:
-                if (await self._metadata.transact(share)).succeeded:
+                if (await self._metadata.transact(close_ops)).succeeded:
                     return
             except OutcomeUnknown:
                 pass
-            found = await self._ledgers.find(self.ledger_id)
-            if found.closed:
-                if found.custom.get("end") == note["end"]:
+            ledger = await self._ledgers.find(self.ledger_id)
+            if ledger.closed:
+                if ledger.custom.get("end") == custom["end"]:
                     return
                 break  # somebody recovered it
         raise WriteFailed(
@@ -365,7 +371,7 @@ class SegmentWriter:
         )
 
 
-async def create_unlinked(
+async def open_external_segment(
     context: LogContext,
     state: LogState,
     *,
@@ -378,29 +384,29 @@ async def create_unlinked(
 ) -> SegmentWriter:
     """Create a ledger, and a note under the log that it is not linked. See `Log.open_segment_writer`."""
     for key in custom:
-        if key in RESERVED:
+        if key in RESERVED_KEYS:
             raise InvalidRequest(f"the custom metadata key {key!r} is reserved")
     if state.sealed:
         raise EndOfStream(f'log "{state.name}" is sealed: it takes no more records')
     compression = Compression(state.name, codec)
-    unlinked = StagedLedger(app, version, context.wall_ms())
+    staged = StagedLedger(app, version, context.clock_ms())
     custom = {
         **custom,
         "log": state.name.encode(),
         "app": app.encode(),
         "version": b"%d" % version,
     }
-    prepared = await create_unlinked_ledger(
-        context, state, unlinked, custom=custom, quorums=state.quorums
+    prepared = await create_staged_ledger(
+        context, state, staged, custom=custom, quorums=state.quorums
     )
     writer = context.ledgers.writer(prepared)
     return SegmentWriter(context, state, writer, entry_bytes, compression, digest=digest)
 
 
-async def create_unlinked_ledger(
+async def create_staged_ledger(
     context: LogContext,
     state: LogState,
-    note: StagedLedger,
+    staged: StagedLedger,
     *,
     custom: Mapping[str, bytes],
     quorums: tuple[int, int, int] | None,
@@ -409,29 +415,29 @@ async def create_unlinked_ledger(
 
     Raises `LogNotFound`, `NotEnoughBookies`.
     """
-    log_at = state_key(state.log_id)
+    log_state_key = state_key(state.log_id)
     for _ in range(CREATE_ATTEMPTS):
         prepared = await context.ledgers.prepare(
             custom=custom, quorums=quorums, incarnation=state.log_id
         )
-        put = Put(unlinked_key(state.log_id, prepared.ledger_id), note.encode())
+        put = Put(staged_ledger_key(state.log_id, prepared.ledger_id), staged.encode())
         try:
             reply = await context.metadata.transact(
-                Transaction((Compare.exists(log_at),), (put,)) + prepared.transaction()
+                Transaction((Compare.exists(log_state_key),), (put,)) + prepared.create_ops()
             )
-            created, gone = reply.succeeded, not reply.succeeded and reply.current[0] is None
+            created, log_deleted = reply.succeeded, not reply.succeeded and reply.current[0] is None
         except OutcomeUnknown:
-            created, gone = await _exists(context.ledgers, prepared.ledger_id), False
+            created, log_deleted = await _was_created(context.ledgers, prepared.ledger_id), False
         if created:
             return prepared
-        if gone:
+        if log_deleted:
             raise LogNotFound(f'log "{state.name}" was deleted')
     raise NotEnoughBookies(
         f'log "{state.name}": {CREATE_ATTEMPTS} times a bookie went while a ledger was created'
     )
 
 
-async def _exists(ledgers: SegmentEntryStore, ledger_id: int) -> bool:
+async def _was_created(ledgers: SegmentEntryStore, ledger_id: int) -> bool:
     """Was the creation done? Nobody else has this id."""
     try:
         await ledgers.find(ledger_id)

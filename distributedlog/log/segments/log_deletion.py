@@ -21,21 +21,21 @@ from ..model.deleted_log import DeletedLog
 from ..model.deleted_log_lookup import deleted_log_ops
 from ..model.log_keys import (
     all_workers_prefix,
+    app_version_key,
     lock_key,
     name_key,
     position_key,
     purge_key,
     state_key,
     subscriber_key,
-    txn_key,
     work_key,
 )
 from ..model.segment_expiry import stamps_key
 from ..model.stored_settings import conf_key
 from ..model.writer_log_state import WriterLogState
 from ..services.log_context import LogContext
-from ..takeover.takeover import recover_patiently
-from .replaced_ledgers import sweep_replaced
+from ..takeover.takeover import recover_with_retry
+from .replaced_ledgers import delete_all_replaced
 from .segment_purge import SEGMENTS_AT_ONCE, removal_ops
 from .staged_ledgers import delete_staged, list_staged
 
@@ -48,7 +48,7 @@ had not read all of the log is told that nobody knows how much was lost."""
 log = get_logger("distributedlog.log.segments.log_deletion")
 
 
-async def sweep(metadata: Metadata, ledgers: SegmentEntryStore, log_id: int) -> None:
+async def delete_log_keys(metadata: Metadata, ledgers: SegmentEntryStore, log_id: int) -> None:
     """Delete what hangs on a log beside its segments: positions and work queues, who is at them,
     applications' notes, unlinked ledgers, what merges have left.
 
@@ -60,49 +60,55 @@ async def sweep(metadata: Metadata, ledgers: SegmentEntryStore, log_id: int) -> 
         subscriber_key(log_id, ""),
         work_key(log_id, ""),
         all_workers_prefix(log_id),
-        txn_key(log_id, ""),
+        app_version_key(log_id, ""),
     ):
         while (page := await metadata.range(prefix, prefix_end(prefix), limit=PAGE)).items:
             await metadata.transact(Transaction((), tuple(Delete(item.key) for item in page.items)))
     for ledger_id, _ in await list_staged(metadata, log_id):
         await delete_staged(metadata, ledgers, log_id, ledger_id)
-    await sweep_replaced(metadata, ledgers.deletion_share, log_id)
+    await delete_all_replaced(metadata, ledgers.delete_ops, log_id)
 
 
-async def note_end(context: LogContext, owned: WriterLogState) -> None:
+async def record_end(context: LogContext, writer_state: WriterLogState) -> None:
     """Write where the log ends into its state, exactly where its bookies say so in time."""
-    if owned.state.end is not None:
+    if writer_state.state.end is not None:
         return  # by a deletion that was cut short
     try:
-        await recover_patiently(context, owned, timeout_s=END_WAIT_S)
+        await recover_with_retry(context, writer_state, timeout_s=END_WAIT_S)
     except (WriterFenced, LogNotFound):
         raise  # somebody else deletes it
     except DistributedLogError as error:
-        log.warning('log "%s" is deleted, its end is not certain: %s', owned.state.name, error)
-    await owned.change(
+        log.warning(
+            'log "%s" is deleted, its end is not certain: %s', writer_state.state.name, error
+        )
+    await writer_state.change(
         lambda state: state.with_end(exact=not state.in_progress),
-        done=lambda state: state.end is not None,
+        is_done=lambda state: state.end is not None,
     )
 
 
-async def delete_claimed(context: LogContext, owned: WriterLogState, namespace: str) -> None:
+async def delete_locked_log(
+    context: LogContext, writer_state: WriterLogState, namespace: str
+) -> None:
     """Delete a log that was claimed for it. Raises `VersionConflict` when its ledgers keep changing."""
     ledgers = context.ledgers
     attempts = 0
-    await note_end(context, owned)
-    await sweep(owned.metadata, ledgers, owned.log_id)
+    await record_end(context, writer_state)
+    await delete_log_keys(writer_state.metadata, ledgers, writer_state.log_id)
     while True:
-        await owned.refresh()
-        state = owned.state
-        last = min(state.first_segment + SEGMENTS_AT_ONCE - 1, state.last_segment)
-        share = await removal_ops(owned.metadata, state, last, ledgers.deletion_share)
+        await writer_state.refresh()
+        state = writer_state.state
+        last_segment = min(state.first_segment + SEGMENTS_AT_ONCE - 1, state.last_segment)
+        extra_ops = await removal_ops(
+            writer_state.metadata, state, last_segment, ledgers.delete_ops
+        )
         key = state_key(state.log_id)
-        compare = Compare.version(key, owned.version)
-        if last < state.last_segment:
-            rest = state.without_segments_to(last)
-            own = Transaction((compare,), (Put(key, rest.encode()),))
+        compare = Compare.version(key, writer_state.version)
+        if last_segment < state.last_segment:
+            remaining_state = state.without_segments_to(last_segment)
+            update = Transaction((compare,), (Put(key, remaining_state.encode()),))
         else:
-            own = Transaction(
+            update = Transaction(
                 (compare,),
                 (
                     Delete(key),
@@ -113,11 +119,13 @@ async def delete_claimed(context: LogContext, owned: WriterLogState, namespace: 
                     Delete(name_key(namespace, state.name)),
                 ),
             )
-            tombstone = DeletedLog.of(state, context.wall_ms())
-            share += await deleted_log_ops(owned.metadata, namespace, state.name, tombstone)
-        reply = await owned.metadata.transact(own + share)
-        if reply.succeeded and last == state.last_segment:
-            await sweep(owned.metadata, ledgers, owned.log_id)
+            deleted_log = DeletedLog.of(state, context.clock_ms())
+            extra_ops += await deleted_log_ops(
+                writer_state.metadata, namespace, state.name, deleted_log
+            )
+        reply = await writer_state.metadata.transact(update + extra_ops)
+        if reply.succeeded and last_segment == state.last_segment:
+            await delete_log_keys(writer_state.metadata, ledgers, writer_state.log_id)
             return
         if not reply.succeeded:
             attempts += 1

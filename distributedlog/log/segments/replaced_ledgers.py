@@ -13,7 +13,7 @@ from ...metadata.model.transaction import Compare, Delete, KeyValue, Transaction
 from ...runtime.interfaces.errors import CorruptData, NoSuchLedger
 from ...runtime.interfaces.log_lines import get_logger
 from ..interfaces.segment_store import LedgerFinder
-from ..model.log_keys import ids_of_retired, retired_prefix, segment_key
+from ..model.log_keys import parse_replaced_key, replaced_ledgers_prefix, segment_key
 from ..model.segment_record import SegmentRecord
 
 log = get_logger("distributedlog.log")
@@ -23,44 +23,49 @@ DeletionOps = Callable[[int], Awaitable[Transaction]]
 
 
 async def delete_replaced(
-    metadata: Metadata, ledgers: LedgerFinder, deletion_share: DeletionOps, item: KeyValue
+    metadata: Metadata, ledgers: LedgerFinder, delete_ops: DeletionOps, item: KeyValue
 ) -> bool:
     """Delete the ledger that a ``retired/`` key names; False where a segment still lies in it.
 
     The key goes in any case but where somebody was at it at the same time: then the call may be repeated.
     Raises `CorruptData`, and what the metadata raises.
     """
-    log_id, ledger_id = ids_of_retired(item.key)
+    log_id, ledger_id = parse_replaced_key(item.key)
     compares = [Compare.version(item.key, item.version)]
-    share, gone = Transaction(), True
+    ledger_ops, is_replaced = Transaction(), True
     try:
         owner = (await ledgers.find(ledger_id)).owner
     except NoSuchLedger:
         pass
     else:
         if owner is None or owner[0] != log_id:
-            gone = False
+            is_replaced = False
         else:
-            at = segment_key(*owner)
-            found = await metadata.get(at)
-            compares.append(Compare.version(at, 0 if found is None else found.version))
-            if found is not None and SegmentRecord.decode(found.value).ledger_id == ledger_id:
-                gone = False
-    if gone:
-        share = await deletion_share(ledger_id)
+            owner_key = segment_key(*owner)
+            stored_segment = await metadata.get(owner_key)
+            compares.append(
+                Compare.version(owner_key, 0 if stored_segment is None else stored_segment.version)
+            )
+            if (
+                stored_segment is not None
+                and SegmentRecord.decode(stored_segment.value).ledger_id == ledger_id
+            ):
+                is_replaced = False
+    if is_replaced:
+        ledger_ops = await delete_ops(ledger_id)
     else:
         log.warning("ledger %d stays: it was not left by a merge of log %016x", ledger_id, log_id)
-    reply = await metadata.transact(Transaction(tuple(compares), (Delete(item.key),)) + share)
-    return gone and reply.succeeded
+    reply = await metadata.transact(Transaction(tuple(compares), (Delete(item.key),)) + ledger_ops)
+    return is_replaced and reply.succeeded
 
 
-async def sweep_replaced(metadata: Metadata, deletion_share: DeletionOps, log_id: int) -> None:
+async def delete_all_replaced(metadata: Metadata, delete_ops: DeletionOps, log_id: int) -> None:
     """Delete all that merges have left of a log that is being deleted: nobody reads it any more."""
-    async for item in Scan(metadata, retired_prefix(log_id)):
+    async for item in Scan(metadata, replaced_ledgers_prefix(log_id)):
         try:
-            _, ledger_id = ids_of_retired(item.key)
+            _, ledger_id = parse_replaced_key(item.key)
         except CorruptData as error:
             log.warning("passed over: %s", error)
             continue
-        own = Transaction((), (Delete(item.key),))
-        await metadata.transact(own + await deletion_share(ledger_id))
+        key_deletion = Transaction((), (Delete(item.key),))
+        await metadata.transact(key_deletion + await delete_ops(ledger_id))

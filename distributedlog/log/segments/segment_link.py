@@ -29,16 +29,22 @@ from ...runtime.interfaces.errors import (
 )
 from ..format.dlsn import DLSN
 from ..interfaces.segment_store import SegmentLedger
-from ..model.log_keys import incarnation_text, purge_key, segment_key, txn_key, unlinked_key
+from ..model.log_keys import (
+    app_version_key,
+    incarnation_text,
+    purge_key,
+    segment_key,
+    staged_ledger_key,
+)
 from ..model.log_state import GIVEN, LogState
 from ..model.segment_ranges import SegmentToken
 from ..model.segment_record import SegmentEnd, SegmentRecord
-from ..model.txid_policy import at_link
+from ..model.txid_policy import assign_at_link
 from ..model.writer_log_state import is_retryable
 from ..services.lease_session import LogLock
 from ..services.log_context import LogContext
-from ..takeover.log_lock import claim
-from ..takeover.takeover import recover_patiently
+from ..takeover.log_lock import acquire_log_lock
+from ..takeover.takeover import recover_with_retry
 from .app_versions import AppVersion, LinkContent
 
 LINK_LEDGERS_MAX = 800
@@ -48,7 +54,7 @@ APPS_MAX = 10_000
 APP_AGE_MS = 30 * 24 * 3600 * 1000
 """One that has linked nothing for longer than this is forgotten, and only when there is no room."""
 APP_BYTES_MAX = 255
-FORGOTTEN_AT_ONCE = 1000
+EVICTED_APPS_MAX = 1000
 RETRY_S = 0.1
 
 
@@ -69,15 +75,15 @@ class LinkResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ready:
+class _LinkableLedger:
     """A ledger that may be linked, and what is in it."""
 
     ledger_id: int
-    found: SegmentLedger
+    ledger: SegmentLedger
     end: SegmentEnd
 
 
-class Linking:
+class SegmentLinking:
     """One call of `Log.link_segments`."""
 
     def __init__(
@@ -101,7 +107,7 @@ class Linking:
         self._app = app
         self._version = version
         self._identity = identity
-        self._now_ms = context.wall_ms()
+        self._now_ms = context.clock_ms()
         self._truncate_before = truncate_before
         self._content = content
 
@@ -109,19 +115,21 @@ class Linking:
         self, tokens: Sequence[SegmentToken], *, takeover: bool, wait_s: float
     ) -> LinkResult:
         """Link, or say that it was. See `Log.link_segments`."""
-        self._check(tokens)
+        self._check_tokens(tokens)
         if self._content is None:
-            self._content = content_of(tokens)
+            self._content = combined_content(tokens)
         deadline = trio.current_time() + self._options.recover_timeout_s
         for attempt in count():
-            linked, txn = await self._already(tokens)
+            linked, stored_version = await self._find_earlier_link(tokens)
             if linked is not None:
                 return linked
-            if self._app and txn is None:
-                await self._make_room()
+            if self._app and stored_version is None:
+                await self._evict_old_apps()
             try:
-                ready = await self._look(tokens, again=attempt > 0)
-                return await self._claim_and_link(ready, txn, takeover=takeover, wait_s=wait_s)
+                linkable = await self._load_ledgers(tokens, again=attempt > 0)
+                return await self._lock_and_link(
+                    linkable, stored_version, takeover=takeover, wait_s=wait_s
+                )
             except (VersionConflict, WriterFenced) as error:
                 # A key beside the state changed, or somebody took the log over while the outcome was
                 # open: what stands now decides.
@@ -135,7 +143,7 @@ class Linking:
 
     # --- before -----------------------------------------------------------------------------------
 
-    def _check(self, tokens: Sequence[SegmentToken]) -> None:
+    def _check_tokens(self, tokens: Sequence[SegmentToken]) -> None:
         if len(tokens) > LINK_LEDGERS_MAX:
             raise InvalidRequest(
                 f"{len(tokens)} ledgers in one link; the most are {LINK_LEDGERS_MAX}: write larger ones"
@@ -144,220 +152,248 @@ class Linking:
             raise InvalidRequest("a ledger is named twice in one link")
         if len(self._app.encode()) > APP_BYTES_MAX or len(self._identity.encode()) > APP_BYTES_MAX:
             raise InvalidRequest(f"an application's name has at most {APP_BYTES_MAX} bytes")
-        ours = incarnation_text(self._log_id)
+        incarnation = incarnation_text(self._log_id)
         for token in tokens:
-            if token.incarnation != ours:
+            if token.incarnation != incarnation:
                 raise LogRecreated(
                     f'log "{self._name}" was deleted and made again: ledger {token.ledger_id} was written'
-                    f" for incarnation {token.incarnation}, this one is {ours}"
+                    f" for incarnation {token.incarnation}, this one is {incarnation}"
                 )
 
-    async def _already(
+    async def _find_earlier_link(
         self, tokens: Sequence[SegmentToken]
     ) -> tuple[LinkResult | None, KeyValue | None]:
         """The result of an earlier link of the same, if there was one; and the application's key."""
         if self._app:
-            txn = await self._metadata.get(txn_key(self._log_id, self._app))
-            if txn is None:
+            stored_version = await self._metadata.get(app_version_key(self._log_id, self._app))
+            if stored_version is None:
                 return None, None
-            last = AppVersion.decode(txn.value)
-            if last.identity and self._identity and last.identity != self._identity:
+            last_link = AppVersion.decode(stored_version.value)
+            if last_link.identity and self._identity and last_link.identity != self._identity:
                 raise LinkOutOfOrder(
                     f'log "{self._name}": application {self._app!r} counts its versions as '
-                    f"{last.identity!r}, this call as {self._identity!r}; use another application name"
+                    f"{last_link.identity!r}, this call as {self._identity!r}; use another application name"
                 )
-            if last.version > self._version:
+            if last_link.version > self._version:
                 raise LinkOutOfOrder(
-                    f'log "{self._name}": application {self._app!r} has linked version {last.version}, '
+                    f'log "{self._name}": application {self._app!r} has linked version {last_link.version}, '
                     f"{self._version} comes too late"
                 )
-            if last.version == self._version:
-                check_content(self._name, self._app, last, self._content)
-                return LinkResult(True, last.first_segment, last.last_segment), txn
-            return None, txn
+            if last_link.version == self._version:
+                check_content(self._name, self._app, last_link, self._content)
+                return LinkResult(
+                    True, last_link.first_segment, last_link.last_segment
+                ), stored_version
+            return None, stored_version
         owners: list[int] = []
         for token in tokens:
-            found = await self._ledgers.find(token.ledger_id)
-            if found.owner is not None and found.owner[0] == self._log_id:
-                owners.append(found.owner[1])
+            ledger = await self._ledgers.find(token.ledger_id)
+            if ledger.owner is not None and ledger.owner[0] == self._log_id:
+                owners.append(ledger.owner[1])
         # One transaction sets them all, so one says it for all that hold a record.
         return (LinkResult(True, min(owners), max(owners)) if owners else None), None
 
-    async def _make_room(self) -> None:
+    async def _evict_old_apps(self) -> None:
         """At the bound the longest silent ones go, by age alone (H14); else a new one is refused."""
-        found = [item async for item in Scan(self._metadata, txn_key(self._log_id, ""))]
-        if len(found) < APPS_MAX:
+        stored_apps = [
+            item async for item in Scan(self._metadata, app_version_key(self._log_id, ""))
+        ]
+        if len(stored_apps) < APPS_MAX:
             return
-        stamps = [(AppVersion.decode(item.value).linked_ms, item) for item in found]
+        stamped = [(AppVersion.decode(item.value).linked_ms, item) for item in stored_apps]
         # Against the newest stamp that is stored, not this machine's clock alone (H18).
-        newest = min(self._now_ms, max(stamp for stamp, _ in stamps))
-        old = [item for stamp, item in stamps if stamp < newest - APP_AGE_MS][:FORGOTTEN_AT_ONCE]
-        if not old:
+        newest_ms = min(self._now_ms, max(stamp for stamp, _ in stamped))
+        evicted = [item for stamp, item in stamped if stamp < newest_ms - APP_AGE_MS][
+            :EVICTED_APPS_MAX
+        ]
+        if not evicted:
             raise TooBusy(
-                f'log "{self._name}" remembers {len(found)} applications, all younger than 30 days: '
+                f'log "{self._name}" remembers {len(stored_apps)} applications, all younger than 30 days: '
                 "link without an application name, or under one that is there"
             )
         await self._metadata.transact(
             Transaction(
                 # By its revision: one that is forgotten and made again counts its versions anew.
-                tuple(Compare.mod_revision(item.key, item.mod_revision) for item in old),
-                tuple(Delete(item.key) for item in old),
+                tuple(Compare.mod_revision(item.key, item.mod_revision) for item in evicted),
+                tuple(Delete(item.key) for item in evicted),
             )
         )
 
     # --- the link ---------------------------------------------------------------------------------
 
-    async def _claim_and_link(
+    async def _lock_and_link(
         self,
-        ready: Sequence[_Ready],
+        linkable: Sequence[_LinkableLedger],
         txn: KeyValue | None,
         *,
         takeover: bool,
         wait_s: float,
     ) -> LinkResult:
-        claimed = await claim(self._context, self._log_id, takeover=takeover, wait_s=wait_s)
+        log_lock = await acquire_log_lock(
+            self._context, self._log_id, takeover=takeover, wait_s=wait_s
+        )
         try:
-            await recover_patiently(
-                self._context, claimed.owned, timeout_s=self._options.recover_timeout_s
+            await recover_with_retry(
+                self._context, log_lock.writer_state, timeout_s=self._options.recover_timeout_s
             )
-            return await self._link(claimed, ready, txn)
+            return await self._link(log_lock, linkable, txn)
         finally:
-            await claimed.give_back()
+            await log_lock.release()
 
-    async def _look(self, tokens: Sequence[SegmentToken], *, again: bool) -> list[_Ready]:
+    async def _load_ledgers(
+        self, tokens: Sequence[SegmentToken], *, again: bool
+    ) -> list[_LinkableLedger]:
         """The ledgers' records. Raises `InvalidRequest` for one that cannot be linked, `NoSuchLedger`.
 
         An owner may come from this very version, linked by another process a moment ago: `VersionConflict`
         has that looked at; ``again``, it has been.
         """
-        ready: list[_Ready] = []
+        linkable: list[_LinkableLedger] = []
         for token in tokens:
-            found = await self._ledgers.find(token.ledger_id)
-            note = found.custom.get("end")
-            if found.incarnation != self._log_id:
+            ledger = await self._ledgers.find(token.ledger_id)
+            end_value = ledger.custom.get("end")
+            if ledger.incarnation != self._log_id:
                 raise InvalidRequest(
                     f'ledger {token.ledger_id} was not written for log "{self._name}" '
                     f"({incarnation_text(self._log_id)})"
                 )
-            if not found.closed or note is None:
+            if not ledger.closed or end_value is None:
                 raise InvalidRequest(f"ledger {token.ledger_id} was not closed by its writer")
-            end = SegmentEnd.decode(note)
-            if (end.last_entry, end.size_bytes) != (found.last_entry, found.length):
+            end = SegmentEnd.decode(end_value)
+            if (end.last_entry, end.size_bytes) != (ledger.last_entry, ledger.length):
                 raise CorruptData(
-                    f"ledger {token.ledger_id} ends at entry {found.last_entry}, its writer counted "
+                    f"ledger {token.ledger_id} ends at entry {ledger.last_entry}, its writer counted "
                     f"{end.last_entry}"
                 )
-            if found.owner is not None:
-                log_id, segment = found.owner
-                said = f"ledger {token.ledger_id} is segment {segment} of log {log_id:016x} already"
-                raise InvalidRequest(said) if again else VersionConflict(said)
+            if ledger.owner is not None:
+                log_id, segment = ledger.owner
+                message = (
+                    f"ledger {token.ledger_id} is segment {segment} of log {log_id:016x} already"
+                )
+                raise InvalidRequest(message) if again else VersionConflict(message)
             if end.records:
-                ready.append(_Ready(token.ledger_id, found, end))
-        return ready
+                linkable.append(_LinkableLedger(token.ledger_id, ledger, end))
+        return linkable
 
     async def _link(
-        self, claimed: LogLock, ready: Sequence[_Ready], txn: KeyValue | None
+        self,
+        log_lock: LogLock,
+        linkable: Sequence[_LinkableLedger],
+        stored_version: KeyValue | None,
     ) -> LinkResult:
-        owned = claimed.owned
+        writer_state = log_lock.writer_state
 
         def apply(state: LogState) -> LogState:
-            linked, _ = self._laid(state, ready)
+            linked, _ = self._append_segments(state, linkable)
             if self._truncate_before:
                 # An overwrite: what was there before goes in the same moment.
-                linked = linked.with_truncated(
+                linked = linked.with_truncation(
                     DLSN(state.last_segment + 1, 0, 0), state.next_sequence_id
                 )
-            return linked.released()
+            return linked.without_owner()
 
         async def share(state: LogState) -> Transaction:
-            return self._share(state, ready, txn)
+            return self._link_ops(state, linkable, stored_version)
 
         # Nobody but this call releases the log under its epoch: that tells that it went through.
-        await owned.change(apply, done=lambda state: not state.writer_id, share=share)
-        last = owned.state.last_segment  # under our epoch nobody else adds any
-        return LinkResult(False, last - len(ready) + 1, last) if ready else LinkResult(False, 0, 0)
+        await writer_state.change(apply, is_done=lambda state: not state.writer_id, extra_ops=share)
+        last = writer_state.state.last_segment  # under our epoch nobody else adds any
+        return (
+            LinkResult(False, last - len(linkable) + 1, last)
+            if linkable
+            else LinkResult(False, 0, 0)
+        )
 
-    def _laid(
-        self, state: LogState, ready: Sequence[_Ready]
+    def _append_segments(
+        self, state: LogState, linkable: Sequence[_LinkableLedger]
     ) -> tuple[LogState, list[SegmentRecord]]:
         """The log with these as its last segments, and their records.
 
         A function of the state that the transaction compares: whoever wrote to the log meanwhile, neither a
         txid that nobody asked for nor the log's time goes back.
         """
-        laid: list[SegmentRecord] = []
-        for one in ready:
-            end, own = one.end, not one.end.wants_txid
-            base, rule = at_link(state, own, end.records, self._now_ms)
-            if not own:
-                end = end.with_txids(base, rule)
-            if end.unordered or end.first_txid < state.last_txid:
-                self._check_order(state, one, end)
+        records: list[SegmentRecord] = []
+        for ledger in linkable:
+            end, has_own_txids = ledger.end, not ledger.end.needs_txids
+            txid_base, txid_rule = assign_at_link(state, has_own_txids, end.records, self._now_ms)
+            if not has_own_txids:
+                end = end.with_txids(txid_base, txid_rule)
+            if end.is_unordered or end.first_txid < state.last_txid:
+                self._check_order(state, ledger, end)
                 state = state.with_unordered()
             record = SegmentRecord(
                 state.last_segment + 1,
-                one.ledger_id,
+                ledger.ledger_id,
                 state.epoch,
                 self._now_ms,
                 time_floor_ms=self._now_ms,
-                txid_base=base,
-                txid_rule=rule,
+                txid_base=txid_base,
+                txid_rule=txid_rule,
             ).with_end(end, state, closed_ms=self._now_ms)
-            state = state.with_linked(record.added)
-            laid.append(record)
-        return state, laid
+            state = state.with_linked(record.totals)
+            records.append(record)
+        return state, records
 
-    def _check_order(self, state: LogState, one: _Ready, end: SegmentEnd) -> None:
+    def _check_order(self, state: LogState, ledger: _LinkableLedger, end: SegmentEnd) -> None:
         if end.first_txid < state.last_txid and (
             self._options.max_txid_check and state.policy == GIVEN
         ):
             raise TransactionIdOutOfOrder(
-                f'log "{self._name}" has the txid policy "strict": ledger {one.ledger_id} has txids '
+                f'log "{self._name}" has the txid policy "strict": ledger {ledger.ledger_id} has txids '
                 f"{end.first_txid} to {end.last_txid}, and would follow {state.last_txid}; nothing was linked"
             )
-        if end.unordered and not end.greatest and state.searchable:
+        if end.is_unordered and not end.stores_max_txid and state.is_txid_searchable:
             raise TransactionIdOutOfOrder(
-                f'log "{self._name}": the txids of ledger {one.ledger_id} go back, and an older program '
+                f'log "{self._name}": the txids of ledger {ledger.ledger_id} go back, and an older program '
                 "wrote it, so that no search for a txid would be right: write it again; nothing was linked"
             )
 
-    def _share(
+    def _link_ops(
         self,
         state: LogState,
-        ready: Sequence[_Ready],
-        txn: KeyValue | None,
+        linkable: Sequence[_LinkableLedger],
+        stored_version: KeyValue | None,
     ) -> Transaction:
-        first, last = (state.last_segment + 1, state.last_segment + len(ready)) if ready else (0, 0)
-        share = Transaction()
-        _, laid = self._laid(state, ready)
-        for one, record in zip(ready, laid, strict=True):
-            share += one.found.link_share((self._log_id, record.segment)) + Transaction(
+        first_segment, last_segment = (
+            (state.last_segment + 1, state.last_segment + len(linkable)) if linkable else (0, 0)
+        )
+        link_ops = Transaction()
+        _, records = self._append_segments(state, linkable)
+        for ledger, record in zip(linkable, records, strict=True):
+            link_ops += ledger.ledger.link_ops((self._log_id, record.segment)) + Transaction(
                 (),
                 (
                     Put(segment_key(self._log_id, record.segment), record.encode()),
-                    Delete(unlinked_key(self._log_id, one.ledger_id)),
+                    Delete(staged_ledger_key(self._log_id, ledger.ledger_id)),
                 ),
             )
         if self._truncate_before and state.last_segment >= state.first_segment:
-            share += Transaction((), (Put(purge_key(self._log_id), b""),))
+            link_ops += Transaction((), (Put(purge_key(self._log_id), b""),))
         if self._app:
-            key = txn_key(self._log_id, self._app)
-            note = AppVersion(
-                self._version, self._identity, self._now_ms, first, last, self._content
+            key = app_version_key(self._log_id, self._app)
+            app_version = AppVersion(
+                self._version,
+                self._identity,
+                self._now_ms,
+                first_segment,
+                last_segment,
+                self._content,
             )
-            as_read = Compare.mod_revision(key, 0 if txn is None else txn.mod_revision)
-            share += Transaction((as_read,), (Put(key, note.encode()),))
-        return share
+            unchanged = Compare.mod_revision(
+                key, 0 if stored_version is None else stored_version.mod_revision
+            )
+            link_ops += Transaction((unchanged,), (Put(key, app_version.encode()),))
+        return link_ops
 
 
-def content_of(tokens: Sequence[SegmentToken]) -> LinkContent | None:
+def combined_content(tokens: Sequence[SegmentToken]) -> LinkContent | None:
     """What is in these segments; None where one of them does not say."""
-    found = LinkContent(0, 0)
+    content = LinkContent(0, 0)
     for token in tokens:
         if token.digest is None:
             return None
-        found += LinkContent(token.records, token.digest)
-    return found if tokens else None
+        content += LinkContent(token.records, token.digest)
+    return content if tokens else None
 
 
 def check_content(name: str, app: str, linked: AppVersion, content: LinkContent | None) -> None:

@@ -11,14 +11,21 @@ from ...metadata.model.transaction import Delete, Transaction
 from ...runtime.interfaces.errors import CorruptData, NoSuchLedger, OutcomeUnknown, VersionConflict
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import NUMBER_MAX, fit, number, reads_back, row, text
+from ...runtime.protocol.schema import (
+    NUMBER_MAX,
+    check_stored,
+    number,
+    row,
+    text,
+    verify_round_trip,
+)
 from ..interfaces.segment_store import LedgerFinder
 from ..model.log_keys import (
-    ids_of_unlinked,
+    app_version_key,
     incarnation_text,
-    txn_key,
-    unlinked_key,
-    unlinked_prefix,
+    parse_staged_key,
+    staged_ledger_key,
+    staged_ledgers_prefix,
 )
 from ..model.log_state import decode_fields
 from .app_versions import AppVersion
@@ -41,7 +48,7 @@ class StagedLedger:
     created_ms: int
     """Wall clock of its writer."""
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         return pack([FORMAT, self.app, self.version, self.created_ms])
@@ -50,18 +57,18 @@ class StagedLedger:
     def decode(cls, value: bytes) -> "StagedLedger":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         fields = decode_fields(value, FORMAT, 4, "an unlinked ledger's note")[:3]
-        return cls(*fit(fields, _UNLINKED, "an unlinked ledger's note"))
+        return cls(*check_stored(fields, _UNLINKED, "an unlinked ledger's note"))
 
 
 async def list_staged(metadata: Metadata, log_id: int) -> list[tuple[int, StagedLedger]]:
     """The ledgers of a log that are not linked, by id, finished or not; without what cannot be read."""
-    found: list[tuple[int, StagedLedger]] = []
-    async for item in Scan(metadata, unlinked_prefix(log_id)):
+    staged: list[tuple[int, StagedLedger]] = []
+    async for item in Scan(metadata, staged_ledgers_prefix(log_id)):
         try:
-            found.append((ids_of_unlinked(item.key)[1], StagedLedger.decode(item.value)))
+            staged.append((parse_staged_key(item.key)[1], StagedLedger.decode(item.value)))
         except CorruptData as error:
             log.warning("passed over: %s", error)
-    return found
+    return staged
 
 
 async def delete_staged(
@@ -72,22 +79,22 @@ async def delete_staged(
     The note alone proves nothing, whoever wrote it: the ledger's own record says for which log it was made.
     Raises what the metadata raises: then it may be gone or not, and the call may be repeated.
     """
-    note = Transaction((), (Delete(unlinked_key(log_id, ledger_id)),))
+    key_deletion = Transaction((), (Delete(staged_ledger_key(log_id, ledger_id)),))
     for _ in range(ATTEMPTS):
         try:
-            found = await ledgers.find(ledger_id)
+            ledger = await ledgers.find(ledger_id)
         except NoSuchLedger:
-            await metadata.transact(note)
+            await metadata.transact(key_deletion)
             return True
-        if found.owner is not None:
+        if ledger.owner is not None:
             return False
-        if found.incarnation != log_id:
+        if ledger.incarnation != log_id:
             text = incarnation_text(log_id)
             log.warning("ledger %d stays: it was not made for log %s", ledger_id, text)
-            await metadata.transact(note)
+            await metadata.transact(key_deletion)
             return False
         try:
-            if (await metadata.transact(found.deletion_share() + note)).succeeded:
+            if (await metadata.transact(ledger.delete_ops() + key_deletion)).succeeded:
                 return True
         except OutcomeUnknown:
             continue
@@ -106,15 +113,17 @@ async def collect_staged(
     is repeated, never a record of the log.
     """
     versions: dict[str, int | None] = {}
-    gone: list[int] = []
-    for ledger_id, unlinked in await list_staged(metadata, log_id):
-        if unlinked.app and unlinked.app not in versions:
-            note = await metadata.get(txn_key(log_id, unlinked.app))
-            versions[unlinked.app] = None if note is None else AppVersion.decode(note.value).version
-        last = versions.get(unlinked.app)
-        passed = last is not None and last >= unlinked.version
-        if (passed or now_ms - unlinked.created_ms > older_than_ms) and await delete_staged(
+    deleted_ids: list[int] = []
+    for ledger_id, staged in await list_staged(metadata, log_id):
+        if staged.app and staged.app not in versions:
+            app_version = await metadata.get(app_version_key(log_id, staged.app))
+            versions[staged.app] = (
+                None if app_version is None else AppVersion.decode(app_version.value).version
+            )
+        linked_version = versions.get(staged.app)
+        is_superseded = linked_version is not None and linked_version >= staged.version
+        if (is_superseded or now_ms - staged.created_ms > older_than_ms) and await delete_staged(
             metadata, ledgers, log_id, ledger_id
         ):
-            gone.append(ledger_id)
-    return gone
+            deleted_ids.append(ledger_id)
+    return deleted_ids

@@ -10,11 +10,11 @@ import trio
 
 from ...metadata.model.transaction import Compare, Put, Transaction
 from ...runtime.interfaces.errors import DistributedLogError, LeaseExpired, LogNotFound
-from .lease_session import LOST, LeaseSession, LeaseSessions, PendingDelete
+from .lease_session import LOCK_LOST, LeaseSession, LeaseSessions, PendingDelete
 
 
 class EphemeralKey:
-    """One such key, from when it was put to `give_back`."""
+    """One such key, from when it was put to `release`."""
 
     def __init__(
         self,
@@ -22,62 +22,62 @@ class EphemeralKey:
         key: bytes,
         value: bytes,
         *,
-        held_at: int,
-        still_ours: Callable[[], Awaitable[Compare]],
+        lock_revision: int,
+        ownership_condition: Callable[[], Awaitable[Compare]],
         on_lost: Callable[[DistributedLogError], None],
     ) -> None:
-        self.held_at = held_at
-        """As `Claim.held_at`."""
+        self.lock_revision = lock_revision
+        """As `LogLock.lock_revision`."""
         self._session = session
         self._key = key
         self._value = value
-        self._still_ours = still_ours
+        self._ownership_condition = ownership_condition
         self._on_lost = on_lost
-        self._given_back = trio.Event()
-        session.add(self)
+        self._released = trio.Event()
+        session.add_lock(self)
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Take the key away. Raises nothing; who asks again waits for the first."""
         session = self._session
-        if not session.holds(self):
-            await self._given_back.wait()
+        if not session.has_lock(self):
+            await self._released.wait()
             return
-        session.take_out(self)
+        session.remove_lock(self)
         try:
-            if self.held_at == LOST:
-                await session.leave()
+            if self.lock_revision == LOCK_LOST:
+                await session.release_use()
             else:
-                await session.leave(PendingDelete(self._key, self._value), self.held_at)
+                await session.release_use(PendingDelete(self._key, self._value), self.lock_revision)
         finally:
-            self._given_back.set()
+            self._released.set()
 
     # --- for its session --------------------------------------------------------------------------
 
-    async def take_again(self) -> None:
+    async def reacquire(self) -> None:
         """Put the key under the session's lease, on the condition that says it is still ours."""
         session = self._session
         lease = session.lease
-        ours = await self._still_ours()
+        ownership = await self._ownership_condition()
         reply = await session.metadata.transact(
             Transaction(
-                (ours, Compare.version(self._key, 0)), (Put(self._key, self._value, lease),)
+                (ownership, Compare.version(self._key, 0)), (Put(self._key, self._value, lease),)
             )
         )
-        held = reply.revision if reply.succeeded else 0
+        lock_revision = reply.revision if reply.succeeded else 0
         if not reply.succeeded:
-            found = reply.current[1]  # of an earlier try, perhaps, that was not answered
-            if found is not None and found.value == self._value and found.lease == lease:
-                held = found.mod_revision
-        if lease == session.lease and self.held_at != LOST:
-            self.held_at = held
+            existing = reply.current[1]  # of an earlier try, perhaps, that was not answered
+            if existing is not None and existing.value == self._value and existing.lease == lease:
+                lock_revision = existing.mod_revision
+        if lease == session.lease and self.lock_revision != LOCK_LOST:
+            self.lock_revision = lock_revision
 
-    def lost(self, error: DistributedLogError) -> None:
+    def mark_lost(self, error: DistributedLogError) -> None:
         """What it stood for is another one's."""
-        self.held_at = LOST
+        self.lock_revision = LOCK_LOST
         self._on_lost(error)
 
 
-async def show(
+async def put_ephemeral_key(
     locks: LeaseSessions, ttl_ms: int, key: bytes, value: bytes, condition: Compare
 ) -> EphemeralKey:
     """Put a key that nobody else puts, as long as the condition holds. Raises `LogNotFound` else.
@@ -89,34 +89,34 @@ async def show(
         return condition
 
     while True:
-        session = await locks.enter(ttl_ms)
+        session = await locks.acquire(ttl_ms)
         lease = session.lease
-        left: PendingDelete | None = PendingDelete(key, value)
-        held_at = 0
+        pending_delete: PendingDelete | None = PendingDelete(key, value)
+        lock_revision = 0
         try:
             reply = await session.metadata.transact(
                 Transaction((condition, Compare.version(key, 0)), (Put(key, value, lease),))
             )
-            left = None
+            pending_delete = None
             if not reply.succeeded:
                 raise LogNotFound("the log was deleted meanwhile")
-            held_at = reply.revision
+            lock_revision = reply.revision
         except LeaseExpired:  # the store was away for longer than that: again, with another one
-            left = None
-            await session.ended(lease)
+            pending_delete = None
+            await session.replace_lease(lease)
             continue
         finally:
-            if not held_at:
-                await session.leave(left)
+            if not lock_revision:
+                await session.release_use(pending_delete)
         return EphemeralKey(
             session,
             key,
             value,
-            held_at=held_at if lease == session.lease else 0,
-            still_ours=still_ours,
-            on_lost=_unmoved,
+            lock_revision=lock_revision if lease == session.lease else 0,
+            ownership_condition=still_ours,
+            on_lost=_ignore_loss,
         )
 
 
-def _unmoved(_: DistributedLogError) -> None:
+def _ignore_loss(_: DistributedLogError) -> None:
     """Whoever works on asks the store."""

@@ -25,11 +25,11 @@ class LogContext:
 
     metadata: Metadata
     ledgers: SegmentEntryStore
-    locks: LeaseSessions
-    turns: RecoverySemaphore
+    lease_sessions: LeaseSessions
+    recovery_semaphore: RecoverySemaphore
     start: Start
     """Runs a task of a writer or reader. Raises `AlreadyClosed` once the namespace is closed."""
-    wall_ms: Callable[[], int]
+    clock_ms: Callable[[], int]
     """ms since 1970, by the clock of this machine."""
     random: Random
     settings: SettingsWatch
@@ -38,28 +38,28 @@ class LogContext:
     owner: str
     """What this process is called, in locks and in errors."""
     options: LogOptions
-    turn: CallScheduler
+    call_scheduler: CallScheduler
     """Sends for all writers."""
-    rounds: PeriodicChecks
+    segment_checks: PeriodicChecks
     """Looks whether segments should end, for all writers."""
-    commits: PositionCommits
+    position_commits: PositionCommits
     """Writes what subscribers commit, for all of them."""
-    quiet: PeriodicChecks
+    idle_checks: PeriodicChecks
     """Looks who of those that are to say so has written nothing."""
-    permits: RollSemaphore
+    roll_semaphore: RollSemaphore
     """To end them for size or age."""
-    process_bytes: MemoryBudget
+    memory_budget: MemoryBudget
     """What all writers hold that is not durable yet."""
     meters: LogMeters
     """Of the whole namespace."""
-    taken: WeakSet[Any]
+    unsettled_queues: WeakSet[Any]
     """Writers (`Pipeline`, which imports this module) whose records the namespace waits for at its end."""
     proxy_id: str = ""
     """Of the write proxy that this process is; "": none."""
-    followed: FollowedLog | None = None
+    followed_log: FollowedLog | None = None
     """Of an open log: its options as they are now, where ``options`` has them as they were at its opening."""
 
     @property
-    def latest(self) -> LogOptions:
+    def current_options(self) -> LogOptions:
         """For what may change while a log is open."""
-        return self.options if self.followed is None else self.followed.options
+        return self.options if self.followed_log is None else self.followed_log.options

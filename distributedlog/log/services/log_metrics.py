@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakKeyDictionary
 
-from ...runtime.declarations.meters import Buckets, Metric, Sample, samples
+from ...runtime.declarations.meters import DurationHistogram, Metric, Sample, samples
 from ..limits.memory_budget import MemoryBudget
 
 if TYPE_CHECKING:  # it is imported when somebody collects
@@ -99,37 +99,37 @@ class LogMeters:
     writers_failed: int = 0
     rolls: int = 0
     ledgers_replaced: int = 0
-    write_seconds: Buckets = field(default_factory=Buckets)
+    write_seconds: DurationHistogram = field(default_factory=DurationHistogram)
 
 
 class NamespaceMetrics:
     """What one namespace object has counted. May be asked from any thread, and after its end."""
 
-    def __init__(self, path: str, meters: LogMeters, process_bytes: MemoryBudget) -> None:
+    def __init__(self, path: str, meters: LogMeters, memory_budget: MemoryBudget) -> None:
         self.path = path
         self._meters = meters
-        self._process_bytes = process_bytes
+        self._memory_budget = memory_budget
 
     def snapshot(self) -> dict[str, float]:
         """Names and values, of a histogram ``_count`` and ``_sum``. Nothing is reset by looking."""
-        found: dict[str, float] = {}
-        for one in self.samples():
-            name = one.metric.name
-            if one.metric.kind == "histogram":
-                found |= {f"{name}_count": sum(one.counts), f"{name}_sum": one.value}
+        values: dict[str, float] = {}
+        for sample in self.samples():
+            name = sample.metric.name
+            if sample.metric.kind == "histogram":
+                values |= {f"{name}_count": sum(sample.counts), f"{name}_sum": sample.value}
             else:
-                found[name] = one.value
-        return found
+                values[name] = sample.value
+        return values
 
     def samples(self) -> list[Sample]:
         """With what each of them means."""
         meters = self._meters
-        said: dict[str, Any] = {name: getattr(meters, name) for name in meters.__slots__}
-        said |= {
-            "write_seconds": meters.write_seconds.said(),
-            "held_bytes": self._process_bytes.bytes,
+        values_by_name: dict[str, Any] = {name: getattr(meters, name) for name in meters.__slots__}
+        values_by_name |= {
+            "write_seconds": meters.write_seconds.snapshot(),
+            "held_bytes": self._memory_budget.granted_bytes,
         }
-        return samples(METRICS, said)
+        return samples(METRICS, values_by_name)
 
 
 class LogMetricsCollector:
@@ -144,15 +144,15 @@ class LogMetricsCollector:
 
     def collect(self) -> Iterable[Any]:
         """Metric families of `prometheus_client`, which is imported here first."""
-        from ...runtime.declarations.metrics_text import families
+        from ...runtime.declarations.metrics_text import metric_families
 
         values: dict[str, dict[str, Sample]] = {}
         for namespace in list(self.namespaces):
-            of_path = values.setdefault(namespace.path, {})
-            for one in namespace.samples():
-                before = of_path.get(one.metric.name)
-                of_path[one.metric.name] = one if before is None else one + before
-        return families(
+            path_samples = values.setdefault(namespace.path, {})
+            for sample in namespace.samples():
+                earlier = path_samples.get(sample.metric.name)
+                path_samples[sample.metric.name] = sample if earlier is None else sample + earlier
+        return metric_families(
             [({"namespace": path}, list(found.values())) for path, found in values.items()]
         )
 

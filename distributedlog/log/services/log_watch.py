@@ -30,8 +30,8 @@ from ..model.log_keys import (
     decode_log_id,
     encode_log_id,
     incarnation_text,
+    log_name_in_key,
     name_key,
-    name_of,
     state_key,
 )
 from ..model.log_state import LogState
@@ -40,7 +40,7 @@ RETRY_S = 0.5
 CHANGES_MAX = 10_000
 """Changes that nobody has taken; at the bound it follows no further until some are."""
 
-Known = dict[str, tuple[int, int]]
+KnownLogs = dict[str, tuple[int, int]]
 """The logs that are there: name to log id, and the revision that made it."""
 
 log = get_logger("distributedlog.log")
@@ -63,18 +63,23 @@ class LogWatch:
     """The logs below a prefix, as they were at first, then their changes. Made by `Namespace.watch_logs`."""
 
     def __init__(
-        self, metadata: Metadata, path: str, prefix: str, known: Known | None, revision: int
+        self,
+        metadata: Metadata,
+        path: str,
+        prefix: str,
+        known_logs: KnownLogs | None,
+        revision: int,
     ) -> None:
         self._metadata = metadata
         self._path = path
         self._prefix = prefix
-        self._known = known
+        self._known_logs = known_logs
         """None: no names are kept."""
         self._changes: deque[LogChange] = deque()
         self._revision = revision
         self._scope = trio.CancelScope()
-        self._filled = trio.Event()
-        self._taken = trio.Event()
+        self._change_event = trio.Event()
+        self._space_event = trio.Event()
         self._error: DistributedLogError | None = None
 
     @property
@@ -83,17 +88,17 @@ class LogWatch:
 
         Raises `InvalidRequest` where it keeps no names.
         """
-        if self._known is None:
+        if self._known_logs is None:
             raise InvalidRequest("this watch keeps no names: list them with logs() or log_page()")
-        pending = dict(self._known)
+        listed = dict(self._known_logs)
         # What waits in the queue has not been told yet: undo it, newest first.
         for change in reversed(self._changes):
             if change.kind != "deleted":
-                pending.pop(change.name, None)
+                listed.pop(change.name, None)
             if change.kind != "created":
                 name = change.old_name or change.name
-                pending[name] = (int(change.incarnation, 16), 0)
-        return {name: incarnation_text(pending[name][0]) for name in sorted(pending, key=_by_bytes)}
+                listed[name] = (int(change.incarnation, 16), 0)
+        return {name: incarnation_text(listed[name][0]) for name in sorted(listed, key=_utf8_key)}
 
     async def next(self, wait_s: float | None = None) -> LogChange | None:
         """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here).
@@ -106,14 +111,14 @@ class LogWatch:
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(float("inf") if wait_s is None else wait_s):
             while not self._changes and self._error is None:
-                self._filled = trio.Event()
-                await self._filled.wait()
+                self._change_event = trio.Event()
+                await self._change_event.wait()
         if not self._changes:
             if self._error is not None:
                 raise self._error.again()
             return None
         change = self._changes.popleft()
-        self._taken.set()
+        self._space_event.set()
         return change
 
     async def aclose(self) -> None:
@@ -159,11 +164,11 @@ class LogWatch:
                 start, prefix_end(start), after_revision=self._revision
             ) as watch:
                 while True:
-                    batch = await watch.next()
-                    for _, events in groupby(batch.events, lambda one: one.item.mod_revision):
-                        self._changes.extend(self._told(list(events)))
+                    batch = await watch.next_batch()
+                    for _, events in groupby(batch.events, lambda event: event.item.mod_revision):
+                        self._changes.extend(self._changes_of(list(events)))
                     self._revision = max(self._revision, batch.revision)
-                    await self._room()
+                    await self._wait_queue_space()
         except Compacted:
             await self._relist()
         except DistributedLogError as error:
@@ -171,123 +176,127 @@ class LogWatch:
                 raise
             await trio.sleep(RETRY_S)
 
-    async def _room(self) -> None:
-        self._filled.set()
+    async def _wait_queue_space(self) -> None:
+        self._change_event.set()
         while len(self._changes) >= CHANGES_MAX:
-            self._taken = trio.Event()
-            await self._taken.wait()
+            self._space_event = trio.Event()
+            await self._space_event.wait()
 
     def _close(self, error: DistributedLogError) -> None:
         self._scope.cancel()
         if self._error is None:
             self._error = error
-        self._filled.set()
+        self._change_event.set()
 
     async def _relist(self) -> None:
         try:
-            if self._known is None:
-                self._revision = await _now(self._metadata, self._path, self._prefix)
+            if self._known_logs is None:
+                self._revision = await _current_revision(self._metadata, self._path, self._prefix)
                 self._changes.append(LogChange("relisted", "", ""))
-                await self._room()
+                await self._wait_queue_space()
                 return
-            found, revision = await _listed(self._metadata, self._path, self._prefix)
+            listed, revision = await _list_logs(self._metadata, self._path, self._prefix)
         except DistributedLogError as error:
             if not error.retryable:
                 raise
             await trio.sleep(RETRY_S)
             return
-        before, self._known, self._revision = self._known, found, revision
-        self._changes.extend(_difference(before, found))
-        await self._room()
+        old_logs, self._known_logs, self._revision = self._known_logs, listed, revision
+        self._changes.extend(_difference(old_logs, listed))
+        await self._wait_queue_space()
 
-    def _told(self, events: list[WatchEvent]) -> list[LogChange]:
+    def _changes_of(self, events: list[WatchEvent]) -> list[LogChange]:
         """What the events of one revision, so of one transaction, say. Both keys of a rename are in it."""
         changes: list[LogChange] = []
         for event in events:
             item = event.item
             if event.kind == "delete":
                 item = replace(item, value=encode_log_id(0))  # a deleted key has no value
-            read = read_name(self._path, item)
-            if read is None:
+            name_and_id = read_name(self._path, item)
+            if name_and_id is None:
                 continue
-            name, log_id = read
-            known = None if self._known is None else self._known.get(name)
-            if known is not None and item.mod_revision <= known[1]:
+            name, log_id = name_and_id
+            known_log = None if self._known_logs is None else self._known_logs.get(name)
+            if known_log is not None and item.mod_revision <= known_log[1]:
                 continue  # the listing had seen it
-            if self._known is not None and known is not None:
-                del self._known[name]
-                changes.append(LogChange("deleted", name, incarnation_text(known[0])))
-            elif self._known is None and event.kind == "delete":
+            if self._known_logs is not None and known_log is not None:
+                del self._known_logs[name]
+                changes.append(LogChange("deleted", name, incarnation_text(known_log[0])))
+            elif self._known_logs is None and event.kind == "delete":
                 changes.append(LogChange("deleted", name, ""))
             if event.kind == "put":
-                if self._known is not None:
-                    self._known[name] = (log_id, item.mod_revision)
+                if self._known_logs is not None:
+                    self._known_logs[name] = (log_id, item.mod_revision)
                 changes.append(LogChange("created", name, incarnation_text(log_id)))
-        return _paired(changes)
+        return _merge_renames(changes)
 
 
-def _paired(changes: list[LogChange]) -> list[LogChange]:
+def _merge_renames(changes: list[LogChange]) -> list[LogChange]:
     """A log that went and came in one transaction, under two names, was renamed: nothing else does both."""
-    if len(changes) != 2 or {one.kind for one in changes} != {"created", "deleted"}:
+    if len(changes) != 2 or {change.kind for change in changes} != {"created", "deleted"}:
         return changes
-    went, came = sorted(changes, key=lambda one: one.kind == "created")
-    if went.name == came.name or went.incarnation not in ("", came.incarnation):
+    deletion, creation = sorted(changes, key=lambda change: change.kind == "created")
+    if deletion.name == creation.name or deletion.incarnation not in ("", creation.incarnation):
         return changes
-    return [LogChange("renamed", came.name, came.incarnation, went.name)]
+    return [LogChange("renamed", creation.name, creation.incarnation, deletion.name)]
 
 
-async def watch_logs(metadata: Metadata, path: str, prefix: str, *, keep: bool) -> LogWatch:
+async def watch_logs(metadata: Metadata, path: str, prefix: str, *, keep_names: bool) -> LogWatch:
     """List the logs, if they are to be kept, to follow them on. Raises `QuorumUnreachable`."""
-    if keep:
-        return LogWatch(metadata, path, prefix, *await _listed(metadata, path, prefix))
-    return LogWatch(metadata, path, prefix, None, await _now(metadata, path, prefix))
+    if keep_names:
+        return LogWatch(metadata, path, prefix, *await _list_logs(metadata, path, prefix))
+    return LogWatch(metadata, path, prefix, None, await _current_revision(metadata, path, prefix))
 
 
-async def name_now(metadata: Metadata, log_id: int) -> str:
+async def current_name(metadata: Metadata, log_id: int) -> str:
     """Return the name of the log with this ID, or "" if it is deleted or being deleted."""
-    found = await metadata.get(state_key(log_id))
-    state = None if found is None else LogState.decode(found.value)
+    item = await metadata.get(state_key(log_id))
+    state = None if item is None else LogState.decode(item.value)
     return "" if state is None or state.deleting else state.name
 
 
-async def _now(metadata: Metadata, path: str, prefix: str) -> int:
+async def _current_revision(metadata: Metadata, path: str, prefix: str) -> int:
     start = name_key(path, prefix)
     return (await metadata.range(start, prefix_end(start), limit=1)).revision
 
 
-async def _listed(metadata: Metadata, path: str, prefix: str) -> tuple[Known, int]:
-    found: Known = {}
+async def _list_logs(metadata: Metadata, path: str, prefix: str) -> tuple[KnownLogs, int]:
+    logs: KnownLogs = {}
     scan = Scan(metadata, name_key(path, prefix))
     async for item in scan:
-        if (read := read_name(path, item)) is not None:
-            found[read[0]] = (read[1], item.mod_revision)
-    return found, scan.revision
+        if (name_and_id := read_name(path, item)) is not None:
+            logs[name_and_id[0]] = (name_and_id[1], item.mod_revision)
+    return logs, scan.revision
 
 
 def read_name(path: str, item: KeyValue) -> tuple[str, int] | None:
     """Name and log id of a name's key; None for what cannot be read: it ends nobody's watch."""
     try:
-        return name_of(path, item.key), decode_log_id(item.value)
+        return log_name_in_key(path, item.key), decode_log_id(item.value)
     except CorruptData as error:
         log.warning("passed over: %s", error)
         return None
 
 
-def _difference(before: Known, after: Known) -> Iterator[LogChange]:
-    went = {id_: name for name, (id_, _) in before.items() if after.get(name, (None,))[0] != id_}
-    came = {id_: name for name, (id_, _) in after.items() if before.get(name, (None,))[0] != id_}
+def _difference(before: KnownLogs, after: KnownLogs) -> Iterator[LogChange]:
+    disappeared = {
+        id_: name for name, (id_, _) in before.items() if after.get(name, (None,))[0] != id_
+    }
+    appeared = {
+        id_: name for name, (id_, _) in after.items() if before.get(name, (None,))[0] != id_
+    }
     # A name that another log had before is not told as a rename's: names that went round in a circle
     # have no order in which that would be right.
-    renamed = {id_ for id_, name in came.items() if id_ in went and name not in before}
-    for log_id, name in went.items():
+    renamed = {id_ for id_, name in appeared.items() if id_ in disappeared and name not in before}
+    for log_id, name in disappeared.items():
         if log_id not in renamed:
             yield LogChange("deleted", name, incarnation_text(log_id))
     for log_id in renamed:
-        yield LogChange("renamed", came[log_id], incarnation_text(log_id), went[log_id])
-    for log_id, name in came.items():
+        yield LogChange("renamed", appeared[log_id], incarnation_text(log_id), disappeared[log_id])
+    for log_id, name in appeared.items():
         if log_id not in renamed:
             yield LogChange("created", name, incarnation_text(log_id))
 
 
-def _by_bytes(name: str) -> bytes:
+def _utf8_key(name: str) -> bytes:
     return name.encode()

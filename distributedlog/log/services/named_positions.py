@@ -18,7 +18,7 @@ from ...metadata.model.transaction import Compare, Delete, Put, Transaction
 from ...runtime.declarations.options import quoted
 from ...runtime.interfaces.errors import InvalidRequest, LogNotFound, LogRecreated, OutcomeUnknown
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import NUMBER_MAX, fit, number, reads_back, row
+from ...runtime.protocol.schema import NUMBER_MAX, check_stored, number, row, verify_round_trip
 from ..format.dlsn import DLSN
 from ..model.lock_record import LockRecord
 from ..model.log_keys import incarnation_text, position_key, segment_key, state_key, subscriber_key
@@ -27,7 +27,7 @@ from ..model.position import Position
 from ..model.segment_expiry import (
     CLOCK_KEY,
     HOLD_MAX_S_MIN,
-    UNHELD,
+    NO_HOLD,
     Stamps,
     decode_clock,
     stamps_key,
@@ -43,8 +43,8 @@ NAME_BYTES_MAX = 255
 UNPROVEN = -1
 _POSITION = row(row(number(), number(), number()), number())
 _SEQUENCE_ID = number(UNPROVEN)
-_HELD = number(UNHELD)
-_GENERATION = number(0, NUMBER_MAX // 2)
+_HELD_MS_FORM = number(NO_HOLD)
+_GENERATION_FORM = number(0, NUMBER_MAX // 2)
 """Nobody counts so far; from a value that lies there is no next one."""
 
 
@@ -59,12 +59,12 @@ class PositionRecord:
     """Wall clock of who moved it; for people."""
     sequence_id: int = UNPROVEN
     """Of the next record, from a `Position`, which proves it; -1: only an address, as in format 1."""
-    held_ms: int = UNHELD
+    held_ms: int = NO_HOLD
     """The clock of retention when it was last moved, while it holds retention up; -1: it does not."""
     generation: int = 0
     """How often it was subscribed to. Who subscribes raises it, and each commit asks for its own (H155)."""
 
-    @reads_back(lambda record, value: type(record).decode(value))
+    @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
         """As a packed list with a format number."""
         fields = [list(self.dlsn), self.moved_ms, self.sequence_id, self.held_ms]
@@ -76,10 +76,16 @@ class PositionRecord:
     def decode(cls, value: bytes) -> "PositionRecord":
         """Raises `CorruptData`, or `UnsupportedFormat`."""
         fields = decode_fields(value, FORMAT, 3, "a position")
-        dlsn, moved_ms = fit(fields[:2], _POSITION, "a position")
-        sequence_id = fit(fields[2], _SEQUENCE_ID, "a position") if len(fields) > 2 else UNPROVEN
-        held_ms = fit(fields[3], _HELD, "a position") if len(fields) > 3 else UNHELD
-        generation = fit(fields[4], _GENERATION, "a position") if len(fields) > 4 else 0
+        dlsn, moved_ms = check_stored(fields[:2], _POSITION, "a position")
+        sequence_id = (
+            check_stored(fields[2], _SEQUENCE_ID, "a position") if len(fields) > 2 else UNPROVEN
+        )
+        held_ms = (
+            check_stored(fields[3], _HELD_MS_FORM, "a position") if len(fields) > 3 else NO_HOLD
+        )
+        generation = (
+            check_stored(fields[4], _GENERATION_FORM, "a position") if len(fields) > 4 else 0
+        )
         return cls(DLSN(*dlsn), moved_ms, sequence_id, held_ms, generation)
 
 
@@ -89,22 +95,22 @@ class Positions:
     def __init__(
         self,
         metadata: Metadata,
-        find: Callable[[], Awaitable[int]],
-        wall_ms: Callable[[], int],
+        resolve_log_id: Callable[[], Awaitable[int]],
+        clock_ms: Callable[[], int],
     ) -> None:
         self._metadata = metadata
-        self._find = find
-        self._wall_ms = wall_ms
+        self._resolve_log_id = resolve_log_id
+        self._clock_ms = clock_ms
 
     async def get(self, name: str) -> DLSN | None:
         """Where this subscriber goes on; None: it has no position.
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
-        found = await self._metadata.get(
-            position_key(await self._find(), check_position_name(name))
+        item = await self._metadata.get(
+            position_key(await self._resolve_log_id(), check_position_name(name))
         )
-        return None if found is None else PositionRecord.decode(found.value).dlsn
+        return None if item is None else PositionRecord.decode(item.value).dlsn
 
     async def proven(self, name: str) -> Position | None:
         """Where this subscriber goes on, with its proof: ``open_reader(position=…)``.
@@ -113,14 +119,14 @@ class Positions:
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
-        log_id = await self._find()
-        found = await self._metadata.get(position_key(log_id, check_position_name(name)))
-        if found is None:
+        log_id = await self._resolve_log_id()
+        item = await self._metadata.get(position_key(log_id, check_position_name(name)))
+        if item is None:
             return None
-        stands = PositionRecord.decode(found.value)
-        if stands.sequence_id == UNPROVEN:
+        record = PositionRecord.decode(item.value)
+        if record.sequence_id == UNPROVEN:
             return None
-        return Position(incarnation_text(log_id), stands.dlsn, stands.sequence_id)
+        return Position(incarnation_text(log_id), record.dlsn, record.sequence_id)
 
     async def advance(self, name: str, to: Position | DLSN, *, hold: bool = False) -> DLSN:
         """Move a position forwards, or make it; where it is then: never lower than before or than asked.
@@ -133,7 +139,7 @@ class Positions:
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        log_id = await self._find()
+        log_id = await self._resolve_log_id()
         dlsn, sequence_id = to, UNPROVEN
         if isinstance(to, Position):
             if to.incarnation != incarnation_text(log_id):
@@ -147,38 +153,38 @@ class Positions:
                 f"a subscriber is moved to a Position or a DLSN, not to {quoted(to)}"
             )
         key = position_key(log_id, check_position_name(name))
-        wanted = await self._normal(log_id, dlsn)
+        target = await self._normalize(log_id, dlsn)
         while True:
-            found = await self._metadata.get(key)
-            stands = None if found is None else PositionRecord.decode(found.value)
-            if stands is not None and stands.dlsn > wanted:
-                return stands.dlsn
-            held_ms, told = UNHELD, Transaction()
+            item = await self._metadata.get(key)
+            current = None if item is None else PositionRecord.decode(item.value)
+            if current is not None and current.dlsn > target:
+                return current.dlsn
+            held_ms, hold_ops = NO_HOLD, Transaction()
             if hold:
-                before_ms = UNHELD if stands is None else stands.held_ms
-                held_ms, told = await hold_share(
-                    self._metadata, log_id, before_ms, await clock_now(self._metadata)
+                previous_held_ms = NO_HOLD if current is None else current.held_ms
+                held_ms, hold_ops = await prepare_hold(
+                    self._metadata, log_id, previous_held_ms, await clock_now(self._metadata)
                 )
-            proof = sequence_id
-            if stands is not None and stands.dlsn == wanted:
+            proven_id = sequence_id
+            if current is not None and current.dlsn == target:
                 # The same place again is written for its proof or its hold alone.
-                proof = max(proof, stands.sequence_id)
-                if (proof, held_ms) == (stands.sequence_id, stands.held_ms):
-                    return wanted
-            generation = 0 if stands is None else stands.generation
-            record = PositionRecord(wanted, self._wall_ms(), proof, held_ms, generation)
+                proven_id = max(proven_id, current.sequence_id)
+                if (proven_id, held_ms) == (current.sequence_id, current.held_ms):
+                    return target
+            generation = 0 if current is None else current.generation
+            record = PositionRecord(target, self._clock_ms(), proven_id, held_ms, generation)
             put = Put(key, record.encode())
             compares = (
                 # Not its version, which begins anew where it is deleted and made again (H155).
-                Compare.mod_revision(key, 0 if found is None else found.mod_revision),
+                Compare.mod_revision(key, 0 if item is None else item.mod_revision),
                 Compare.exists(state_key(log_id)),
             )
             try:
-                reply = await self._metadata.transact(Transaction(compares, (put,)) + told)
+                reply = await self._metadata.transact(Transaction(compares, (put,)) + hold_ops)
             except OutcomeUnknown:
                 continue
             if reply.succeeded:
-                return wanted
+                return target
             if reply.current[1] is None:
                 raise LogNotFound("the log was deleted while a position was moved")
 
@@ -187,7 +193,7 @@ class Positions:
 
         Raises: LogNotFound, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
-        prefix = position_key(await self._find(), "")
+        prefix = position_key(await self._resolve_log_id(), "")
         return {
             item.key[len(prefix) :].decode(): PositionRecord.decode(item.value).dlsn
             async for item in Scan(self._metadata, prefix)
@@ -200,21 +206,21 @@ class Positions:
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
-        prefix = position_key(await self._find(), "")
+        prefix = position_key(await self._resolve_log_id(), "")
         now_ms = await clock_now(self._metadata)
-        found: dict[str, float] = {}
+        held_s: dict[str, float] = {}
         async for item in Scan(self._metadata, prefix):
             held_ms = PositionRecord.decode(item.value).held_ms
-            if held_ms != UNHELD:
-                found[item.key[len(prefix) :].decode()] = max(0, now_ms - held_ms) / 1000
-        return found
+            if held_ms != NO_HOLD:
+                held_s[item.key[len(prefix) :].decode()] = max(0, now_ms - held_ms) / 1000
+        return held_s
 
     async def holders(self) -> dict[str, str]:
         """Who subscribes by which name at this moment (`Log.subscribe`), as it calls itself.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
-        prefix = subscriber_key(await self._find(), "")
+        prefix = subscriber_key(await self._resolve_log_id(), "")
         return {
             item.key[len(prefix) :].decode(): LockRecord.decode(item.value).owner
             async for item in Scan(self._metadata, prefix)
@@ -225,33 +231,33 @@ class Positions:
 
         Raises: LogNotFound, LogRecreated, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        key = position_key(await self._find(), check_position_name(name))
+        key = position_key(await self._resolve_log_id(), check_position_name(name))
         was_there = False
         while True:
-            found = await self._metadata.get(key)
-            if found is None:
+            item = await self._metadata.get(key)
+            if item is None:
                 return was_there  # gone by this call or another one
             was_there = True
-            delete = Transaction((Compare.mod_revision(key, found.mod_revision),), (Delete(key),))
+            delete = Transaction((Compare.mod_revision(key, item.mod_revision),), (Delete(key),))
             with suppress(OutcomeUnknown):
                 if (await self._metadata.transact(delete)).succeeded:
                     return True
 
-    async def _normal(self, log_id: int, dlsn: DLSN) -> DLSN:
+    async def _normalize(self, log_id: int, dlsn: DLSN) -> DLSN:
         """After the last record of a closed segment is the first position of the next one."""
-        found = await self._metadata.get(state_key(log_id))
-        if found is None:
+        item = await self._metadata.get(state_key(log_id))
+        if item is None:
             raise LogNotFound("the log was deleted")
-        state = LogState.decode(found.value)
+        state = LogState.decode(item.value)
         if dlsn.segment > state.last_segment:
             if dlsn > DLSN(state.last_segment + 1, 0, 0):
                 raise InvalidRequest(
                     f'log "{state.name}" has no position {dlsn}: its last segment is {state.last_segment}'
                 )
             return dlsn
-        at = await self._metadata.get(segment_key(log_id, dlsn.segment))
-        if at is not None:
-            record = SegmentRecord.decode(at.value)
+        stored_segment = await self._metadata.get(segment_key(log_id, dlsn.segment))
+        if stored_segment is not None:
+            record = SegmentRecord.decode(stored_segment.value)
             if record.closed and (record.last_dlsn is None or dlsn > record.last_dlsn):
                 return DLSN(dlsn.segment + 1, 0, 0)
         return dlsn
@@ -259,23 +265,23 @@ class Positions:
 
 async def clock_now(metadata: Metadata) -> int:
     """The clock of retention."""
-    found = await metadata.get(CLOCK_KEY)
-    return 0 if found is None else decode_clock(found.value)
+    item = await metadata.get(CLOCK_KEY)
+    return 0 if item is None else decode_clock(item.value)
 
 
-async def hold_share(
+async def prepare_hold(
     metadata: Metadata, log_id: int, held_ms: int, now_ms: int
 ) -> tuple[int, Transaction]:
     """From when a hold counts that is made now, and what lets no retention pass that has not seen it.
 
     ``held_ms``: of the hold that it follows; -1 for none. At most one such share of a log in a transaction.
     """
-    if held_ms != UNHELD and now_ms - held_ms < HOLD_MAX_S_MIN * 1000 / 2:
+    if held_ms != NO_HOLD and now_ms - held_ms < HOLD_MAX_S_MIN * 1000 / 2:
         return now_ms, Transaction()  # it cannot have ended yet
     key = stamps_key(log_id)
-    found = await metadata.get(key)
-    value = Stamps().encode() if found is None else found.value
-    unchanged = Compare.version(key, 0 if found is None else found.version)
+    item = await metadata.get(key)
+    value = Stamps().encode() if item is None else item.value
+    unchanged = Compare.version(key, 0 if item is None else item.version)
     return now_ms, Transaction((unchanged,), (Put(key, value),))
 
 

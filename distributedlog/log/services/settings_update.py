@@ -11,63 +11,72 @@ from ..model.log_state import LogState
 from ..model.stored_settings import QUORUMS, StoredSettings, conf_key
 
 
-async def read_stored(metadata: Metadata, key: bytes) -> StoredSettings:
+async def read_settings(metadata: Metadata, key: bytes) -> StoredSettings:
     """Raises `CorruptData`, `UnsupportedFormat`."""
-    found = await metadata.get(key)
-    return StoredSettings() if found is None else StoredSettings.decode(found.value, found.version)
+    stored = await metadata.get(key)
+    return (
+        StoredSettings() if stored is None else StoredSettings.decode(stored.value, stored.version)
+    )
 
 
-async def change_stored(
+async def update_settings(
     metadata: Metadata,
     key: bytes,
     settings: Mapping[str, Any],
-    notes: Mapping[str, bytes | None],
+    user_metadata: Mapping[str, bytes | None],
     *,
-    beside: Transaction | None = None,
+    extra_ops: Transaction | None = None,
 ) -> StoredSettings:
     """Set and unset; what is stored then. The same change twice is one, so an unknown outcome is asked again.
 
     ``beside`` is done in the same transaction; where its comparisons fail, `LogNotFound`.
     """
     while True:
-        before = await read_stored(metadata, key)
-        after = before.changed(settings, notes)
-        share = Transaction((Compare.version(key, before.version),), (Put(key, after.encode()),))
-        if beside is not None:
-            share += beside
+        old_settings = await read_settings(metadata, key)
+        new_settings = old_settings.with_changes(settings, user_metadata)
+        update = Transaction(
+            (Compare.version(key, old_settings.version),), (Put(key, new_settings.encode()),)
+        )
+        if extra_ops is not None:
+            update += extra_ops
         try:
-            reply = await metadata.transact(share)
+            reply = await metadata.transact(update)
         except OutcomeUnknown:
             continue
         if reply.succeeded:
-            return StoredSettings(after.settings, after.metadata, before.version + 1)
-        now = reply.current[0]
-        if (0 if now is None else now.version) == before.version:
+            return StoredSettings(
+                new_settings.settings, new_settings.metadata, old_settings.version + 1
+            )
+        current = reply.current[0]
+        if (0 if current is None else current.version) == old_settings.version:
             raise LogNotFound("the log was changed or deleted while its settings were")
 
 
-async def change_of_log(
+async def update_log_settings(
     metadata: Metadata,
     log_id: int,
     settings: Mapping[str, Any],
-    notes: Mapping[str, bytes | None],
+    user_metadata: Mapping[str, bytes | None],
 ) -> StoredSettings:
     """The same for a log; its quorums go into its state, where its next segment finds them."""
-    at = state_key(log_id)
+    log_state_key = state_key(log_id)
     while True:
-        found = await metadata.get(at)
-        state = None if found is None else LogState.decode(found.value)
-        if found is None or state is None or state.deleting:
+        stored_state = await metadata.get(log_state_key)
+        state = None if stored_state is None else LogState.decode(stored_state.value)
+        if stored_state is None or state is None or state.deleting:
             raise LogNotFound("the log has been deleted")
-        beside = Transaction((Compare.exists(at),), ())
+        extra_ops = Transaction((Compare.exists(log_state_key),), ())
         if any(name in settings for name in QUORUMS):
-            stored = await read_stored(metadata, conf_key(log_id))
-            changed = state.with_quorums(stored.changed(settings, notes).quorums)
-            beside = Transaction(
-                (Compare.version(at, found.version),), (Put(at, changed.encode()),)
+            old_settings = await read_settings(metadata, conf_key(log_id))
+            changed = state.with_quorums(old_settings.with_changes(settings, user_metadata).quorums)
+            extra_ops = Transaction(
+                (Compare.version(log_state_key, stored_state.version),),
+                (Put(log_state_key, changed.encode()),),
             )
         try:
-            return await change_stored(metadata, conf_key(log_id), settings, notes, beside=beside)
+            return await update_settings(
+                metadata, conf_key(log_id), settings, user_metadata, extra_ops=extra_ops
+            )
         except LogNotFound:
-            if await metadata.get(at) is None:
+            if await metadata.get(log_state_key) is None:
                 raise

@@ -24,19 +24,25 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..declarations.options import LogOptions
-from ..model.stored_settings import CONF_PREFIX, StoredSettings, bind_key, conf_key, effective
+from ..model.stored_settings import (
+    CONF_PREFIX,
+    StoredSettings,
+    bind_key,
+    conf_key,
+    effective_options,
+)
 from .lease_session import Start
 
-BEGIN_S = 2.0
+START_DELAY_S = 2.0
 """A process that writes for less than this follows nothing."""
 RETRY_S = 1.0
-SWEEP_MIN = 64
+SWEEP_KEYS_MIN = 64
 
 log = get_logger("distributedlog.log")
 
 
 @dataclass(slots=True)
-class _Read:
+class _StoredValue:
     """One key, as far as it is known."""
 
     stored: StoredSettings
@@ -49,10 +55,10 @@ class FollowedLog:
     """The options of one open log."""
 
     log_id: int
-    base: LogOptions
+    base_options: LogOptions
     """Without what is stored."""
-    given: Collection[str]
-    own: _Read
+    explicit_names: Collection[str]
+    log_value: _StoredValue
     options: LogOptions
     """What holds now; sizes from the next segment on."""
     _on_change: Callable[[LogOptions], None] | None = None
@@ -61,7 +67,7 @@ class FollowedLog:
         """Have the open log's writer receive each change at once, so that it need not compare per entry."""
         self._on_change = on_change
 
-    def change(self, options: LogOptions) -> None:
+    def update(self, options: LogOptions) -> None:
         """Set the options that hold now."""
         self.options = options
         if self._on_change is not None:
@@ -82,64 +88,80 @@ class SettingsWatch:
         self._metadata = metadata
         self._start = start
         self._bind_key = bind_key(namespace)
-        self._bind = _Read(StoredSettings())
-        self._open: dict[bytes, weakref.WeakSet[FollowedLog]] = {}
-        self._sweep_at = SWEEP_MIN
+        self._namespace_value = _StoredValue(StoredSettings())
+        self._open_logs: dict[bytes, weakref.WeakSet[FollowedLog]] = {}
+        self._sweep_threshold = SWEEP_KEYS_MIN
         """With so many keys, those of logs that nobody has open any more go."""
-        self._runs = False
-        self._told: dict[bytes, int] = {}
+        self._is_running = False
+        self._logged_revisions: dict[bytes, int] = {}
         """Revisions of values whose numbers are out of range: each is logged once."""
         self.unreadable = 0
         """Values that could not be read, since the start."""
 
-    async def follow(self, log_id: int, options: LogOptions, given: Collection[str]) -> FollowedLog:
+    async def follow_log(
+        self, log_id: int, options: LogOptions, explicit_names: Collection[str]
+    ) -> FollowedLog:
         """The options that hold for a log, kept up to date as long as the caller keeps what this gives.
 
         Raises `InvalidRequest` where one of ``given`` contradicts what is stored.
         """
-        followed = FollowedLog(log_id, options, given, _Read(StoredSettings()), options)
+        followed_log = FollowedLog(
+            log_id, options, explicit_names, _StoredValue(StoredSettings()), options
+        )
         key = conf_key(log_id)
-        if len(self._open) >= self._sweep_at:
-            self._open = {at: logs for at, logs in self._open.items() if logs}
-            self._sweep_at = max(SWEEP_MIN, 2 * len(self._open))
-        self._open.setdefault(key, weakref.WeakSet()).add(followed)  # before it is read: no gap
-        if not self._runs:
-            for run in (self._run_bind, self._run_own):
-                self._start(partial(self._failures.keep, "the watch of stored settings", run))
-            self._runs = True
-        self._take(self._bind, self._bind_key, await self._metadata.get(self._bind_key))
-        self._take(followed.own, key, await self._metadata.get(key))
-        followed.options = effective(options, given, self._bind.stored, followed.own.stored)
-        return followed
+        if len(self._open_logs) >= self._sweep_threshold:
+            self._open_logs = {
+                settings_key: logs for settings_key, logs in self._open_logs.items() if logs
+            }
+            self._sweep_threshold = max(SWEEP_KEYS_MIN, 2 * len(self._open_logs))
+        self._open_logs.setdefault(key, weakref.WeakSet()).add(
+            followed_log
+        )  # before it is read: no gap
+        if not self._is_running:
+            for run in (self._watch_namespace_key, self._watch_log_keys):
+                self._start(
+                    partial(self._failures.keep_running, "the watch of stored settings", run)
+                )
+            self._is_running = True
+        self._update_value(
+            self._namespace_value, self._bind_key, await self._metadata.get(self._bind_key)
+        )
+        self._update_value(followed_log.log_value, key, await self._metadata.get(key))
+        followed_log.options = effective_options(
+            options, explicit_names, self._namespace_value.stored, followed_log.log_value.stored
+        )
+        return followed_log
 
-    async def codec(self, log_id: int, options: LogOptions, given: Collection[str]) -> str:
-        """The option ``codec`` of a log now. Raises as `follow`; what cannot be read is passed over."""
-        bind, own = _Read(StoredSettings()), _Read(StoredSettings())
-        for known, key in ((bind, self._bind_key), (own, conf_key(log_id))):
-            self._take(known, key, await self._metadata.get(key), now=True)
-        return effective(options, given, bind.stored, own.stored).codec
+    async def codec(self, log_id: int, options: LogOptions, explicit_names: Collection[str]) -> str:
+        """The option ``codec`` of a log now. Raises as `follow_log`; what cannot be read is passed over."""
+        namespace_value, log_value = _StoredValue(StoredSettings()), _StoredValue(StoredSettings())
+        for stored_value, key in ((namespace_value, self._bind_key), (log_value, conf_key(log_id))):
+            self._update_value(stored_value, key, await self._metadata.get(key), is_current=True)
+        return effective_options(
+            options, explicit_names, namespace_value.stored, log_value.stored
+        ).codec
 
-    async def _run_bind(self) -> None:
-        await self._run(self._bind_key, self._bind_key + b"\x00")
+    async def _watch_namespace_key(self) -> None:
+        await self._watch_range(self._bind_key, self._bind_key + b"\x00")
 
-    async def _run_own(self) -> None:
-        await self._run(CONF_PREFIX, prefix_end(CONF_PREFIX))
+    async def _watch_log_keys(self) -> None:
+        await self._watch_range(CONF_PREFIX, prefix_end(CONF_PREFIX))
 
-    async def _run(self, start: bytes, end: bytes) -> None:
+    async def _watch_range(self, start: bytes, end: bytes) -> None:
         """Follow a range of settings until cancelled."""
         revision: int | None = None
-        await trio.sleep(BEGIN_S)
+        await trio.sleep(START_DELAY_S)
         while True:
             try:
                 if revision is None:
                     revision = (await self._metadata.range(start, end, limit=1)).revision
                     for key in self._keys(start, end):
-                        self._changed(key, await self._metadata.get(key), now=True)
+                        self._handle_change(key, await self._metadata.get(key), is_current=True)
                 async with self._metadata.watch(start, end, after_revision=revision) as watch:
                     while True:
-                        batch = await watch.next()
+                        batch = await watch.next_batch()
                         for event in batch.events:
-                            self._changed(event.item.key, event.item)  # a deletion's is empty
+                            self._handle_change(event.item.key, event.item)  # a deletion's is empty
                         revision = max(revision, batch.revision)
             except Compacted:
                 revision = None
@@ -148,55 +170,71 @@ class SettingsWatch:
                 await trio.sleep(RETRY_S)
 
     def _keys(self, start: bytes, end: bytes) -> list[bytes]:
-        return [key for key in (self._bind_key, *self._open) if start <= key < end]
+        return [key for key in (self._bind_key, *self._open_logs) if start <= key < end]
 
-    def _changed(self, key: bytes, item: KeyValue | None, *, now: bool = False) -> None:
+    def _handle_change(
+        self, key: bytes, item: KeyValue | None, *, is_current: bool = False
+    ) -> None:
         """A key of the range has another value, or is looked at anew."""
         if key == self._bind_key:
-            self._take(self._bind, key, item, now=now)
-            for logs in self._open.values():
-                for one in logs:
-                    with self._failures.contained(_unit_of(one)):
-                        self._apply(one)
+            self._update_value(self._namespace_value, key, item, is_current=is_current)
+            for logs in self._open_logs.values():
+                for followed_log in logs:
+                    with self._failures.attempt(_describe(followed_log)):
+                        self._recompute_options(followed_log)
             return
-        for one in (logs := self._open.get(key, weakref.WeakSet())):
-            with self._failures.contained(_unit_of(one)):
-                self._take(one.own, key, item, now=now)
-                self._apply(one)
+        for followed_log in (logs := self._open_logs.get(key, weakref.WeakSet())):
+            with self._failures.attempt(_describe(followed_log)):
+                self._update_value(followed_log.log_value, key, item, is_current=is_current)
+                self._recompute_options(followed_log)
         if not logs:
-            self._open.pop(key, None)
+            self._open_logs.pop(key, None)
 
-    def _take(self, known: _Read, key: bytes, item: KeyValue | None, *, now: bool = False) -> None:
+    def _update_value(
+        self,
+        stored_value: _StoredValue,
+        key: bytes,
+        item: KeyValue | None,
+        *,
+        is_current: bool = False,
+    ) -> None:
         """``now``: this is how it is; else it counts only if nothing newer was told meanwhile."""
         revision = 0 if item is None else item.mod_revision
-        if not now and revision <= known.revision:
+        if not is_current and revision <= stored_value.revision:
             return
-        known.revision = revision
+        stored_value.revision = revision
         if item is None or not item.value:
-            known.stored = StoredSettings()
+            stored_value.stored = StoredSettings()
             return
         try:
-            known.stored = StoredSettings.decode(item.value, item.version)
+            stored_value.stored = StoredSettings.decode(item.value, item.version)
         except (CorruptData, UnsupportedFormat) as error:
             self.unreadable += 1
             log.warning("%r: %s; what was last read of it holds", key, error)
             return
-        if known.stored.out_of_range and self._told.get(key) != revision:
-            if len(self._told) >= SWEEP_MIN:
-                self._told.clear()
-            self._told[key] = revision
-            log.warning("%r: %s", key, "; ".join(known.stored.out_of_range))
+        if stored_value.stored.out_of_range and self._logged_revisions.get(key) != revision:
+            if len(self._logged_revisions) >= SWEEP_KEYS_MIN:
+                self._logged_revisions.clear()
+            self._logged_revisions[key] = revision
+            log.warning("%r: %s", key, "; ".join(stored_value.stored.out_of_range))
 
-    def _apply(self, one: FollowedLog) -> None:
+    def _recompute_options(self, followed_log: FollowedLog) -> None:
         try:
-            found = effective(one.base, one.given, self._bind.stored, one.own.stored)
+            options = effective_options(
+                followed_log.base_options,
+                followed_log.explicit_names,
+                self._namespace_value.stored,
+                followed_log.log_value.stored,
+            )
         except InvalidRequest as error:
-            log.warning("log %016x: %s; its open writer goes on as it began", one.log_id, error)
+            log.warning(
+                "log %016x: %s; its open writer goes on as it began", followed_log.log_id, error
+            )
             return
-        if found != one.options:
-            one.change(found)
-            log.info("log %016x has other settings", one.log_id)
+        if options != followed_log.options:
+            followed_log.update(options)
+            log.info("log %016x has other settings", followed_log.log_id)
 
 
-def _unit_of(followed: FollowedLog) -> str:
+def _describe(followed: FollowedLog) -> str:
     return f"the settings of log {followed.log_id:016x}"

@@ -29,21 +29,21 @@ from ..services.log_context import LogContext
 
 BUSY_WAIT_S = 5.0
 """A store that is too busy is asked again for at least so long."""
-BUSY_FIRST_S = 0.05
-BUSY_MAX_S = 1.0
+BUSY_BACKOFF_FIRST_S = 0.05
+BUSY_BACKOFF_MAX_S = 1.0
 WAIT_BEYOND_LEASE_S = 2.0
 """The default wait for a lock: the lease and this, so that a restart after a kill succeeds."""
 
 
-async def claim(
+async def acquire_log_lock(
     context: LogContext,
     log_id: int,
     *,
     takeover: bool,
     wait_s: float | None,
-    raised: Callable[[LogState, str, str], LogState] = LogState.claimed,
-    locked: bool = True,
-    over: str = "",
+    claim_state: Callable[[LogState, str, str], LogState] = LogState.with_writer,
+    with_lock: bool = True,
+    dead_writer_id: str = "",
 ) -> LogLock:
     """Take the lock and raise the epoch, in one transaction: step 1 of a takeover (H12).
 
@@ -54,136 +54,143 @@ async def claim(
     lives goes, and none is taken; the epoch alone says who owns the log. Raises `LogNotFound`, `EndOfStream`.
     """
     metadata, lease_s = context.metadata, context.options.lock_lease_s
-    record = LockRecord.drawn(
-        context.owner, context.random.getrandbits(64), context.wall_ms(), context.proxy_id
+    record = LockRecord.create(
+        context.owner, context.random.getrandbits(64), context.clock_ms(), context.proxy_id
     )
-    patience = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
-    deadline = trio.current_time() + patience
+    timeout_s = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
+    deadline = trio.current_time() + timeout_s
     busy_until = max(deadline, trio.current_time() + BUSY_WAIT_S)
-    backoff = Backoff(BUSY_FIRST_S, BUSY_MAX_S)
+    backoff = Backoff(BUSY_BACKOFF_FIRST_S, BUSY_BACKOFF_MAX_S)
     while True:
-        found = await metadata.get(state_key(log_id))
-        if found is None:
+        stored_state = await metadata.get(state_key(log_id))
+        if stored_state is None:
             raise LogNotFound("the log has been deleted while its writer opened it")
-        lock = await metadata.get(lock_key(log_id))
-        if lock is not None and locked and not takeover:
-            holder = LockRecord.decode(lock.value)
-            if holder.writer_id != over:
+        existing_lock = await metadata.get(lock_key(log_id))
+        if existing_lock is not None and with_lock and not takeover:
+            holder = LockRecord.decode(existing_lock.value)
+            if holder.writer_id != dead_writer_id:
                 if trio.current_time() >= deadline:
-                    state = LogState.decode(found.value)
+                    state = LogState.decode(stored_state.value)
                     raise OwnershipAcquireFailed(
                         f'log "{state.name}" is being written by {holder.owner}; its lock was not free '
-                        f"within {patience:g} s. Wait, or take over",
+                        f"within {timeout_s:g} s. Wait, or take over",
                         holder.owner,
                     )
-                await changed(metadata, lock, deadline)
+                await wait_until_changed(metadata, existing_lock, deadline)
                 continue
         try:
-            if locked:
+            if with_lock:
                 ttl_ms = int(lease_s * 1000)
-                claimed = await _try(context.locks, record, found, lock, ttl_ms, raised)
+                acquired = await _try_acquire(
+                    context.lease_sessions, record, stored_state, existing_lock, ttl_ms, claim_state
+                )
             else:
-                claimed = await _try_alone(metadata, record, found, raised)
+                acquired = await _try_without_lock(metadata, record, stored_state, claim_state)
         except TooBusy:  # nothing was done: a thousand others may be claimed at this moment
             busy_s = backoff.next_s()
             if trio.current_time() + busy_s > busy_until:
                 raise
             await trio.sleep(busy_s)
             continue
-        if claimed is not None:
-            return claimed
+        if acquired is not None:
+            return acquired
 
 
-async def _try(
+async def _try_acquire(
     sessions: LeaseSessions,
     record: LockRecord,
-    found: KeyValue,
-    lock: KeyValue | None,
+    stored_state: KeyValue,
+    existing_lock: KeyValue | None,
     ttl_ms: int,
-    raised: Callable[[LogState, str, str], LogState],
+    claim_state: Callable[[LogState, str, str], LogState],
 ) -> LogLock | None:
     metadata = sessions.metadata
-    before = LogState.decode(found.value)
-    state = raised(before, record.owner, record.writer_id)
-    session = await sessions.enter(ttl_ms)
+    old_state = LogState.decode(stored_state.value)
+    state = claim_state(old_state, record.owner, record.writer_id)
+    session = await sessions.acquire(ttl_ms)
     lease = session.lease
-    claimed: LogLock | None = None
+    acquired: LogLock | None = None
     # Until it is answered the transaction may be done, or be done yet: what it puts is cleared away.
-    left: PendingDelete | None = PendingDelete(
-        lock_key(state.log_id), record.encode(), Compare.version(found.key, found.version)
+    pending_delete: PendingDelete | None = PendingDelete(
+        lock_key(state.log_id),
+        record.encode(),
+        Compare.version(stored_state.key, stored_state.version),
     )
     try:
         reply = await metadata.transact(
             Transaction(
                 (
-                    Compare.version(found.key, found.version),
-                    Compare.version(lock_key(state.log_id), 0 if lock is None else lock.version),
+                    Compare.version(stored_state.key, stored_state.version),
+                    Compare.version(
+                        lock_key(state.log_id),
+                        0 if existing_lock is None else existing_lock.version,
+                    ),
                 ),
                 (
-                    Put(found.key, state.encode()),
+                    Put(stored_state.key, state.encode()),
                     Put(lock_key(state.log_id), record.encode(), lease),
                 ),
             )
         )
-        left = None
+        pending_delete = None
         if reply.succeeded:
-            owned = WriterLogState(metadata, state, found.version + 1)
-            held_at = reply.revision if lease == session.lease else 0
-            claimed = LogLock(owned, session, record.encode(), held_at)
+            writer_state = WriterLogState(metadata, state, stored_state.version + 1)
+            lock_revision = reply.revision if lease == session.lease else 0
+            acquired = LogLock(writer_state, session, record.encode(), lock_revision)
     except LeaseExpired:  # the store was away for longer than that: again, with another one
-        left = None
-        await session.ended(lease)
+        pending_delete = None
+        await session.replace_lease(lease)
     except DistributedLogError as error:
-        owned = await _done(metadata, found.key, state, error)
-        claimed = LogLock(owned, session, record.encode(), held_at=0)
+        writer_state = await _resolve_unknown_claim(metadata, stored_state.key, state, error)
+        acquired = LogLock(writer_state, session, record.encode(), lock_revision=0)
     finally:
-        if claimed is None:
-            await session.leave(left)
-    return claimed
+        if acquired is None:
+            await session.release_use(pending_delete)
+    return acquired
 
 
-async def _try_alone(
+async def _try_without_lock(
     metadata: Metadata,
     record: LockRecord,
-    found: KeyValue,
-    raised: Callable[[LogState, str, str], LogState],
+    stored_state: KeyValue,
+    claim_state: Callable[[LogState, str, str], LogState],
 ) -> LogLock | None:
-    state = raised(LogState.decode(found.value), record.owner, record.writer_id)
+    state = claim_state(LogState.decode(stored_state.value), record.owner, record.writer_id)
     try:
         reply = await metadata.transact(
             Transaction(
-                (Compare.version(found.key, found.version),),
+                (Compare.version(stored_state.key, stored_state.version),),
                 # Else it would keep others out for as long as its holder does not learn that it lost the log.
-                (Put(found.key, state.encode()), Delete(lock_key(state.log_id))),
+                (Put(stored_state.key, state.encode()), Delete(lock_key(state.log_id))),
             )
         )
     except DistributedLogError as error:
-        return LogLock(await _done(metadata, found.key, state, error), None)
+        return LogLock(await _resolve_unknown_claim(metadata, stored_state.key, state, error), None)
     if not reply.succeeded:
         return None
-    return LogLock(WriterLogState(metadata, state, found.version + 1), None)
+    return LogLock(WriterLogState(metadata, state, stored_state.version + 1), None)
 
 
-async def _done(
+async def _resolve_unknown_claim(
     metadata: Metadata, key: bytes, state: LogState, error: DistributedLogError
 ) -> WriterLogState:
     """The log, if a claim that met ``error`` was done after all; else raises that.
 
     The same writer id in the state says that it was this very transaction.
     """
-    again = await metadata.get(key)
-    if again is None or LogState.decode(again.value) != state:
+    current = await metadata.get(key)
+    if current is None or LogState.decode(current.value) != state:
         raise error
-    return WriterLogState(metadata, state, again.version)
+    return WriterLogState(metadata, state, current.version)
 
 
-async def changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:
+async def wait_until_changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:
     """Until the key is another one's, or nobody's, or the deadline."""
     with trio.move_on_at(deadline):
         try:
             async with metadata.watch(
                 lock.key, lock.key + b"\x00", after_revision=lock.mod_revision
             ) as watch:
-                await watch.next()
+                await watch.next_batch()
         except Compacted:
             return  # it has changed long ago: look again

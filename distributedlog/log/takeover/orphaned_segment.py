@@ -15,9 +15,9 @@ from ..model.log_keys import lock_key, state_key
 from ..model.log_state import LogState
 from ..model.writer_log_state import WriterLogState
 from ..services.log_context import LogContext
-from .takeover import read_segment, recover_patiently
+from .takeover import read_segment, recover_with_retry
 
-LOOKS_APART_S = 15.0
+OBSERVATION_INTERVAL_S = 15.0
 
 log = get_logger("distributedlog.log")
 
@@ -27,7 +27,7 @@ class OrphanObservation:
     """A log that nobody held, as it was at one moment."""
 
     epoch: int
-    open_from: int
+    first_open_segment: int
     """The first segment that was in progress."""
     lacs: tuple[int, ...]
     """How far each segment in progress was confirmed: a writer that is cut off may have gone over to the next
@@ -39,10 +39,10 @@ async def observe_orphan(context: LogContext, log_id: int) -> OrphanObservation 
 
     Raises `LedgerStateUnknown` where too few bookies answer to tell.
     """
-    found = await context.metadata.get(state_key(log_id))
-    if found is None or await context.metadata.get(lock_key(log_id)) is not None:
+    stored_state = await context.metadata.get(state_key(log_id))
+    if stored_state is None or await context.metadata.get(lock_key(log_id)) is not None:
         return None
-    state = LogState.decode(found.value)
+    state = LogState.decode(stored_state.value)
     if state.deleting or not state.in_progress:
         return None
     lacs = []
@@ -51,39 +51,50 @@ async def observe_orphan(context: LogContext, log_id: int) -> OrphanObservation 
         reader = await context.ledgers.open(record.ledger_id)
         lacs.append(reader.lac)
         reader.close()
-    return OrphanObservation(state.epoch, state.open_from, tuple(lacs))
+    return OrphanObservation(state.epoch, state.first_open_segment, tuple(lacs))
 
 
-async def close_unchanged(context: LogContext, log_id: int, before: object, *, why: str) -> bool:
+async def close_if_unchanged(
+    context: LogContext, log_id: int, observation: object, *, reason: str
+) -> bool:
     """Recover and close what is in progress, if all is as it was ``before``.
 
-    That is a `OrphanObservation` of `LOOKS_APART_S` ago at least. ``why`` stands beside who did it. False:
-    somebody is at it, or was. Raises `RecoveryIncomplete`, and what keeps a bookie from being asked: it may
-    work later.
+    That is a `OrphanObservation` of `OBSERVATION_INTERVAL_S` ago at least. ``why`` stands beside who did it.
+    False: somebody is at it, or was. Raises `RecoveryIncomplete`, and what keeps a bookie from being asked:
+    it may work later.
     """
-    now = await observe_orphan(context, log_id)
-    if now is None or now != before:
+    current = await observe_orphan(context, log_id)
+    if current is None or current != observation:
         return False
-    found = await context.metadata.get(state_key(log_id))
-    if found is None:
+    stored_state = await context.metadata.get(state_key(log_id))
+    if stored_state is None:
         return False
-    state = LogState.decode(found.value)
-    if state.deleting or state.epoch != now.epoch or state.open_from != now.open_from:
+    state = LogState.decode(stored_state.value)
+    if (
+        state.deleting
+        or state.epoch != current.epoch
+        or state.first_open_segment != current.first_open_segment
+    ):
         return False
-    claimed = state.claimed(f"{context.owner} ({why})", f"{context.random.getrandbits(64):016x}")
-    claim = Transaction(
-        (Compare.version(found.key, found.version), Compare.version(lock_key(log_id), 0)),
-        (Put(found.key, claimed.encode()),),
+    claimed_state = state.with_writer(
+        f"{context.owner} ({reason})", f"{context.random.getrandbits(64):016x}"
     )
-    if not (await context.metadata.transact(claim)).succeeded:
+    claim_transaction = Transaction(
+        (
+            Compare.version(stored_state.key, stored_state.version),
+            Compare.version(lock_key(log_id), 0),
+        ),
+        (Put(stored_state.key, claimed_state.encode()),),
+    )
+    if not (await context.metadata.transact(claim_transaction)).succeeded:
         return False
-    owned = WriterLogState(context.metadata, claimed, found.version + 1)
-    await recover_patiently(context, owned, timeout_s=context.options.recover_timeout_s)
-    await owned.change(LogState.released, done=lambda state: not state.owner)
+    writer_state = WriterLogState(context.metadata, claimed_state, stored_state.version + 1)
+    await recover_with_retry(context, writer_state, timeout_s=context.options.recover_timeout_s)
+    await writer_state.change(LogState.without_owner, is_done=lambda state: not state.owner)
     log.info(
         'log "%s": what its writer had left open, from segment %d on, is closed',
         state.name,
-        now.open_from,
+        current.first_open_segment,
     )
     return True
 
@@ -91,10 +102,10 @@ async def close_unchanged(context: LogContext, log_id: int, before: object, *, w
 async def close_orphaned(context: LogContext, log_id: int, segment: int) -> bool:
     """Close what is in progress from ``segment`` on, after two looks; False where somebody is at it.
 
-    Raises as `close_unchanged`.
+    Raises as `close_if_unchanged`.
     """
-    before = await observe_orphan(context, log_id)
-    if before is None or before.open_from != segment:
+    observation = await observe_orphan(context, log_id)
+    if observation is None or observation.first_open_segment != segment:
         return False
-    await trio.sleep(LOOKS_APART_S)
-    return await close_unchanged(context, log_id, before, why="retention")
+    await trio.sleep(OBSERVATION_INTERVAL_S)
+    return await close_if_unchanged(context, log_id, observation, reason="retention")

@@ -8,7 +8,7 @@ the segment holds nothing of producers: it is empty, or was linked.
 from ...metadata.model.interface import Metadata
 from ...runtime.interfaces.errors import CorruptData, EntriesLost, LogNotFound
 from ...runtime.interfaces.log_lines import get_logger
-from ..format.producer_section import ProducerSection, notes_of
+from ..format.producer_section import ProducerSection, read_producer_section
 from ..format.producer_table import ProducerTable
 from ..interfaces.segment_store import SegmentEntryReader, SegmentEntryStore
 from ..model.log_keys import segment_key
@@ -24,7 +24,7 @@ EPOCH_NUMBERS = 32
 log = get_logger("distributedlog.log")
 
 
-async def replay(
+async def recover_producers(
     metadata: Metadata, ledgers: SegmentEntryStore, state: LogState
 ) -> ProducerTable | None:
     """What a log says of its producers, all its segments being closed; None: it never had one.
@@ -34,15 +34,15 @@ async def replay(
     """
     if not state.has_producers:
         return None
-    if not state.producers:
+    if not state.producer_snapshot_segment:
         return ProducerTable()
-    found = await metadata.get(segment_key(state.log_id, state.producers))
-    if found is None:
-        raise LogNotFound(f'log "{state.name}" has no segment {state.producers}')
-    record = SegmentRecord.decode(found.value)
+    stored_segment = await metadata.get(segment_key(state.log_id, state.producer_snapshot_segment))
+    if stored_segment is None:
+        raise LogNotFound(f'log "{state.name}" has no segment {state.producer_snapshot_segment}')
+    record = SegmentRecord.decode(stored_segment.value)
     reader = await open_segment(ledgers, record)
     try:
-        return await _replayed(reader, record)
+        return await _replay_segment(reader, record)
     except EntriesLost as error:
         log.warning(
             'log "%s": %s; they said who its producers are: all of them are forgotten',
@@ -54,30 +54,38 @@ async def replay(
         reader.close()
 
 
-async def _replayed(reader: SegmentEntryReader, record: SegmentRecord) -> ProducerTable:
+async def _replay_segment(reader: SegmentEntryReader, record: SegmentRecord) -> ProducerTable:
     last = record.last_entry
-    (found,) = await reader.read(last, last, bytes_max=1)
-    at = _notes(record, last, found.payload).snapshot_entry
-    if at < 0:
+    (last_read,) = await reader.read(last, last, bytes_max=1)
+    next_entry = _require_section(record, last, last_read.payload).snapshot_entry
+    if next_entry < 0:
         raise CorruptData(f"segment {record.segment}: its last entry names no snapshot")
     table: ProducerTable | None = None
-    while at <= last:
-        for one in await reader.read(at, last, bytes_max=READ_BYTES):
-            notes = _notes(record, one.entry, one.payload)
+    while next_entry <= last:
+        for read_entry in await reader.read(next_entry, last, bytes_max=READ_BYTES):
+            section = _require_section(record, read_entry.entry, read_entry.payload)
             if table is None:
-                table = notes.table
+                table = section.table
                 if table is None:
-                    raise CorruptData(f"segment {record.segment}: entry {at} is no snapshot")
+                    raise CorruptData(
+                        f"segment {record.segment}: entry {next_entry} is no snapshot"
+                    )
             else:
-                table.take(notes.spans, notes.opens, record.segment, one.entry, notes.clock_ms)
-            table.next_number = max(table.next_number, notes.next_number)
-            at = one.entry + 1
+                table.apply_entry(
+                    section.spans,
+                    section.openings,
+                    record.segment,
+                    read_entry.entry,
+                    section.clock_ms,
+                )
+            table.next_number = max(table.next_number, section.next_number)
+            next_entry = read_entry.entry + 1
     assert table is not None, "the snapshot is at or before the last entry"
     return table
 
 
-def _notes(record: SegmentRecord, entry: int, payload: memoryview) -> ProducerSection:
-    notes = notes_of(entry, payload)
-    if notes is None:
+def _require_section(record: SegmentRecord, entry: int, payload: memoryview) -> ProducerSection:
+    section = read_producer_section(entry, payload)
+    if section is None:
         raise CorruptData(f"segment {record.segment}: entry {entry} says nothing of producers")
-    return notes
+    return section

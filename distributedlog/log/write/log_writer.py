@@ -2,8 +2,8 @@
 
 All causes that end a writer call `SendQueue.fail`:
 
-- `SegmentRoller.run` can neither roll nor replace its segment.
-- Another writer owns the log (`LogLock.when_lost`).
+- `SegmentKeeper.run` can neither roll nor replace its segment.
+- Another writer owns the log (`LogLock.set_on_lost`).
 - An unexpected exception ends one of the writer's tasks.
 - `LogWriter.abort` is called.
 - The namespace is closed.
@@ -26,21 +26,21 @@ from ...runtime.interfaces.errors import (
 from ...runtime.interfaces.host import Buffer
 from ..changes.log_truncation import truncate
 from ..format.dlsn import DLSN, check_dlsn
-from ..format.packed_columns import own_packed
+from ..format.packed_columns import copy_and_check_packed
 from ..format.producer_table import ProducerTable
 from ..format.record import (
     RECORD_BYTES_MAX,
     RECORD_COLUMN_BYTES,
     LogRecord,
-    columns_of,
+    split_columns,
     txid_and_payload,
 )
 from ..interfaces.error_boundary import error_boundary
 from ..model.log_keys import incarnation_text
 from ..model.log_state import BYTES, LogState
 from ..model.position import Position
-from ..model.txid_policy import out_of_order, refuse_given
-from ..read.state_watch import follow
+from ..model.txid_policy import txid_order_error, txid_refused_error
+from ..read.state_watch import open_state_watch
 from ..services.lease_session import LogLock
 from ..services.log_context import LogContext
 from .entry_batch import PendingBulk, PendingWrite
@@ -62,7 +62,7 @@ class LogWriter:
     def __init__(
         self,
         context: LogContext,
-        claimed: LogLock,
+        log_lock: LogLock,
         make_sink: MakeSink,
         table: ProducerTable | None = None,
     ) -> None:
@@ -74,40 +74,42 @@ class LogWriter:
             table: The producers of the log. None if it never had one.
         """
         options = context.options
-        self._claim = claimed
+        self._log_lock = log_lock
         self._ledgers = context.ledgers
         self._close_timeout_s = options.close_timeout_s
-        self._name = claimed.owned.state.name
+        self._name = log_lock.writer_state.state.name
         self._owner = context.owner
         self._scope = trio.CancelScope()
         context.meters.writers += 1
-        self.pipeline = SendQueue(context, claimed.owned.state, make_sink, self._scope.cancel)
+        self.send_queue = SendQueue(
+            context, log_lock.writer_state.state, make_sink, self._scope.cancel
+        )
         """The accepted records. Public, because callers that accept more read `SendQueue.over` for each."""
-        self._sink = self.pipeline.sink
+        self._sink = self.send_queue.sink
         if table is not None:
-            self.pipeline.producers = ProducerStateManager(table, self._name)
+            self.send_queue.producers = ProducerStateManager(table, self._name)
         self._entry_bytes_max = options.entry_bytes_max
         self._closed = False
-        ownership = WriterOwnership(claimed, self.pipeline, options.recover_timeout_s)
+        writer_ownership = WriterOwnership(log_lock, self.send_queue, options.recover_timeout_s)
         self._txids = TxidAdmission(
-            claimed.owned.state,
-            self.pipeline,
-            ownership,
-            wall_ms=context.wall_ms,
-            checked=options.max_txid_check,
+            log_lock.writer_state.state,
+            self.send_queue,
+            writer_ownership,
+            clock_ms=context.clock_ms,
+            checks_order=options.max_txid_check,
         )
-        self._source = self._txids.source
-        self.checks_txids = self._txids.checks
+        self._txid_assigner = self._txids.assigner
+        self.checks_txids = self._txids.checks_order
         """Whether a given transaction ID below the last one is rejected."""
-        self.sequenced = SequencedWriter(
-            claimed, context.ledgers, self.pipeline, self._txids, ownership
+        self.sequenced_writer = SequencedWriter(
+            log_lock, context.ledgers, self.send_queue, self._txids, writer_ownership
         )
         """The calls for proxies, gateways and producers."""
-        claimed.when_lost(self.pipeline.fail)
+        log_lock.set_on_lost(self.send_queue.fail)
 
     def __repr__(self) -> str:
-        over = self.pipeline.error or self.pipeline.over
-        state = "open" if over is None else f"{type(over).__name__}: {over}"
+        end_error = self.send_queue.error or self.send_queue.over
+        state = "open" if end_error is None else f"{type(end_error).__name__}: {end_error}"
         return (
             f'LogWriter("{self._name}", segment {self.segment}, last txid {self.last_txid}, '
             f"by {self._owner}, {state})"
@@ -131,19 +133,19 @@ class LogWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        pipeline = self.pipeline
-        if pipeline.pause:
-            await pipeline.before_submit()
+        send_queue = self.send_queue
+        if send_queue.pause:
+            await send_queue.before_submit()
         txid: Any
         payload: Any
-        batch, source = pipeline.batch, self._source
-        if source.draws and type(record) is bytes:
+        batch, assigner = send_queue.batch, self._txid_assigner
+        if assigner.accepts_bare_payload and type(record) is bytes:
             size = len(record)
             if size > RECORD_BYTES_MAX or (
-                (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
+                (size := batch.size_bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
             ):
-                return await self._submit_slowly(None, record)
-            txid, payload = source.draw_one(len(record)), record
+                return await self._submit_checked(None, record)
+            txid, payload = assigner.assign_one(len(record)), record
         else:
             try:
                 txid, payload = record.txid, record.payload  # type: ignore[union-attr]
@@ -152,45 +154,45 @@ class LogWriter:
             if (
                 type(payload) is not bytes
                 or type(txid) is not int
-                or not source.last <= txid <= source.most
+                or not assigner.last <= txid <= assigner.max_fast_txid
                 or (size := len(payload)) > RECORD_BYTES_MAX
-                or (size := batch.bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
+                or (size := batch.size_bytes + size + RECORD_COLUMN_BYTES) > batch.bytes_max
             ):
-                return await self._submit_slowly(txid, payload)
-            source.last = txid
-        batch.bytes = size
+                return await self._submit_checked(txid, payload)
+            assigner.last = txid
+        batch.size_bytes = size
         txids = batch.txids
         slot = len(txids)
         txids.append(txid)
         batch.payloads.append(payload)
         if not slot:
-            pipeline.wake()
+            send_queue.wake()
         pending = PendingWrite()  # as `PendingWrite.of`
         pending._batch = batch
         pending._slot = slot
         return pending
 
-    async def _submit_slowly(self, txid: object, payload: object) -> PendingWrite:
+    async def _submit_checked(self, txid: object, payload: object) -> PendingWrite:
         """Accept a record that needs a check, or for which there is no free space yet."""
-        pipeline = self.pipeline
+        send_queue = self.send_queue
         while True:
-            own, plain = await self._txids.admit(txid, payload)
-            size = len(plain) + RECORD_COLUMN_BYTES
-            self._txids.begin_kind(given=own is not None)
-            if pipeline.fit(1, size):
+            record_txid, record_payload = await self._txids.validate(txid, payload)
+            size = len(record_payload) + RECORD_COLUMN_BYTES
+            self._txids.separate_given(given=record_txid is not None)
+            if send_queue.try_reserve(1, size):
                 break
-            await pipeline.wait_fit(1, size)
-            payload = plain  # checked again, because other tasks may have written during the wait
-        batch = pipeline.batch
-        if own is None:
-            own = self._source.draw_one(len(plain))
+            await send_queue.wait_capacity(1, size)
+            payload = record_payload  # checked again, because other tasks may have written during the wait
+        batch = send_queue.batch
+        if record_txid is None:
+            record_txid = self._txid_assigner.assign_one(len(record_payload))
         else:
-            self._txids.took_given(batch, own, own, own)
+            self._txids.record_given(batch, record_txid, record_txid, record_txid)
         if not batch.txids:
-            pipeline.wake()
-        batch.txids.append(own)
-        batch.payloads.append(plain)
-        batch.bytes += size
+            send_queue.wake()
+        batch.txids.append(record_txid)
+        batch.payloads.append(record_payload)
+        batch.size_bytes += size
         return PendingWrite.of(batch, len(batch.txids) - 1)
 
     async def write(self, record: LogRecord | Buffer, *, expect: DLSN | None = None) -> DLSN:
@@ -206,18 +208,18 @@ class LogWriter:
         WriteFailed, NotEnoughBookies, PositionConflict.
         """
         if expect is not None:
-            return (await self.sequenced.write_after(expect, [record]))[0]
-        pipeline = self.pipeline
-        if not pipeline.idle:
+            return (await self.sequenced_writer.write_after(expect, [record]))[0]
+        send_queue = self.send_queue
+        if not send_queue.is_idle:
             return await (await self.submit(record))
         # The record is alone in its entry in any case, because its caller waits until it is durable. So no
         # event-loop iteration is spent on batching. `submit` does not wait here, because there is free space.
-        pipeline.direct = True
+        send_queue.is_direct_write = True
         try:
             pending = await self.submit(record)
         finally:
-            pipeline.direct = False
-        pipeline.send()
+            send_queue.is_direct_write = False
+        send_queue.send()
         return await pending
 
     async def submit_bulk(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
@@ -230,7 +232,7 @@ class LogWriter:
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        return await self.submit_columns(*columns_of(records))
+        return await self.submit_columns(*split_columns(records))
 
     async def submit_columns(
         self, txids: Sequence[int | None] | None, payloads: Sequence[bytes]
@@ -243,81 +245,98 @@ class LogWriter:
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        pipeline, source = self.pipeline, self._source
-        pipeline.raise_if_over()
+        send_queue, assigner = self.send_queue, self._txid_assigner
+        send_queue.raise_if_over()
         bulk = PendingBulk(len(payloads) if txids is None else len(txids))
-        taken = validate_columns(
-            txids, payloads, source.last, self.checks_txids, self._name, source.rule
+        validated = validate_columns(
+            txids, payloads, assigner.last, self.checks_txids, self._name, assigner.policy
         )
-        at = wanted = 0  # index of the next record, and bytes of it for which no space was free
-        while at < taken.number:
-            if pipeline.pause or wanted:
-                taken.keep()
+        position = needed_bytes = 0  # next record; bytes of it that had no space
+        while position < validated.record_count:
+            if send_queue.pause or needed_bytes:
+                validated.copy_records()
                 try:
-                    if wanted:
-                        await pipeline.wait_fit(1, wanted)
-                        wanted = 0
+                    if needed_bytes:
+                        await send_queue.wait_capacity(1, needed_bytes)
+                        needed_bytes = 0
                     else:
-                        await pipeline.before_submit()
+                        await send_queue.before_submit()
                 except TooBusy as error:
-                    bulk.refused(at, error)  # this record and all after it
+                    bulk.add_refused(position, error)  # this record and all after it
                     return bulk
                 except DistributedLogError as error:
-                    if at == 0:
+                    if position == 0:
                         raise
-                    bulk.refused(at, error)
+                    bulk.add_refused(position, error)
                     return bulk
-            own = taken.txids
-            given = own is not None and own[at] is not None
-            if given and (taken.unordered or own[at] < source.last):
+            given_txids = validated.txids
+            has_txid = given_txids is not None and given_txids[position] is not None
+            if has_txid and (validated.is_unordered or given_txids[position] < assigner.last):
                 if self.checks_txids:  # another task wrote greater ones during the wait
-                    bulk.refused(at, out_of_order(own[at], source.last, self._name))
+                    bulk.add_refused(
+                        position, txid_order_error(given_txids[position], assigner.last, self._name)
+                    )
                     return bulk
-                if not self._txids.back_noted:
-                    taken.keep()
+                if not self._txids.unordered_recorded:
+                    validated.copy_records()
                     try:
-                        await self._txids.note_unordered()
+                        await self._txids.record_unordered()
                     except DistributedLogError as error:
-                        if at == 0:
+                        if position == 0:
                             raise
-                        bulk.refused(at, error)
+                        bulk.add_refused(position, error)
                         return bulk
                     continue  # other tasks may have written
-            self._txids.begin_kind(given=given)
-            batch = pipeline.batch
-            stop = taken.kind_stop(at, taken.stop(at, self._entry_bytes_max, batch.bytes))
-            if stop == at:
-                pipeline.close_batch()
+            self._txids.separate_given(given=has_txid)
+            batch = send_queue.batch
+            stop = validated.same_kind_end(
+                position, validated.fitting_end(position, self._entry_bytes_max, batch.size_bytes)
+            )
+            if stop == position:
+                send_queue.close_batch()
                 continue
-            size = taken.bytes_of(at, stop)
-            if batch.bytes + size > batch.bytes_max:
-                while not (fits := pipeline.fit(stop - at, size, divisible=True)) and stop - at > 1:
-                    stop = at + (stop - at) // 2  # until the records fit
-                    size = taken.bytes_of(at, stop)
-                if not fits:
-                    wanted = size
+            size = validated.entry_bytes(position, stop)
+            if batch.size_bytes + size > batch.bytes_max:
+                while (
+                    not (
+                        has_capacity := send_queue.try_reserve(
+                            stop - position, size, divisible=True
+                        )
+                    )
+                    and stop - position > 1
+                ):
+                    stop = position + (stop - position) // 2  # until the records fit
+                    size = validated.entry_bytes(position, stop)
+                if not has_capacity:
+                    needed_bytes = size
                     continue
-                batch = pipeline.batch
+                batch = send_queue.batch
             if not batch.txids:
-                pipeline.wake()
-            bulk.took(at, batch, len(batch.txids))
-            span, sizes = taken.payloads, taken.sizes
-            if stop - at < len(bulk):  # a slice of all records would be a needless copy
-                span, sizes = span[at:stop], sizes[at:stop]
-                own = own[at:stop] if given else None
-            if given:
-                greatest = max(own) if taken.unordered else own[-1]
-                self._txids.took_given(batch, own[0], own[-1], greatest, unordered=taken.unordered)
+                send_queue.wake()
+            bulk.add_span(position, batch, len(batch.txids))
+            payload_slice, sizes = validated.payloads, validated.sizes
+            if stop - position < len(bulk):  # a slice of all records would be a needless copy
+                payload_slice, sizes = payload_slice[position:stop], sizes[position:stop]
+                given_txids = given_txids[position:stop] if has_txid else None
+            if has_txid:
+                greatest = max(given_txids) if validated.is_unordered else given_txids[-1]
+                self._txids.record_given(
+                    batch,
+                    given_txids[0],
+                    given_txids[-1],
+                    greatest,
+                    unordered=validated.is_unordered,
+                )
             else:
-                own = source.draw(sizes)
-            batch.take_columns(own, span, sizes)
-            batch.bytes += size
-            at = stop
-        if taken.refusal is not None:
-            bulk.refused(at, taken.refusal)
-            if at + 1 < len(bulk):
-                why = f"record {at} of the call was refused: {taken.refusal}"
-                bulk.refused(at + 1, WriteCancelled(why))
+                given_txids = assigner.assign(sizes)
+            batch.add_records(given_txids, payload_slice, sizes)
+            batch.size_bytes += size
+            position = stop
+        if validated.refusal is not None:
+            bulk.add_refused(position, validated.refusal)
+            if position + 1 < len(bulk):
+                reason = f"record {position} of the call was refused: {validated.refusal}"
+                bulk.add_refused(position + 1, WriteCancelled(reason))
         return bulk
 
     async def submit_packed(
@@ -342,43 +361,47 @@ class LogWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        pipeline, source = self.pipeline, self._source
-        pipeline.raise_if_over()
-        given = txids is not None
-        columns = own_packed(txids, offsets, payloads)
-        if given and source.rule == BYTES:
-            raise refuse_given(self._name)
+        send_queue, assigner = self.send_queue, self._txid_assigner
+        send_queue.raise_if_over()
+        has_txids = txids is not None
+        columns = copy_and_check_packed(txids, offsets, payloads)
+        if has_txids and assigner.policy == BYTES:
+            raise txid_refused_error(self._name)
         first, last = columns.txids[0], columns.txids[-1]
-        if given and self.checks_txids and not columns.ascending:
-            listed = columns.txids.tolist()
-            falls = next(b for a, b in pairwise(listed) if b < a)
-            raise out_of_order(falls, max(listed[: listed.index(falls)]), self._name)
-        if pipeline.pause:
-            await pipeline.before_submit()
+        if has_txids and self.checks_txids and not columns.is_ascending:
+            txid_list = columns.txids.tolist()
+            decreasing_txid = next(b for a, b in pairwise(txid_list) if b < a)
+            raise txid_order_error(
+                decreasing_txid, max(txid_list[: txid_list.index(decreasing_txid)]), self._name
+            )
+        if send_queue.pause:
+            await send_queue.before_submit()
         size = columns.column_bytes - 4
         while True:
-            if given and (not columns.ascending or first < source.last):
+            if has_txids and (not columns.is_ascending or first < assigner.last):
                 if self.checks_txids:
-                    raise out_of_order(first, source.last, self._name)
-                await self._txids.note_unordered()
-            if pipeline.batch.txids:
-                pipeline.close_batch()
-                pipeline.raise_if_over()  # sending the batch may have ended the writer
-            self._txids.begin_kind(given=given)
-            if pipeline.fit(len(columns.txids), size):
+                    raise txid_order_error(first, assigner.last, self._name)
+                await self._txids.record_unordered()
+            if send_queue.batch.txids:
+                send_queue.close_batch()
+                send_queue.raise_if_over()  # sending the batch may have ended the writer
+            self._txids.separate_given(given=has_txids)
+            if send_queue.try_reserve(len(columns.txids), size):
                 break
-            await pipeline.wait_fit(len(columns.txids), size)
-        batch = pipeline.batch
-        if given:
-            greatest = last if columns.ascending else max(columns.txids)
-            self._txids.took_given(batch, first, last, greatest, unordered=not columns.ascending)
+            await send_queue.wait_capacity(len(columns.txids), size)
+        batch = send_queue.batch
+        if has_txids:
+            greatest = last if columns.is_ascending else max(columns.txids)
+            self._txids.record_given(
+                batch, first, last, greatest, unordered=not columns.is_ascending
+            )
         else:
-            columns = columns.with_txids(source.draw_packed(columns.offsets))
-        batch.take_packed(columns)
+            columns = columns.with_txids(assigner.assign_packed(columns.offsets))
+        batch.set_columns(columns)
         bulk = PendingBulk(len(columns.txids))
-        bulk.took(0, batch, 0)
-        pipeline.wake()
-        pipeline.close_batch()
+        bulk.add_span(0, batch, 0)
+        send_queue.wake()
+        send_queue.close_batch()
         return bulk
 
     async def submit_set(self, records: Sequence[LogRecord | Buffer]) -> PendingBulk:
@@ -399,28 +422,28 @@ class LogWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies.
         """
-        pipeline = self.pipeline
-        pipeline.raise_if_over()
-        txids, payloads = columns_of(records)
-        if pipeline.pause:
-            await pipeline.before_submit()
+        send_queue = self.send_queue
+        send_queue.raise_if_over()
+        txids, payloads = split_columns(records)
+        if send_queue.pause:
+            await send_queue.before_submit()
         while True:
-            txid, plain = await self._txids.admit_set(txids, payloads)
-            size = sum(map(len, plain)) + len(plain) * RECORD_COLUMN_BYTES
-            self._txids.begin_kind(given=txid is not None)
-            if pipeline.fit(len(plain), size):
+            txid, set_payloads = await self._txids.validate_set(txids, payloads)
+            size = sum(map(len, set_payloads)) + len(set_payloads) * RECORD_COLUMN_BYTES
+            self._txids.separate_given(given=txid is not None)
+            if send_queue.try_reserve(len(set_payloads), size):
                 break
-            await pipeline.wait_fit(len(plain), size)
-        batch = pipeline.batch
+            await send_queue.wait_capacity(len(set_payloads), size)
+        batch = send_queue.batch
         if txid is None:
-            txid = self._source.draw_one(sum(map(len, plain)))
+            txid = self._txid_assigner.assign_one(sum(map(len, set_payloads)))
         else:
-            self._txids.took_given(batch, txid, txid, txid)
+            self._txids.record_given(batch, txid, txid, txid)
         if not batch.txids:
-            pipeline.wake()
-        bulk = PendingBulk(len(plain))
-        bulk.took(0, batch, batch.take_set(txid, plain))
-        batch.bytes += size
+            send_queue.wake()
+        bulk = PendingBulk(len(set_payloads))
+        bulk.add_span(0, batch, batch.add_set(txid, set_payloads))
+        batch.size_bytes += size
         return bulk
 
     async def write_set(self, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
@@ -464,14 +487,16 @@ class LogWriter:
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, TooBusy, AlreadyClosed, WriterFenced,
         WriteFailed, NotEnoughBookies, QuorumUnreachable, PositionConflict.
         """
-        own = self.sequenced.own
-        if own is None:
+        default_producer = self.sequenced_writer.default_producer
+        if default_producer is None:
             raise InvalidRequest(f'log "{self._name}": open its writer with producer= to write so')
-        if self._sink.append_after is not None:
+        if self._sink.conditional_append is not None:
             raise InvalidRequest(f'log "{self._name}": through proxies no frames are made by hand')
         if expect is not None:
-            return await self.sequenced.write_after(expect, records, own.number, sequence)
-        return await self.sequenced.write(sequence, records)
+            return await self.sequenced_writer.write_after(
+                expect, records, default_producer.number, sequence
+            )
+        return await self.sequenced_writer.write(sequence, records)
 
     @property
     def producer(self) -> OpenedProducer | None:
@@ -479,14 +504,14 @@ class LogWriter:
 
         Its source continues at ``next_sequence``.
         """
-        return self.sequenced.own
+        return self.sequenced_writer.default_producer
 
     async def flush(self) -> None:
         """Send the buffered records without waiting.
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        self.pipeline.send_open()
+        self.send_queue.send_open()
 
     async def commit(self) -> DLSN | None:
         """Wait until all records written before are durable and readable.
@@ -501,7 +526,7 @@ class LogWriter:
         Raises: RequestTimeout, AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
         await self.flush()
-        return await self.pipeline.commit()
+        return await self.send_queue.commit()
 
     @property
     def last_txid(self) -> int:
@@ -509,7 +534,7 @@ class LogWriter:
 
         It is approximate if proxies assign the transaction IDs.
         """
-        return self._source.last
+        return self._txid_assigner.last
 
     @property
     def position(self) -> Position:
@@ -518,33 +543,33 @@ class LogWriter:
         Before the first acknowledgement it is the end of the log at the time of opening. It remains available
         after the writer has ended.
         """
-        dlsn, sequence_id = self._sink.current.position
-        return Position(incarnation_text(self._claim.owned.log_id), dlsn, sequence_id)
+        dlsn, sequence_id = self._sink.current_target.position
+        return Position(incarnation_text(self._log_lock.writer_state.log_id), dlsn, sequence_id)
 
     @property
     def txid_rule(self) -> str:
         """The stored name of the policy: ``auto``, ``given`` (strict), ``count``, ``ms``, ``bytes``."""
-        return self._source.rule
+        return self._txid_assigner.policy
 
     @property
     def over_rate(self) -> int:
         """The number of records accepted above a rate of the log, if ``at_limit`` is ``"count"``."""
-        return self.pipeline.throttle.over_rate
+        return self.send_queue.throttle.over_rate
 
     @property
     def error(self) -> DistributedLogError | None:
         """The error that ended this writer, or None."""
-        return self.pipeline.error
+        return self.send_queue.error
 
     @property
     def over(self) -> DistributedLogError | None:
         """The error that the next write would raise because this writer has ended, or None."""
-        return self.pipeline.over
+        return self.send_queue.over
 
     @property
     def segment(self) -> int:
         """The number of the open segment."""
-        return self._sink.current.number
+        return self._sink.current_target.segment_number
 
     async def aclose(self) -> None:
         """Commit, close the segment and release the lock. Idempotent after success or failure.
@@ -555,7 +580,7 @@ class LogWriter:
         Raises: WriterFenced, WriteFailed, NotEnoughBookies.
         """
         if not self._closed:
-            await self._finish(LogState.released)
+            await self._finish(LogState.without_owner)
 
     async def mark_end_of_stream(self) -> None:
         """Close the writer, as `aclose`, and seal the log: it accepts no more records, and readers end.
@@ -566,8 +591,8 @@ class LogWriter:
 
         Raises: AlreadyClosed, WriterFenced, WriteFailed, NotEnoughBookies.
         """
-        self.pipeline.raise_if_over()
-        await self._finish(lambda state: state.with_sealed().released())
+        self.send_queue.raise_if_over()
+        await self._finish(lambda state: state.with_seal().without_owner())
 
     async def truncate(self, dlsn: DLSN) -> DLSN:
         """Truncate the log before ``dlsn``, as `Log.truncate`. The writer stays open.
@@ -576,23 +601,23 @@ class LogWriter:
         OutcomeUnknown, AlreadyClosed.
         """
         check_dlsn(dlsn)
-        owned = self._claim.owned
-        follower = await follow(owned.metadata, owned.log_id, self._name)
-        return await truncate(owned.metadata, self._ledgers, follower, dlsn)
+        writer_state = self._log_lock.writer_state
+        state_watch = await open_state_watch(writer_state.metadata, writer_state.log_id, self._name)
+        return await truncate(writer_state.metadata, self._ledgers, state_watch, dlsn)
 
-    async def _finish(self, then: Callable[[LogState], LogState]) -> None:
-        pipeline = self.pipeline
-        if pipeline.error is not None:
-            error = pipeline.error
+    async def _finish(self, final_change: Callable[[LogState], LogState]) -> None:
+        send_queue = self.send_queue
+        if send_queue.error is not None:
+            error = send_queue.error
             await self.abort()
             raise error.again()
-        pipeline.close("this writer is closed")
+        send_queue.close("this writer is closed")
         try:
             with trio.fail_after(self._close_timeout_s):
-                if pipeline.batch.txids:
-                    pipeline.close_batch()
-                await pipeline.settle()
-                await self._sink.finish(then)
+                if send_queue.batch.txids:
+                    send_queue.close_batch()
+                await send_queue.settle()
+                await self._sink.finish(final_change)
         except trio.TooSlowError:
             await self.abort()
             raise WriteFailed(
@@ -603,9 +628,9 @@ class LogWriter:
             await self.abort()
             raise
         self._closed = True
-        pipeline.part.end()
+        send_queue.budget_share.close()
         self._scope.cancel()
-        await self._claim.give_back()
+        await self._log_lock.release()
 
     async def abort(self) -> None:
         """Stop sending. Writes that are not durable have an unknown outcome (G7).
@@ -617,11 +642,11 @@ class LogWriter:
         if self._closed:
             return
         self._closed = True
-        self.pipeline.close("this writer was aborted")
-        self.pipeline.fail(
+        self.send_queue.close("this writer was aborted")
+        self.send_queue.fail(
             WriteFailed(f'log "{self._name}": the writer was aborted; it may be stored')
         )
-        await self._claim.give_back()
+        await self._log_lock.release()
 
     async def __aenter__(self) -> "LogWriter":
         return self
@@ -641,14 +666,14 @@ class LogWriter:
         try:
             with (
                 self._scope,
-                error_boundary(f'the writer of log "{self._name}"', self.pipeline.fail),
+                error_boundary(f'the writer of log "{self._name}"', self.send_queue.fail),
             ):
                 await self._sink.run()
             if not self._closed:  # it failed: spare the next writer a wait for the lease
-                await self._claim.give_back()
+                await self._log_lock.release()
         finally:
-            if self.pipeline.error is None and not self._closed:
-                self.pipeline.close("the namespace was closed")
-                self.pipeline.fail(
+            if self.send_queue.error is None and not self._closed:
+                self.send_queue.close("the namespace was closed")
+                self.send_queue.fail(
                     WriteFailed(f'log "{self._name}": the namespace was closed; it may be stored')
                 )

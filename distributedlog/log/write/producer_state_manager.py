@@ -18,22 +18,22 @@ from ...runtime.declarations.options import check_whole, quoted
 from ...runtime.interfaces.errors import InvalidRequest, ProducerFenced, ProducerForgotten, TooBusy
 from ...runtime.protocol.schema import NUMBER_MAX
 from ..format.dlsn import DLSN
-from ..format.producer_section import encode
+from ..format.producer_section import encode_section
 from ..format.producer_table import (
-    FRAMES_KEPT,
+    BATCHES_KEPT,
     NAME_BYTES_MAX,
     PRODUCERS_MAX,
-    Carried,
-    Open,
+    BatchSpan,
+    EntryProducers,
+    ProducerOpening,
     ProducerTable,
-    Span,
 )
 from .entry_batch import EntryBatch
 from .sequenced_batch import SequencedBatch
 
 IDLE_MS = 3_600_000
 """Of the log's clock: who was idle for so long may be forgotten for another one."""
-FENCED_KEPT = 10_000
+FENCED_NUMBERS_MAX = 10_000
 """Numbers that were replaced under this writer; of others it is not said by whom."""
 
 
@@ -55,19 +55,19 @@ class SequenceCheck(Enum):
     """A frame that neither is on its way nor has a place that is known."""
 
     NEW = "the next one"
-    FULL = "the next one, and too many are on their way"
-    LET_GO = "stored, long ago"
+    WINDOW_FULL = "the next one, and too many are on their way"
+    EVICTED = "stored, long ago"
 
 
-class _Live:
+class _ActiveProducer:
     """A producer that may send."""
 
-    __slots__ = ("frames", "next_sequence")
+    __slots__ = ("next_sequence", "unacked_batches")
 
     def __init__(self, next_sequence: int) -> None:
         self.next_sequence = next_sequence
         """After what was taken."""
-        self.frames: deque[SequencedBatch] = deque()
+        self.unacked_batches: deque[SequencedBatch] = deque()
         """On their way, ascending."""
 
 
@@ -77,31 +77,33 @@ class ProducerStateManager:
     def __init__(self, table: ProducerTable, log_name: str) -> None:
         self.table = table
         """What is stored."""
-        self.own = 0
+        self.default_number = 0
         """The number of who writes the records that come without a frame; 0: nobody."""
         self._log_name = log_name
-        self._since, self._before_ms = trio.current_time(), table.clock_ms
+        self._opened_at, self._clock_base_ms = trio.current_time(), table.clock_ms
         self._next_number = table.next_number
-        self._live = {row.number: _Live(row.next_sequence) for row in table.rows.values()}
+        self._active = {
+            row.number: _ActiveProducer(row.next_sequence) for row in table.rows.values()
+        }
         self._numbers = {row.name: row.number for row in table.rows.values()}
         """As they were taken: of names whose opening is not stored yet, too."""
         self._fenced: dict[int, None] = {}
-        self._own_slot = (
+        self._default_from_slot = (
             0  # of the open batch: from here on its records are its owner's, and not noted
         )
 
     @property
     def clock_ms(self) -> int:
         """The log's: how long it was being written, in sum."""
-        return self._before_ms + int((trio.current_time() - self._since) * 1000)
+        return self._clock_base_ms + int((trio.current_time() - self._opened_at) * 1000)
 
     # --- what is taken ----------------------------------------------------------------------------
 
     def next_sequence(self, number: int) -> int:
         """How many records of a producer were taken. Raises `ProducerFenced`, `ProducerForgotten`."""
-        return self._of(number).next_sequence
+        return self._require_active(number).next_sequence
 
-    def meet(
+    def check_sequence(
         self, number: int, sequence: int, records: int
     ) -> SequenceCheck | SequencedBatch | DLSN:
         """What a frame is: new, or its first copy on its way, or where that is.
@@ -109,98 +111,113 @@ class ProducerStateManager:
         Raises `ProducerFenced`, `ProducerForgotten`; `InvalidRequest` for one that leaves a gap or does not
         have the borders that it had before.
         """
-        live = self._of(number)
-        if sequence == live.next_sequence:
-            return SequenceCheck.NEW if len(live.frames) < FRAMES_KEPT else SequenceCheck.FULL
-        if sequence > live.next_sequence:
+        active = self._require_active(number)
+        if sequence == active.next_sequence:
+            return (
+                SequenceCheck.NEW
+                if len(active.unacked_batches) < BATCHES_KEPT
+                else SequenceCheck.WINDOW_FULL
+            )
+        if sequence > active.next_sequence:
             raise InvalidRequest(
                 f'log "{self._log_name}": producer {number} sends from {sequence} on, and '
-                f"{live.next_sequence} is next"
+                f"{active.next_sequence} is next"
             )
         stored = self.table.rows[number]
-        for frame in live.frames:
-            if (frame.sequence, frame.records) == (sequence, records):
-                return frame
-        for one in stored.kept:
-            if (one.sequence, one.records) == (sequence, records):
-                return one.first
-        oldest = stored.kept[0].sequence if stored.kept else stored.next_sequence
-        if sequence + records <= oldest:
-            return SequenceCheck.LET_GO
+        for unacked in active.unacked_batches:
+            if (unacked.sequence, unacked.records) == (sequence, records):
+                return unacked
+        for kept_batch in stored.stored_batches:
+            if (kept_batch.sequence, kept_batch.records) == (sequence, records):
+                return kept_batch.first
+        oldest_known = (
+            stored.stored_batches[0].sequence if stored.stored_batches else stored.next_sequence
+        )
+        if sequence + records <= oldest_known:
+            return SequenceCheck.EVICTED
         raise InvalidRequest(
             f'log "{self._log_name}": producer {number} sends {records} records from {sequence} on, of which '
-            f"some were sent in other frames; {live.next_sequence} is next"
+            f"some were sent in other frames; {active.next_sequence} is next"
         )
 
-    def took(self, batch: EntryBatch, slot: int, frame: SequencedBatch) -> None:
+    def record_batch(self, batch: EntryBatch, slot: int, new_batch: SequencedBatch) -> None:
         """A new frame is in a batch."""
-        if self.own:
-            self.note_own(batch, slot)
-            self._own_slot = slot + frame.records
-        self._note(batch, Span(frame.producer, frame.sequence, slot, frame.records))
-        self._of(frame.producer).frames.append(frame)
+        if self.default_number:
+            self.record_default(batch, slot)
+            self._default_from_slot = slot + new_batch.records
+        self._record_span(
+            batch, BatchSpan(new_batch.producer, new_batch.sequence, slot, new_batch.records)
+        )
+        self._require_active(new_batch.producer).unacked_batches.append(new_batch)
 
-    def note_own(self, batch: EntryBatch, end: int) -> None:
+    def record_default(self, batch: EntryBatch, end: int) -> None:
         """The records of a batch up to a slot were taken, those that no frame holds from the `own` one."""
-        slot, self._own_slot = self._own_slot, end
+        slot, self._default_from_slot = self._default_from_slot, end
         if end > slot:
-            self._note(batch, Span(self.own, self.next_sequence(self.own), slot, end - slot))
+            self._record_span(
+                batch,
+                BatchSpan(
+                    self.default_number, self.next_sequence(self.default_number), slot, end - slot
+                ),
+            )
 
-    def closed(self, batch: EntryBatch) -> None:
+    def close_batch(self, batch: EntryBatch) -> None:
         """The open batch takes no more."""
-        if self.own:
-            self.note_own(batch, len(batch.txids))
-            self._own_slot = 0
+        if self.default_number:
+            self.record_default(batch, len(batch.txids))
+            self._default_from_slot = 0
 
-    def _note(self, batch: EntryBatch, span: Span) -> None:
-        self._live[span.number].next_sequence += span.records
-        if batch.carried is None:
-            batch.carried = Carried()
-        batch.carried.spans.append(span)
+    def _record_span(self, batch: EntryBatch, span: BatchSpan) -> None:
+        self._active[span.producer_number].next_sequence += span.records
+        if batch.producer_section is None:
+            batch.producer_section = EntryProducers()
+        batch.producer_section.spans.append(span)
 
-    def frames_from(
+    def batches_from(
         self, number: int, sequence: int, on_done: Callable[[SequencedBatch], object]
     ) -> list[SequencedBatch]:
         """What is known of a producer's frames from there on, ascending, each with an outcome of its own:
         ``on_done`` is called for those that are stored in here. Raises as `next_sequence`."""
-        live, found = self._of(number), list[SequencedBatch]()
-        for one in self.table.rows[number].kept:
-            if one.sequence >= sequence:
-                frame = SequencedBatch(one.records, on_done, producer=number, sequence=one.sequence)
-                frame.stored_at(one.first)
-                found.append(frame)
-        for first in live.frames:
-            if first.sequence >= sequence:
-                frame = SequencedBatch(
-                    first.records, on_done, producer=number, sequence=first.sequence
+        active, batches = self._require_active(number), list[SequencedBatch]()
+        for kept_batch in self.table.rows[number].stored_batches:
+            if kept_batch.sequence >= sequence:
+                duplicate = SequencedBatch(
+                    kept_batch.records, on_done, producer=number, sequence=kept_batch.sequence
                 )
-                frame.shares(first)
-                found.append(frame)
-        return found
+                duplicate.finish_stored(kept_batch.first)
+                batches.append(duplicate)
+        for unacked in active.unacked_batches:
+            if unacked.sequence >= sequence:
+                duplicate = SequencedBatch(
+                    unacked.records, on_done, producer=number, sequence=unacked.sequence
+                )
+                duplicate.share_outcome(unacked)
+                batches.append(duplicate)
+        return batches
 
-    def _of(self, number: int) -> _Live:
-        live = self._live.get(number)
-        if live is not None:
-            return live
+    def _require_active(self, number: int) -> _ActiveProducer:
+        active = self._active.get(number)
+        if active is not None:
+            return active
         if number in self._fenced:
             raise ProducerFenced(
                 f'log "{self._log_name}": producer {number} was opened by another one, under the same name'
             )
-        raise self._forgotten(str(number))
+        raise self._forgotten_error(str(number))
 
-    def _forgotten(self, who: str) -> ProducerForgotten:
+    def _forgotten_error(self, who: str) -> ProducerForgotten:
         return ProducerForgotten(
             f'log "{self._log_name}": nothing is known of producer {who} (any more): this call stored '
             "nothing; what was not acknowledged before may be stored. Open it by its name"
         )
 
-    def first_on_way(self, number: int) -> EntryBatch | None:
+    def window_blocker(self, number: int) -> EntryBatch | None:
         """What is to be waited for where too many of a producer's frames are on their way; else None.
 
         Raises as `next_sequence`.
         """
-        frames = self._of(number).frames
-        return frames[0].place[0] if len(frames) >= FRAMES_KEPT else None
+        unacked = self._require_active(number).unacked_batches
+        return unacked[0].batch_and_slot[0] if len(unacked) >= BATCHES_KEPT else None
 
     # --- openings ---------------------------------------------------------------------------------
 
@@ -209,12 +226,12 @@ class ProducerStateManager:
 
         Raises `ProducerFenced`, `ProducerForgotten`.
         """
-        now = self._numbers.get(name)
-        if now is not None and now > number and number not in self._live:
+        current_number = self._numbers.get(name)
+        if current_number is not None and current_number > number and number not in self._active:
             self._fence(number)
-        elif now != number:
-            raise self._forgotten(f'"{name}" with the number {number}')
-        return OpenedProducer(name, number, self._of(number).next_sequence, known=True)
+        elif current_number != number:
+            raise self._forgotten_error(f'"{name}" with the number {number}')
+        return OpenedProducer(name, number, self._require_active(number).next_sequence, known=True)
 
     def open(self, name: str) -> tuple[int, EntryBatch]:
         """A new number for a name, and the batch that says so, to be sent after all that was taken. Who had
@@ -223,41 +240,43 @@ class ProducerStateManager:
         Raises `TooBusy` where there are too many, none of them idle for an hour.
         """
         # The rate of opening one name is not limited.
-        before = self._numbers.get(name)
-        forgets = 0
-        if before is None and len(self._numbers) >= PRODUCERS_MAX:
-            forgets = self._longest_idle()
-            del self._numbers[self.table.rows[forgets].name]
-            del self._live[forgets]
-        if before is not None:
-            self._fence(before)
-            self._live.pop(before, None)
+        old_number = self._numbers.get(name)
+        evicted_number = 0
+        if old_number is None and len(self._numbers) >= PRODUCERS_MAX:
+            evicted_number = self._find_longest_idle()
+            del self._numbers[self.table.rows[evicted_number].name]
+            del self._active[evicted_number]
+        if old_number is not None:
+            self._fence(old_number)
+            self._active.pop(old_number, None)
         number = self._next_number
         self._next_number += 1
         self._numbers[name] = number
         batch = EntryBatch()
-        batch.carried = Carried(opens=(Open(number, name, forgets),))
+        batch.producer_section = EntryProducers(
+            openings=(ProducerOpening(number, name, evicted_number),)
+        )
         return number, batch
 
     def opened(self, name: str, number: int) -> OpenedProducer:
         """The opening is stored. Raises `ProducerFenced` where the next one was faster."""
-        next_sequence = self._of(number).next_sequence
+        next_sequence = self._require_active(number).next_sequence
         return OpenedProducer(name, number, next_sequence, known=next_sequence > 0)
 
     def _fence(self, number: int) -> None:
         self._fenced[number] = None
-        if len(self._fenced) > FENCED_KEPT:
+        if len(self._fenced) > FENCED_NUMBERS_MAX:
             del self._fenced[next(iter(self._fenced))]
 
-    def _longest_idle(self) -> int:
-        idle = [
+    def _find_longest_idle(self) -> int:
+        candidates = [
             (row.last_ms, row.number)
             for row in self.table.rows.values()
-            if row.number != self.own
-            and (live := self._live.get(row.number)) is not None
-            and not live.frames
+            if row.number != self.default_number
+            and (active := self._active.get(row.number)) is not None
+            and not active.unacked_batches
         ]
-        last_ms, number = min(idle, default=(self.clock_ms, 0))
+        last_ms, number = min(candidates, default=(self.clock_ms, 0))
         if self.clock_ms - last_ms < IDLE_MS:
             raise TooBusy(
                 f'log "{self._log_name}" has {PRODUCERS_MAX} producers, none of which has been idle for '
@@ -274,43 +293,57 @@ class ProducerStateManager:
         """
         table = self.table.copy()
         for batch in in_flight:
-            if (carried := batch.carried) is not None and not batch.done:
-                table.take(
-                    carried.spans, carried.opens, batch.segment, batch.entry, carried.clock_ms
+            if (entry_section := batch.producer_section) is not None and not batch.is_done:
+                table.apply_entry(
+                    entry_section.spans,
+                    entry_section.openings,
+                    batch.segment,
+                    batch.entry,
+                    entry_section.clock_ms,
                 )
-        found = EntryBatch()
-        found.carried = Carried(table=table)
-        return found
+        snapshot_batch = EntryBatch()
+        snapshot_batch.producer_section = EntryProducers(table=table)
+        return snapshot_batch
 
-    def section(self, batch: EntryBatch, entry: int, snapshot_entry: int) -> bytes:
+    def encode_section(self, batch: EntryBatch, entry: int, snapshot_entry: int) -> bytes:
         """What the entry of a batch says, which is sent now."""
-        clock_ms, carried = self.clock_ms, batch.carried
-        if carried is None:
-            return encode(snapshot_entry, clock_ms, self._next_number)
-        carried.clock_ms = clock_ms
-        return encode(
-            snapshot_entry if carried.table is None else entry,
+        clock_ms, entry_section = self.clock_ms, batch.producer_section
+        if entry_section is None:
+            return encode_section(snapshot_entry, clock_ms, self._next_number)
+        entry_section.clock_ms = clock_ms
+        return encode_section(
+            snapshot_entry if entry_section.table is None else entry,
             clock_ms,
             self._next_number,
-            spans=carried.spans,
-            opens=carried.opens,
-            table=carried.table,
+            spans=entry_section.spans,
+            openings=entry_section.openings,
+            table=entry_section.table,
         )
 
-    def confirm(self, batch: EntryBatch) -> None:
+    def apply_confirmed(self, batch: EntryBatch) -> None:
         """A batch is durable; before anybody is told."""
-        carried = batch.carried
-        if carried is None:
+        entry_section = batch.producer_section
+        if entry_section is None:
             return
-        self.table.take(carried.spans, carried.opens, batch.segment, batch.entry, carried.clock_ms)
-        for span in carried.spans:
-            live = self._live.get(span.number)
-            if live is not None and live.frames and live.frames[0].sequence == span.sequence:
-                live.frames.popleft()
-        for opened in carried.opens:
+        self.table.apply_entry(
+            entry_section.spans,
+            entry_section.openings,
+            batch.segment,
+            batch.entry,
+            entry_section.clock_ms,
+        )
+        for span in entry_section.spans:
+            active = self._active.get(span.producer_number)
+            if (
+                active is not None
+                and active.unacked_batches
+                and active.unacked_batches[0].sequence == span.sequence
+            ):
+                active.unacked_batches.popleft()
+        for opened in entry_section.openings:
             if self._numbers.get(opened.name) == opened.number:
                 row = self.table.rows[opened.number]
-                self._live[opened.number] = _Live(row.next_sequence)
+                self._active[opened.number] = _ActiveProducer(row.next_sequence)
 
 
 def check_sequence(sequence: object) -> None:
@@ -318,7 +351,7 @@ def check_sequence(sequence: object) -> None:
     check_whole("sequence", sequence, 0, NUMBER_MAX)
 
 
-def check_name(name: object) -> str:
+def check_producer_name(name: object) -> str:
     """Return it, or raise `InvalidRequest`: a producer's name is text of 1 to 255 bytes."""
     if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_BYTES_MAX:
         raise InvalidRequest(

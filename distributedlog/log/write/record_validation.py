@@ -14,7 +14,7 @@ from ...runtime.declarations.options import quoted
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest, RecordTooLarge
 from ..format.record import RECORD_BYTES_MAX, RECORD_COLUMN_BYTES, RECORD_MORE, TXID_MAX
 from ..model.log_state import BYTES
-from ..model.txid_policy import out_of_order, refuse_given
+from ..model.txid_policy import txid_order_error, txid_refused_error
 
 SET_RECORD_BYTES = RECORD_COLUMN_BYTES + 1
 """What a record of a set costs beside its payload: one with flags."""
@@ -42,7 +42,7 @@ def exact_txid(txid: Any) -> int:
 
 
 def validate_record(
-    txid: object, payload: object, floor: int, name: str, rule: str
+    txid: object, payload: object, min_txid: int, name: str, policy: str
 ) -> tuple[int | None, bytes]:
     """Check one record and return its txid and payload as plain int and bytes.
 
@@ -57,25 +57,25 @@ def validate_record(
         RecordTooLarge: The payload is above the limit.
         TransactionIdOutOfOrder: The txid is below ``floor``.
     """
-    own = None
+    exact = None
     if txid is not None:
-        own = exact_txid(txid)
-        if rule == BYTES:
-            raise refuse_given(name)
+        exact = exact_txid(txid)
+        if policy == BYTES:
+            raise txid_refused_error(name)
     if not isinstance(payload, bytes | bytearray | memoryview):
         raise InvalidRequest(f"a payload is bytes, not {type(payload).__name__}")
-    plain = bytes(payload)
-    if len(plain) > RECORD_BYTES_MAX:
+    copied = bytes(payload)
+    if len(copied) > RECORD_BYTES_MAX:
         raise RecordTooLarge(
-            f"a record of {len(plain)} bytes (txid {own}); the most are {RECORD_BYTES_MAX}"
+            f"a record of {len(copied)} bytes (txid {exact}); the most are {RECORD_BYTES_MAX}"
         )
-    if own is not None and own < floor:
-        raise out_of_order(own, floor, name)
-    return own, plain
+    if exact is not None and exact < min_txid:
+        raise txid_order_error(exact, min_txid, name)
+    return exact, copied
 
 
 def validate_record_set(
-    txids: Sequence[object], payloads: Sequence[object], floor: int, name: str, rule: str
+    txids: Sequence[object], payloads: Sequence[object], min_txid: int, name: str, policy: str
 ) -> tuple[int | None, list[bytes]]:
     """The txid and the payloads of a set, as `validate_record` gives them. Raises as that; all are taken, or
     none."""
@@ -85,22 +85,22 @@ def validate_record_set(
         raise InvalidRequest(
             f"the records of a set have one txid, these have {quoted(txids[0])} and others"
         )
-    if rule == BYTES:
+    if policy == BYTES:
         raise InvalidRequest(
             f'log "{name}" is a byte stream (txid policy "{BYTES}"): it takes no sets of records'
         )
-    admitted = [validate_record(txids[0], payload, floor, name, rule) for payload in payloads]
-    plain = [payload for _, payload in admitted]
-    if set_bytes(plain) > RECORD_BYTES_MAX:
+    validated = [validate_record(txids[0], payload, min_txid, name, policy) for payload in payloads]
+    copied = [payload for _, payload in validated]
+    if set_bytes(copied) > RECORD_BYTES_MAX:
         raise RecordTooLarge(
-            f"a set of {len(plain)} records and {set_bytes(plain)} bytes with {SET_RECORD_BYTES} a record; "
+            f"a set of {len(copied)} records and {set_bytes(copied)} bytes with {SET_RECORD_BYTES} a record; "
             f"the most are {RECORD_BYTES_MAX}"
         )
-    return admitted[0][0], plain
+    return validated[0][0], copied
 
 
-def sets_of_frame(
-    flags: bytes, txids: Sequence[int] | None, payloads: Sequence[bytes], name: str, rule: str
+def validate_sets(
+    flags: bytes, txids: Sequence[int] | None, payloads: Sequence[bytes], name: str, policy: str
 ) -> list[tuple[int, int]] | None:
     """First record and number of each set of a frame, by a byte a record; None: there is none.
 
@@ -115,8 +115,8 @@ def sets_of_frame(
     end = -1
     while (first := flags.find(RECORD_MORE, end + 1)) >= 0:
         end = flags.index(0, first)
-        own = txids[first : end + 1] if txids is not None else (None,) * (end + 1 - first)
-        validate_record_set(own, payloads[first : end + 1], 0, name, rule)
+        set_txids = txids[first : end + 1] if txids is not None else (None,) * (end + 1 - first)
+        validate_record_set(set_txids, payloads[first : end + 1], 0, name, policy)
         sets.append((first, end + 1 - first))
     return sets or None
 
@@ -130,8 +130,17 @@ class ValidatedBatch:
     """The records of one call up to the first that is refused."""
 
     __slots__ = (
-        "_ends", "_kept", "_total", "mixed", "number", "payloads", "refusal", "sizes", "txids", "unordered",
-    )  # fmt: skip
+        "_end_offsets",
+        "_is_copied",
+        "_total_bytes",
+        "has_mixed_txids",
+        "is_unordered",
+        "payloads",
+        "record_count",
+        "refusal",
+        "sizes",
+        "txids",
+    )
 
     def __init__(
         self,
@@ -144,65 +153,67 @@ class ValidatedBatch:
     ) -> None:
         self.txids: Any = txids
         """Ints, perhaps with None for a record without; None: no record has one."""
-        self.mixed = False
+        self.has_mixed_txids = False
         """Do some have a txid and others none?"""
-        self.unordered = unordered
+        self.is_unordered = unordered
         """Is a given txid lower than one before it, when they are checked?"""
         self.payloads = payloads
         self.sizes = sizes
         """Of the payloads, bytes."""
-        number = len(sizes)
-        self.number = number
+        record_count = len(sizes)
+        self.record_count = record_count
         """How many are taken; the record after them has ``refusal``, if that is not None."""
         self.refusal = refusal
-        self._total = sum(sizes) + number * RECORD_COLUMN_BYTES
-        self._ends: list[int] | None = None
-        self._kept = False
+        self._total_bytes = sum(sizes) + record_count * RECORD_COLUMN_BYTES
+        self._end_offsets: list[int] | None = None
+        self._is_copied = False
 
-    def keep(self) -> None:
+    def copy_records(self) -> None:
         """Before a wait: have the records as they were checked, whatever becomes of the caller's lists."""
-        if self._kept:
+        if self._is_copied:
             return
-        self._kept = True
+        self._is_copied = True
         self.payloads = list(self.payloads)
         if self.txids is not None:
             self.txids = list(self.txids)
 
-    def kind_stop(self, at: int, stop: int) -> int:
-        """Where the records from ``at`` on cease to have txids, or to have none; ``stop`` at most."""
-        if self.mixed:
-            given = self.txids[at] is not None
-            for place in range(at + 1, stop):
-                if (self.txids[place] is not None) != given:
-                    return place
+    def same_kind_end(self, first: int, stop: int) -> int:
+        """Where the records from ``at`` on cease to have txids, or to have none; ``fitting_end`` at most."""
+        if self.has_mixed_txids:
+            has_txid = self.txids[first] is not None
+            for record_index in range(first + 1, stop):
+                if (self.txids[record_index] is not None) != has_txid:
+                    return record_index
         return stop
 
-    def stop(self, at: int, entry_bytes_max: int, used: int) -> int:
+    def fitting_end(self, first: int, entry_bytes_max: int, used_bytes: int) -> int:
         """How far the records from ``at`` on fit into an entry that holds ``used`` bytes already.
 
         At least one into an empty entry; ``at`` when they should begin a new one: a call that fits into
         one entry whole is not divided.
         """
-        if at == 0 and self._total + used <= entry_bytes_max:
-            return self.number
-        if used and at == 0 and self._total <= entry_bytes_max:
-            return at
-        ends = self._offsets()
-        stop = bisect_right(ends, ends[at] + entry_bytes_max - used) - 1
-        return max(stop, at if used else at + 1)  # one large record may have overfilled the entry
+        if first == 0 and self._total_bytes + used_bytes <= entry_bytes_max:
+            return self.record_count
+        if used_bytes and first == 0 and self._total_bytes <= entry_bytes_max:
+            return first
+        offsets = self._offsets()
+        stop = bisect_right(offsets, offsets[first] + entry_bytes_max - used_bytes) - 1
+        return max(
+            stop, first if used_bytes else first + 1
+        )  # one large record may have overfilled the entry
 
-    def bytes_of(self, start: int, stop: int) -> int:
+    def entry_bytes(self, start: int, stop: int) -> int:
         """What these records count in an entry."""
-        if start == 0 and stop == self.number:
-            return self._total
-        ends = self._offsets()
-        return ends[stop] - ends[start]
+        if start == 0 and stop == self.record_count:
+            return self._total_bytes
+        offsets = self._offsets()
+        return offsets[stop] - offsets[start]
 
     def _offsets(self) -> list[int]:
-        if self._ends is None:
-            costs = [size + RECORD_COLUMN_BYTES for size in self.sizes]
-            self._ends = list(accumulate(costs, initial=0))
-        return self._ends
+        if self._end_offsets is None:
+            record_bytes = [size + RECORD_COLUMN_BYTES for size in self.sizes]
+            self._end_offsets = list(accumulate(record_bytes, initial=0))
+        return self._end_offsets
 
 
 def validate_columns(
@@ -211,7 +222,7 @@ def validate_columns(
     last: int,
     strict: bool,
     name: str,
-    rule: str,
+    policy: str,
 ) -> ValidatedBatch:
     """Check many records at once.
 
@@ -225,66 +236,76 @@ def validate_columns(
     Returns:
         The records up to the first that is refused.
     """
-    number = len(payloads)
-    own: Any = None if txids is None else txids if type(txids) is list else list(txids)
-    if own and own[0] is None and len(own) == number == own.count(None):
-        own = None
-    if list(map(type, payloads)).count(bytes) == number:
-        unordered, plain = False, own is None or not number
-        if own and len(own) == number and rule != BYTES:
+    record_count = len(payloads)
+    given_txids: Any = None if txids is None else txids if type(txids) is list else list(txids)
+    if (
+        given_txids
+        and given_txids[0] is None
+        and len(given_txids) == record_count == given_txids.count(None)
+    ):
+        given_txids = None
+    if list(map(type, payloads)).count(bytes) == record_count:
+        unordered, is_valid = False, given_txids is None or not record_count
+        if given_txids and len(given_txids) == record_count and policy != BYTES:
             try:
                 # The sum of ints with anything that is no int is no int either, or fails.
-                if int is type(own[0]) is type(own[-1]) is type(sum(own)):
-                    unordered = not (max(last, 0) <= own[0] and sorted(own) == own)
-                    least = min(own) if unordered else own[0]
-                    plain = (
+                if int is type(given_txids[0]) is type(given_txids[-1]) is type(sum(given_txids)):
+                    unordered = not (
+                        max(last, 0) <= given_txids[0] and sorted(given_txids) == given_txids
+                    )
+                    min_given = min(given_txids) if unordered else given_txids[0]
+                    is_valid = (
                         not (unordered and strict)
-                        and least >= 0
-                        and (max(own) if unordered else own[-1]) <= TXID_MAX
+                        and min_given >= 0
+                        and (max(given_txids) if unordered else given_txids[-1]) <= TXID_MAX
                         # But a bool is an int to it, and would be stored as one.
-                        and (least > 1 or list(map(type, own)).count(int) == number)
+                        and (
+                            min_given > 1 or list(map(type, given_txids)).count(int) == record_count
+                        )
                     )
             except TypeError:
-                plain = False
-        if plain:
-            taken = ValidatedBatch(own, payloads, list(map(len, payloads)), unordered=unordered)
-            if taken.bytes_of(0, number) <= RECORD_BYTES_MAX or (
-                max(taken.sizes) <= RECORD_BYTES_MAX
+                is_valid = False
+        if is_valid:
+            validated = ValidatedBatch(
+                given_txids, payloads, list(map(len, payloads)), unordered=unordered
+            )
+            if validated.entry_bytes(0, record_count) <= RECORD_BYTES_MAX or (
+                max(validated.sizes) <= RECORD_BYTES_MAX
             ):
-                return taken
-    return _one_by_one(own, payloads, last, strict, name, rule)
+                return validated
+    return _validate_one_by_one(given_txids, payloads, last, strict, name, policy)
 
 
-def _one_by_one(
+def _validate_one_by_one(
     txids: Sequence[Any] | None,
     payloads: Sequence[bytes],
     last: int,
     strict: bool,
     name: str,
-    rule: str,
+    policy: str,
 ) -> ValidatedBatch:
-    own: list[int | None] = []
-    plain: list[bytes] = []
+    accepted_txids: list[int | None] = []
+    accepted_payloads: list[bytes] = []
     unordered, refusal = False, None
     try:
         if txids is not None and len(txids) != len(payloads):
             raise InvalidRequest(f"{len(txids)} txids and {len(payloads)} payloads")
         for txid, payload in zip(txids or repeat(None), payloads, strict=False):
-            given, copied = validate_record(txid, payload, last if strict else 0, name, rule)
-            own.append(given)
-            plain.append(copied)
-            if given is not None:
-                unordered = unordered or given < last
-                last = max(last, given)
+            accepted, copied = validate_record(txid, payload, last if strict else 0, name, policy)
+            accepted_txids.append(accepted)
+            accepted_payloads.append(copied)
+            if accepted is not None:
+                unordered = unordered or accepted < last
+                last = max(last, accepted)
     except DistributedLogError as error:
         refusal = error
-    without = own.count(None)
-    taken = ValidatedBatch(
-        None if without == len(own) else own,
-        plain,
-        list(map(len, plain)),
+    missing_count = accepted_txids.count(None)
+    validated = ValidatedBatch(
+        None if missing_count == len(accepted_txids) else accepted_txids,
+        accepted_payloads,
+        list(map(len, accepted_payloads)),
         refusal,
         unordered=unordered,
     )
-    taken.mixed = 0 < without < len(own)
-    return taken
+    validated.has_mixed_txids = 0 < missing_count < len(accepted_txids)
+    return validated

@@ -7,7 +7,7 @@ sticks.
 
 What is not yet durable is bounded in bytes, of the log and of the process (`memory_budget.py`), and a log may
 have rates; above a limit the caller waits, or is refused. A record is compared with one number, up to where
-the open batch may grow, which is low where a limit is near: then `SendQueue.fit` decides.
+the open batch may grow, which is low where a limit is near: then `SendQueue.try_reserve` decides.
 """
 
 from collections import deque
@@ -28,7 +28,7 @@ from ..services.log_context import LogContext
 from .entry_batch import EntryBatch
 from .producer_state_manager import ProducerStateManager
 
-TIMED_OF = 16
+TIMING_SAMPLE_INTERVAL = 16
 """Of the entries of a log, while many logs are busy, one in so many is timed: two looks at the clock for each
 lone record would be a tenth of what it costs."""
 
@@ -37,12 +37,12 @@ class EntryTarget(Protocol):
     """What entries are sent to: a segment (`OpenSegment`), or a stream to a proxy that has the log."""
 
     @property
-    def room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Does it take another entry now?"""
         ...
 
     @property
-    def number(self) -> int:
+    def segment_number(self) -> int:
         """Of the segment."""
         ...
 
@@ -52,12 +52,12 @@ class EntryTarget(Protocol):
         ...
 
     @property
-    def wants_snapshot(self) -> bool:
+    def needs_snapshot(self) -> bool:
         """Is the next entry to be a snapshot of the log's producers?"""
         ...
 
     def send(
-        self, batch: EntryBatch, wall_ms: int, producers: ProducerStateManager | None = None
+        self, batch: EntryBatch, written_ms: int, producers: ProducerStateManager | None = None
     ) -> None:
         """Send a batch and give it an entry id, greater than those before. Raises what keeps it from that."""
         ...
@@ -71,7 +71,7 @@ class EntryTarget(Protocol):
         ...
 
 
-AppendAfter = Callable[[DLSN, bytes, int | None], Awaitable[DLSN]]
+ConditionalAppend = Callable[[DLSN, bytes, int | None], Awaitable[DLSN]]
 """Of the position that is expected, a payload, and its txid where it has one."""
 
 
@@ -79,35 +79,35 @@ class EntrySink(Protocol):
     """Where the entries of a writer go: the log's segments (`SegmentRoller`), or a proxy."""
 
     @property
-    def current(self) -> EntryTarget:
+    def current_target(self) -> EntryTarget:
         """What entries are sent to now."""
         ...
 
     @property
-    def sendable(self) -> bool:
+    def can_send(self) -> bool:
         """May an entry go to it now?"""
         ...
 
     @property
-    def following(self) -> object | None:
+    def next_segment(self) -> object | None:
         """What may follow what entries are sent to, where that must be looked at; None: nothing."""
         ...
 
     @property
-    def append_after(self) -> "AppendAfter | None":
+    def conditional_append(self) -> "ConditionalAppend | None":
         """Has a record stored directly after another one; None: the writer does that itself, and takes frames
-        (`LogWriter.take_frame`)."""
+        (`SequencedWriter.append_batch`)."""
         ...
 
-    def look(self, *, drained: bool) -> bool:
-        """At each turn of the sender. ``drained``: nothing is in flight. Return `sendable`."""
+    def prepare_send(self, *, drained: bool) -> bool:
+        """At each turn of the sender. ``drained``: nothing is in flight. Return `can_send`."""
         ...
 
     def wake(self) -> None:
         """Something is wrong with what entries are sent to, or may be."""
         ...
 
-    def wait_room(self) -> None:
+    def wake_on_capacity(self) -> None:
         """There was no room: have the sender woken when there is."""
         ...
 
@@ -123,7 +123,7 @@ class EntrySink(Protocol):
         """Do what is due, until cancelled or the writer is over."""
         ...
 
-    async def finish(self, then: Callable[[LogState], LogState]) -> None:
+    async def finish(self, final_change: Callable[[LogState], LogState]) -> None:
         """Give the log up; all writes are settled. ``then``: what becomes of it."""
         ...
 
@@ -133,38 +133,38 @@ class SendQueue:
 
     __slots__ = (
         "__weakref__",
-        "_due",
+        "_closed_bytes",
         "_entry_bytes_max",
-        "_held_bytes",
         "_in_flight",
-        "_in_order",
-        "_last",
-        "_left_open",
         "_meters",
+        "_newest_closed",
         "_now_ms",
         "_on_failed",
-        "_opening",
+        "_producer_opening",
         "_ready",
-        "_timed",
-        "_timed_at",
-        "_turn",
-        "_waiting",
+        "_reserve_order",
+        "_scheduled_send",
+        "_scheduler",
+        "_timed_batch",
+        "_timed_since",
+        "_unsettled_queues",
+        "_waiter_count",
         "batch",
-        "buffered",
-        "direct",
+        "budget_share",
         "error",
-        "given",
-        "last_stored",
+        "has_write_buffer",
+        "is_direct_write",
+        "last_durable_batch",
         "limits",
         "name",
-        "outside_bytes",
         "over",
-        "part",
         "pause",
         "producers",
         "sent_bytes",
         "sink",
         "throttle",
+        "txids_given",
+        "write_buffer_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -178,64 +178,64 @@ class SendQueue:
         self.name = state.name
         self.pause = False
         """The next submit must look up: no room, a turn is due to others, closed, failed."""
-        self.direct = False
+        self.is_direct_write = False
         """`LogWriter.write` sends by itself what it is about to submit: nobody need be woken for it."""
         self.error: DistributedLogError | None = None
         """Why the writer has failed; sticks."""
         self.over: DistributedLogError | None = None
         """What the next call raises, once the writer has failed or was closed."""
-        self.given = False
+        self.txids_given = False
         """Do the records of the open batch have txids? Asked behind proxies, which fill in the others'."""
         self.sent_bytes = 0
         """Of batches that went to a segment; those that went again count again."""
-        self.limits = context.latest
+        self.limits = context.current_options
         """Those that hold now: told by whoever follows them."""
         self.throttle = WriteThrottle(self.limits)
         """The log's rates, and the callers that wait for free space."""
-        self.part = context.process_bytes.for_log(self.throttle.wake_waiters)
+        self.budget_share = context.memory_budget.create_share(self.throttle.wake_waiters)
         """What this log may hold of the process."""
-        self.outside_bytes = 0
+        self.write_buffer_bytes = 0
         """What a `WriteBuffer` before this one has taken, or may without asking; counts as held."""
-        self.buffered = False
+        self.has_write_buffer = False
         """There is such a buffer. It keeps the limits: what comes here was taken."""
-        self._left_open = context.taken
-        self._left_open.add(self)
+        self._unsettled_queues = context.unsettled_queues
+        self._unsettled_queues.add(self)
         self._meters = context.meters
         self._entry_bytes_max = context.options.entry_bytes_max
-        self.last_stored: EntryBatch | None = None
+        self.last_durable_batch: EntryBatch | None = None
         """The newest one with records that is durable; None: none of this writer is."""
         self.producers: ProducerStateManager | None = None
         """Of a log that has any: each of its entries says what it holds of them."""
-        self._opening: EntryBatch | None = None  # the newest opening of a producer
-        self._in_order = trio.Lock()  # who waits to fit, first come first served
-        self._waiting = 0  # how many do
-        self._now_ms = LogClock(context.wall_ms, self.name, state.time_ms).now_ms
+        self._producer_opening: EntryBatch | None = None  # the newest opening of a producer
+        self._reserve_order = trio.Lock()  # who waits to fit, first come first served
+        self._waiter_count = 0  # how many do
+        self._now_ms = LogClock(context.clock_ms, self.name, state.time_ms).now_ms
         self._on_failed = on_failed
-        self._turn = context.turn
-        self._due = ScheduledCall(context.turn, self.send, self._broken)
+        self._scheduler = context.call_scheduler
+        self._scheduled_send = ScheduledCall(context.call_scheduler, self.send, self._fail_internal)
         self._ready: deque[EntryBatch] = (
             deque()
         )  # closed by size, or taken back from a failed segment
         self._in_flight: deque[EntryBatch] = deque()  # in the segment in progress, in entry order
-        self._timed: EntryBatch | None = None  # one at a time of those in flight is timed
-        self._timed_at = 0.0
-        self._held_bytes = 0  # of ready and in flight
-        self._last: EntryBatch | None = None  # the newest one that was closed
+        self._timed_batch: EntryBatch | None = None  # one at a time of those in flight is timed
+        self._timed_since = 0.0
+        self._closed_bytes = 0  # of ready and in flight
+        self._newest_closed: EntryBatch | None = None  # the newest one that was closed
         self.batch = self._new_batch()
         """The open one: `LogWriter.submit` appends to it, up to its ``bytes_max``."""
-        if context.followed is not None:
-            context.followed.subscribe(self._take_limits)
+        if context.followed_log is not None:
+            context.followed_log.subscribe(self._update_limits)
         # Last: the sink calls back, and all that it may call is there now.
         self.sink = make_sink(self)
         """Where the entries go."""
 
-    def settled_by_owner(self, *, buffered: bool = False) -> None:
+    def leave_settling_to_caller(self, *, buffered: bool = False) -> None:
         """Leave it to the caller to wait for the records when the namespace ends.
 
         ``buffered``: the caller's buffer keeps the limits, and whatever comes here is taken.
         """
-        self._left_open.discard(self)
-        self.buffered = buffered
+        self._unsettled_queues.discard(self)
+        self.has_write_buffer = buffered
 
     # --- from the caller --------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class SendQueue:
         """Close the open batch and send what can be sent; returns the new open one."""
         self._make_ready()
         self.pause = True  # the next submit yields once, so that the sender gets its turn
-        if self.sink.sendable:
+        if self.sink.can_send:
             self._send_ready()
         return self.batch
 
@@ -256,12 +256,12 @@ class SendQueue:
     def _make_ready(self) -> None:
         """Nothing joins the open batch any more, in which there is something; the next one is open."""
         batch = self.batch
-        self._last = batch
-        batch.given = self.given
+        self._newest_closed = batch
+        batch.has_given_txids = self.txids_given
         if self.producers is not None:
-            self.producers.closed(batch)
+            self.producers.close_batch(batch)
         self._ready.append(batch)
-        self._held_bytes += batch.bytes
+        self._closed_bytes += batch.size_bytes
         self.batch = self._new_batch()
 
     def open_producer(self, batch: EntryBatch) -> None:
@@ -269,9 +269,9 @@ class SendQueue:
         if self.batch.txids:
             self.close_batch()
             self.raise_if_over()
-        self._opening = batch
+        self._producer_opening = batch
         self._ready.append(batch)
-        if self.sink.sendable:
+        if self.sink.can_send:
             self._send_ready()
 
     async def before_submit(self) -> None:
@@ -283,123 +283,130 @@ class SendQueue:
         await trio.lowlevel.checkpoint()
         while True:
             self.raise_if_over()
-            full = self._held_bytes >= self.limits.in_flight_bytes_max
-            if not full and not self._waiting:
+            full = self._closed_bytes >= self.limits.in_flight_bytes_max
+            if not full and not self._waiter_count:
                 self.pause = False
                 return
-            if full and self._refuses:
-                raise self._too_busy(f"{self._held_bytes} bytes are not durable yet")
+            if full and self._rejects_above_limit:
+                raise self._too_busy_error(f"{self._closed_bytes} bytes are not durable yet")
             await self.throttle.wait_space()
 
-    def fit(self, records: int, size: int, *, divisible: bool = False) -> bool:
-        """Make room in the open batch for so much; False: `wait_fit` first. Waits for nothing.
+    def try_reserve(self, records: int, size: int, *, divisible: bool = False) -> bool:
+        """Make room in the open batch for so much; False: `wait_capacity` first. Waits for nothing.
 
         The open batch is closed where the entry would be too large. What fits is charged to the log's rates:
         put it in, at once. Raises what ended the writer.
         """
         batch = self.batch
-        if batch.txids and batch.bytes + size > self._entry_bytes_max:
+        if batch.txids and batch.size_bytes + size > self._entry_bytes_max:
             batch = self.close_batch()
             self.raise_if_over()  # what it sent may have met the writer's end
-        wanted = batch.bytes + size
-        if self.buffered:
-            batch.bytes_max = max(wanted, self._entry_bytes_max)
+        needed_bytes = batch.size_bytes + size
+        if self.has_write_buffer:
+            batch.bytes_max = max(needed_bytes, self._entry_bytes_max)
             return True
-        part = self.part
-        if not part.fits(self._held_bytes + wanted):
+        budget_share = self.budget_share
+        if not budget_share.try_reserve(self._closed_bytes + needed_bytes):
             return False
-        if self.throttle.rated:
+        if self.throttle.has_rate:
             batch.bytes_max = 0  # each call comes here
             return self.throttle.charge(records, size, divisible=divisible) <= 0
-        if self._held_bytes:  # it is busy: the rest of the entry is likely to come
-            part.ahead(self._held_bytes + self._entry_bytes_max)
-        left = part.left(self._held_bytes)
-        batch.bytes_max = max(wanted, min(self._entry_bytes_max, left))
+        if self._closed_bytes:  # it is busy: the rest of the entry is likely to come
+            budget_share.prefetch(self._closed_bytes + self._entry_bytes_max)
+        available_bytes = budget_share.available(self._closed_bytes)
+        batch.bytes_max = max(needed_bytes, min(self._entry_bytes_max, available_bytes))
         return True
 
-    def fit_frame(self, records: int, size: int) -> bool:
-        """As `fit`, of a frame: it passes nobody who waits, and is not taken where the bound is reached."""
-        if self._waiting or self._held_bytes >= self.limits.in_flight_bytes_max:
+    def try_reserve_batch(self, records: int, size: int) -> bool:
+        """As `try_reserve`, of a frame: it passes nobody who waits, and is not taken where the bound is
+        reached."""
+        if self._waiter_count or self._closed_bytes >= self.limits.in_flight_bytes_max:
             return False
-        return self.fit(records, size)
+        return self.try_reserve(records, size)
 
-    async def wait_fit_frame(self, records: int, size: int) -> None:
-        """Until `fit_frame` may say yes; as `wait_fit`."""
+    async def wait_batch_capacity(self, records: int, size: int) -> None:
+        """Until `try_reserve_batch` may say yes; as `wait_capacity`."""
         await self.before_submit()
-        held = self.held_bytes + size
-        if not self.part.fits(held) or self.throttle.wait_s(records, size) > 0:
-            await self.wait_fit(records, size)
+        total_bytes = self.unacked_bytes + size
+        if (
+            not self.budget_share.try_reserve(total_bytes)
+            or self.throttle.wait_s(records, size) > 0
+        ):
+            await self.wait_capacity(records, size)
 
-    async def wait_fit(self, records: int, size: int) -> None:
-        """Until `fit` may say yes, in the order of the calls: ask it again without a checkpoint between.
+    async def wait_capacity(self, records: int, size: int) -> None:
+        """Until `try_reserve` may say yes, in the order of the calls: ask it again without a checkpoint
+        between.
 
         Others may have written meanwhile. Raises what ended the writer, and `TooBusy` where the log refuses
         what is above a limit.
         """
-        self.direct = False  # this waits, and others may submit meanwhile
+        self.is_direct_write = False  # this waits, and others may submit meanwhile
         self.pause = True  # they look up, and wait after this one
-        self._waiting += 1
+        self._waiter_count += 1
         try:
-            if self._refuses:
-                self.reserve()  # what it was granted before its rate refused it
+            if self._rejects_above_limit:
+                self.trim_reservation()  # what it was granted before its rate refused it
                 await trio.lowlevel.checkpoint()
-                raise self._too_busy(self._why_not(records, size))
-            async with self._in_order:
-                await self._until_fit(records, size)
+                raise self._too_busy_error(self._limit_reason(records, size))
+            async with self._reserve_order:
+                await self._wait_until_reservable(records, size)
         finally:
-            self._waiting -= 1
+            self._waiter_count -= 1
             self.throttle.wake_waiters()
 
-    async def _until_fit(self, records: int, size: int) -> None:
+    async def _wait_until_reservable(self, records: int, size: int) -> None:
         try:
             while True:
                 self.raise_if_over()
-                counts = self.limits.at_limit == "count"
-                patience_s = 0.0 if counts else self.throttle.wait_s(records, size)
-                held = self.held_bytes + size
-                if not self.part.fits(held):
-                    self.part.wait(held)
-                elif patience_s <= 0:
-                    self.part.leave()
+                only_counted = self.limits.at_limit == "count"
+                rate_wait_s = 0.0 if only_counted else self.throttle.wait_s(records, size)
+                total_bytes = self.unacked_bytes + size
+                if not self.budget_share.try_reserve(total_bytes):
+                    self.budget_share.request(total_bytes)
+                elif rate_wait_s <= 0:
+                    self.budget_share.cancel_request()
                     return
-                with trio.move_on_after(patience_s if patience_s > 0 else float("inf")):
+                with trio.move_on_after(rate_wait_s if rate_wait_s > 0 else float("inf")):
                     await self.throttle.wait_space()
         except BaseException:
-            self.part.leave()
-            self.reserve()
+            self.budget_share.cancel_request()
+            self.trim_reservation()
             raise
 
-    def _take_limits(self, limits: LogOptions) -> None:
+    def _update_limits(self, limits: LogOptions) -> None:
         """They are others from now on: nobody waits for what they were."""
         self.limits = limits
-        self.throttle.follow(limits)
-        if self.throttle.rated and not self.buffered:
+        self.throttle.set_limits(limits)
+        if self.throttle.has_rate and not self.has_write_buffer:
             self.batch.bytes_max = 0
 
     @property
-    def held_bytes(self) -> int:
+    def unacked_bytes(self) -> int:
         """Taken and not yet durable, the open batch included."""
-        return self._held_bytes + self.batch.bytes
+        return self._closed_bytes + self.batch.size_bytes
 
-    def reserve(self) -> None:
+    def trim_reservation(self) -> None:
         """Give the process back what this log need not hold."""
-        part = self.part
-        part.holds(self.held_bytes + self.outside_bytes)
-        if not self.buffered and self.batch.bytes_max:
-            self.batch.bytes_max = min(self._entry_bytes_max, part.left(self._held_bytes))
+        budget_share = self.budget_share
+        budget_share.release_to(self.unacked_bytes + self.write_buffer_bytes)
+        if not self.has_write_buffer and self.batch.bytes_max:
+            self.batch.bytes_max = min(
+                self._entry_bytes_max, budget_share.available(self._closed_bytes)
+            )
 
     async def settle(self) -> DLSN | None:
         """Wait for the newest batch, publish the LAC; the last DLSN, None for none. Raises its error."""
-        if self._opening is not None:
-            await self._opening.wait()
-        last = self._last
+        if self._producer_opening is not None:
+            await self._producer_opening.wait()
+        last = self._newest_closed
         if last is None:
             await trio.lowlevel.checkpoint()
             return None
         await last.wait()
         if last.error is not None:
             raise last.error.again()
-        self.sink.current.publish()
+        self.sink.current_target.publish()
         return last.dlsn(last.count - 1)
 
     async def commit(self) -> DLSN | None:
@@ -427,56 +434,58 @@ class SendQueue:
             raise self.over.again()
 
     def _new_batch(self) -> EntryBatch:
-        most = self._entry_bytes_max
-        if self.throttle.rated or self.buffered:
-            return EntryBatch(most if self.buffered else 0)
-        part = self.part
-        left = part.free_bytes + part.granted - self._held_bytes  # as `LogBytes.left`
-        return EntryBatch(left if left < most else most)
+        entry_bytes_max = self._entry_bytes_max
+        if self.throttle.has_rate or self.has_write_buffer:
+            return EntryBatch(entry_bytes_max if self.has_write_buffer else 0)
+        budget_share = self.budget_share
+        available_bytes = (
+            budget_share.free_bytes + budget_share.granted - self._closed_bytes
+        )  # as `LogBytes.left`
+        return EntryBatch(available_bytes if available_bytes < entry_bytes_max else entry_bytes_max)
 
     @property
-    def _refuses(self) -> bool:
-        return self.limits.at_limit == "reject" and not self.buffered
+    def _rejects_above_limit(self) -> bool:
+        return self.limits.at_limit == "reject" and not self.has_write_buffer
 
-    def _too_busy(self, why: str) -> TooBusy:
-        return TooBusy(f'log "{self.name}": {why}; nothing was taken, the writer goes on')
+    def _too_busy_error(self, reason: str) -> TooBusy:
+        return TooBusy(f'log "{self.name}": {reason}; nothing was taken, the writer goes on')
 
-    def _why_not(self, records: int, size: int) -> str:
+    def _limit_reason(self, records: int, size: int) -> str:
         if self.throttle.wait_s(records, size) > 0:
             return f"{records} records of {size} bytes are above the log's rate"
-        return f"this process has {self.part.of.bytes} bytes that are not durable yet"
+        return f"this process has {self.budget_share.budget.granted_bytes} bytes that are not durable yet"
 
-    def close(self, why: str) -> None:
+    def close(self, reason: str) -> None:
         """Take no more records; what was taken goes on."""
         self.pause = True
         self.throttle.wake_waiters()
         if self.over is None:
-            self.over = AlreadyClosed(f'log "{self.name}": {why}')
+            self.over = AlreadyClosed(f'log "{self.name}": {reason}')
 
     # --- to the ledger ----------------------------------------------------------------------------
 
     def wake(self) -> None:
         """A batch has begun, or something changed that may let entries go."""
-        if not self.direct:
-            self._due.soon()
+        if not self.is_direct_write:
+            self._scheduled_send.schedule()
 
-    def _broken(self, error: Exception) -> None:
+    def _fail_internal(self, error: Exception) -> None:
         self.fail(to_internal_error(f'the writer of log "{self.name}"', error))
 
     def keep_alive(self) -> None:
         """Nothing was sent for a while: an entry without records says that the writer lives."""
         if not (self.over or self._in_flight or self._ready or self.batch.txids):
             self._ready.append(EntryBatch())
-            if self.sink.sendable:
+            if self.sink.can_send:
                 self._send_ready()
 
     @property
-    def gathered(self) -> bool:
+    def has_unsent(self) -> bool:
         """Is there something to be sent?"""
         return bool(self._ready or self.batch.txids)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Is nothing on its way or gathered, and room? Another record would go alone."""
         return not (self.pause or self._in_flight or self._ready or self.batch.txids)
 
@@ -484,8 +493,8 @@ class SendQueue:
         """Send what the pipeline takes now; return its bytes. Synchronous: nothing slips between."""
         if self.error is not None:
             return 0
-        before, in_flight = self.sent_bytes, self._in_flight
-        if not self.sink.look(drained=not in_flight):
+        sent_before, in_flight = self.sent_bytes, self._in_flight
+        if not self.sink.prepare_send(drained=not in_flight):
             return 0
         if not self._ready:
             limits = self.limits
@@ -493,21 +502,21 @@ class SendQueue:
                 return 0
             self._make_ready()
             # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
-            if self._held_bytes >= limits.in_flight_bytes_max:
+            if self._closed_bytes >= limits.in_flight_bytes_max:
                 self.pause = True
         self._send_ready()
-        return self.sent_bytes - before
+        return self.sent_bytes - sent_before
 
     def _send_ready(self) -> None:
         """Send what is ready, of which there is something, to a sink that takes it."""
         sink, ready = self.sink, self._ready
         while True:
-            segment = sink.current
-            if not segment.room:
-                sink.wait_room()
+            segment = sink.current_target
+            if not segment.has_capacity:
+                sink.wake_on_capacity()
                 return
             producers, batch, snapshot = self.producers, ready[0], False
-            if producers is not None and segment.wants_snapshot:
+            if producers is not None and segment.needs_snapshot:
                 snapshot, batch = True, producers.snapshot(self._in_flight)
             try:
                 segment.send(batch, self._now_ms(), producers)
@@ -517,17 +526,20 @@ class SendQueue:
             if not snapshot:
                 ready.popleft()
             self._in_flight.append(batch)
-            self.sent_bytes += batch.bytes
-            if not (self._turn.many and batch.entry % TIMED_OF) and self._timed is None:
-                self._timed, self._timed_at = batch, trio.current_time()
-            if not (ready and sink.sendable):
+            self.sent_bytes += batch.size_bytes
+            if (
+                not (self._scheduler.is_busy and batch.entry % TIMING_SAMPLE_INTERVAL)
+                and self._timed_batch is None
+            ):
+                self._timed_batch, self._timed_since = batch, trio.current_time()
+            if not (ready and sink.can_send):
                 return
 
     # --- from the ledger and the keeper -----------------------------------------------------------
 
-    def confirmed(self, segment: EntryTarget, lac: int) -> None:
+    def handle_confirmed(self, segment: EntryTarget, lac: int) -> None:
         """All entries of the segment up to ``lac`` are durable: tell whoever waits for them."""
-        if segment is not self.sink.current:
+        if segment is not self.sink.current_target:
             return
         in_flight, meters = self._in_flight, self._meters
         while in_flight:
@@ -536,42 +548,44 @@ class SendQueue:
                 break
             # It leaves when its outcome is known: what breaks here fails it, too.
             if self.producers is not None:
-                self.producers.confirm(batch)
+                self.producers.apply_confirmed(batch)
             segment.confirm(batch)
             in_flight.popleft()
-            if batch is self._timed:
-                self._timed = None
-                meters.write_seconds.observe(trio.current_time() - self._timed_at)
-            size, count = batch.bytes, batch.count
+            if batch is self._timed_batch:
+                self._timed_batch = None
+                meters.write_seconds.observe(trio.current_time() - self._timed_since)
+            size, count = batch.size_bytes, batch.count
             if count:
-                self.last_stored = batch
-            self._held_bytes -= size
+                self.last_durable_batch = batch
+            self._closed_bytes -= size
             meters.entries_written += 1
             meters.records_written += count
             meters.bytes_written += size
-        part = self.part
-        if part.granted and not (
-            self._held_bytes
-            and not self.buffered
-            and part.keeps(self.held_bytes, self._entry_bytes_max)
+        budget_share = self.budget_share
+        if budget_share.granted and not (
+            self._closed_bytes
+            and not self.has_write_buffer
+            and budget_share.retain(self.unacked_bytes, self._entry_bytes_max)
         ):
-            self.reserve()
+            self.trim_reservation()
         if self.throttle.space is not None:
             self.throttle.wake_waiters()
         # What gathered while the pipeline was busy goes now: its entry carries the LAC.
-        if self.batch.txids or self._ready or self.sink.following is not None:
+        if self.batch.txids or self._ready or self.sink.next_segment is not None:
             self.send()
 
-    def stored_apart(self, batch: EntryBatch) -> None:
+    def record_separate_write(self, batch: EntryBatch) -> None:
         """The sink had this one stored by itself, when all that was closed before was durable."""
-        if self._last is None or self._last.done:  # else `settle` waits for that one
-            self._last = batch
+        if (
+            self._newest_closed is None or self._newest_closed.is_done
+        ):  # else `settle` waits for that one
+            self._newest_closed = batch
         meters = self._meters
         meters.entries_written += 1
         meters.records_written += batch.count
-        meters.bytes_written += batch.bytes
+        meters.bytes_written += batch.size_bytes
 
-    def take_back(self) -> None:
+    def return_to_queue(self) -> None:
         """The segment ended below what is in flight: that is sent again, in order, to the next (H11).
 
         A snapshot is not: it says what was sent before it, which is cut off there, and the next segment
@@ -580,10 +594,10 @@ class SendQueue:
         while self._in_flight:
             batch = self._in_flight.pop()
             batch.entry = -1
-            if batch.carried is None or batch.carried.table is None:
+            if batch.producer_section is None or batch.producer_section.table is None:
                 self._ready.appendleft(batch)
-            elif batch is self._timed:
-                self._timed = None
+            elif batch is self._timed_batch:
+                self._timed_batch = None
 
     def fail(self, error: DistributedLogError) -> None:
         """The writer has ended: the first error sticks, and is every open write's."""
@@ -595,23 +609,25 @@ class SendQueue:
             self.over = self.over or error
             self.sink.abort()
         self.pause = True
-        unknown = self.error
+        in_flight_error = self.error
         if (
-            unknown.definite
+            in_flight_error.definite
         ):  # of what was asked last; what was sent may be stored all the same (G7)
-            unknown = WriteFailed(f'log "{self.name}": {unknown}; what was sent may be stored')
+            in_flight_error = WriteFailed(
+                f'log "{self.name}": {in_flight_error}; what was sent may be stored'
+            )
         for batch in self._in_flight:
-            if not batch.done:
-                batch.finish(unknown)
+            if not batch.is_done:
+                batch.finish(in_flight_error)
         for batch in (*self._ready, self.batch):
-            if not batch.done:
+            if not batch.is_done:
                 batch.finish(self.error)
         self._in_flight.clear()
-        self._timed = None
+        self._timed_batch = None
         self._ready.clear()
-        self._held_bytes = 0
+        self._closed_bytes = 0
         self.batch = self._new_batch()
-        self.part.end()
+        self.budget_share.close()
         self.throttle.wake_waiters()
         self._on_failed()
 

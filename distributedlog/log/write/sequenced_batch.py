@@ -15,8 +15,17 @@ class SequencedBatch:
     """Records on their way, until ``on_done`` was called with this, once."""
 
     __slots__ = (
-        "_batch", "_on_done", "_slot", "done", "error", "first", "first_txid", "producer", "records",
-        "repeated", "sequence",
+        "_batch",
+        "_on_done",
+        "_slot",
+        "error",
+        "first_dlsn",
+        "first_txid",
+        "is_done",
+        "is_duplicate",
+        "producer",
+        "records",
+        "sequence",
     )  # fmt: skip
 
     def __init__(
@@ -33,47 +42,47 @@ class SequencedBatch:
         """The number of who wrote it; 0: of nobody who wants it once."""
         self.sequence = sequence
         """The producer's count of its records before these."""
-        self.done = False
+        self.is_done = False
         self.error: DistributedLogError | None = None
-        self.first: DLSN | None = None
+        self.first_dlsn: DLSN | None = None
         """Where its first record is, once it is done without error. None: stored before, and the place was
         let go, for the producer has had the answer."""
         self.first_txid = -1
         """Of its first record; -1: not known, of one that was stored before."""
-        self.repeated = False
+        self.is_duplicate = False
         """Was it there already, stored or on its way?"""
         self._on_done = on_done
         self._batch: EntryBatch | None = None
         self._slot = 0
 
-    def in_batch(self, batch: EntryBatch, slot: int) -> None:
+    def attach(self, batch: EntryBatch, slot: int) -> None:
         """It shares the outcome of a batch; its records begin at this slot."""
         self._batch, self._slot = batch, slot
-        batch.when_done(self._settle)
+        batch.add_done_callback(self._finish)
 
-    def shares(self, first: "SequencedBatch") -> None:
+    def share_outcome(self, original: "SequencedBatch") -> None:
         """It is a copy of one that is on its way: one outcome for both."""
-        self.repeated = True
-        assert first._batch is not None, "it is on its way"
-        self.in_batch(first._batch, first._slot)
+        self.is_duplicate = True
+        assert original._batch is not None, "it is on its way"
+        self.attach(original._batch, original._slot)
 
-    def stored_at(self, first: DLSN | None) -> None:
+    def finish_stored(self, first_dlsn: DLSN | None) -> None:
         """It is stored, and was before."""
-        self.repeated = self.done = True
-        self.first = first
+        self.is_duplicate = self.is_done = True
+        self.first_dlsn = first_dlsn
         self._on_done(self)
 
     @property
-    def place(self) -> tuple[EntryBatch, int]:
+    def batch_and_slot(self) -> tuple[EntryBatch, int]:
         """The batch and the slot of its first record, while it is on its way."""
         assert self._batch is not None, "asked of what is on its way"
         return self._batch, self._slot
 
-    def _settle(self) -> None:
+    def _finish(self) -> None:
         batch, self._batch = self._batch, None
         assert batch is not None, "a batch is done once"
-        self.done = True
+        self.is_done = True
         self.error = batch.error
         if batch.error is None:
-            self.first = DLSN(batch.segment, batch.entry, self._slot)
+            self.first_dlsn = DLSN(batch.segment, batch.entry, self._slot)
         self._on_done(self)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from ..format.record import TXID_MAX
 from ..model.log_state import BYTES, GIVEN, LogState
-from ..model.txid_policy import NONE_IS_FINE, TxidAssigner
+from ..model.txid_policy import NO_FAST_PATH, TxidAssigner
 from .entry_batch import EntryBatch
 from .record_validation import validate_record, validate_record_set
 from .send_queue import SendQueue
@@ -19,87 +19,98 @@ class TxidAdmission:
     """Accepts the txids of one writer's records. `LogWriter.submit` reads `source` directly."""
 
     __slots__ = (
-        "_is_proxied", "_ownership", "_pipeline", "back_noted", "checks", "source",
+        "_is_proxied",
+        "_send_queue",
+        "_writer_ownership",
+        "assigner",
+        "checks_order",
+        "unordered_recorded",
     )  # fmt: skip
 
     def __init__(
         self,
         state: LogState,
-        pipeline: SendQueue,
-        ownership: WriterOwnership,
+        send_queue: SendQueue,
+        writer_ownership: WriterOwnership,
         *,
-        wall_ms: Callable[[], int],
-        checked: bool,
+        clock_ms: Callable[[], int],
+        checks_order: bool,
     ) -> None:
         """``checked``: the option ``max_txid_check``."""
-        self.source = TxidAssigner(state.policy, state.last_txid, wall_ms, pipeline.name)
-        self.checks = checked and state.policy == GIVEN
+        self.assigner = TxidAssigner(state.policy, state.last_txid, clock_ms, send_queue.name)
+        self.checks_order = checks_order and state.policy == GIVEN
         """Is a given txid below the last one refused?"""
-        self.back_noted = state.unordered_once
+        self.unordered_recorded = state.had_unordered_txids
         """Does the log's state record that its txids decrease?"""
-        self._pipeline = pipeline
-        self._ownership = ownership
-        self._is_proxied = pipeline.sink.append_after is not None
-        self._set_plain()
+        self._send_queue = send_queue
+        self._writer_ownership = writer_ownership
+        self._is_proxied = send_queue.sink.conditional_append is not None
+        self._set_fast_path()
 
-    def _set_plain(self) -> None:
+    def _set_fast_path(self) -> None:
         """Set which records `submit` accepts without `validate_record`; not the first given txid of an empty
         log."""
-        given = self._pipeline.given
-        self.source.draws = not (self._is_proxied and given)
-        fine = self.source.rule != BYTES and self.source.last >= 0
-        self.source.most = TXID_MAX if fine and (given or not self._is_proxied) else NONE_IS_FINE
+        given = self._send_queue.txids_given
+        self.assigner.accepts_bare_payload = not (self._is_proxied and given)
+        allows_given = self.assigner.policy != BYTES and self.assigner.last >= 0
+        self.assigner.max_fast_txid = (
+            TXID_MAX if allows_given and (given or not self._is_proxied) else NO_FAST_PATH
+        )
 
-    def begin_kind(self, *, given: bool) -> None:
+    def separate_given(self, *, given: bool) -> None:
         """Records with a txid follow, or records without; behind proxies no entry has both."""
-        pipeline = self._pipeline
-        if self._is_proxied and pipeline.given != given:
-            if pipeline.batch.txids:
-                pipeline.close_batch()
-                pipeline.raise_if_over()  # what it sent may have met the writer's end
-            pipeline.given = given
-            self._set_plain()
+        send_queue = self._send_queue
+        if self._is_proxied and send_queue.txids_given != given:
+            if send_queue.batch.txids:
+                send_queue.close_batch()
+                send_queue.raise_if_over()  # what it sent may have met the writer's end
+            send_queue.txids_given = given
+            self._set_fast_path()
 
-    def took_given(
+    def record_given(
         self, batch: EntryBatch, first: int, last: int, greatest: int, *, unordered: bool = False
     ) -> None:
         """Update the greatest txid for given ones of a batch, and mark a batch where one decreases."""
-        source = self.source
-        if unordered or first < source.last:
-            batch.unordered = True
-            source.last = max(source.last, greatest)
+        assigner = self.assigner
+        if unordered or first < assigner.last:
+            batch.is_unordered = True
+            assigner.last = max(assigner.last, greatest)
         else:
-            source.last = last
-        if self.source.most < 0:
-            self._set_plain()
+            assigner.last = last
+        if self.assigner.max_fast_txid < 0:
+            self._set_fast_path()
 
-    async def admit(self, txid: object, payload: object) -> tuple[int | None, bytes]:
+    async def validate(self, txid: object, payload: object) -> tuple[int | None, bytes]:
         """A record that is not plainly fine; None for a txid that the log fills in."""
-        source = self.source
-        floor = source.last if self.checks else 0
-        own, plain = validate_record(txid, payload, floor, self._pipeline.name, source.rule)
-        if own is not None and own < source.last:
-            await self.note_unordered()
-        return own, plain
+        assigner = self.assigner
+        min_txid = assigner.last if self.checks_order else 0
+        record_txid, record_payload = validate_record(
+            txid, payload, min_txid, self._send_queue.name, assigner.policy
+        )
+        if record_txid is not None and record_txid < assigner.last:
+            await self.record_unordered()
+        return record_txid, record_payload
 
-    async def admit_set(
+    async def validate_set(
         self, txids: Sequence[object], payloads: Sequence[object]
     ) -> tuple[int | None, list[bytes]]:
         """As `validate_record`, of a set."""
-        source = self.source
-        floor = source.last if self.checks else 0
-        own, plain = validate_record_set(txids, payloads, floor, self._pipeline.name, source.rule)
-        if own is not None and own < source.last:
-            await self.note_unordered()
-        return own, plain
+        assigner = self.assigner
+        min_txid = assigner.last if self.checks_order else 0
+        record_txid, set_payloads = validate_record_set(
+            txids, payloads, min_txid, self._send_queue.name, assigner.policy
+        )
+        if record_txid is not None and record_txid < assigner.last:
+            await self.record_unordered()
+        return record_txid, set_payloads
 
-    async def note_unordered(self) -> None:
+    async def record_unordered(self) -> None:
         """Record in the log's state that txids decrease, before the first lower one is sent.
 
         Programs that would close its segments by their last txid cannot change the log afterwards.
         """
-        if not self.back_noted:
-            await self._ownership.change_state(
-                LogState.with_unordered, lambda state: state.unordered_once
+        if not self.unordered_recorded:
+            await self._writer_ownership.change_state(
+                LogState.with_unordered, lambda state: state.had_unordered_txids
             )
-            self.back_noted = True
+            self.unordered_recorded = True

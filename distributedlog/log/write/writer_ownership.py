@@ -20,14 +20,14 @@ CHANGE_RETRY_S = 0.2
 class WriterOwnership:
     """Checks that a writer owns its log, and changes the log's state for it."""
 
-    def __init__(self, claim: LogLock, pipeline: SendQueue, timeout_s: float) -> None:
+    def __init__(self, log_lock: LogLock, send_queue: SendQueue, timeout_s: float) -> None:
         """``timeout_s``: a change of the state that cannot be made is tried again for so long."""
-        self._claim = claim
-        self._pipeline = pipeline
+        self._log_lock = log_lock
+        self._send_queue = send_queue
         self._timeout_s = timeout_s
         self._checks = (0, 0)
         """The number of reads that were begun, and the last one that found the log to be ours."""
-        self._turn = trio.Lock()
+        self._check_lock = trio.Lock()
 
     async def check(self) -> None:
         """Read from the metadata whether the log is ours; before that a paused writer refuses nothing (H64).
@@ -35,39 +35,39 @@ class WriterOwnership:
         A read that began after this call and found our epoch serves all callers that wait. Raises
         `WriterFenced`, `LogNotFound`, which end the writer, and what keeps the metadata from answering.
         """
-        asked, _ = self._checks
-        async with self._turn:
-            begun, found = self._checks
-            if found > asked:
+        earlier_checks, _ = self._checks
+        async with self._check_lock:
+            started_checks, last_confirmed = self._checks
+            if last_confirmed > earlier_checks:
                 return
-            self._checks = (begun + 1, found)
+            self._checks = (started_checks + 1, last_confirmed)
             try:
-                await self._claim.owned.refresh()
+                await self._log_lock.writer_state.refresh()
             except DistributedLogError as error:
                 if not is_retryable(error):
-                    self._pipeline.fail(error)
+                    self._send_queue.fail(error)
                 raise
-            self._checks = (begun + 1, begun + 1)
+            self._checks = (started_checks + 1, started_checks + 1)
 
     async def change_state(
-        self, apply: Callable[[LogState], LogState], done: Callable[[LogState], bool]
+        self, apply: Callable[[LogState], LogState], is_done: Callable[[LogState], bool]
     ) -> None:
         """Store in the log's state what a record is, before that record is sent.
 
         Raises the writer's error, and `WriteCancelled` if the state cannot be changed: no record is taken.
         """
-        pipeline, owned = self._pipeline, self._claim.owned
-        pipeline.direct = False  # this waits, and others may submit meanwhile
-        until = trio.current_time() + self._timeout_s
+        send_queue, writer_state = self._send_queue, self._log_lock.writer_state
+        send_queue.is_direct_write = False  # this waits, and others may submit meanwhile
+        deadline = trio.current_time() + self._timeout_s
         while True:
             try:
-                await owned.change(apply, done=done)
+                await writer_state.change(apply, is_done=is_done)
                 break
             except DistributedLogError as error:
                 if not is_retryable(error):
-                    pipeline.fail(error)
+                    send_queue.fail(error)
                     raise
-                if trio.current_time() >= until:
+                if trio.current_time() >= deadline:
                     raise WriteCancelled(f"{error}; nothing was written") from error
             await trio.sleep(CHANGE_RETRY_S)
-        pipeline.raise_if_over()
+        send_queue.raise_if_over()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import trio
 
 from ...log.format.dlsn import DLSN
-from ...log.format.producer_table import FRAMES_KEPT
+from ...log.format.producer_table import BATCHES_KEPT
 from ...log.write.producer_state_manager import OpenedProducer
 from ...runtime.interfaces.errors import (
     DistributedLogError,
@@ -29,25 +29,25 @@ from ..protocol.proxy_messages import (
     Ack,
     ProduceOpen,
     Refusal,
-    produce_frame,
+    encode_produce,
 )
-from .proxy_client import ProxyClient, ProxyStream, StreamEnd
+from .proxy_client import ProxyClient, ProxyStream, StreamHandlers
 
 SUSPECT_S = 1.0
 """After this time without an answer, another proxy is asked, which may find that the owner has failed."""
-PAUSE_S = 0.05
+RETRY_DELAY_MIN_S = 0.05
 """At least so long after a refusal that passes."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoredFrame:
+class StoredBatchPosition:
     """A frame that is in the log."""
 
     sequence: int
     records: int
-    first: DLSN | None
+    first_dlsn: DLSN | None
     """Where its first record is; None: stored so long ago that the log has let the place go."""
-    repeated: bool
+    is_duplicate: bool
     """Was it there before this call?"""
 
 
@@ -57,41 +57,43 @@ class StreamResponses:
     def __init__(self) -> None:
         self.acks: deque[Ack] = deque()
         self.refusal: Refusal | None = None
-        self.lost: DistributedLogError | None = None
-        self.since = float("inf")
+        self.lost_error: DistributedLogError | None = None
+        self.waiting_since = float("inf")
         """When the wait for an answer began, or news came last."""
-        self.late = False
-        self.news = trio.Event()
-        self.end = StreamEnd(self._on_ack, self._on_refused, self._on_lost, self._on_sweep)
+        self.is_late = False
+        self.news_event = trio.Event()
+        self.handlers = StreamHandlers(
+            self._on_ack, self._on_refused, self._on_lost, self._on_sweep
+        )
 
     @property
-    def over(self) -> bool:
+    def is_ended(self) -> bool:
         """Does nothing more come?"""
-        return self.refusal is not None or self.lost is not None
+        return self.refusal is not None or self.lost_error is not None
 
     async def wait(self) -> None:
         """Until something was heard."""
-        await self.news.wait()
-        self.news = trio.Event()
+        await self.news_event.wait()
+        self.news_event = trio.Event()
 
     def _on_ack(self, ack: Ack) -> None:
         self.acks.append(ack)
-        if self.since < float("inf"):  # else nobody waits: it is of something sent before
-            self.since = trio.current_time()
-        self.news.set()
+        if self.waiting_since < float("inf"):  # else nobody waits: it is of something sent before
+            self.waiting_since = trio.current_time()
+        self.news_event.set()
 
     def _on_refused(self, refusal: Refusal) -> None:
         self.refusal = refusal
-        self.news.set()
+        self.news_event.set()
 
     def _on_lost(self, reason: DistributedLogError) -> None:
-        self.lost = reason
-        self.news.set()
+        self.lost_error = reason
+        self.news_event.set()
 
     def _on_sweep(self, now: float) -> None:
-        if now - self.since > SUSPECT_S:
-            self.late, self.since = True, now
-            self.news.set()
+        if now - self.waiting_since > SUSPECT_S:
+            self.is_late, self.waiting_since = True, now
+            self.news_event.set()
 
 
 class BatchSender:
@@ -113,20 +115,20 @@ class BatchSender:
         self.number = number
         self.next_sequence = 0
         """After what the log's owner has taken, as far as it was told."""
-        self._kept: deque[StoredFrame] = deque(maxlen=2 * FRAMES_KEPT)
+        self._stored: deque[StoredBatchPosition] = deque(maxlen=2 * BATCHES_KEPT)
         self._stream: ProxyStream | None = None
-        self._heard = StreamResponses()
+        self._responses = StreamResponses()
         self._incarnation = ""
-        self._turn = trio.Lock()
+        self._send_lock = trio.Lock()
 
     async def open(self, deadline: float) -> OpenedProducer:
         """The producer, as it is now. Raises as `ProxyClient.open_stream`.
 
         Raises: ProducerFenced, ProducerForgotten, LogNotFound, OwnershipAcquireFailed, QuorumUnreachable.
         """
-        async with self._turn:
-            known = await self._open(deadline)
-        return OpenedProducer(self._producer, self.number, self.next_sequence, known)
+        async with self._send_lock:
+            was_known = await self._open_stream(deadline)
+        return OpenedProducer(self._producer, self.number, self.next_sequence, was_known)
 
     async def send(
         self,
@@ -136,7 +138,7 @@ class BatchSender:
         txids: Sequence[int] | None = None,
         expect: DLSN | None = None,
         deadline: float,
-    ) -> StoredFrame:
+    ) -> StoredBatchPosition:
         """Have records stored, the first of which is the producer's ``sequence``-th, in one entry and once.
 
         Raises `OutcomeUnknown` where it was sent and no answer came: the same call again tells. All else that
@@ -145,39 +147,39 @@ class BatchSender:
         Raises: InvalidRequest, ProducerFenced, ProducerForgotten, PositionConflict, RecordTooLarge,
         TransactionIdOutOfOrder, OutcomeUnknown, TooBusy.
         """
-        frame = _Frame(sequence, payloads, txids, expect)
-        why = "no answer in time"
+        batch = _PendingBatch(sequence, payloads, txids, expect)
+        reason = "no answer in time"
         try:
             with trio.move_on_at(deadline):
-                async with self._turn:
-                    return await self._store(frame, deadline)
-        except _Refused as refused:
-            raise refused.error from None
+                async with self._send_lock:
+                    return await self._store_batch(batch, deadline)
+        except _BatchRefused as refusal_error:
+            raise refusal_error.error from None
         except DistributedLogError as error:
-            if not frame.sent:
+            if not batch.was_sent:
                 raise
-            why = str(error)
-        if frame.sent:
+            reason = str(error)
+        if batch.was_sent:
             raise OutcomeUnknown(
-                f'log "{self._log}": {why}; whether the {len(payloads)} records from {sequence} on of '
+                f'log "{self._log}": {reason}; whether the {len(payloads)} records from {sequence} on of '
                 f"producer {self.number} are stored is not known: send the same again"
             )
         raise TooBusy(f'log "{self._log}": producer {self.number} had no turn; nothing was stored')
 
-    async def _store(self, frame: "_Frame", deadline: float) -> StoredFrame:
+    async def _store_batch(self, batch: "_PendingBatch", deadline: float) -> StoredBatchPosition:
         try:
             while True:
-                fresh = await self._have_stream(deadline)
-                found = self._look_up(frame, fresh)
-                if found is not None:
-                    return found
-                if frame.sequence != self.next_sequence:
+                is_new_stream = await self._ensure_stream(deadline)
+                known_batch = self._find_stored(batch, is_new_stream)
+                if known_batch is not None:
+                    return known_batch
+                if batch.sequence != self.next_sequence:
                     self.close()  # nothing was told about this frame: what is there now?
                     continue
-                stored = await self._send(frame)
-                if stored is not None:
-                    return stored
-        except _Refused:
+                stored_batch = await self._send_batch(batch)
+                if stored_batch is not None:
+                    return stored_batch
+        except _BatchRefused:
             raise
         except BaseException:
             self.close()  # what it will answer is nobody's any more
@@ -192,14 +194,14 @@ class BatchSender:
 
     # --- streams ----------------------------------------------------------------------------------
 
-    async def _have_stream(self, deadline: float) -> bool:
+    async def _ensure_stream(self, deadline: float) -> bool:
         """True: it was opened now, and what is known is what there is."""
         if self._stream is not None and not self._stream.ended:
             return False
-        await self._open(deadline)
+        await self._open_stream(deadline)
         return True
 
-    def _request(self, stream: int, suspect: str) -> ProduceOpen:
+    def _open_request(self, stream: int, suspect: str) -> ProduceOpen:
         return ProduceOpen(
             stream,
             self._path,
@@ -207,138 +209,150 @@ class BatchSender:
             self._incarnation,
             self._producer,
             self.number,
-            through=0,  # whatever is known of it is to be told
-            suspect=suspect,
+            acked_through=0,  # whatever is known of it is to be told
+            suspect_proxy_id=suspect,
             create=False,
         )
 
-    async def _open(self, deadline: float) -> bool:
+    async def _open_stream(self, deadline: float) -> bool:
         """Was the name known?"""
         while True:
             self.close()
-            heard = StreamResponses()
+            responses = StreamResponses()
             stream = await self._client.open_stream(
-                self._request, self._path, self._log, heard.end, deadline=deadline
+                self._open_request, self._path, self._log, responses.handlers, deadline=deadline
             )
-            if await self._enter(stream, heard):
-                return stream.opened.known
+            if await self._use_stream(stream, responses):
+                return stream.opened.has_stored_records
 
-    async def _enter(self, stream: ProxyStream, heard: StreamResponses) -> bool:
+    async def _use_stream(self, stream: ProxyStream, responses: StreamResponses) -> bool:
         """Hear what the owner knows of the frames before; False: it was lost on the way."""
-        self._stream, self._heard = stream, heard
+        self._stream, self._responses = stream, responses
         opened = stream.opened
-        self._incarnation, self.number = opened.incarnation, opened.number
-        self._kept.clear()
-        while opened.next_sequence and not self._told_through(opened.next_sequence):
-            if heard.over:
+        self._incarnation, self.number = opened.incarnation, opened.producer_number
+        self._stored.clear()
+        while opened.next_sequence and not self._acked_through(opened.next_sequence):
+            if responses.is_ended:
                 return False
-            await heard.wait()
-            self._take_acks()
+            await responses.wait()
+            self._collect_acks()
         self.next_sequence = opened.next_sequence
         return True
 
-    def _told_through(self, sequence: int) -> bool:
-        self._take_acks()
-        return bool(self._kept) and self._kept[-1].sequence + self._kept[-1].records >= sequence
+    def _acked_through(self, sequence: int) -> bool:
+        self._collect_acks()
+        return (
+            bool(self._stored) and self._stored[-1].sequence + self._stored[-1].records >= sequence
+        )
 
-    def _take_acks(self) -> None:
-        acks = self._heard.acks
+    def _collect_acks(self) -> None:
+        acks = self._responses.acks
         while acks:
             ack = acks.popleft()
-            place = None if ack.flags & ACK_NO_POSITION else DLSN(ack.segment, ack.entry, ack.slot)
+            first_dlsn = (
+                None if ack.flags & ACK_NO_POSITION else DLSN(ack.segment, ack.entry, ack.slot)
+            )
             repeated = bool(ack.flags & ACK_STORED_BEFORE)
-            self._kept.append(StoredFrame(ack.first, ack.records, place, repeated))
+            self._stored.append(
+                StoredBatchPosition(ack.first_sequence, ack.records, first_dlsn, repeated)
+            )
 
     # --- frames -----------------------------------------------------------------------------------
 
-    def _look_up(self, frame: "_Frame", fresh: bool) -> StoredFrame | None:
-        """A frame that was stored before; None: it was not, or that is not known. Raises `_Refused`."""
-        sequence, records = frame.sequence, len(frame.payloads)
+    def _find_stored(
+        self, batch: "_PendingBatch", is_new_stream: bool
+    ) -> StoredBatchPosition | None:
+        """A frame that was stored before; None: it was not, or that is not known. Raises `_BatchRefused`."""
+        sequence, records = batch.sequence, len(batch.payloads)
         end = sequence + records
         if end <= self.next_sequence:
-            for one in self._kept:
-                if (one.sequence, one.records) == (sequence, records):
-                    return StoredFrame(sequence, records, one.first, repeated=True)
-            oldest = self._kept[0].sequence if self._kept else self.next_sequence
-            if fresh and end <= oldest:
-                return StoredFrame(sequence, records, None, repeated=True)
-        if not fresh or sequence == self.next_sequence:
+            for stored in self._stored:
+                if (stored.sequence, stored.records) == (sequence, records):
+                    return StoredBatchPosition(
+                        sequence, records, stored.first_dlsn, is_duplicate=True
+                    )
+            oldest_known = self._stored[0].sequence if self._stored else self.next_sequence
+            if is_new_stream and end <= oldest_known:
+                return StoredBatchPosition(sequence, records, None, is_duplicate=True)
+        if not is_new_stream or sequence == self.next_sequence:
             return None
-        said = f'log "{self._log}": producer {self.number} sends'
+        message_text = f'log "{self._log}": producer {self.number} sends'
         if sequence > self.next_sequence:
-            said = f"{said} from {sequence} on, and {self.next_sequence} is next"
+            message_text = f"{message_text} from {sequence} on, and {self.next_sequence} is next"
         else:
-            said = (
-                f"{said} {records} records from {sequence} on, of which some were sent in other frames; "
+            message_text = (
+                f"{message_text} {records} records from {sequence} on, of which some were sent in other "
+                "frames; "
                 f"{self.next_sequence} is next"
             )
-        raise _Refused(InvalidRequest(said))
+        raise _BatchRefused(InvalidRequest(message_text))
 
-    async def _send(self, frame: "_Frame") -> StoredFrame | None:
-        """Send one frame; None: a stream is to be opened to learn what became of it. Raises `_Refused`."""
-        stream, heard = self._stream, self._heard
+    async def _send_batch(self, batch: "_PendingBatch") -> StoredBatchPosition | None:
+        """Send one frame; None: a stream is to be opened to learn what became of it. Raises
+        `_BatchRefused`."""
+        stream, responses = self._stream, self._responses
         assert stream is not None, "opened before"
-        sequence, records = frame.sequence, len(frame.payloads)
-        body = produce_frame(
-            stream.number, sequence, sequence, frame.txids, frame.payloads, expect=frame.expect
+        sequence, records = batch.sequence, len(batch.payloads)
+        body = encode_produce(
+            stream.number, sequence, sequence, batch.txids, batch.payloads, expect=batch.expect
         )
-        heard.since = trio.current_time()
-        frame.sent = True
+        responses.waiting_since = trio.current_time()
+        batch.was_sent = True
         stream.proxy.link.send(body)
         while True:
-            self._take_acks()
-            if self._told_through(sequence + records):
-                heard.since = float("inf")
+            self._collect_acks()
+            if self._acked_through(sequence + records):
+                responses.waiting_since = float("inf")
                 self.next_sequence = sequence + records
-                return self._kept[-1]
-            if heard.refusal is not None:
-                await self._refused(frame, heard.refusal)
+                return self._stored[-1]
+            if responses.refusal is not None:
+                await self._handle_refusal(batch, responses.refusal)
                 return None
-            if heard.lost is not None:
+            if responses.lost_error is not None:
                 return None
-            if heard.late:
-                heard.late = False
-                if await self._ask_another(stream):
+            if responses.is_late:
+                responses.is_late = False
+                if await self._probe_other_proxy(stream):
                     return None
-            await heard.wait()
+            await responses.wait()
 
-    async def _refused(self, frame: "_Frame", refusal: Refusal) -> None:
-        """Raise `_Refused` where it is for good; else wait until it may be tried again."""
+    async def _handle_refusal(self, batch: "_PendingBatch", refusal: Refusal) -> None:
+        """Raise `_BatchRefused` where it is for good; else wait until it may be tried again."""
         error = refusal.error
         self._stream = None
         if isinstance(error, Moved):
-            self._client.note_owner(self._path, self._log, error.detail)
-        elif not error.retryable and frame.sequence >= refusal.refused_from:
-            raise _Refused(error)
-        await trio.sleep(max(PAUSE_S, refusal.retry_ms / 1000))
+            self._client.record_owner(self._path, self._log, error.detail)
+        elif not error.retryable and batch.sequence >= refusal.refused_from:
+            raise _BatchRefused(error)
+        await trio.sleep(max(RETRY_DELAY_MIN_S, refusal.retry_ms / 1000))
 
-    async def _ask_another(self, stream: ProxyStream) -> bool:
+    async def _probe_other_proxy(self, stream: ProxyStream) -> bool:
         """The owner does not answer: has another one found that it is gone, and taken the log?"""
-        heard = StreamResponses()
-        found = await self._client.probe(
-            self._request, self._path, self._log, heard.end, stream.proxy.proxy_id
+        responses = StreamResponses()
+        other_stream = await self._client.probe(
+            self._open_request, self._path, self._log, responses.handlers, stream.proxy.proxy_id
         )
-        if found is None:
+        if other_stream is None:
             return False
         self.close()
-        if not await self._enter(found, heard):
+        if not await self._use_stream(other_stream, responses):
             self.close()
         return True
 
 
 @dataclass(slots=True)
-class _Frame:
+class _PendingBatch:
     """One that is to be stored."""
 
     sequence: int
     payloads: Sequence[bytes]
     txids: Sequence[int] | None
     expect: DLSN | None
-    sent: bool = False
+    was_sent: bool = False
     """Was it, in this call?"""
 
 
-class _Refused(Exception):
+class _BatchRefused(Exception):
     """Carries what this call is refused with, for good: nothing of it is stored."""
 
     def __init__(self, error: DistributedLogError) -> None:

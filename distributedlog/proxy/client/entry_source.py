@@ -13,7 +13,7 @@ import trio
 from ...bookie.format.entry import records
 from ...log.declarations.options import LogOptions
 from ...log.format.dlsn import DLSN
-from ...log.format.record import decode, decode_header
+from ...log.format.record import decode_columns, decode_header
 from ...log.interfaces.error_boundary import error_boundary, to_internal_error
 from ...log.model.position import Position
 from ...log.read.entry_queue import EntryQueue, ReadRange
@@ -41,13 +41,13 @@ from ..protocol.read_messages import (
     encode_credit,
 )
 
-SPREAD = 2
+PREFERRED_PROXIES = 2
 """A log's readers use so many of its proxies while those answer."""
-FIRST_S = 0.05
+BACKOFF_FIRST_S = 0.05
 """About so long a reader waits before it goes to another proxy: not all of a dead one's at once."""
-SUBSCRIBE_S = 25.0
+SUBSCRIBE_TIMEOUT_S = 25.0
 """For the answer of one proxy."""
-LIVED_S = 5.0
+STABLE_AFTER_S = 5.0
 """A subscription that lasted so long ended for a new reason."""
 WINDOW_BYTES_MAX = CREDIT_MAX // 4
 WINDOW_BYTES_MIN = 64 * 1024
@@ -70,7 +70,7 @@ class ReadLinks:
         self._nursery = nursery
         self._listener = listener
         self._links: dict[Address, ReadLink] = {}
-        self._dialling: dict[Address, trio.Event] = {}
+        self._pending_dials: dict[Address, trio.Event] = {}
 
     async def link_to(self, address: Address) -> "ReadLink":
         """The connection to a proxy. Raises what keeps it from being made."""
@@ -78,21 +78,21 @@ class ReadLinks:
             link = self._links.get(address)
             if link is not None and link.closed is None:
                 return link
-            dialling = self._dialling.get(address)
-            if dialling is not None:
-                await dialling.wait()
+            pending_dial = self._pending_dials.get(address)
+            if pending_dial is not None:
+                await pending_dial.wait()
                 link = self._links.get(address)
                 if link is None or link.closed is not None:
                     raise ConnectionLost(f"the read proxy at {address[0]}:{address[1]} is away")
                 continue
-            self._dialling[address] = trio.Event()
+            self._pending_dials[address] = trio.Event()
             try:
-                dialled = await self._endpoint.dial(
+                client_link = await self._endpoint.dial(
                     address, nursery=self._nursery, listener=self._listener, kind=PROXY
                 )
-                self._links[address] = ReadLink(dialled)
+                self._links[address] = ReadLink(client_link)
             finally:
-                self._dialling.pop(address).set()
+                self._pending_dials.pop(address).set()
 
 
 class ReadLink:
@@ -108,15 +108,17 @@ class ReadLink:
         """What ended it."""
         return self.link.closed
 
-    async def subscribe(self, source: "EntrySource", ask: Subscribe) -> tuple[int, Subscribed]:
+    async def subscribe(self, source: "EntrySource", request: Subscribe) -> tuple[int, Subscribed]:
         """The subscription's number, and the answer. What it sends may come to ``source`` before that."""
-        pending = self.link.begin(Op.SUBSCRIBE, ask.encode(), timeout_s=SUBSCRIBE_S)
+        pending = self.link.start_request(
+            Op.SUBSCRIBE, request.encode(), timeout_s=SUBSCRIBE_TIMEOUT_S
+        )
         self._sources[pending.ident] = source
         try:
-            reply = await self.link.finish(pending, SUBSCRIBE_S)
+            reply = await self.link.wait_reply(pending, SUBSCRIBE_TIMEOUT_S)
             return pending.ident, Subscribed.decode(reply.body)
         except BaseException:
-            self.leave(pending.ident)
+            self.unsubscribe(pending.ident)
             raise
 
     def grant(self, ident: int, total: int) -> None:
@@ -124,7 +126,7 @@ class ReadLink:
         body = encode_credit(total)
         self.link.send(envelope(Op.CREDIT, len(body), ident=ident), body)
 
-    def leave(self, ident: int) -> None:
+    def unsubscribe(self, ident: int) -> None:
         """Nothing more is wanted. Idempotent."""
         if self._sources.pop(ident, None) is not None:
             self.link.send(envelope(Op.UNSUBSCRIBE, 0, ident=ident))
@@ -150,31 +152,36 @@ class EntrySource:
     """A reader's subscription, wherever it is. `open` it, then `run` it."""
 
     def __init__(
-        self, links: ReadLinks, ask: Subscribe, options: LogOptions, meters: LogMeters, turn: int
+        self,
+        links: ReadLinks,
+        request: Subscribe,
+        options: LogOptions,
+        meters: LogMeters,
+        proxy_offset: int,
     ) -> None:
         """``turn``: any number; readers with different ones ask different proxies first."""
         self._links = links
-        self._ask = ask
+        self._request = request
         self._options = options
         self._meters = meters
-        self._turn = turn
-        self._draw = turn % 1024 / 1024
-        self._out: EntryQueue | None = None
+        self._proxy_offset = proxy_offset
+        self._jitter = proxy_offset % 1024 / 1024
+        self._queue: EntryQueue | None = None
         self._link: ReadLink | None = None
         self._ident = 0
-        self._early: list[bytes] | None = []
+        self._early_bodies: list[bytes] | None = []
         """What came before the answer was read; None: that was."""
-        self._at = (0, 0)
+        self._next_entry = (0, 0)
         """What comes next."""
-        self._proven = ask.proven
-        self._granted = self._received = 0
+        self._is_proven = request.proven
+        self._granted_bytes = self._received_bytes = 0
         """Bytes of ENTRIES of this subscription."""
-        self._over = trio.Event()
-        self._lost: DistributedLogError | None = None
+        self._ended_event = trio.Event()
+        self._end_error: DistributedLogError | None = None
         """Why the subscription is over; the reader may go on elsewhere."""
-        self._moved = False
+        self._has_progressed = False
         """Has anything come since the last trouble?"""
-        self._tried = 0
+        self._proxies_tried = 0
         """How many proxies were asked."""
         self._early_end: tuple[DistributedLogError | None] | None = None
         """The end, if it came before the answer was read."""
@@ -184,55 +191,64 @@ class EntrySource:
 
     async def open(self) -> EntryQueue:
         """Subscribe for the first time, at whichever proxy answers. Raises what the log's state says."""
-        backoff, began = Backoff(FIRST_S), trio.current_time()
+        backoff, started = Backoff(BACKOFF_FIRST_S), trio.current_time()
         while True:
             try:
                 return await self._open_at(await self._next_link())
             except DistributedLogError as error:
                 if not error.retryable:
                     raise
-                if trio.current_time() - began > self._options.read_retry_s:
+                if trio.current_time() - started > self._options.read_retry_s:
                     raise
-            await trio.sleep(backoff.next_s(self._draw))
+            await trio.sleep(backoff.next_s(self._jitter))
 
     async def _open_at(self, link: ReadLink) -> EntryQueue:
-        answer = await self._subscribe(link, self._ask)
-        ask = self._ask
+        answer = await self._subscribe(link, self._request)
+        request = self._request
         position = None
         if answer.sequence_id >= 0:
             position = Position(answer.incarnation, answer.start, answer.sequence_id)
-        out = self._out = EntryQueue(
+        queue = self._queue = EntryQueue(
             answer.name,
             answer.incarnation,
             ReadRange(
-                answer.start, position, ask.txid, ask.since_ms, answer.to, is_empty=answer.nothing
+                answer.start,
+                position,
+                request.txid,
+                request.since_ms,
+                answer.to,
+                is_empty=answer.nothing,
             ),
             options=self._options,
             meters=self._meters,
         )
-        out.connect_source(heard=self._heard, stop=self._scope.cancel, on_room=self._grant)
-        self._at = answer.start[:2]
-        self._take_early()
-        return out
+        queue.connect_source(
+            last_response=self._last_response_at,
+            stop=self._scope.cancel,
+            on_capacity=self._grant_credit,
+        )
+        self._next_entry = answer.start[:2]
+        self._process_early()
+        return queue
 
     async def _next_link(self) -> ReadLink:
-        ask = self._ask
-        proxies = self._links.proxies_of(ask.path, ask.name)
+        request = self._request
+        proxies = self._links.proxies_of(request.path, request.name)
         if not proxies:
-            raise ConnectionLost(f'log "{ask.name}": no read proxy is known')
-        first = proxies[:SPREAD]
-        at = self._turn % len(first)
-        order = [*first[at:], *first[:at], *proxies[SPREAD:]]
-        tried = self._tried % len(order)
-        self._tried += 1
-        return await self._links.link_to(order[tried])
+            raise ConnectionLost(f'log "{request.name}": no read proxy is known')
+        first = proxies[:PREFERRED_PROXIES]
+        offset = self._proxy_offset % len(first)
+        ordered_proxies = [*first[offset:], *first[:offset], *proxies[PREFERRED_PROXIES:]]
+        proxy_index = self._proxies_tried % len(ordered_proxies)
+        self._proxies_tried += 1
+        return await self._links.link_to(ordered_proxies[proxy_index])
 
-    async def _subscribe(self, link: ReadLink, ask: Subscribe) -> Subscribed:
-        self._early, self._lost, self._over = [], None, trio.Event()
+    async def _subscribe(self, link: ReadLink, request: Subscribe) -> Subscribed:
+        self._early_bodies, self._end_error, self._ended_event = [], None, trio.Event()
         self._early_end = None  # of one before, whose answer was never read
-        self._received, self._granted = 0, self._window
+        self._received_bytes, self._granted_bytes = 0, self._window_bytes
         self._link = None  # a number of one connection is another one's on another
-        ident, answer = await link.subscribe(self, replace(ask, credit=self._granted))
+        ident, answer = await link.subscribe(self, replace(request, credit=self._granted_bytes))
         self._link, self._ident = link, ident
         return answer
 
@@ -240,173 +256,180 @@ class EntrySource:
 
     async def run(self) -> None:
         """Until the end, an error, or the reader is closed. A task of the namespace."""
-        out = self._out
-        assert out is not None, "it was opened"
+        queue = self._queue
+        assert queue is not None, "it was opened"
         try:
-            with self._scope, error_boundary(f'a reader of log "{out.name}"', out.end):
-                await self._follow(out)
+            with self._scope, error_boundary(f'a reader of log "{queue.name}"', queue.end):
+                await self._resubscribe_until_end(queue)
         finally:
             if self._link is not None:
-                self._link.leave(self._ident)
-            if not out.ended:
-                out.end(AlreadyClosed(f'log "{out.name}": the namespace was closed'))
+                self._link.unsubscribe(self._ident)
+            if not queue.ended:
+                queue.end(AlreadyClosed(f'log "{queue.name}": the namespace was closed'))
 
-    async def _follow(self, out: EntryQueue) -> None:
-        backoff, trouble_since = Backoff(FIRST_S), trio.current_time()
-        subscribed_at = -LIVED_S
-        while not out.ended:
-            await self._over.wait()
-            if out.ended:
+    async def _resubscribe_until_end(self, queue: EntryQueue) -> None:
+        backoff, failing_since = Backoff(BACKOFF_FIRST_S), trio.current_time()
+        subscribed_at = -STABLE_AFTER_S
+        while not queue.ended:
+            await self._ended_event.wait()
+            if queue.ended:
                 return
             now = trio.current_time()
-            if self._moved or now - subscribed_at > LIVED_S:
-                backoff, trouble_since = Backoff(FIRST_S), now
-                self._moved = False
-            if now - trouble_since > self._options.read_retry_s:
-                out.end(self._lost)
+            if self._has_progressed or now - subscribed_at > STABLE_AFTER_S:
+                backoff, failing_since = Backoff(BACKOFF_FIRST_S), now
+                self._has_progressed = False
+            if now - failing_since > self._options.read_retry_s:
+                queue.end(self._end_error)
                 return
-            await trio.sleep(backoff.next_s(self._draw))
+            await trio.sleep(backoff.next_s(self._jitter))
             subscribed_at = trio.current_time()
-            await self._resubscribe(out)
+            await self._resubscribe(queue)
 
-    async def _resubscribe(self, out: EntryQueue) -> None:
+    async def _resubscribe(self, queue: EntryQueue) -> None:
         """Go on at the next proxy; what keeps it from that is known after."""
         try:
-            answer = await self._subscribe(await self._next_link(), self._resumption(out))
-            if answer.incarnation != out.incarnation or answer.start[:2] < self._at:
-                raise ProtocolError(f'log "{out.name}": a read proxy begins elsewhere')
-            self._at = answer.start[:2]
-            self._take_early()
+            answer = await self._subscribe(await self._next_link(), self._resume_request(queue))
+            if answer.incarnation != queue.incarnation or answer.start[:2] < self._next_entry:
+                raise ProtocolError(f'log "{queue.name}": a read proxy begins elsewhere')
+            self._next_entry = answer.start[:2]
+            self._process_early()
         except DistributedLogError as error:
             if error.retryable or isinstance(error, ProtocolError):
-                self._drop(error)
+                self._unsubscribe(error)
             else:
-                out.end(error)
+                queue.end(error)
 
-    def _resumption(self, out: EntryQueue) -> Subscribe:
+    def _resume_request(self, queue: EntryQueue) -> Subscribe:
         """Where it goes on, with the same log, whatever that is called by now."""
-        slot = out.start.slot if self._at == out.start[:2] else 0
-        sequence_id = -1 if out.next_id is None else out.next_id + slot
+        slot = queue.start.slot if self._next_entry == queue.start[:2] else 0
+        sequence_id = -1 if queue.next_sequence_id is None else queue.next_sequence_id + slot
         return Subscribe(
-            self._ask.path,
-            out.name,
-            incarnation=out.incarnation,
+            self._request.path,
+            queue.name,
+            incarnation=queue.incarnation,
             resumes=True,
-            dlsn=DLSN(*self._at, slot),
+            dlsn=DLSN(*self._next_entry, slot),
             sequence_id=sequence_id,
-            proven=self._proven,
+            proven=self._is_proven,
         )
 
     # --- from the connection ----------------------------------------------------------------------
 
     def on_entries(self, body: bytes) -> None:
         """Entries came. In a call of a connection that other readers share: raises nothing."""
-        if self._early is not None:
-            self._early.append(body)
-        elif self._lost is None:
-            self._take(body)
+        if self._early_bodies is not None:
+            self._early_bodies.append(body)
+        elif self._end_error is None:
+            self._process_entries(body)
 
     def on_ended(self, error: DistributedLogError | None) -> None:
         """Everything was sent; None: the log is sealed."""
-        if self._early is not None:
+        if self._early_bodies is not None:
             self._early_end = (error,)
             return
-        out = self._out
-        assert out is not None, "the answer was read"
+        queue = self._queue
+        assert queue is not None, "the answer was read"
         if error is None:
-            out.sealed = True
-            out.end()
+            queue.sealed = True
+            queue.end()
         elif not error.retryable:
-            out.end(error)
-        self._leave(error)
+            queue.end(error)
+        self._mark_ended(error)
 
     def on_lost(self, error: DistributedLogError) -> None:
         """The connection ended."""
-        self._leave(error)
+        self._mark_ended(error)
 
-    def _leave(self, error: DistributedLogError | None) -> None:
-        self._lost = self._lost or error
-        self._over.set()
+    def _mark_ended(self, error: DistributedLogError | None) -> None:
+        self._end_error = self._end_error or error
+        self._ended_event.set()
 
-    def _take_early(self) -> None:
+    def _process_early(self) -> None:
         """The answer was read: take what came before."""
-        early, self._early = self._early, None
-        for body in early or ():
+        early_bodies, self._early_bodies = self._early_bodies, None
+        for body in early_bodies or ():
             self.on_entries(body)
         if self._early_end is not None:
             (error,), self._early_end = self._early_end, None
             self.on_ended(error)
 
-    def _take(self, body: bytes) -> None:
-        out = self._out
-        assert out is not None, "the answer was read"
-        self._received += len(body)
-        out.entry_at = trio.current_time()
+    def _process_entries(self, body: bytes) -> None:
+        queue = self._queue
+        assert queue is not None, "the answer was read"
+        self._received_bytes += len(body)
+        queue.last_entry_at = trio.current_time()
         try:
             head = SegmentHead.decode(body)
             for record in records(memoryview(body)[HEAD_BYTES:]):
-                if out.ended:
+                if queue.ended:
                     break
-                place = (head.segment, record.entry - head.base_entry)
-                if place < self._at or place[1] < 0:
+                entry_address = (head.segment, record.entry - head.base_entry)
+                if entry_address < self._next_entry or entry_address[1] < 0:
                     raise ProtocolError(
-                        f'log "{out.name}": a read proxy sent entry {place}, wanted was {self._at}'
+                        f'log "{queue.name}": a read proxy sent entry {entry_address}, wanted was '
+                        f"{self._next_entry}"
                     )
                 header = decode_header(record.payload)
-                origin = head.origin(place[1], header)
-                out.give(decode(record.payload, header, origin, out.name))
-                self._at = (place[0], place[1] + 1)
-                self._moved = self._proven = True
+                origin = head.origin(entry_address[1], header)
+                queue.add_entry(decode_columns(record.payload, header, origin, queue.name))
+                self._next_entry = (entry_address[0], entry_address[1] + 1)
+                self._has_progressed = self._is_proven = True
         except (ProtocolError, CorruptData) as error:  # another proxy may do better
-            self._drop(error)
+            self._unsubscribe(error)
         except DistributedLogError as error:
-            out.end(error)
+            queue.end(error)
         except Exception as error:  # this is a call of a connection that other readers share
-            out.end(to_internal_error(f'a reader of log "{out.name}"', error))
-        if out.ended:
-            self._leave(None)
-        elif not out.entries:
-            self._grant()  # nobody will take what was cut off
+            queue.end(to_internal_error(f'a reader of log "{queue.name}"', error))
+        if queue.ended:
+            self._mark_ended(None)
+        elif not queue.entries:
+            self._grant_credit()  # nobody will take what was cut off
 
-    def _drop(self, error: DistributedLogError) -> None:
+    def _unsubscribe(self, error: DistributedLogError) -> None:
         if self._link is not None:
-            self._link.leave(self._ident)
-        self._leave(error)
+            self._link.unsubscribe(self._ident)
+        self._mark_ended(error)
 
     # --- credit -----------------------------------------------------------------------------------
 
     @property
-    def _window(self) -> int:
-        wanted = self._options.read_ahead_bytes if self._out is None else self._out.bytes_max
-        return max(WINDOW_BYTES_MIN, min(wanted, WINDOW_BYTES_MAX))
+    def _window_bytes(self) -> int:
+        wanted_bytes = (
+            self._options.read_ahead_bytes if self._queue is None else self._queue.bytes_max
+        )
+        return max(WINDOW_BYTES_MIN, min(wanted_bytes, WINDOW_BYTES_MAX))
 
-    def _grant(self) -> None:
+    def _grant_credit(self) -> None:
         """Half of what may be on its way or here is free: more may come."""
-        out, window = self._out, self._window
-        assert out is not None, "the answer was read"
-        total = self._received + window - min(out.bytes, window)
-        if 2 * (total - self._granted) >= window and self._link is not None and not out.ended:
-            self._granted = total
+        queue, window = self._queue, self._window_bytes
+        assert queue is not None, "the answer was read"
+        total = self._received_bytes + window - min(queue.buffered_bytes, window)
+        if (
+            2 * (total - self._granted_bytes) >= window
+            and self._link is not None
+            and not queue.ended
+        ):
+            self._granted_bytes = total
             self._link.grant(self._ident, total)
 
-    def _heard(self) -> float:
-        out = self._out
-        assert out is not None, "it is its source"
-        return out.entry_at if self._link is None else max(0.0, self._link.link.received_at)
+    def _last_response_at(self) -> float:
+        queue = self._queue
+        assert queue is not None, "it is its source"
+        return queue.last_entry_at if self._link is None else max(0.0, self._link.link.received_at)
 
 
 async def open_proxied_reader(
     links: ReadLinks,
-    ask: Subscribe,
+    request: Subscribe,
     *,
     options: LogOptions,
     meters: LogMeters,
-    turn: int,
+    proxy_offset: int,
     start: Callable[[Callable[[], Awaitable[None]]], None],
     idle_error_s: float | None = None,
 ) -> LogReader:
     """A reader through read proxies; ``start`` runs its task. Raises as `Log.open_reader`."""
-    source = EntrySource(links, ask, options, meters, turn)
-    out = await source.open()
+    source = EntrySource(links, request, options, meters, proxy_offset)
+    queue = await source.open()
     start(source.run)
-    return LogReader(out, idle_error_s)
+    return LogReader(queue, idle_error_s)

@@ -1,7 +1,7 @@
 """A namespace whose logs are reached through proxies: the same classes, with the calls that proxies make.
 
 What plans segments, links them, or otherwise needs the storage itself is refused with the name of the way
-that has it: `NotThrough` stands where a direct namespace has its clients.
+that has it: `UnavailableThroughProxies` stands where a direct namespace has its clients.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,11 +13,11 @@ import trio
 
 from ...log.declarations.options import LogOptions
 from ...log.format.dlsn import DLSN, check_dlsn
-from ...log.format.log_clock import ms_of
+from ...log.format.log_clock import to_epoch_ms
 from ...log.interfaces.log_names import check_log_name, check_new_log_name
 from ...log.interfaces.open_call import Opening
 from ...log.limits.memory_budget import PROCESS_BYTES_MAX
-from ...log.log import SEGMENTS_SHOWN, Log, LogDescription
+from ...log.log import DESCRIBED_SEGMENTS_MAX, Log, LogDescription
 from ...log.model.log_state import LogState
 from ...log.model.position import ReadStart
 from ...log.model.segment_record import SegmentRecord
@@ -26,16 +26,22 @@ from ...log.model.stored_settings import (
     QUORUMS,
     RETENTION,
     StoredSettings,
-    refuse_stored_only,
-    storable,
+    reject_stored_only,
+    validate_settings,
 )
 from ...log.model.txid_policy import stored_policy
-from ...log.namespace import LOGS_A_PAGE_MAX, LogPage, Namespace
+from ...log.namespace import LOGS_PER_PAGE_MAX, LogPage, Namespace
 from ...log.read.log_reader import LogReader
 from ...log.read.skipped_entries import Skipped
 from ...log.write.log_writer import LogWriter
-from ...log.write.producer_state_manager import check_name
-from ...runtime.declarations.options import check_seconds, check_wait, check_whole, overlaid, quoted
+from ...log.write.producer_state_manager import check_producer_name
+from ...runtime.declarations.options import (
+    check_seconds,
+    check_wait,
+    check_whole,
+    quoted,
+    with_overrides,
+)
 from ...runtime.interfaces.errors import (
     CorruptData,
     DistributedLogError,
@@ -49,21 +55,21 @@ from .entry_source import ReadLinks, open_proxied_reader
 from .producer_sink import ProducerSink
 from .proxy_client import ProxyClient
 
-_PLACE = row(number(1), number(), number())
+_POSITION = row(number(1), number(), number())
 _PAGE = row(rows(text(1024), 10_000), rows(text(16), 10_000), optional(text(1024)))
 _SETTINGS = row(blob(64 * 1024), number())
 _DESCRIPTION = row(
     blob(64 * 1024),
     rows(blob(64 * 1024), 1000),
     text(4096),
-    optional(_PLACE),
-    optional(_PLACE),
+    optional(_POSITION),
+    optional(_POSITION),
     number(),
     number(),
 )
 
 
-class NotThrough:
+class UnavailableThroughProxies:
     """Stands where a direct namespace has its metadata and ledgers: to use it is to need them.
 
     ``client``: to whom what writers send together goes, in place of ledgers.
@@ -89,12 +95,12 @@ class ProxiedLog(Log):
         super().__init__(
             namespace.context,
             name,
-            find=namespace.find,
+            resolve_name=namespace.resolve_name,
             create=namespace.create_or_find,
             incarnation=incarnation,
         )
         self.options = options
-        self._through = namespace
+        self._namespace = namespace
 
     def open_writer(
         self,
@@ -116,32 +122,32 @@ class ProxiedLog(Log):
             raise InvalidRequest(
                 "a log behind proxies has one owner, a proxy: it is not taken over"
             )
-        drawn = f"{self._through.context.random.getrandbits(128):032x}"
-        name = drawn if producer is True else producer
+        random_name = f"{self._namespace.context.random.getrandbits(128):032x}"
+        name = random_name if producer is True else producer
         if name is not None:
-            check_name(name)
+            check_producer_name(name)
         check_wait(wait_s)
         return Opening(lambda: self._open_producer(wait_s, name or ""))
 
     async def _open_producer(self, wait_s: float | None, producer: str) -> LogWriter:
-        through, options = self._through, self.options
+        namespace, options = self._namespace, self.options
         sink = ProducerSink(
-            through.client,
-            through.path,
+            namespace.client,
+            namespace.path,
             self.name,
             incarnation=self.incarnation or "",
             create=options.create_if_missing and self.incarnation is None,
-            open_s=options.recover_timeout_s,
+            reopen_timeout_s=options.recover_timeout_s,
             producer=producer,
         )
         wait_s = options.recover_timeout_s if wait_s is None else wait_s
         state = await sink.open(trio.current_time() + wait_s)
         try:
-            right: Any = StreamRight(state)
-            writer = LogWriter(through.context, right, sink.bind)
-            if sink.own is not None:
-                writer.sequenced.owned_by(sink.own)
-            through.start(writer.run)
+            ownership: Any = StreamOwnership(state)
+            writer = LogWriter(namespace.context, ownership, sink.bind)
+            if sink.opened_producer is not None:
+                writer.sequenced_writer.set_default_producer(sink.opened_producer)
+            namespace.start(writer.run)
         except BaseException:
             sink.abort()
             raise
@@ -156,30 +162,30 @@ class ProxiedLog(Log):
         on_skipped: Callable[[Skipped], object] | None,
         idle_error_s: float | None,
     ) -> LogReader:
-        through = self._through
+        namespace = self._namespace
         if skip:
             raise InvalidRequest(
                 "through proxies nothing is passed over: distributedlog:// with the metadata nodes' "
                 "addresses reaches the same logs"
             )
-        ask = Subscribe(
-            through.path,
+        request = Subscribe(
+            namespace.path,
             self.name,
             incarnation=self.incarnation or "",
             to=to if isinstance(to, DLSN) else None,
             to_end=to == "end",
         ).starting_at(start)
         return await open_proxied_reader(
-            through.reads,
-            ask,
+            namespace.read_links,
+            request,
             options=self.options,
-            meters=through.context.meters,
-            turn=through.context.random.getrandbits(32),
-            start=through.start,
+            meters=namespace.context.meters,
+            proxy_offset=namespace.context.random.getrandbits(32),
+            start=namespace.start,
             idle_error_s=idle_error_s,
         )
 
-    async def describe(self, *, segments_max: int = SEGMENTS_SHOWN) -> LogDescription:
+    async def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
         """State, ends, counts, owner, and the newest segments.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
@@ -190,14 +196,14 @@ class ProxiedLog(Log):
             "describe", segments_max, form=_DESCRIPTION
         )
         try:
-            found = LogState.decode(state)
-            listed = tuple(map(SegmentRecord.decode, segments))
+            decoded_state = LogState.decode(state)
+            decoded_segments = tuple(map(SegmentRecord.decode, segments))
         except CorruptData as error:
             raise ProtocolError(f"a description of log {self.name}: {error}") from None
         return LogDescription(
             self.name,
-            found,
-            listed,
+            decoded_state,
+            decoded_segments,
             owner,
             None if first is None else DLSN(*first),
             None if last is None else DLSN(*last),
@@ -210,10 +216,10 @@ class ProxiedLog(Log):
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
-        found = (await self.describe(segments_max=1)).last_dlsn
-        if found is None:
-            raise self._empty()
-        return found
+        last = (await self.describe(segments_max=1)).last_dlsn
+        if last is None:
+            raise self._log_empty_error()
+        return last
 
     async def truncate(
         self,
@@ -229,9 +235,9 @@ class ProxiedLog(Log):
         """
         if dlsn is not None:
             check_dlsn(dlsn)
-        before_ms = None if before is None else ms_of(before, "before")
-        place = None if dlsn is None else list(dlsn)
-        return DLSN(*await self._call("truncate", place, txid, before_ms, form=_PLACE))
+        before_ms = None if before is None else to_epoch_ms(before, "before")
+        dlsn_list = None if dlsn is None else list(dlsn)
+        return DLSN(*await self._call("truncate", dlsn_list, txid, before_ms, form=_POSITION))
 
     async def settings(self) -> StoredSettings:
         """What the log has set of its own options, and the user's notes.
@@ -251,8 +257,8 @@ class ProxiedLog(Log):
         Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
         AlreadyClosed.
         """
-        given = [storable(settings), dict(metadata or {})]
-        return StoredSettings.decode(*await self._call("set", *given, form=_SETTINGS))
+        arguments = [validate_settings(settings), dict(metadata or {})]
+        return StoredSettings.decode(*await self._call("set", *arguments, form=_SETTINGS))
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
         """End the log where it is, for good; see `Log.seal`. Refused while producers write it.
@@ -276,8 +282,8 @@ class ProxiedLog(Log):
         AlreadyClosed.
         """
         since = since if since is not None else wall_ms
-        since_ms = None if since is None else ms_of(since, "since")
-        return DLSN(*await self._call("find", txid, since_ms, form=_PLACE))
+        since_ms = None if since is None else to_epoch_ms(since, "since")
+        return DLSN(*await self._call("find", txid, since_ms, form=_POSITION))
 
     async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
         """How many records lie between two positions, ``to`` not included; see `Log.count`.
@@ -285,11 +291,11 @@ class ProxiedLog(Log):
         Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
         """
-        places = [None if one is None else list(one) for one in (from_, to)]
-        return int(await self._call("count", *places, form=number()))
+        dlsn_lists = [None if dlsn is None else list(dlsn) for dlsn in (from_, to)]
+        return int(await self._call("count", *dlsn_lists, form=number()))
 
     async def _call(self, call: str, *arguments: Any, form: Callable[[Any], Any]) -> Any:
-        return await self._through.make_call(
+        return await self._namespace.make_call(
             call, self.name, *arguments, form=form, incarnation=self.incarnation or ""
         )
 
@@ -309,11 +315,11 @@ class ProxiedNamespace(Namespace):
         options: LogOptions,
         process_bytes_max: int = PROCESS_BYTES_MAX,
     ) -> None:
-        nothing: Any = NotThrough()
-        ledgers: Any = NotThrough(client)
+        unavailable: Any = UnavailableThroughProxies()
+        ledgers: Any = UnavailableThroughProxies(client)
         super().__init__(
             path,
-            metadata=nothing,
+            metadata=unavailable,
             ledgers=ledgers,
             nursery=nursery,
             random=random,
@@ -323,7 +329,7 @@ class ProxiedNamespace(Namespace):
             process_bytes_max=process_bytes_max,
         )
         self.client = client
-        self.reads = ReadLinks(client.endpoint, nursery, client.readers_of)
+        self.read_links = ReadLinks(client.endpoint, nursery, client.read_proxies)
         """For its readers."""
 
     async def create_log(
@@ -341,9 +347,14 @@ class ProxiedNamespace(Namespace):
         """
         if durability not in ("standard", "all"):
             raise InvalidRequest(f'durability is "standard" or "all", not {quoted(durability)}')
-        StoredSettings().changed(config or {}, metadata or {})
-        given = [durability, storable(config or {}), dict(metadata or {}), stored_policy(txids)]
-        await self.make_call("create", check_new_log_name(name), *given, form=_nothing)
+        StoredSettings().with_changes(config or {}, metadata or {})
+        arguments = [
+            durability,
+            validate_settings(config or {}),
+            dict(metadata or {}),
+            stored_policy(txids),
+        ]
+        await self.make_call("create", check_new_log_name(name), *arguments, form=_decode_none)
 
     async def rename_log(self, old: str, new: str) -> None:
         """Give a log another name, in one transaction; see `Namespace.rename_log`.
@@ -351,7 +362,9 @@ class ProxiedNamespace(Namespace):
         Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
-        await self.make_call("rename", check_log_name(old), check_new_log_name(new), form=_nothing)
+        await self.make_call(
+            "rename", check_log_name(old), check_new_log_name(new), form=_decode_none
+        )
 
     async def log_exists(self, name: str) -> bool:
         """Is there a log of this name, now?
@@ -365,7 +378,7 @@ class ProxiedNamespace(Namespace):
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
-        check_whole("limit", limit, 1, LOGS_A_PAGE_MAX)
+        check_whole("limit", limit, 1, LOGS_PER_PAGE_MAX)
         return LogPage(*await self.make_call("page", "", prefix, after, limit, form=_PAGE))
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
@@ -375,7 +388,7 @@ class ProxiedNamespace(Namespace):
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
         """
         check_seconds("wait_s", wait_s, most_s=WAIT_MAX_S)
-        await self.make_call("delete", check_log_name(name), wait_s, form=_nothing)
+        await self.make_call("delete", check_log_name(name), wait_s, form=_decode_none)
 
     def open_log(
         self,
@@ -389,9 +402,9 @@ class ProxiedNamespace(Namespace):
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
         self._check_open()
-        refuse_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
+        reject_stored_only(config, (*RETENTION, *MERGING, *QUORUMS))
         return ProxiedLog(
-            self, check_log_name(name), overlaid(self.context.options, config), incarnation
+            self, check_log_name(name), with_overrides(self.context.options, config), incarnation
         )
 
     async def make_call(
@@ -407,19 +420,19 @@ class ProxiedNamespace(Namespace):
         return await self.client.call(LogCall(self.path, call, log, incarnation, arguments), form)
 
 
-def _nothing(value: Any) -> None:
+def _decode_none(value: Any) -> None:
     if value is not None:
         raise SchemaError("something instead of nothing")
 
 
-class StreamRight:
+class StreamOwnership:
     """Stands for a `Claim`: the log as its proxy told it, and nothing to be given back."""
 
     def __init__(self, state: LogState) -> None:
         self.state = state
 
     @property
-    def owned(self) -> "StreamRight":
+    def writer_state(self) -> "StreamOwnership":
         """The log: this too."""
         return self
 
@@ -431,19 +444,19 @@ class StreamRight:
     @property
     def metadata(self) -> Any:
         """There is none here."""
-        return NotThrough()
+        return UnavailableThroughProxies()
 
     async def change(
-        self, apply: Callable[[LogState], LogState], *, done: Callable[[LogState], bool]
+        self, apply: Callable[[LogState], LogState], *, is_done: Callable[[LogState], bool]
     ) -> None:
         """Here alone: the proxy does it when the first frame comes."""
         await trio.lowlevel.checkpoint()
-        if not done(self.state):  # another task was faster
+        if not is_done(self.state):  # another task was faster
             self.state = apply(self.state)
 
-    def when_lost(self, call: Callable[[DistributedLogError], None]) -> None:
+    def set_on_lost(self, on_lost: Callable[[DistributedLogError], None]) -> None:
         """It is lost with the stream, and that is opened again."""
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """The stream is closed by its sink."""
         await trio.lowlevel.checkpoint()

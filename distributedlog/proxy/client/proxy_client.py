@@ -32,7 +32,7 @@ from ...runtime.primitives.backoff import Backoff
 from ...runtime.protocol.frames import Op, envelope
 from ...runtime.protocol.schema import Form
 from ..membership.proxy_registration import READ, WRITE
-from ..membership.rendezvous_hash import order
+from ..membership.rendezvous_hash import rank_proxies
 from ..protocol.proxy_messages import (
     Ack,
     LogCall,
@@ -40,34 +40,34 @@ from ..protocol.proxy_messages import (
     ProduceOpen,
     ProduceOpened,
     Refusal,
-    about_stream,
     decode_acks,
     decode_answer,
     decode_members,
+    encode_stream_notice,
 )
 
-PAUSE_FIRST_S = 0.05
-PAUSE_LONGEST_S = 2.0
-DIAL_S = 2.0
-ANSWER_S = 15.0
+BACKOFF_FIRST_S = 0.05
+BACKOFF_MAX_S = 2.0
+DIAL_TIMEOUT_S = 2.0
+ANSWER_TIMEOUT_S = 15.0
 """A proxy waits 10 s for a log that another one has."""
-ALIVE_S = 1.0
-PING_S = 0.5
+PING_AFTER_S = 1.0
+PING_TIMEOUT_S = 0.5
 """An opening that is not answered within the first: the proxy is asked whether it lives, and has the second
 to say so. Else another one is asked."""
-CALL_S = 130.0
-SWEEP_S = 0.5
+CALL_TIMEOUT_S = 130.0
+SWEEP_INTERVAL_S = 0.5
 GATHERED_BYTES_MAX = 64 * 1024
-OWNERS_MAX = 10_000
+CACHED_OWNERS_MAX = 10_000
 """Logs of which it is known who has them."""
-AGAIN = {"exists", "page", "truncate", "seal", "describe", "settings", "find", "count"}
+REPEATABLE_CALLS = {"exists", "page", "truncate", "seal", "describe", "settings", "find", "count"}
 """Calls that may be made twice."""
 
 log = get_logger("distributedlog.proxy")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StreamEnd:
+class StreamHandlers:
     """Who sends on a stream, as its connection sees it. Nothing of it may wait."""
 
     on_ack: Callable[[Ack], None]
@@ -86,45 +86,45 @@ class ProxyLink:
     def __init__(self, link: ClientLink, proxy_id: str) -> None:
         self.link = link
         self.proxy_id = proxy_id
-        self.streams: dict[int, StreamEnd] = {}
-        self._highest = 0
+        self.streams: dict[int, StreamHandlers] = {}
+        self._last_number = 0
         self._frames: list[bytes] = []
         """Of streams that are busy together: they leave as one, with the connection's turn."""
         self._frames_bytes = 0
         link.subscribe(self._on_frame, on_turn=self._send_frames, on_closed=self._on_closed)
 
-    def enter(self, end: StreamEnd) -> int:
+    def add_stream(self, handlers: StreamHandlers) -> int:
         """A number for a new stream; what comes for it goes to ``end`` from now on."""
-        self._highest += 1
-        self.streams[self._highest] = end
-        return self._highest
+        self._last_number += 1
+        self.streams[self._last_number] = handlers
+        return self._last_number
 
-    def leave(self, number: int) -> None:
+    def remove_stream(self, number: int) -> None:
         """Nobody sends on it any more. Idempotent."""
         self.streams.pop(number, None)
 
-    def close(self, number: int) -> None:
-        """As `leave`, and the proxy is told."""
-        self.tell(about_stream(Op.PRODUCE_CLOSE, number))
-        self.leave(number)
+    def close_stream(self, number: int) -> None:
+        """As `remove_stream`, and the proxy is told."""
+        self.send_notice(encode_stream_notice(Op.PRODUCE_CLOSE, number))
+        self.remove_stream(number)
 
     def produce(self, frame: bytes) -> None:
         """Send records of a stream. On an idle connection they go at once."""
         link = self.link
-        if not link.gathers:
+        if not link.is_gathering:
             link.send(frame)
             return
         if not self._frames:
-            link.soon()
+            link.request_turn()
         self._frames.append(frame)
         self._frames_bytes += len(frame)
         if self._frames_bytes >= GATHERED_BYTES_MAX:  # the link counts what a slow peer leaves
             self._send_frames()
 
-    def tell(self, about: bytes) -> None:
+    def send_notice(self, notice: bytes) -> None:
         """Send something about a stream, after its records."""
         self._send_frames()
-        self.link.send(about)
+        self.link.send(notice)
 
     def _send_frames(self) -> None:
         if self._frames:
@@ -135,18 +135,18 @@ class ProxyLink:
         if op == Op.PRODUCE_ACKS:
             streams = self.streams
             for ack in decode_acks(body):
-                end = streams.get(ack.stream)
-                if end is not None:
-                    end.on_ack(ack)
+                handlers = streams.get(ack.stream)
+                if handlers is not None:
+                    handlers.on_ack(ack)
         elif op == Op.PRODUCE_REFUSED:
-            end = self.streams.pop(ident, None)
-            if end is not None:
-                end.on_refused(Refusal.decode(status, body))
+            handlers = self.streams.pop(ident, None)
+            if handlers is not None:
+                handlers.on_refused(Refusal.decode(status, body))
 
     def _on_closed(self, reason: DistributedLogError) -> None:
         streams, self.streams = self.streams, {}
-        for end in streams.values():
-            end.on_lost(reason)
+        for handlers in streams.values():
+            handlers.on_lost(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,14 +164,14 @@ class ProxyStream:
 
     def close(self) -> None:
         """Nobody sends on it any more, and its proxy is told."""
-        self.proxy.close(self.number)
+        self.proxy.close_stream(self.number)
 
 
 @dataclass(slots=True)
-class _Dialling:
+class _PendingDial:
     """A connection that is being made; whoever needs it meanwhile waits for the same."""
 
-    done: trio.Event = field(default_factory=trio.Event)
+    finished: trio.Event = field(default_factory=trio.Event)
     error: DistributedLogError | None = None
 
 
@@ -186,12 +186,12 @@ class ProxyClient:
         self._addresses = tuple(addresses)
         self._timeout_s = timeout_s
         self._members: dict[str, MemberRow] = {}
-        self._changed = trio.Event()
-        self._refused: NotAuthenticated | None = None
+        self._members_changed = trio.Event()
+        self._auth_error: NotAuthenticated | None = None
         """What a proxy said of who we are, before any of them told anything."""
         self._links: dict[str, ProxyLink] = {}
-        self._dialling: dict[str, _Dialling] = {}
-        self._owners: dict[tuple[str, str], str] = {}
+        self._pending_dials: dict[str, _PendingDial] = {}
+        self._cached_owners: dict[tuple[str, str], str] = {}
         self._nursery: trio.Nursery | None = None
 
     # --- for many writers -------------------------------------------------------------------------
@@ -208,18 +208,20 @@ class ProxyClient:
 
     # --- who there is -----------------------------------------------------------------------------
 
-    def writers(self, path: str, name: str) -> list[MemberRow]:
+    def write_proxies(self, path: str, name: str) -> list[MemberRow]:
         """The write proxies in the order of a log: those that take no new logs last."""
-        return self._in_order(WRITE, path, name)
+        return self._ranked_members(WRITE, path, name)
 
-    def readers_of(self, path: str, name: str) -> list[Address]:
+    def read_proxies(self, path: str, name: str) -> list[Address]:
         """Where the read proxies are, in the order of a log."""
-        return [(one.host, one.port) for one in self._in_order(READ, path, name)]
+        return [(member.host, member.port) for member in self._ranked_members(READ, path, name)]
 
-    def _in_order(self, kind: str, path: str, name: str) -> list[MemberRow]:
-        ids = order(path, name, [one.id for one in self._members.values() if one.kind == kind])
-        found = [self._members[one] for one in ids]
-        return sorted(found, key=lambda one: not one.accepting)
+    def _ranked_members(self, kind: str, path: str, name: str) -> list[MemberRow]:
+        ids = rank_proxies(
+            path, name, [member.id for member in self._members.values() if member.kind == kind]
+        )
+        members = [self._members[member] for member in ids]
+        return sorted(members, key=lambda member: not member.accepting)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow who there is, until cancelled. Started when that was told once.
@@ -229,9 +231,9 @@ class ProxyClient:
         """
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self._sweep)
-            told = trio.Event()
-            self._nursery.start_soon(self._follow, told)
-            failure = await self._first_told(told)
+            listed = trio.Event()
+            self._nursery.start_soon(self._watch_members, listed)
+            failure = await self._wait_first_listing(listed)
             if failure is None:
                 task_status.started()
             else:
@@ -239,30 +241,32 @@ class ProxyClient:
         if failure is not None:
             raise failure  # the nursery would wrap it
 
-    async def _first_told(self, told: trio.Event) -> DistributedLogError | None:
+    async def _wait_first_listing(self, listed: trio.Event) -> DistributedLogError | None:
         with trio.move_on_after(self._timeout_s):
-            await told.wait()
-            return self._refused
-        places = ", ".join(f"{host}:{port}" for host, port in self._addresses)
-        return QuorumUnreachable(f"no proxy answered at {places} within {self._timeout_s:g} s")
+            await listed.wait()
+            return self._auth_error
+        address_text = ", ".join(f"{host}:{port}" for host, port in self._addresses)
+        return QuorumUnreachable(
+            f"no proxy answered at {address_text} within {self._timeout_s:g} s"
+        )
 
-    async def _follow(self, told: trio.Event) -> None:
+    async def _watch_members(self, listed: trio.Event) -> None:
         """Hear from one proxy after another who there is."""
-        backoff = Backoff(PAUSE_FIRST_S, PAUSE_LONGEST_S)
-        chance = self.endpoint.host.random
+        backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
+        rng = self.endpoint.host.random
         while True:
-            known = [(one.host, one.port) for one in self._members.values()]
-            places = list(dict.fromkeys([*self._addresses, *known]))
-            chance.shuffle(places)
-            refused: NotAuthenticated | None = None
-            for place in places:
+            member_addresses = [(member.host, member.port) for member in self._members.values()]
+            addresses = list(dict.fromkeys([*self._addresses, *member_addresses]))
+            rng.shuffle(addresses)
+            auth_error: NotAuthenticated | None = None
+            for address in addresses:
                 ended = trio.Event()
                 try:
-                    link = await self._dial(place)
+                    link = await self._dial(address)
                 except DistributedLogError as error:
-                    log.debug("proxy %s:%d: %s", *place, error)
+                    log.debug("proxy %s:%d: %s", *address, error)
                     if isinstance(error, NotAuthenticated):
-                        refused = error
+                        auth_error = error
                     continue
 
                 def on_reply(
@@ -278,67 +282,71 @@ class ProxyClient:
                     except ProtocolError as error:
                         link.close(error)
                         return
-                    self._members = {one.id: one for one in rows}
-                    self._changed.set()
-                    self._changed = trio.Event()
+                    self._members = {member.id: member for member in rows}
+                    self._members_changed.set()
+                    self._members_changed = trio.Event()
                     backoff.reset()
-                    told.set()
+                    listed.set()
 
                 try:
-                    link.stand(Op.MEMBERS, timeout_s=ANSWER_S, on_reply=on_reply)
+                    link.start_repeated_request(
+                        Op.MEMBERS, timeout_s=ANSWER_TIMEOUT_S, on_reply=on_reply
+                    )
                     await ended.wait()
                 except DistributedLogError as error:
-                    log.debug("proxy %s:%d: %s", *place, error)
-            if refused is not None and not told.is_set():
-                self._refused = refused  # the same credentials meet the same answer
-                told.set()
-            await trio.sleep(backoff.next_s(chance.random()))
+                    log.debug("proxy %s:%d: %s", *address, error)
+            if auth_error is not None and not listed.is_set():
+                self._auth_error = auth_error  # the same credentials meet the same answer
+                listed.set()
+            await trio.sleep(backoff.next_s(rng.random()))
 
-    async def _dial(self, place: Address, expected: str = "") -> ClientLink:
+    async def _dial(self, address: Address, expected_node_id: str = "") -> ClientLink:
         assert self._nursery is not None, "asked while it runs"
-        with trio.move_on_after(DIAL_S):
+        with trio.move_on_after(DIAL_TIMEOUT_S):
             link = await self.endpoint.dial(
-                place, nursery=self._nursery, expected_node_id=expected, kind=PROXY
+                address, nursery=self._nursery, expected_node_id=expected_node_id, kind=PROXY
             )
             self.cluster_id = self.cluster_id or link.peer.cluster_id
             return link
-        raise ConnectionLost(f"{place[0]}:{place[1]} did not answer within {DIAL_S:g} s")
+        raise ConnectionLost(
+            f"{address[0]}:{address[1]} did not answer within {DIAL_TIMEOUT_S:g} s"
+        )
 
-    async def _linked(self, one: MemberRow) -> ProxyLink:
+    async def _link_to(self, member: MemberRow) -> ProxyLink:
         """The connection to a proxy. Raises `ConnectionLost`, and others of a handshake."""
         while True:
-            found = self._links.get(one.id)
-            if found is not None and found.link.closed is None:
-                return found
-            dialling = self._dialling.get(one.id)
-            if dialling is None:
+            proxy_link = self._links.get(member.id)
+            if proxy_link is not None and proxy_link.link.closed is None:
+                return proxy_link
+            pending_dial = self._pending_dials.get(member.id)
+            if pending_dial is None:
                 break
-            await dialling.done.wait()
+            await pending_dial.finished.wait()
             if (
-                dialling.error is not None
+                pending_dial.error is not None
             ):  # who hangs costs all who wait one dial, and not each of them
-                raise dialling.error.again()
-        dialling = self._dialling[one.id] = _Dialling()
+                raise pending_dial.error.again()
+        pending_dial = self._pending_dials[member.id] = _PendingDial()
         try:
-            link = await self._dial((one.host, one.port), one.id)
-            found = self._links[one.id] = ProxyLink(link, one.id)
-            return found
+            link = await self._dial((member.host, member.port), member.id)
+            proxy_link = self._links[member.id] = ProxyLink(link, member.id)
+            return proxy_link
         except DistributedLogError as error:
-            dialling.error = error
+            pending_dial.error = error
             raise
         finally:  # whoever waits dials himself where this one was cancelled
-            del self._dialling[one.id]
-            dialling.done.set()
+            del self._pending_dials[member.id]
+            pending_dial.finished.set()
 
     async def _sweep(self) -> None:
         while True:
-            await trio.sleep(SWEEP_S)
+            await trio.sleep(SWEEP_INTERVAL_S)
             now = trio.current_time()
             for proxy_id, proxy in list(self._links.items()):
                 if proxy.link.closed is not None:
                     del self._links[proxy_id]
-                for end in list(proxy.streams.values()):
-                    end.on_sweep(now)
+                for handlers in list(proxy.streams.values()):
+                    handlers.on_sweep(now)
 
     # --- streams ----------------------------------------------------------------------------------
 
@@ -347,133 +355,142 @@ class ProxyClient:
         request: Callable[[int, str], ProduceOpen],
         path: str,
         name: str,
-        end: StreamEnd,
+        handlers: StreamHandlers,
         *,
         deadline: float,
-        pause_s: float = 0.0,
+        delay_s: float = 0.0,
     ) -> ProxyStream:
         """Open a stream at who has the log, or takes it. ``request``: of a stream's number and a suspect.
 
         ``pause_s``: before the first question. Raises what a proxy refuses for good; by the deadline what
         stood in the way last.
         """
-        chance = self.endpoint.host.random
-        if pause_s:
-            await trio.sleep(pause_s)
+        rng = self.endpoint.host.random
+        if delay_s:
+            await trio.sleep(delay_s)
 
-        async def ask(one: MemberRow, suspect: str) -> ProxyStream:
-            return await self._ask_for(one, request, end, suspect)
+        async def ask(member: MemberRow, suspect: str) -> ProxyStream:
+            return await self._open_stream_at(member, request, handlers, suspect)
 
-        found: ProxyStream = await self._routed(path, name, ask, deadline, chance.random)
-        return found
+        stream: ProxyStream = await self._call_owner(path, name, ask, deadline, rng.random)
+        return stream
 
-    async def _ask_for(
+    async def _open_stream_at(
         self,
-        one: MemberRow,
+        member: MemberRow,
         request: Callable[[int, str], ProduceOpen],
-        end: StreamEnd,
+        handlers: StreamHandlers,
         suspect: str,
     ) -> ProxyStream:
-        proxy = await self._linked(one)
-        number = proxy.enter(end)
+        proxy_link = await self._link_to(member)
+        number = proxy_link.add_stream(handlers)
         try:
             body = request(number, suspect).encode()
-            reply = await _answered(proxy.link, body)
+            reply = await _wait_for_open_reply(proxy_link.link, body)
             opened = ProduceOpened.decode(reply.body)
         except BaseException:
-            proxy.close(number)  # it may be opened all the same, later
+            proxy_link.close_stream(number)  # it may be opened all the same, later
             raise
-        return ProxyStream(proxy, number, opened)
+        return ProxyStream(proxy_link, number, opened)
 
     async def probe(
         self,
         request: Callable[[int, str], ProduceOpen],
         path: str,
         name: str,
-        end: StreamEnd,
+        handlers: StreamHandlers,
         owner: str,
     ) -> ProxyStream | None:
         """Ask another proxy for a log whose owner does not answer; None: it is the owner's still."""
-        for one in self.writers(path, name):
-            if one.id == owner or not one.accepting:
+        for member in self.write_proxies(path, name):
+            if member.id == owner or not member.accepting:
                 continue
             try:
-                found = await self._ask_for(one, request, end, owner)
-                self._note_owner(path, name, one.id)
-                return found
+                stream = await self._open_stream_at(member, request, handlers, owner)
+                self._record_owner(path, name, member.id)
+                return stream
             except DistributedLogError as error:
-                log.debug("asked %s for log %s, which %s has: %s", one.id, name, owner, error)
+                log.debug("asked %s for log %s, which %s has: %s", member.id, name, owner, error)
                 if not isinstance(error, ConnectionLost | WrongPeer):
                     return None
         return None
 
-    def owner(self, path: str, name: str) -> str:
+    def cached_owner(self, path: str, name: str) -> str:
         """Who had the log last; "": that is not known."""
-        return self._owners.get((path, name), "")
+        return self._cached_owners.get((path, name), "")
 
-    def note_owner(self, path: str, name: str, proxy_id: str) -> None:
+    def record_owner(self, path: str, name: str, proxy_id: str) -> None:
         """Who is to be asked first; "": whoever is first in its order."""
-        self._note_owner(path, name, proxy_id)
+        self._record_owner(path, name, proxy_id)
 
-    def _note_owner(self, path: str, name: str, proxy_id: str) -> None:
-        self._owners.pop((path, name), None)
+    def _record_owner(self, path: str, name: str, proxy_id: str) -> None:
+        self._cached_owners.pop((path, name), None)
         if proxy_id:
-            self._owners[path, name] = proxy_id
-            if len(self._owners) > OWNERS_MAX:
-                del self._owners[next(iter(self._owners))]
+            self._cached_owners[path, name] = proxy_id
+            if len(self._cached_owners) > CACHED_OWNERS_MAX:
+                del self._cached_owners[next(iter(self._cached_owners))]
 
-    async def _routed(
+    async def _call_owner(
         self,
         path: str,
         name: str,
-        ask: Callable[[MemberRow, str], Awaitable[Any]],
+        attempt: Callable[[MemberRow, str], Awaitable[Any]],
         deadline: float,
-        draw: Callable[[], float],
+        random_fraction: Callable[[], float],
     ) -> Any:
         """Ask who has a log, or should, until somebody answers; each proxy once before a pause.
 
         Raises what is no matter of who or when; by the deadline what stood in the way last.
         """
-        backoff = Backoff(PAUSE_FIRST_S, PAUSE_LONGEST_S)
-        asked: set[str] = set()
-        suspect, failed = "", DistributedLogError()
+        backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
+        tried_ids: set[str] = set()
+        suspect, last_error = "", DistributedLogError()
         while True:
-            target = self._owners.get((path, name), "")
-            one = self._members.get(target) if target not in asked else None
-            if one is None:
-                one = next((w for w in self.writers(path, name) if w.id not in asked), None)
-            if one is None:
-                if not asked:
-                    failed = QuorumUnreachable(f"no write proxy is there that could write {name}")
-                pause_s = backoff.next_s(draw())
-                if trio.current_time() + pause_s >= deadline:
-                    raise failed
-                with trio.move_on_after(pause_s):
-                    await self._changed.wait()
-                asked.clear()
+            cached_owner = self._cached_owners.get((path, name), "")
+            member = self._members.get(cached_owner) if cached_owner not in tried_ids else None
+            if member is None:
+                member = next(
+                    (
+                        candidate
+                        for candidate in self.write_proxies(path, name)
+                        if candidate.id not in tried_ids
+                    ),
+                    None,
+                )
+            if member is None:
+                if not tried_ids:
+                    last_error = QuorumUnreachable(
+                        f"no write proxy is there that could write {name}"
+                    )
+                delay_s = backoff.next_s(random_fraction())
+                if trio.current_time() + delay_s >= deadline:
+                    raise last_error
+                with trio.move_on_after(delay_s):
+                    await self._members_changed.wait()
+                tried_ids.clear()
                 continue
-            asked.add(one.id)
+            tried_ids.add(member.id)
             try:
-                answer = await ask(one, suspect)
+                answer = await attempt(member, suspect)
             except Moved as error:
-                failed = error
-                if error.detail != one.id:
-                    self._note_owner(path, name, error.detail)
-                if error.detail in asked:
+                last_error = error
+                if error.detail != member.id:
+                    self._record_owner(path, name, error.detail)
+                if error.detail in tried_ids:
                     suspect = error.detail
             except (ConnectionLost, WrongPeer, RequestTimeout) as error:
-                failed, suspect = error, one.id
-                if target == one.id:
-                    self._note_owner(path, name, "")
+                last_error, suspect = error, member.id
+                if cached_owner == member.id:
+                    self._record_owner(path, name, "")
             except DistributedLogError as error:
                 if not error.retryable:
                     raise
-                failed = error
+                last_error = error
             else:
-                self._note_owner(path, name, one.id)
+                self._record_owner(path, name, member.id)
                 return answer
             if trio.current_time() >= deadline:
-                raise failed
+                raise last_error
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -485,12 +502,12 @@ class ProxyClient:
         """
         body = call.encode()
 
-        async def ask(one: MemberRow, _: str) -> Any:
-            proxy = await self._linked(one)
+        async def ask(member: MemberRow, _: str) -> Any:
+            proxy_link = await self._link_to(member)
             try:
-                reply = await proxy.link.request(Op.LOG_CALL, body, timeout_s=CALL_S)
+                reply = await proxy_link.link.request(Op.LOG_CALL, body, timeout_s=CALL_TIMEOUT_S)
             except (ConnectionLost, RequestTimeout) as error:
-                if call.call in AGAIN:
+                if call.call in REPEATABLE_CALLS:
                     raise
                 raise OutcomeUnknown(
                     f"whether {call.call} of {call.log} was done is not known: {error}"
@@ -498,31 +515,31 @@ class ProxyClient:
             return decode_answer(reply.body, form, f"the reply to {call.call}")
 
         deadline = trio.current_time() + wait_s
-        draw = self.endpoint.host.random.random
-        return await self._routed(call.path, call.log, ask, deadline, draw)
+        random_fraction = self.endpoint.host.random.random
+        return await self._call_owner(call.path, call.log, ask, deadline, random_fraction)
 
 
-async def _answered(link: ClientLink, body: bytes) -> Reply:
+async def _wait_for_open_reply(link: ClientLink, body: bytes) -> Reply:
     """The answer to an opening, which takes its time where another one has the log.
 
     Raises what it carries, `RequestTimeout`, what closed the link, and `ConnectionLost` where nothing is
     heard of the proxy meanwhile: it hangs, and the log may need another owner.
     """
-    pending = link.begin(Op.PRODUCE_OPEN, body, timeout_s=ANSWER_S)
-    deadline = trio.current_time() + ANSWER_S
+    pending = link.start_request(Op.PRODUCE_OPEN, body, timeout_s=ANSWER_TIMEOUT_S)
+    deadline = trio.current_time() + ANSWER_TIMEOUT_S
     try:
-        while not pending.done.is_set() and trio.current_time() < deadline:
-            with trio.move_on_after(ALIVE_S):
-                await pending.done.wait()
+        while not pending.finished.is_set() and trio.current_time() < deadline:
+            with trio.move_on_after(PING_AFTER_S):
+                await pending.finished.wait()
                 break
-            asked = trio.current_time()
+            pinged_at = trio.current_time()
             link.send(envelope(Op.PING, 0))
-            with trio.move_on_after(PING_S):
-                await pending.done.wait()
+            with trio.move_on_after(PING_TIMEOUT_S):
+                await pending.finished.wait()
                 break
-            if link.received_at < asked:
+            if link.received_at < pinged_at:
                 raise ConnectionLost(f"{link.peer_address} hangs")
     except BaseException:
-        link.forget(pending)
+        link.discard_request(pending)
         raise
-    return await link.finish(pending, 0.0)
+    return await link.wait_reply(pending, 0.0)

@@ -15,7 +15,7 @@ from ...runtime.interfaces.log_lines import get_logger
 from ..protocol.proxy_messages import MEMBERS_MAX, MemberRow
 from .proxy_registration import PREFIX, READ, WRITE, ProxyRegistration
 
-RELIST_S = 0.5
+RELIST_DELAY_S = 0.5
 
 log = get_logger("distributedlog.proxy")
 
@@ -25,27 +25,37 @@ class ProxyMembers:
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
-        self._there: dict[bytes, ProxyRegistration] = {}
+        self._registrations: dict[bytes, ProxyRegistration] = {}
         self._callbacks: list[Callable[[], None]] = []
 
     @property
     def write(self) -> dict[str, ProxyRegistration]:
         """The write proxies, by id."""
-        return {one.id: one for one in self._there.values() if one.kind == WRITE}
+        return {
+            registration.id: registration
+            for registration in self._registrations.values()
+            if registration.kind == WRITE
+        }
 
     @property
     def read(self) -> dict[str, ProxyRegistration]:
         """The read proxies, by id."""
-        return {one.id: one for one in self._there.values() if one.kind == READ}
+        return {
+            registration.id: registration
+            for registration in self._registrations.values()
+            if registration.kind == READ
+        }
 
     def rows(self, listener: str) -> list[MemberRow]:
         """For a client that came in on this listener."""
-        found = []
-        for _, one in sorted(self._there.items())[:MEMBERS_MAX]:
-            address = one.address(listener)
+        member_rows = []
+        for _, registration in sorted(self._registrations.items())[:MEMBERS_MAX]:
+            address = registration.address(listener)
             if address is not None:
-                found.append(MemberRow(one.kind, one.id, *address, one.accepting))
-        return found
+                member_rows.append(
+                    MemberRow(registration.kind, registration.id, *address, registration.accepting)
+                )
+        return member_rows
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call ``callback`` after each change; return how to stop that."""
@@ -70,35 +80,35 @@ class ProxyMembers:
                     PREFIX, prefix_end(PREFIX), after_revision=revision
                 ) as watch:
                     while True:
-                        for event in (await watch.next()).events:
+                        for event in (await watch.next_batch()).events:
                             put = event.kind == "put"
-                            self._take(event.item.key, event.item.value if put else None)
-                        self._tell()
+                            self._update(event.item.key, event.item.value if put else None)
+                        self._notify()
             except Compacted:
                 continue
             except DistributedLogError as error:
                 log.info("proxies cannot be listed now: %s", error)
-                await trio.sleep(RELIST_S)
+                await trio.sleep(RELIST_DELAY_S)
 
     async def _list(self) -> int:
         scan = Scan(self._metadata, PREFIX)
-        there = set()
+        listed_keys = set()
         async for item in scan:
-            there.add(item.key)
-            self._take(item.key, item.value)
-        for key in self._there.keys() - there:
-            del self._there[key]
-        self._tell()
+            listed_keys.add(item.key)
+            self._update(item.key, item.value)
+        for key in self._registrations.keys() - listed_keys:
+            del self._registrations[key]
+        self._notify()
         return scan.revision
 
-    def _take(self, key: bytes, value: bytes | None) -> None:
-        self._there.pop(key, None)
+    def _update(self, key: bytes, value: bytes | None) -> None:
+        self._registrations.pop(key, None)
         if value is not None:
             try:
-                self._there[key] = ProxyRegistration.decode(key, value)
+                self._registrations[key] = ProxyRegistration.decode(key, value)
             except (CorruptData, UnsupportedFormat) as error:
                 log.warning("%s: it is passed over", error)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for callback in list(self._callbacks):
             callback()

@@ -10,7 +10,16 @@ from dataclasses import dataclass
 from ...runtime.interfaces.errors import CorruptData
 from ...runtime.interfaces.host import Address, Buffer
 from ...runtime.protocol.frames import pack
-from ...runtime.protocol.schema import fields, flag, mapping, number, row, text, versioned, word
+from ...runtime.protocol.schema import (
+    decode_versioned,
+    fields,
+    flag,
+    mapping,
+    number,
+    one_of,
+    row,
+    text,
+)
 
 FORMAT = 1
 PREFIX = b"proxy/"
@@ -22,7 +31,7 @@ LEASE_S = 3.0
 _REGISTRATION = fields(
     format=number(),
     id=text(64, 1),
-    kind=word(*KINDS),
+    kind=one_of(*KINDS),
     addresses=mapping(row(text(255, 1), number(1, 65_535)), LISTENERS_MAX),
     accepting=flag,
     label=text(),
@@ -69,7 +78,7 @@ class ProxyRegistration:
                 "format": FORMAT,
                 "id": self.id,
                 "kind": self.kind,
-                "addresses": {name: list(place) for name, place in self.addresses.items()},
+                "addresses": {name: list(address) for name, address in self.addresses.items()},
                 "accepting": self.accepting,
                 "label": self.label,
                 "rack": self.rack,
@@ -80,9 +89,9 @@ class ProxyRegistration:
     def decode(cls, key: bytes, value: Buffer) -> "ProxyRegistration":
         """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
         what = f"the registration {key.decode(errors='backslashreplace')[:80]}"
-        found = versioned(value, FORMAT, _REGISTRATION, what)
-        del found["format"]
-        registration = cls(**found)
+        decoded = decode_versioned(value, FORMAT, _REGISTRATION, what)
+        del decoded["format"]
+        registration = cls(**decoded)
         if registration.key != key:
             raise CorruptData(f"{what} is that of another proxy")
         return registration

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import xxhash
 
 
-def order(path: str, log: str, ids: Iterable[str]) -> list[str]:
+def rank_proxies(path: str, log: str, ids: Iterable[str]) -> list[str]:
     """The proxies in the order in which they are asked for a log, the first one first.
 
     When one comes or goes, only the logs move for which it is the first.
@@ -32,24 +32,28 @@ class LogMove:
     """and who should."""
 
 
-def balance(owned: Mapping[str, Sequence[tuple[str, str, int]]]) -> list[LogMove]:
+def plan_moves(logs_by_proxy: Mapping[str, Sequence[tuple[str, str, int]]]) -> list[LogMove]:
     """Which logs go where, so that no proxy has two more than another one; the fewest that do.
 
     ``owned``: of each proxy that takes logs, by id: namespace, name and producers of those that it has.
     Those with the fewest producers go, for each of these sees a pause.
     """
-    counts = {one: len(logs) for one, logs in owned.items()}
+    counts = {proxy_id: len(logs) for proxy_id, logs in logs_by_proxy.items()}
     if not counts:
         return []
-    least, above = divmod(sum(counts.values()), len(counts))
+    even_share, remainder = divmod(sum(counts.values()), len(counts))
     # Who has most keeps one more than the others, where it cannot be even: then nothing of it moves.
-    ranked = sorted(counts, key=lambda one: (-counts[one], one))
-    share = {one: least + (rank < above) for rank, one in enumerate(ranked)}
-    wanting = [one for one in ranked for _ in range(share[one] - counts[one])]
+    ranked = sorted(counts, key=lambda proxy_id: (-counts[proxy_id], proxy_id))
+    target_counts = {
+        proxy_id: even_share + (rank < remainder) for rank, proxy_id in enumerate(ranked)
+    }
+    receivers = [
+        proxy_id for proxy_id in ranked for _ in range(target_counts[proxy_id] - counts[proxy_id])
+    ]
     moves = []
-    for one in ranked:
-        going = sorted(owned[one], key=lambda log: (log[2], log[:2]))[
-            : max(0, counts[one] - share[one])
+    for proxy_id in ranked:
+        moved_logs = sorted(logs_by_proxy[proxy_id], key=lambda log: (log[2], log[:2]))[
+            : max(0, counts[proxy_id] - target_counts[proxy_id])
         ]
-        moves += [LogMove(path, log, one, wanting.pop()) for path, log, _ in going]
+        moves += [LogMove(path, log, proxy_id, receivers.pop()) for path, log, _ in moved_logs]
     return moves

@@ -36,7 +36,7 @@ import xxhash
 
 from ...log.format.record import RECORD_BYTES_MAX, TXID_MAX
 from ...log.model.stored_settings import COUNT_MAX, METADATA_BYTES_MAX
-from ...metadata.model.acl_records import WOULD_REFUSE_MAX
+from ...metadata.model.acl_records import REPORTED_DENIALS_MAX
 from ...runtime.interfaces.errors import CorruptData, DistributedLogError, ProtocolError, from_code
 from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, ERROR_CHARS_MAX, Op, envelope, pack
@@ -44,16 +44,16 @@ from ...runtime.protocol.schema import (
     Form,
     SchemaError,
     blob,
+    decode_message,
     flag,
     list_of_any,
     mapping,
-    message,
     number,
+    one_of,
     optional,
     row,
     rows,
     text,
-    word,
 )
 
 NAME_BYTES_MAX = 1024
@@ -65,7 +65,7 @@ MEMBERS_MAX = 1000
 SEGMENTS_MAX = 1000
 """Of a log's description."""
 WAIT_MAX_S = 60.0
-OWNED_PAGE = 1000
+OWNED_LOGS_PER_PAGE = 1000
 """Logs of a proxy that are told at a time."""
 RECORDS_MAX = 65_536
 """Of a frame."""
@@ -84,11 +84,11 @@ _DIGEST = struct.Struct("<Q")
 _HEAD = struct.Struct("<QQII")
 HEAD_BYTES = _DIGEST.size + _HEAD.size
 _EXPECT = struct.Struct("<Qqq")
-_LONE = struct.Struct("<QQIII")
+_SINGLE_RECORD = struct.Struct("<QQIII")
 """After the digest, of a record that comes alone and without a txid, as most do where many logs are busy."""
-_LONE_BODY = struct.Struct("<QQQIII")
-_LONE_HEAD = struct.Struct(ENVELOPE.format + "Q")
-LONE_BYTES = _DIGEST.size + _LONE.size
+_SINGLE_RECORD_BODY = struct.Struct("<QQQIII")
+_SINGLE_RECORD_HEAD = struct.Struct(ENVELOPE.format + "Q")
+SINGLE_RECORD_BYTES = _DIGEST.size + _SINGLE_RECORD.size
 ACK = struct.Struct("<IIQQQIIq")
 
 _SEQUENCE = number(0, SEQUENCE_MAX)
@@ -108,7 +108,7 @@ _REFUSAL = row(
     text(ERROR_CHARS_MAX), text(ERROR_CHARS_MAX), _SEQUENCE, _SEQUENCE, number(0, 3_600_000)
 )
 _MEMBERS = rows(
-    row(word("write", "read"), text(64, 1), text(255, 1), number(1, 65_535), flag), MEMBERS_MAX
+    row(one_of("write", "read"), text(64, 1), text(255, 1), number(1, 65_535), flag), MEMBERS_MAX
 )
 
 
@@ -127,12 +127,16 @@ class MemberRow:
 
 def encode_members(members: Sequence[MemberRow]) -> bytes:
     """The reply to MEMBERS."""
-    return pack([[m.kind, m.id, m.host, m.port, m.accepting] for m in members])
+    return pack(
+        [[member.kind, member.id, member.host, member.port, member.accepting] for member in members]
+    )
 
 
 def decode_members(body: Buffer) -> list[MemberRow]:
     """Raises `ProtocolError`."""
-    return [MemberRow(*found) for found in message(body, _MEMBERS, "MEMBERS")]
+    return [
+        MemberRow(*member_fields) for member_fields in decode_message(body, _MEMBERS, "MEMBERS")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,11 +150,11 @@ class ProduceOpen:
     """Which log of that name; "": whichever there is."""
     producer: str = ""
     """The name of a producer whose frames are stored once; "": a plain one."""
-    number: int = 0
+    producer_number: int = 0
     """That name's, where it was opened before by this client; 0: it was not."""
-    through: int = 0
+    acked_through: int = 0
     """Below this sequence the client knows all outcomes."""
-    suspect: str = ""
+    suspect_proxy_id: str = ""
     create: bool = True
     """Make the log, if it is missing."""
 
@@ -163,9 +167,9 @@ class ProduceOpen:
                 self.log,
                 self.incarnation,
                 self.producer,
-                self.number,
-                self.through,
-                self.suspect,
+                self.producer_number,
+                self.acked_through,
+                self.suspect_proxy_id,
                 self.create,
             ]
         )
@@ -173,7 +177,7 @@ class ProduceOpen:
     @classmethod
     def decode(cls, body: Buffer) -> "ProduceOpen":
         """Raises `ProtocolError`."""
-        return cls(*message(body, _OPEN, "PRODUCE_OPEN"))
+        return cls(*decode_message(body, _OPEN, "PRODUCE_OPEN"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +185,8 @@ class ProduceOpened:
     """The reply to PRODUCE_OPEN."""
 
     incarnation: str
-    number: int
-    known: bool
+    producer_number: int
+    has_stored_records: bool
     """Has the log anything of this producer?"""
     next_sequence: int
     """Of the first record that the owner has not taken."""
@@ -195,8 +199,8 @@ class ProduceOpened:
         return pack(
             [
                 self.incarnation,
-                self.number,
-                self.known,
+                self.producer_number,
+                self.has_stored_records,
                 self.next_sequence,
                 self.window_bytes,
                 self.txid_rule,
@@ -207,7 +211,7 @@ class ProduceOpened:
     @classmethod
     def decode(cls, body: Buffer) -> "ProduceOpened":
         """Raises `ProtocolError`."""
-        return cls(*message(body, _OPENED, "the reply to PRODUCE_OPEN"))
+        return cls(*decode_message(body, _OPENED, "the reply to PRODUCE_OPEN"))
 
 
 # --- records --------------------------------------------------------------------------------------
@@ -216,9 +220,9 @@ class ProduceOpened:
 class ProducedFrame(NamedTuple):
     """The records of a PRODUCE."""
 
-    first: int
+    first_sequence: int
     """Sequence of the first one."""
-    through: int
+    acked_through: int
     txids: Sequence[int] | None
     payloads: list[bytes]
     record_flags: bytes | None
@@ -228,10 +232,10 @@ class ProducedFrame(NamedTuple):
     """Of the body."""
 
 
-def produce_frame(
+def encode_produce(
     stream: int,
-    first: int,
-    through: int,
+    first_sequence: int,
+    acked_through: int,
     txids: Sequence[int] | None,
     payloads: Sequence[Buffer],
     *,
@@ -243,10 +247,13 @@ def produce_frame(
     if count == 1 and txids is None and expect is None and record_flags is None:
         payload = payloads[0]
         size = len(payload)
-        body = _LONE.pack(first, through, 1, 0, size) + payload
+        body = _SINGLE_RECORD.pack(first_sequence, acked_through, 1, 0, size) + payload
         digest = xxhash.xxh3_64_intdigest(body)
-        size += LONE_BYTES
-        return _LONE_HEAD.pack(ENVELOPE_BYTES + size, Op.PRODUCE, 0, 0, stream, 0, 0, digest) + body
+        size += SINGLE_RECORD_BYTES
+        return (
+            _SINGLE_RECORD_HEAD.pack(ENVELOPE_BYTES + size, Op.PRODUCE, 0, 0, stream, 0, 0, digest)
+            + body
+        )
     flags = (
         (0 if txids is None else FLAG_TXIDS)
         | (0 if expect is None else FLAG_EXPECT)
@@ -254,7 +261,7 @@ def produce_frame(
     )
     body = b"".join(
         [
-            _HEAD.pack(first, through, count, flags),
+            _HEAD.pack(first_sequence, acked_through, count, flags),
             b"" if expect is None else _EXPECT.pack(*expect),
             b"" if txids is None else struct.pack(f"<{count}q", *txids),
             b"" if record_flags is None else record_flags,
@@ -269,16 +276,26 @@ def produce_frame(
 def decode_produce(body: memoryview) -> ProducedFrame:
     """Raises `ProtocolError`, and `CorruptData` where the digest does not fit: nothing of it is taken."""
     size = len(body)
-    if LONE_BYTES <= size <= LONE_BYTES + RECORD_BYTES_MAX:
-        digest, first, through, count, flags, end = _LONE_BODY.unpack_from(body)
+    if SINGLE_RECORD_BYTES <= size <= SINGLE_RECORD_BYTES + RECORD_BYTES_MAX:
+        digest, first_sequence, acked_through, count, flags, end = _SINGLE_RECORD_BODY.unpack_from(
+            body
+        )
         if (
             count == 1
             and not flags
-            and end == size - LONE_BYTES
-            and through <= first < SEQUENCE_MAX
+            and end == size - SINGLE_RECORD_BYTES
+            and acked_through <= first_sequence < SEQUENCE_MAX
             and xxhash.xxh3_64_intdigest(body[_DIGEST.size :]) == digest
         ):  # else it is judged by all that follows
-            return ProducedFrame(first, through, None, [bytes(body[LONE_BYTES:])], None, None, size)
+            return ProducedFrame(
+                first_sequence,
+                acked_through,
+                None,
+                [bytes(body[SINGLE_RECORD_BYTES:])],
+                None,
+                None,
+                size,
+            )
     if not HEAD_BYTES <= size <= PRODUCE_BYTES_MAX:
         raise ProtocolError(f"PRODUCE of {size} bytes")
     (digest,) = _DIGEST.unpack_from(body)
@@ -286,38 +303,44 @@ def decode_produce(body: memoryview) -> ProducedFrame:
         raise CorruptData(
             f"a frame of {size} bytes was changed on its way: nothing of it is stored"
         )
-    first, through, count, flags = _HEAD.unpack_from(body, _DIGEST.size)
+    first_sequence, acked_through, count, flags = _HEAD.unpack_from(body, _DIGEST.size)
     if flags & ~(FLAG_TXIDS | FLAG_EXPECT | FLAG_RECORD_FLAGS):
         raise ProtocolError(f"PRODUCE with flags {flags:#x}")
-    if not 1 <= count <= RECORDS_MAX or first + count > SEQUENCE_MAX or through > first:
-        raise ProtocolError(f"PRODUCE of {count} records from {first} on, known through {through}")
-    at = HEAD_BYTES
+    if (
+        not 1 <= count <= RECORDS_MAX
+        or first_sequence + count > SEQUENCE_MAX
+        or acked_through > first_sequence
+    ):
+        raise ProtocolError(
+            f"PRODUCE of {count} records from {first_sequence} on, known through {acked_through}"
+        )
+    position = HEAD_BYTES
     expect = txids = record_flags = None
     try:
         if flags & FLAG_EXPECT:
-            expect = _EXPECT.unpack_from(body, at)
-            at += _EXPECT.size
+            expect = _EXPECT.unpack_from(body, position)
+            position += _EXPECT.size
         if flags & FLAG_TXIDS:
-            txids = struct.unpack_from(f"<{count}q", body, at)
-            at += 8 * count
+            txids = struct.unpack_from(f"<{count}q", body, position)
+            position += 8 * count
         if flags & FLAG_RECORD_FLAGS:
-            record_flags = bytes(body[at : at + count])
-            at += count
-        ends = struct.unpack_from(f"<{count}I", body, at)
+            record_flags = bytes(body[position : position + count])
+            position += count
+        ends = struct.unpack_from(f"<{count}I", body, position)
     except struct.error:
         raise ProtocolError(f"PRODUCE of {count} records ends within its columns") from None
-    at += 4 * count
-    if ends[-1] != size - at or not all(map(le, ends, ends[1:])):
+    position += 4 * count
+    if ends[-1] != size - position or not all(map(le, ends, ends[1:])):
         raise ProtocolError(
-            f"PRODUCE: {size - at} bytes of payloads that {count} records do not fill"
+            f"PRODUCE: {size - position} bytes of payloads that {count} records do not fill"
         )
     if txids is not None and not (min(txids) >= 0 and max(txids) <= TXID_MAX):
         raise ProtocolError(f"PRODUCE with a txid that is not 0 to {TXID_MAX}")
-    data = bytes(body[at:])
+    data = bytes(body[position:])
     payloads = [data[a:b] for a, b in pairwise((0, *ends))] if count > 1 else [data]
-    if size - at > RECORD_BYTES_MAX and max(map(len, payloads)) > RECORD_BYTES_MAX:
+    if size - position > RECORD_BYTES_MAX and max(map(len, payloads)) > RECORD_BYTES_MAX:
         raise ProtocolError(f"PRODUCE with a record above {RECORD_BYTES_MAX} bytes")
-    return ProducedFrame(first, through, txids, payloads, record_flags, expect, size)
+    return ProducedFrame(first_sequence, acked_through, txids, payloads, record_flags, expect, size)
 
 
 class Ack(NamedTuple):
@@ -325,7 +348,7 @@ class Ack(NamedTuple):
 
     stream: int
     records: int
-    first: int
+    first_sequence: int
     """Sequence of its first record."""
     segment: int
     entry: int
@@ -335,7 +358,7 @@ class Ack(NamedTuple):
     first_txid: int
 
 
-def acks_frame(items: Sequence[bytes]) -> bytes:
+def encode_acks(items: Sequence[bytes]) -> bytes:
     """A whole PRODUCE_ACKS of packed items (`ACK`)."""
     return b"".join([envelope(Op.PRODUCE_ACKS, ACK.size * len(items)), *items])
 
@@ -358,12 +381,12 @@ class Refusal:
     """and from this one on they are not."""
     retry_ms: int = 0
 
-    def frame(self, stream: int) -> bytes:
+    def encode_frame(self, stream: int) -> bytes:
         """A whole PRODUCE_REFUSED."""
-        said, error = str(self.error)[:ERROR_CHARS_MAX], self.error
+        message_text, error = str(self.error)[:ERROR_CHARS_MAX], self.error
         body = pack(
             [
-                said,
+                message_text,
                 error.detail,
                 self.unknown_from,
                 self.refused_from,
@@ -375,13 +398,17 @@ class Refusal:
     @classmethod
     def decode(cls, status: int, body: Buffer) -> "Refusal":
         """Raises `ProtocolError`."""
-        said, detail, unknown, refused, retry_ms = message(body, _REFUSAL, "PRODUCE_REFUSED")
-        if unknown > refused:
-            raise ProtocolError(f"PRODUCE_REFUSED: unknown from {unknown}, refused from {refused}")
-        return cls(from_code(status, said, detail), unknown, refused, retry_ms)
+        message_text, detail, unknown_from, refused_from, retry_ms = decode_message(
+            body, _REFUSAL, "PRODUCE_REFUSED"
+        )
+        if unknown_from > refused_from:
+            raise ProtocolError(
+                f"PRODUCE_REFUSED: unknown from {unknown_from}, refused from {refused_from}"
+            )
+        return cls(from_code(status, message_text, detail), unknown_from, refused_from, retry_ms)
 
 
-def about_stream(op: int, stream: int) -> bytes:
+def encode_stream_notice(op: int, stream: int) -> bytes:
     """A whole PRODUCE_PUBLISH or PRODUCE_CLOSE."""
     return envelope(op, 0, ident=stream)
 
@@ -419,27 +446,27 @@ def _seconds(value: Any) -> float:
 
 _SETTINGS = mapping(_setting, COUNT_MAX)
 _NOTES = mapping(optional(blob(METADATA_BYTES_MAX)), COUNT_MAX)
-_PLACE = row(number(1), number(), number())
-_MAYBE_PLACE = optional(_PLACE)
-_MAYBE = optional(number())
+_POSITION = row(number(1), number(), number())
+_OPTIONAL_POSITION = optional(_POSITION)
+_OPTIONAL_NUMBER = optional(number())
 
 LOG_CALLS: dict[str, Form] = {
-    "create": row(word("standard", "all"), _SETTINGS, _NOTES, text(16)),
+    "create": row(one_of("standard", "all"), _SETTINGS, _NOTES, text(16)),
     "exists": row(),
     "page": row(text(1024), text(1024), number(1, 10_000)),
     "rename": row(text(1024, 1)),
     "delete": row(_seconds),
-    "truncate": row(_MAYBE_PLACE, _MAYBE, _MAYBE),
+    "truncate": row(_OPTIONAL_POSITION, _OPTIONAL_NUMBER, _OPTIONAL_NUMBER),
     "seal": row(flag, optional(_seconds)),
     "describe": row(number(1, SEGMENTS_MAX)),
     "settings": row(),
     "set": row(_SETTINGS, _NOTES),
-    "find": row(_MAYBE, _MAYBE),
-    "count": row(_MAYBE_PLACE, _MAYBE_PLACE),
+    "find": row(_OPTIONAL_NUMBER, _OPTIONAL_NUMBER),
+    "count": row(_OPTIONAL_POSITION, _OPTIONAL_POSITION),
 }
 """Of the arguments of each call."""
 PROXY_CALLS: dict[str, Form] = {
-    "owned": row(text(2 * NAME_BYTES_MAX), number(1, OWNED_PAGE)),
+    "owned": row(text(2 * NAME_BYTES_MAX), number(1, OWNED_LOGS_PER_PAGE)),
     "drain": row(),
     "move": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(64)),
     "take": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(16, 16)),
@@ -448,22 +475,22 @@ PROXY_CALLS: dict[str, Form] = {
 """Likewise, of those to one proxy; a read proxy takes the last one alone."""
 
 
-def _arguments_of(calls: Mapping[str, Form], name: str, given: Any) -> tuple[Any, ...]:
+def _decode_arguments(calls: Mapping[str, Form], name: str, values: Any) -> tuple[Any, ...]:
     form = calls.get(name)
     if form is None:
         raise SchemaError("a call that is not known here")
-    found: tuple[Any, ...] = form(given)
-    return found
+    arguments: tuple[Any, ...] = form(values)
+    return arguments
 
 
 def _log_call(value: Any) -> tuple[Any, ...]:
-    path, call, name, incarnation, given = _LOG_CALL(value)
-    return path, call, name, incarnation, _arguments_of(LOG_CALLS, call, given)
+    path, call, name, incarnation, values = _LOG_CALL(value)
+    return path, call, name, incarnation, _decode_arguments(LOG_CALLS, call, values)
 
 
 def _proxy_call(value: Any) -> tuple[Any, ...]:
-    call, given = _PROXY_CALL(value)
-    return call, _arguments_of(PROXY_CALLS, call, given)
+    call, values = _PROXY_CALL(value)
+    return call, _decode_arguments(PROXY_CALLS, call, values)
 
 
 _LOG_CALL = row(text(NAME_BYTES_MAX), text(32, 1), text(NAME_BYTES_MAX), text(16), list_of_any)
@@ -489,12 +516,12 @@ class LogCall:
     @classmethod
     def decode(cls, body: Buffer) -> "LogCall":
         """Raises `ProtocolError`."""
-        return cls(*message(body, _log_call, "LOG_CALL"))
+        return cls(*decode_message(body, _log_call, "LOG_CALL"))
 
 
 def decode_answer(body: Buffer, form: Form, what: str) -> Any:
     """What a call gives, in its form. Raises `ProtocolError`."""
-    return message(body, form, what)
+    return decode_message(body, form, what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -511,23 +538,25 @@ class ProxyCall:
     @classmethod
     def decode(cls, body: Buffer) -> "ProxyCall":
         """Raises `ProtocolError`."""
-        return cls(*message(body, _proxy_call, "PROXY_CALL"))
+        return cls(*decode_message(body, _proxy_call, "PROXY_CALL"))
 
 
-_OWNED = rows(row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX), number(), number()), OWNED_PAGE)
+_OWNED = rows(
+    row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX), number(), number()), OWNED_LOGS_PER_PAGE
+)
 
 
 def decode_owned(body: Buffer) -> list[tuple[str, str, int, int]]:
     """Of each log that a proxy writes: namespace, name, producers, segment. Raises `ProtocolError`."""
-    return list(message(body, _OWNED, "the reply to owned"))
+    return list(decode_message(body, _OWNED, "the reply to owned"))
 
 
-_WOULD_REFUSE = rows(row(text(256), text(4096), number()), WOULD_REFUSE_MAX)
+_WOULD_REFUSE = rows(row(text(256), text(4096), number()), REPORTED_DENIALS_MAX)
 
 
 def decode_would_refuse(body: Buffer) -> list[tuple[str, str, int]]:
     """Whom a proxy would refuse: principal, what it lacks, how often. Raises `ProtocolError`."""
-    return list(message(body, _WOULD_REFUSE, "the reply to would_refuse"))
+    return list(decode_message(body, _WOULD_REFUSE, "the reply to would_refuse"))
 
 
 assert HEAD_BYTES == 32

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ...log.format.dlsn import DLSN
-from ...log.format.record import TXIDS_INDEX, TXIDS_OWN, EntryHeader, Origin
+from ...log.format.record import TXIDS_IN_ENTRIES, TXIDS_INDEXED, EntryHeader, Origin
 from ...log.model.position import Position, ReadStart, TimeStart, TxidStart
 from ...log.model.segment_record import SegmentRecord
 from ...runtime.interfaces.errors import ProtocolError
@@ -24,14 +24,14 @@ from ...runtime.interfaces.host import Buffer
 from ...runtime.protocol.frames import pack
 from ...runtime.protocol.schema import (
     NUMBER_MAX,
+    decode_message,
     fields,
     flag,
-    message,
     number,
+    one_of,
     optional,
     row,
     text,
-    word,
 )
 
 HEAD = struct.Struct("<QqQqqII")
@@ -46,7 +46,7 @@ _SUBSCRIBE = fields(
     name=text(1024),
     incarnation=text(16),
     resumes=flag,
-    at=word("earliest", "latest"),
+    at=one_of("earliest", "latest"),
     dlsn=optional(_DLSN),
     sequence_id=number(-1),
     proven=flag,
@@ -125,8 +125,8 @@ class SegmentHead:
             and head.start_sequence_id >= 0
             and head.base_entry <= NUMBER_MAX
             and head.time_floor_ms >= 0
-            and TXIDS_OWN <= head.txid_rule <= TXIDS_INDEX
-            and (head.txid_rule == TXIDS_OWN) == (head.txid_base < 0)
+            and TXIDS_IN_ENTRIES <= head.txid_rule <= TXIDS_INDEXED
+            and (head.txid_rule == TXIDS_IN_ENTRIES) == (head.txid_base < 0)
         )
         if not in_range:
             raise ProtocolError("ENTRIES of a segment that cannot be")
@@ -196,7 +196,7 @@ class Subscribe:
     @classmethod
     def decode(cls, body: Buffer) -> "Subscribe":
         """Raises `ProtocolError`."""
-        found = message(body, _SUBSCRIBE, "SUBSCRIBE")
+        found = decode_message(body, _SUBSCRIBE, "SUBSCRIBE")
         for name in ("dlsn", "to"):
             found[name] = _dlsn(found[name])
         if found["resumes"] and (found["dlsn"] is None or len(found["incarnation"]) != 16):
@@ -224,7 +224,7 @@ class Subscribed:
     @classmethod
     def decode(cls, body: Buffer) -> "Subscribed":
         """Raises `ProtocolError`."""
-        found = message(body, _SUBSCRIBED, "the answer to SUBSCRIBE")
+        found = decode_message(body, _SUBSCRIBED, "the answer to SUBSCRIBE")
         found["start"], found["to"] = DLSN(*found["start"]), _dlsn(found["to"])
         return cls(**{name: found[name] for name in cls.__slots__})
 

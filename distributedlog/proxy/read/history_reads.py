@@ -30,16 +30,16 @@ from ...runtime.net.link import Link
 from ...runtime.schedule.work_failures import WorkFailures
 from ..protocol.read_messages import HEAD_BYTES, SegmentHead
 from ..session.fair_queue import FairQueue
-from .entry_ring import Place, RingSpan
+from .entry_ring import EntryPosition, RingSpan
 from .tail_feed import FRAME_BYTES, Subscriber, TailFeed
 
-AT_ONCE = 8
+PARALLEL_READS = 8
 """Ranges, of all logs in turns, and of one log half of them: else one that hangs holds all up."""
 RANGE_BYTES = 1024 * 1024
-KEPT_S = 1.0
+RANGE_CACHE_S = 1.0
 """A range is kept for so long: who asks for it meanwhile is given the same one."""
-KEPT_BYTES_MAX = 64 * 1024 * 1024
-PARKED_MAX = 16
+RANGE_CACHE_BYTES_MAX = 64 * 1024 * 1024
+OPEN_READERS_MAX = 16
 """Ledgers that are open between two ranges, with what is under way for the next one."""
 ROLL_WAIT_S = 5.0
 """For the log to say where a segment ends that the feed has left."""
@@ -47,22 +47,22 @@ TRIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
-class _Parked:
+class _OpenReader:
     """A segment that is open between two ranges."""
 
     ledger: SegmentEntryReader
     record: SegmentRecord
-    since: float
+    parked_at: float
 
 
 @dataclass(eq=False, slots=True)
-class _Range:
+class _CachedRange:
     """Entries from one place on, in frames; or under way."""
 
-    done: trio.Event = field(default_factory=trio.Event)
-    runs: dict[Place, RingSpan] = field(default_factory=dict)
+    loaded: trio.Event = field(default_factory=trio.Event)
+    spans: dict[EntryPosition, RingSpan] = field(default_factory=dict)
     """By where they begin."""
-    after: Place = (0, 0)
+    next_place: EntryPosition = (0, 0)
     size: int = 0
     used_at: float = 0.0
     error: DistributedLogError | None = None
@@ -72,26 +72,26 @@ class HistoryReads:
     """Serves whoever stands below its log's ring, in turns."""
 
     def __init__(
-        self, *, has_room: Callable[[Link], bool], to_blocked: Callable[[Subscriber], object]
+        self, *, has_capacity: Callable[[Link], bool], to_blocked: Callable[[Subscriber], object]
     ) -> None:
         self.ranges_read = 0
         self.bytes_read = 0
-        self._has_room = has_room
+        self._has_capacity = has_capacity
         self._to_blocked = to_blocked
-        self._waiting: FairQueue[TailFeed, Subscriber] = FairQueue(AT_ONCE)
-        self._idle = trio.lowlevel.ParkingLot()
-        self._ranges: dict[tuple[TailFeed, Place], _Range] = {}
+        self._waiting: FairQueue[TailFeed, Subscriber] = FairQueue(PARALLEL_READS)
+        self._idle_tasks = trio.lowlevel.ParkingLot()
+        self._ranges: dict[tuple[TailFeed, EntryPosition], _CachedRange] = {}
         """By where each of their frames begins."""
-        self._kept: dict[_Range, TailFeed] = {}
+        self._cached: dict[_CachedRange, TailFeed] = {}
         """Those that were read, the one unused longest first."""
-        self._kept_bytes = 0
-        self._parked: dict[tuple[TailFeed, Place], _Parked] = {}
+        self._cached_bytes = 0
+        self._open_readers: dict[tuple[TailFeed, EntryPosition], _OpenReader] = {}
         """By where they were read to, the one parked longest first."""
 
     def add(self, subscriber: Subscriber) -> None:
         """It is below the ring, and may be sent something."""
         self._waiting.add(subscriber.feed, subscriber)
-        self._idle.unpark()
+        self._idle_tasks.unpark()
 
     @property
     def waiting(self) -> int:
@@ -102,229 +102,255 @@ class HistoryReads:
         """Until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
-                for _ in range(AT_ONCE):
-                    nursery.start_soon(failures.keep, "reads below a ring", self._work)
+                for _ in range(PARALLEL_READS):
+                    nursery.start_soon(
+                        failures.keep_running, "reads below a ring", self._run_reader
+                    )
         finally:
-            for parked in self._parked.values():
-                parked.ledger.close()
+            for reader in self._open_readers.values():
+                reader.ledger.close()
 
-    async def _work(self) -> None:
+    async def _run_reader(self) -> None:
         while True:
-            found = self._waiting.take()
-            if found is None:
-                await self._idle.park()
+            feed_and_subscriber = self._waiting.acquire_next()
+            if feed_and_subscriber is None:
+                await self._idle_tasks.park()
                 continue
-            feed, subscriber = found
+            feed, subscriber = feed_and_subscriber
             try:
                 with error_boundary(f'log "{feed.name}" at this proxy', subscriber.end):
-                    await self._turn(subscriber)
+                    await self._serve_one_range(subscriber)
             finally:
-                self._waiting.give_back(feed)
+                self._waiting.release(feed)
 
-    async def _turn(self, subscriber: Subscriber) -> None:
+    async def _serve_one_range(self, subscriber: Subscriber) -> None:
         """What one range has for it; then it waits for its next turn."""
         feed, cursor = subscriber.feed, subscriber.cursor
-        if subscriber.over or cursor.at >= feed.ring.begin or cursor.credit <= 0:
+        if subscriber.is_over or cursor.next_place >= feed.ring.begin or cursor.credit <= 0:
             feed.attach(subscriber)
             return
         try:
-            feed.follower.check_position(*cursor.at)
-            found = await self._range(feed, cursor.at)
+            feed.state_watch.check_position(*cursor.next_place)
+            cached_range = await self._get_range(feed, cursor.next_place)
         except (NoSuchLedger, NoSuchEntry, LogTruncated, LogDeleted) as error:
-            await self._meet(subscriber, error)
+            await self._resolve_position(subscriber, error)
             return
         except DistributedLogError as error:
             subscriber.end(error)
             return
-        while not subscriber.over:
-            run = found.runs.get(cursor.at)
-            if run is None:
-                if cursor.at < found.after:
-                    cursor.skip_to(found.after)
+        while not subscriber.is_over:
+            span = cached_range.spans.get(cursor.next_place)
+            if span is None:
+                if cursor.next_place < cached_range.next_place:
+                    cursor.skip_to(cached_range.next_place)
                 break
-            if not self._has_room(subscriber.link):
+            if not self._has_capacity(subscriber.link):
                 self._to_blocked(subscriber)
                 return
-            subscriber.send(run)
+            subscriber.send(span)
             if cursor.credit <= 0:
                 break
         feed.attach(subscriber)
 
-    async def _meet(self, subscriber: Subscriber, error: DistributedLogError) -> None:
+    async def _resolve_position(self, subscriber: Subscriber, error: DistributedLogError) -> None:
         """Something is not there: it ends by what has become of the log (H30), or goes on where that does."""
         feed, cursor = subscriber.feed, subscriber.cursor
-        sequence_id = None if cursor.next_id < 0 else cursor.next_id
-        held = feed.follower.held(DLSN(*cursor.at, 0), sequence_id)
+        sequence_id = None if cursor.next_sequence_id < 0 else cursor.next_sequence_id
+        held_position = feed.state_watch.held_position(DLSN(*cursor.next_place, 0), sequence_id)
         try:
-            verdict = await feed.follower.meet(held)
-        except DistributedLogError as other:
-            subscriber.end(other)
+            resolution = await feed.state_watch.resolve_position(held_position)
+        except DistributedLogError as lookup_error:
+            subscriber.end(lookup_error)
             return
-        if verdict.met is not PositionOutcome.GO_ON:
-            subscriber.end(verdict.error(feed.name, held))
+        if resolution.outcome is not PositionOutcome.CONTINUE:
+            subscriber.end(resolution.error(feed.name, held_position))
             return
-        assert verdict.at is not None, "it says where"
-        if verdict.at[:2] > cursor.at:
-            cursor.skip_to(verdict.at[:2])
+        assert resolution.position is not None, "it says where"
+        if resolution.position[:2] > cursor.next_place:
+            cursor.skip_to(resolution.position[:2])
         else:  # merged into another ledger meanwhile, or a loss
-            subscriber.tries += 1
-            if subscriber.tries >= TRIES_MAX:
+            subscriber.failed_tries += 1
+            if subscriber.failed_tries >= TRIES_MAX:
                 subscriber.end(error)
                 return
         feed.attach(subscriber)
 
     # --- ranges -----------------------------------------------------------------------------------
 
-    async def _range(self, feed: TailFeed, at: Place) -> _Range:
+    async def _get_range(self, feed: TailFeed, place: EntryPosition) -> _CachedRange:
         """What is stored from this place on, up to the ring at most."""
-        key = (feed, at)
-        found = self._ranges.get(key)
-        if found is None:
-            found = self._ranges[key] = _Range()
+        key = (feed, place)
+        cached_range = self._ranges.get(key)
+        if cached_range is None:
+            cached_range = self._ranges[key] = _CachedRange()
             try:
-                await self._read(feed, at, found)
+                await self._read_range(feed, place, cached_range)
             except DistributedLogError as error:
-                found.error = error
+                cached_range.error = error
                 raise
             finally:
-                found.done.set()
+                cached_range.loaded.set()
                 if (
-                    self._ranges.get(key) is found
+                    self._ranges.get(key) is cached_range
                 ):  # else one that came to this place is kept, or was
                     del self._ranges[key]
-                self._keep(feed, found)
+                self._cache(feed, cached_range)
         else:
-            await found.done.wait()
-            if found.error is not None:
-                raise found.error.again()
-            if found in self._kept:
-                self._keep(feed, found)
-        return found
+            await cached_range.loaded.wait()
+            if cached_range.error is not None:
+                raise cached_range.error.again()
+            if cached_range in self._cached:
+                self._cache(feed, cached_range)
+        return cached_range
 
-    def _keep(self, feed: TailFeed, found: _Range) -> None:
+    def _cache(self, feed: TailFeed, cached_range: _CachedRange) -> None:
         """Whoever comes to one of its frames soon is given the same bytes."""
-        if found not in self._kept:
-            self._kept_bytes += found.size
-            for place in found.runs:
-                self._ranges[feed, place] = found
-        self._kept.pop(found, None)
-        self._kept[found] = feed
-        found.used_at = trio.current_time()
+        if cached_range not in self._cached:
+            self._cached_bytes += cached_range.size
+            for place in cached_range.spans:
+                self._ranges[feed, place] = cached_range
+        self._cached.pop(cached_range, None)
+        self._cached[cached_range] = feed
+        cached_range.used_at = trio.current_time()
         self.sweep()
 
     def sweep(self) -> None:
         """Forget what nobody has come for."""
         now = trio.current_time()
-        for found, feed in list(self._kept.items()):
-            if self._kept_bytes <= KEPT_BYTES_MAX and now - found.used_at <= KEPT_S:
+        for cached_range, feed in list(self._cached.items()):
+            if (
+                self._cached_bytes <= RANGE_CACHE_BYTES_MAX
+                and now - cached_range.used_at <= RANGE_CACHE_S
+            ):
                 break
-            del self._kept[found]
-            self._kept_bytes -= found.size
-            for place in found.runs:
-                if self._ranges.get((feed, place)) is found:
+            del self._cached[cached_range]
+            self._cached_bytes -= cached_range.size
+            for place in cached_range.spans:
+                if self._ranges.get((feed, place)) is cached_range:
                     del self._ranges[feed, place]
-        for key, parked in list(self._parked.items()):
-            if len(self._parked) <= PARKED_MAX and now - parked.since <= KEPT_S:
+        for key, reader in list(self._open_readers.items()):
+            if (
+                len(self._open_readers) <= OPEN_READERS_MAX
+                and now - reader.parked_at <= RANGE_CACHE_S
+            ):
                 break
-            del self._parked[key]
-            parked.ledger.close()
+            del self._open_readers[key]
+            reader.ledger.close()
 
-    async def _read(self, feed: TailFeed, at: Place, found: _Range) -> None:
-        number, entry = at
-        parked = self._parked.pop((feed, at), None)
-        ahead = None if parked is None else parked.ledger
+    async def _read_range(
+        self, feed: TailFeed, place: EntryPosition, cached_range: _CachedRange
+    ) -> None:
+        number, entry = place
+        reader = self._open_readers.pop((feed, place), None)
+        ledger = None if reader is None else reader.ledger
         try:
-            record = await self._record_of(feed, number, parked)
+            record = await self._load_segment(feed, number, reader)
             last = record.last_entry
             if feed.ring.begin[0] == number:
                 last = feed.ring.begin[1] - 1
             if entry > last:
-                if ahead is not None:
-                    ahead.close()
-                found.after = (number + 1, 0)
+                if ledger is not None:
+                    ledger.close()
+                cached_range.next_place = (number + 1, 0)
                 return
-            if ahead is None:
-                ahead = await open_segment(feed.context.ledgers, record)
-            if not ahead.closed:
-                ahead.note_lac(last)  # what is before the ring was read by the feed
-            entries = await ahead.read(entry, last, bytes_max=RANGE_BYTES)
+            if ledger is None:
+                ledger = await open_segment(feed.context.ledgers, record)
+            if not ledger.closed:
+                ledger.record_lac(last)  # what is before the ring was read by the feed
+            entries = await ledger.read(entry, last, bytes_max=RANGE_BYTES)
         except BaseException:
-            if ahead is not None:
-                ahead.close()
+            if ledger is not None:
+                ledger.close()
             raise
         self.ranges_read += 1
-        found.after = (number, entries[-1].entry + 1)
+        cached_range.next_place = (number, entries[-1].entry + 1)
         if record.closed and entries[-1].entry == record.last_entry:
-            found.after = (number + 1, 0)
-            ahead.close()
+            cached_range.next_place = (number + 1, 0)
+            ledger.close()
         else:
-            self._park(feed, found.after, _Parked(ahead, record, trio.current_time()))
-        self._add_frames(found, at, record, entries)
+            self._keep_reader(
+                feed, cached_range.next_place, _OpenReader(ledger, record, trio.current_time())
+            )
+        self._add_spans(cached_range, place, record, entries)
 
-    async def _record_of(
-        self, feed: TailFeed, number: int, parked: _Parked | None
+    async def _load_segment(
+        self, feed: TailFeed, number: int, reader: _OpenReader | None
     ) -> SegmentRecord:
         """Return a segment's record, and wait for its end if the feed has left the segment."""
-        # A closed segment does not change. If it was merged, its ledger is deleted, and `_meet` handles that.
-        if parked is not None and parked.record.closed:
-            record = parked.record
+        # A closed segment does not change. If it was merged, its ledger is deleted, and `_resolve_position`
+        # handles that.
+        if reader is not None and reader.record.closed:
+            record = reader.record
         else:
-            record = await feed.follower.segment(number)
+            record = await feed.state_watch.segment(number)
         if record.start_sequence_id == UNKNOWN or (
             not record.closed and feed.ring.begin[0] > number
         ):
             # The feed has seen the next segment. The log's state shows the end a moment later.
-            with trio.move_on_after(ROLL_WAIT_S) as waited:
-                await feed.follower.until(lambda state: state.open_from > number)
-            if waited.cancelled_caught:
+            with trio.move_on_after(ROLL_WAIT_S) as wait_scope:
+                await feed.state_watch.wait_until(lambda state: state.first_open_segment > number)
+            if wait_scope.cancelled_caught:
                 raise LedgerStateUnknown(
                     f'log "{feed.name}": where segment {number} ends is not known yet'
                 )
-            record = await feed.follower.segment(number)
+            record = await feed.state_watch.segment(number)
         return record
 
-    def _add_frames(
-        self, found: _Range, at: Place, record: SegmentRecord, entries: Sequence[SegmentEntry]
+    def _add_spans(
+        self,
+        cached_range: _CachedRange,
+        first_place: EntryPosition,
+        record: SegmentRecord,
+        entries: Sequence[SegmentEntry],
     ) -> None:
         """Add the entries of a segment, from ``at`` on, as frames of at most `FRAME_BYTES`."""
         head = SegmentHead.of(record)
-        number, begins, size = at[0], at, HEAD_BYTES
+        number, span_begin, size = first_place[0], first_place, HEAD_BYTES
         parts: list[Buffer] = [head.encode()]
         next_id = -1
-        for one in entries:
-            self.bytes_read += len(one.raw)
-            header = decode_header(one.payload)
-            if header.control:
+        for entry in entries:
+            self.bytes_read += len(entry.record)
+            header = decode_header(entry.payload)
+            if header.is_control:
                 continue
-            if len(parts) > 1 and size + len(one.raw) > FRAME_BYTES:
-                place, before = (number, one.entry), (number, one.entry - 1)
-                begins = self._add(found, begins, parts, next_id, before, place)
+            if len(parts) > 1 and size + len(entry.record) > FRAME_BYTES:
+                next_place, last_place = (number, entry.entry), (number, entry.entry - 1)
+                span_begin = self._add_span(
+                    cached_range, span_begin, parts, next_id, last_place, next_place
+                )
                 parts, size = [head.encode()], HEAD_BYTES
-            parts.append(one.raw)
-            size += len(one.raw)
+            parts.append(entry.record)
+            size += len(entry.record)
             next_id = head.start_sequence_id + header.records_through
         if len(parts) > 1:
-            self._add(found, begins, parts, next_id, (number, entries[-1].entry), found.after)
+            self._add_span(
+                cached_range,
+                span_begin,
+                parts,
+                next_id,
+                (number, entries[-1].entry),
+                cached_range.next_place,
+            )
 
-    def _add(
+    def _add_span(
         self,
-        found: _Range,
-        begins: Place,
+        cached_range: _CachedRange,
+        span_begin: EntryPosition,
         parts: list[Buffer],
         next_id: int,
-        last: Place,
-        after: Place,
-    ) -> Place:
+        last_place: EntryPosition,
+        next_place: EntryPosition,
+    ) -> EntryPosition:
         """One more frame; where the next one begins."""
         body = b"".join(parts)
-        found.runs[begins] = RingSpan(body, after, next_id, last)
-        found.size += len(body)
-        return after
+        cached_range.spans[span_begin] = RingSpan(body, next_place, next_id, last_place)
+        cached_range.size += len(body)
+        return next_place
 
-    def _park(self, feed: TailFeed, at: Place, parked: _Parked) -> None:
+    def _keep_reader(self, feed: TailFeed, place: EntryPosition, reader: _OpenReader) -> None:
         """Whoever reads on from there has what is under way already."""
-        before = self._parked.pop((feed, at), None)
-        if before is not None:
-            before.ledger.close()
-        self._parked[feed, at] = parked
+        previous = self._open_readers.pop((feed, place), None)
+        if previous is not None:
+            previous.ledger.close()
+        self._open_readers[feed, place] = reader
         self.sweep()

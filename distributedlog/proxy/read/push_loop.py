@@ -16,60 +16,64 @@ from ...log.interfaces.error_boundary import error_boundary
 from ...runtime.net.link import Link
 from .tail_feed import Subscriber, TailFeed
 
-BLOCKED_S = 0.02
+BLOCKED_CHECK_INTERVAL_S = 0.02
 """Connections that are full are looked at so often."""
-REST_S_MAX = 0.05
+ROUND_PAUSE_MAX_S = 0.05
 
 
 class PushLoop:
     """Serves the feeds that have news."""
 
-    def __init__(self, takes_more: Callable[[Link], bool]) -> None:
+    def __init__(self, may_send: Callable[[Link], bool]) -> None:
         """``takes_more``: is there room on a connection?"""
         self.rounds = 0
-        self._takes_more = takes_more
-        self._dirty: dict[TailFeed, None] = {}
+        self._may_send = may_send
+        self._feeds_with_news: dict[TailFeed, None] = {}
         self._blocked: dict[Link, list[Subscriber]] = {}
         """By the connection that they wait for; the one that waits longest first."""
-        self._look_at = 0.0
+        self._check_blocked_at = 0.0
         """When they are looked at."""
         self._wake = trio.Event()
 
-    def wake(self, feed: TailFeed) -> None:
+    def request_round(self, feed: TailFeed) -> None:
         """A round is wanted there."""
-        self._dirty[feed] = None
+        self._feeds_with_news[feed] = None
         self._wake.set()
 
     def block(self, subscriber: Subscriber) -> None:
         """Its connection is full; it goes on when that is not."""
         if not self._blocked:
-            self._look_at = trio.current_time() + BLOCKED_S
+            self._check_blocked_at = trio.current_time() + BLOCKED_CHECK_INTERVAL_S
             self._wake.set()
         self._blocked.setdefault(subscriber.link, []).append(subscriber)
 
-    def is_full(self, link: Link) -> bool:
+    def has_blocked(self, link: Link) -> bool:
         """Does anybody wait for that connection? Then all its subscribers queue up behind."""
         return link in self._blocked
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            if not self._dirty:
-                with trio.move_on_at(self._look_at if self._blocked else float("inf")):
+            if not self._feeds_with_news:
+                with trio.move_on_at(self._check_blocked_at if self._blocked else float("inf")):
                     await self._wake.wait()
             self._wake = trio.Event()
-            if self._blocked and trio.current_time() >= self._look_at:
-                self._look_at = trio.current_time() + BLOCKED_S
+            if self._blocked and trio.current_time() >= self._check_blocked_at:
+                self._check_blocked_at = trio.current_time() + BLOCKED_CHECK_INTERVAL_S
                 # By connection: a peer that never reads may have thousands of subscribers there.
-                for link in [one for one in self._blocked if one.closed or self._takes_more(one)]:
+                for link in [
+                    blocked_link
+                    for blocked_link in self._blocked
+                    if blocked_link.closed or self._may_send(blocked_link)
+                ]:
                     for subscriber in self._blocked.pop(link):
                         subscriber.feed.attach(subscriber)
-            dirty, self._dirty = self._dirty, {}
-            began = trio.current_time()
-            for feed in dirty:
+            feeds_with_news, self._feeds_with_news = self._feeds_with_news, {}
+            started = trio.current_time()
+            for feed in feeds_with_news:
                 with error_boundary(f'log "{feed.name}" at this proxy', feed.fail):
-                    if await feed.round():
-                        self.wake(feed)
-            self.rounds += len(dirty)
-            took_s = trio.current_time() - began
-            await trio.sleep(min(took_s, REST_S_MAX))
+                    if await feed.run_round():
+                        self.request_round(feed)
+            self.rounds += len(feeds_with_news)
+            duration_s = trio.current_time() - started
+            await trio.sleep(min(duration_s, ROUND_PAUSE_MAX_S))

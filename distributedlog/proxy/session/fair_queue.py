@@ -11,9 +11,9 @@ Owner = TypeVar("Owner")
 Item = TypeVar("Item")
 
 
-def fits(mine: int, more: int, left: int, *, part: int = 1) -> bool:
+def is_fair(held: int, requested: int, free: int, *, share_factor: int = 1) -> bool:
     """May one who has ``mine`` have ``more`` of what is ``left``? At most ``part`` times what stays then."""
-    return more <= left and (not mine or mine + more <= part * (left - more))
+    return requested <= free and (not held or held + requested <= share_factor * (free - requested))
 
 
 class FairQueue(Generic[Owner, Item]):
@@ -23,8 +23,8 @@ class FairQueue(Generic[Owner, Item]):
     """
 
     def __init__(self, places: int) -> None:
-        self._left = places
-        self._has: dict[Owner, int] = {}
+        self._free_places = places
+        self._places_by_owner: dict[Owner, int] = {}
         """Places of each owner that has any."""
         self._waiting: dict[Owner, dict[Item, None]] = {}
         """The one whose turn it is first."""
@@ -48,25 +48,25 @@ class FairQueue(Generic[Owner, Item]):
             if not items:
                 del self._waiting[owner]
 
-    def take(self) -> tuple[Owner, Item] | None:
+    def acquire_next(self) -> tuple[Owner, Item] | None:
         """Who is next, and has a place from now on until `give_back`; None: nobody may have one now."""
         # Only who has a place already is passed over: no more owners than there are places.
-        for owner, items in self._waiting.items() if self._left else ():
-            has = self._has.get(owner, 0)
-            if fits(has, 1, self._left):
+        for owner, items in self._waiting.items() if self._free_places else ():
+            owner_places = self._places_by_owner.get(owner, 0)
+            if is_fair(owner_places, 1, self._free_places):
                 item = next(iter(items))
                 del items[item], self._waiting[owner]
                 if items:
                     self._waiting[owner] = items
                 self._count -= 1
-                self._left -= 1
-                self._has[owner] = has + 1
+                self._free_places -= 1
+                self._places_by_owner[owner] = owner_places + 1
                 return owner, item
         return None
 
-    def give_back(self, owner: Owner) -> None:
+    def release(self, owner: Owner) -> None:
         """One of its places is free again."""
-        self._left += 1
-        self._has[owner] -= 1
-        if not self._has[owner]:
-            del self._has[owner]
+        self._free_places += 1
+        self._places_by_owner[owner] -= 1
+        if not self._places_by_owner[owner]:
+            del self._places_by_owner[owner]

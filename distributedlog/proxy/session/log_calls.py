@@ -13,10 +13,10 @@ import trio
 from ...log.format.dlsn import DLSN
 from ...log.interfaces.log_names import check_namespace_path
 from ...log.log import Log
-from ...log.model.lock_record import holder_of
+from ...log.model.lock_record import lock_holder
 from ...log.model.log_keys import incarnation_text
 from ...log.namespace import LogPage, Namespace
-from ...metadata.model.rights import ANY_OF_A_LOG, MANAGE
+from ...metadata.model.rights import ALL_LOG_RIGHTS, MANAGE
 from ...runtime.interfaces.errors import (
     DistributedLogError,
     InternalError,
@@ -32,19 +32,19 @@ from ...runtime.net.link import Link
 from ...runtime.protocol.frames import pack
 from ..declarations.events import CHANGED
 from ..protocol.proxy_messages import LogCall
-from .client_authorizer import CONSUMES, ClientSession
-from .fair_queue import fits
+from .client_authorizer import READING_RIGHTS, ClientSession
+from .fair_queue import is_fair
 from .namespace_cache import Namespaces
 
 log = get_logger("distributedlog.proxy")
 
-CALL_S = 120.0
+CALL_TIMEOUT_S = 120.0
 """No call takes longer: whoever asked has given up by then."""
 PAGE_LOGS_MAX = 5000
 """Names of 255 bytes, and more of them, would be a reply that no client reads."""
 
 
-Release = Callable[[str, str], Awaitable[None]]
+ReleaseLog = Callable[[str, str], Awaitable[None]]
 """Gives a log up that this proxy has and nobody writes: path and name. Raises `OwnershipAcquireFailed`."""
 
 
@@ -56,19 +56,19 @@ class LogCalls:
         namespaces: Namespaces,
         *,
         calls_max: int,
-        serves: Callable[[str], bool],
-        release: Release | None = None,
+        is_live_proxy: Callable[[str], bool],
+        release_log: ReleaseLog | None = None,
     ) -> None:
         """``serves``: is this the id of another write proxy that lives?"""
         self._namespaces = namespaces
         self._calls_max = calls_max
-        self._release = release
-        self._serves = serves
-        self._under_way = 0
-        self._of: dict[Link, dict[trio.CancelScope, None]] = {}
+        self._release_log = release_log
+        self._is_live_proxy = is_live_proxy
+        self._running_calls = 0
+        self._scopes_by_link: dict[Link, dict[trio.CancelScope, None]] = {}
         """The calls of each connection."""
         self._nursery: trio.Nursery | None = None
-        self.made = 0
+        self.calls_made = 0
         """Calls since the start."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -77,34 +77,36 @@ class LogCalls:
             task_status.started()
             await trio.sleep_forever()
 
-    def take(self, client: ClientSession, link: Link, ident: int, call: LogCall) -> None:
+    def start_call(self, client: ClientSession, link: Link, ident: int, call: LogCall) -> None:
         """Begin a call of who speaks on the link; its answer goes there."""
-        mine = len(self._of.get(link, ()))
-        if self._nursery is None or not fits(mine, 1, self._calls_max - self._under_way):
+        link_calls = len(self._scopes_by_link.get(link, ()))
+        if self._nursery is None or not is_fair(
+            link_calls, 1, self._calls_max - self._running_calls
+        ):
             error = TooBusy(
-                f"{self._under_way} calls are under way on this proxy, {mine} of this connection"
+                f"{self._running_calls} calls are under way on this proxy, {link_calls} of this connection"
             )
             link.reply_error(ident, error)
             return
-        scope = trio.CancelScope(deadline=trio.current_time() + CALL_S)
-        self._under_way += 1
-        self._of.setdefault(link, {})[scope] = None
-        self._nursery.start_soon(self._make, client, link, ident, call, scope)
+        scope = trio.CancelScope(deadline=trio.current_time() + CALL_TIMEOUT_S)
+        self._running_calls += 1
+        self._scopes_by_link.setdefault(link, {})[scope] = None
+        self._nursery.start_soon(self._run_call, client, link, ident, call, scope)
 
-    def leave(self, link: Link) -> None:
+    def cancel_calls(self, link: Link) -> None:
         """The connection has ended: nobody waits for its calls, and they have their places no longer."""
-        for scope in self._of.get(link, ()):
+        for scope in self._scopes_by_link.get(link, ()):
             scope.cancel()
 
-    async def _make(
+    async def _run_call(
         self, client: ClientSession, link: Link, ident: int, call: LogCall, scope: trio.CancelScope
     ) -> None:
         try:
             with scope:
-                link.reply(ident, pack(await self._judged(client, call)))
-                self.made += 1
+                link.reply(ident, pack(await self._authorize_and_call(client, call)))
+                self.calls_made += 1
             if scope.cancelled_caught:  # whether it is done is not known
-                error = RequestTimeout(f"{call.call} took more than {CALL_S:g} s")
+                error = RequestTimeout(f"{call.call} took more than {CALL_TIMEOUT_S:g} s")
                 link.reply_error(ident, error)
         except DistributedLogError as error:
             link.reply_error(ident, error)
@@ -112,31 +114,35 @@ class LogCalls:
             log.exception("a call for %s of a client", call.call)
             link.reply_error(ident, InternalError(f"{call.call} failed: {type(error).__name__}"))
         finally:
-            self._under_way -= 1
-            mine = self._of[link]
-            del mine[scope]
-            if not mine:
-                del self._of[link]
+            self._running_calls -= 1
+            link_scopes = self._scopes_by_link[link]
+            del link_scopes[scope]
+            if not link_scopes:
+                del self._scopes_by_link[link]
 
-    async def _judged(self, client: ClientSession, call: LogCall) -> Any:
+    async def _authorize_and_call(self, client: ClientSession, call: LogCall) -> Any:
         path = check_namespace_path(call.path)
         if call.call == "page":
             async with self._namespaces.using(path) as namespace:
-                return await _page(namespace, client.visible(path), *call.arguments)
-        needed = NEEDED[call.call]
-        await client.check_log(needed, path, call.log, call.incarnation)
+                return await _page(namespace, client.visible_paths(path), *call.arguments)
+        needed_rights = NEEDED_RIGHTS[call.call]
+        await client.check_log(needed_rights, path, call.log, call.incarnation)
         names = [call.log]
         if call.call == "rename":
             names += call.arguments
-            await client.check(needed, path, names[1])
-        changes = needed == MANAGE
-        unknown = f"whether {call.call} of {call.log} was done is not known" if changes else ""
+            await client.check(needed_rights, path, names[1])
+        changes = needed_rights == MANAGE
+        unknown_outcome = (
+            f"whether {call.call} of {call.log} was done is not known" if changes else ""
+        )
         with ExitStack() as stack:
             for name in names:
-                stack.enter_context(client.doing(needed, path, name, unknown=unknown))
-            answer = await self._answer(path, call)
+                stack.enter_context(
+                    client.admitted(needed_rights, path, name, unknown_outcome=unknown_outcome)
+                )
+            answer = await self._execute(path, call)
         if changes:
-            CHANGED.say(
+            CHANGED.emit(
                 log,
                 'log "%s" of %s: %s, for %s',
                 call.log,
@@ -150,24 +156,24 @@ class LogCalls:
             )
         return answer
 
-    async def _answer(self, path: str, call: LogCall) -> Any:
+    async def _execute(self, path: str, call: LogCall) -> Any:
         arguments = call.arguments
         async with self._namespaces.using(path) as namespace:
-            if call.call in OF_NAMESPACES:
-                return await OF_NAMESPACES[call.call](namespace, call, *arguments)
-            one = namespace.open_log(call.log, incarnation=call.incarnation or None)
+            if call.call in NAMESPACE_CALLS:
+                return await NAMESPACE_CALLS[call.call](namespace, call, *arguments)
+            log_handle = namespace.open_log(call.log, incarnation=call.incarnation or None)
             try:
-                if call.call in ALONE and self._release is not None:
-                    await self._release(path, call.log)
-                return await OF_LOGS[call.call](namespace, one, *arguments)
+                if call.call in CALLS_WITHOUT_WRITER and self._release_log is not None:
+                    await self._release_log(path, call.log)
+                return await CALLS_ON_LOG[call.call](namespace, log_handle, *arguments)
             except OwnershipAcquireFailed as error:
                 await self._redirect(namespace, call.log)
                 raise error
 
     async def _redirect(self, namespace: Namespace, name: str) -> None:
         """Raise `Moved` where another proxy has the log."""
-        holder = await holder_of(namespace.metadata, await namespace.find(name))
-        if holder is not None and holder.proxy and self._serves(holder.proxy):
+        holder = await lock_holder(namespace.metadata, await namespace.resolve_name(name))
+        if holder is not None and holder.proxy and self._is_live_proxy(holder.proxy):
             raise Moved(f'log "{name}" is written by proxy {holder.proxy}', holder.proxy)
 
 
@@ -196,28 +202,28 @@ async def _page(
         return [list(page.names), list(page.incarnations), page.next]
     names: list[str] = []
     incarnations: list[str] = []
-    for part, is_log in parts_within(visible, prefix):
-        begin = after
+    for name_prefix, is_log in visible_parts(visible, prefix):
+        begin_after = after
         while True:
             if len(names) >= limit:
                 return [names, incarnations, names[-1]]
             if is_log:
-                found = await _one(namespace, part, begin)
+                next_page = await _single_log_page(namespace, name_prefix, begin_after)
             else:
-                found = await namespace.log_page(part, begin, limit - len(names))
-            names += found.names
-            incarnations += found.incarnations
-            if found.next is None:
+                next_page = await namespace.log_page(name_prefix, begin_after, limit - len(names))
+            names += next_page.names
+            incarnations += next_page.incarnations
+            if next_page.next is None:
                 break
-            begin = found.next
+            begin_after = next_page.next
     return [names, incarnations, None]
 
 
-async def _one(namespace: Namespace, name: str, after: str) -> LogPage:
+async def _single_log_page(namespace: Namespace, name: str, after: str) -> LogPage:
     """The page that holds this log alone, if it is there and comes after that name."""
     if after.encode() < name.encode():
         try:
-            log_id = await namespace.find(name)
+            log_id = await namespace.resolve_name(name)
         except (LogNotFound, InvalidLogName):
             pass
         else:
@@ -225,7 +231,7 @@ async def _one(namespace: Namespace, name: str, after: str) -> LogPage:
     return LogPage((), (), None)
 
 
-def parts_within(visible: Collection[str], prefix: str) -> list[tuple[str, bool]]:
+def visible_parts(visible: Collection[str], prefix: str) -> list[tuple[str, bool]]:
     """Of all names that begin with ``prefix`` those that may be seen, in the order of names (pure).
 
     Beginnings of names, and whole names (True): no name is in two of them.
@@ -237,70 +243,70 @@ def parts_within(visible: Collection[str], prefix: str) -> list[tuple[str, bool]
             parts.add((path, is_log))
         elif not is_log and prefix.startswith(path):
             parts.add((prefix, False))
-    found: list[tuple[str, bool]] = []
-    for part, is_log in sorted(parts, key=lambda one: (one[0].encode(), one[1])):
-        if not (found and not found[-1][1] and part.startswith(found[-1][0])):
-            found.append((part, is_log))
-    return found
+    merged: list[tuple[str, bool]] = []
+    for part, is_log in sorted(parts, key=lambda part_key: (part_key[0].encode(), part_key[1])):
+        if not (merged and not merged[-1][1] and part.startswith(merged[-1][0])):
+            merged.append((part, is_log))
+    return merged
 
 
-async def _rename(namespace: Namespace, one: Log, new: str) -> None:
-    await namespace.rename_log(one.name, new)
+async def _rename(namespace: Namespace, log_handle: Log, new: str) -> None:
+    await namespace.rename_log(log_handle.name, new)
 
 
-async def _delete(namespace: Namespace, one: Log, wait_s: float) -> None:
-    await namespace.delete_log(one.name, wait_s=wait_s)
+async def _delete(namespace: Namespace, log_handle: Log, wait_s: float) -> None:
+    await namespace.delete_log(log_handle.name, wait_s=wait_s)
 
 
 async def _truncate(
-    _: Namespace, one: Log, place: Any, txid: int | None, before_ms: int | None
+    _: Namespace, log_handle: Log, dlsn_list: Any, txid: int | None, before_ms: int | None
 ) -> list[int]:
-    dlsn = None if place is None else DLSN(*place)
-    return list(await one.truncate(dlsn, txid=txid, before=before_ms))
+    dlsn = None if dlsn_list is None else DLSN(*dlsn_list)
+    return list(await log_handle.truncate(dlsn, txid=txid, before=before_ms))
 
 
-async def _seal(_: Namespace, one: Log, takeover: bool, wait_s: float | None) -> bool:
-    return await one.seal(takeover=takeover, wait_s=wait_s)
+async def _seal(_: Namespace, log_handle: Log, takeover: bool, wait_s: float | None) -> bool:
+    return await log_handle.seal(takeover=takeover, wait_s=wait_s)
 
 
 async def _describe(_: Namespace, one: Log, segments_max: int) -> list[Any]:
-    found = await one.describe(segments_max=segments_max)
+    description = await one.describe(segments_max=segments_max)
     return [
-        found.state.encode(),
-        [one.encode() for one in found.segments],
-        found.owner,
-        None if found.first_dlsn is None else list(found.first_dlsn),
-        None if found.last_dlsn is None else list(found.last_dlsn),
-        found.records,
-        found.size_bytes,
+        description.state.encode(),
+        [one.encode() for one in description.segments],
+        description.owner,
+        None if description.first_dlsn is None else list(description.first_dlsn),
+        None if description.last_dlsn is None else list(description.last_dlsn),
+        description.records,
+        description.size_bytes,
     ]
 
 
-async def _settings(_: Namespace, one: Log) -> list[Any]:
-    found = await one.settings()
-    return [found.encode(), found.version]
+async def _settings(_: Namespace, log_handle: Log) -> list[Any]:
+    stored_settings = await log_handle.settings()
+    return [stored_settings.encode(), stored_settings.version]
 
 
-async def _set(_: Namespace, one: Log, settings: Any, notes: Any) -> list[Any]:
-    found = await one.set(settings, metadata=notes)
-    return [found.encode(), found.version]
+async def _set(_: Namespace, log_handle: Log, settings: Any, notes: Any) -> list[Any]:
+    stored_settings = await log_handle.set(settings, metadata=notes)
+    return [stored_settings.encode(), stored_settings.version]
 
 
-async def _find(_: Namespace, one: Log, txid: int | None, since_ms: int | None) -> list[int]:
-    return list(await one.find(txid=txid, since=since_ms))
+async def _find(_: Namespace, log_handle: Log, txid: int | None, since_ms: int | None) -> list[int]:
+    return list(await log_handle.find(txid=txid, since=since_ms))
 
 
-async def _count(_: Namespace, one: Log, first: Any, to: Any) -> int:
-    return await one.count(
+async def _count(_: Namespace, log_handle: Log, first: Any, to: Any) -> int:
+    return await log_handle.count(
         None if first is None else DLSN(*first), None if to is None else DLSN(*to)
     )
 
 
-OF_NAMESPACES: dict[str, Callable[..., Awaitable[Any]]] = {
+NAMESPACE_CALLS: dict[str, Callable[..., Awaitable[Any]]] = {
     "create": _create,
     "exists": _exists,
 }
-OF_LOGS: dict[str, Callable[..., Awaitable[Any]]] = {
+CALLS_ON_LOG: dict[str, Callable[..., Awaitable[Any]]] = {
     "rename": _rename,
     "delete": _delete,
     "truncate": _truncate,
@@ -311,19 +317,19 @@ OF_LOGS: dict[str, Callable[..., Awaitable[Any]]] = {
     "find": _find,
     "count": _count,
 }
-NEEDED = {
+NEEDED_RIGHTS = {
     "create": MANAGE,
-    "exists": ANY_OF_A_LOG,
+    "exists": ALL_LOG_RIGHTS,
     "rename": MANAGE,
     "delete": MANAGE,
     "truncate": MANAGE,
     "seal": MANAGE,
-    "describe": ANY_OF_A_LOG,
-    "settings": ANY_OF_A_LOG,
+    "describe": ALL_LOG_RIGHTS,
+    "settings": ALL_LOG_RIGHTS,
     "set": MANAGE,
-    "find": CONSUMES,
-    "count": CONSUMES,
+    "find": READING_RIGHTS,
+    "count": READING_RIGHTS,
 }
 """Any one of these rights on the log, of each call that names one; a list shows what a client has any on."""
-ALONE = {"rename", "delete", "seal"}
+CALLS_WITHOUT_WRITER = {"rename", "delete", "seal"}
 """Those that no writer may be there for."""

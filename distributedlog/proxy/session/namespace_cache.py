@@ -11,7 +11,7 @@ from ...runtime.interfaces.errors import TooBusy
 
 
 @dataclass(slots=True)
-class _Served:
+class _CachedNamespace:
     namespace: Namespace
     scope: trio.CancelScope
     users: int = 0
@@ -21,14 +21,14 @@ class Namespaces:
     """By path, at most so many; of those that nobody uses the one goes that was used least lately."""
 
     def __init__(
-        self, make: Callable[[str, trio.Nursery], Namespace], *, namespaces_max: int
+        self, create: Callable[[str, trio.Nursery], Namespace], *, namespaces_max: int
     ) -> None:
         """``make``: a namespace object of a path, its tasks in a nursery."""
-        self._make = make
-        self._most = namespaces_max
-        self._served: dict[str, _Served] = {}  # the one that was used last at the end
+        self._create = create
+        self._namespaces_max = namespaces_max
+        self._cached: dict[str, _CachedNamespace] = {}  # the one that was used last at the end
         self._nursery: trio.Nursery | None = None
-        self._turn = trio.Lock()
+        self._enter_lock = trio.Lock()
         """Of who enters: else openings at one moment would pass the bound."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -40,52 +40,57 @@ class Namespaces:
     @asynccontextmanager
     async def using(self, path: str) -> AsyncIterator[Namespace]:
         """The namespace of a path, for as long as the body runs. Raises `TooBusy`."""
-        namespace = await self.enter(path)
+        namespace = await self.acquire(path)
         try:
             yield namespace
         finally:
-            self.leave(path)
+            self.release(path)
 
-    async def enter(self, path: str) -> Namespace:
-        """The same, until `leave`."""
-        async with self._turn:
-            served = self._served.pop(path, None)
-            if served is None:
-                self._make_room()
+    async def acquire(self, path: str) -> Namespace:
+        """The same, until `release`."""
+        async with self._enter_lock:
+            cached = self._cached.pop(path, None)
+            if cached is None:
+                self._evict_unused()
                 assert self._nursery is not None, "asked while it runs"
-                served = await self._nursery.start(self._serve, path)
-            self._served[path] = served
-            served.users += 1
-            return served.namespace
+                cached = await self._nursery.start(self._run_namespace, path)
+            self._cached[path] = cached
+            cached.users += 1
+            return cached.namespace
 
     def is_used(self, path: str) -> bool:
-        """Is anybody between `enter` and `leave` there?"""
-        found = self._served.get(path)
-        return found is not None and found.users > 0
+        """Is anybody between `acquire` and `release` there?"""
+        cached = self._cached.get(path)
+        return cached is not None and cached.users > 0
 
     @property
-    def left(self) -> int:
+    def free_places(self) -> int:
         """How many more may be used at a time."""
-        return self._most - sum(1 for one in self._served.values() if one.users)
+        return self._namespaces_max - sum(1 for cached in self._cached.values() if cached.users)
 
-    def leave(self, path: str) -> None:
+    def release(self, path: str) -> None:
         """One user less."""
-        self._served[path].users -= 1
+        self._cached[path].users -= 1
 
-    def _make_room(self) -> None:
-        if len(self._served) >= self._most:
-            idle = next((path for path, one in self._served.items() if not one.users), None)
-            if idle is None:
-                raise TooBusy(f"{len(self._served)} namespaces are in use on this proxy")
-            self._served.pop(idle).scope.cancel()
+    def _evict_unused(self) -> None:
+        if len(self._cached) >= self._namespaces_max:
+            unused_path = next(
+                (path for path, cached in self._cached.items() if not cached.users), None
+            )
+            if unused_path is None:
+                raise TooBusy(f"{len(self._cached)} namespaces are in use on this proxy")
+            self._cached.pop(unused_path).scope.cancel()
 
-    async def _serve(
-        self, path: str, *, task_status: trio.TaskStatus[_Served] = trio.TASK_STATUS_IGNORED
+    async def _run_namespace(
+        self,
+        path: str,
+        *,
+        task_status: trio.TaskStatus[_CachedNamespace] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         async with trio.open_nursery() as nursery:
-            namespace = self._make(path, nursery)
+            namespace = self._create(path, nursery)
             try:
-                task_status.started(_Served(namespace, nursery.cancel_scope))
+                task_status.started(_CachedNamespace(namespace, nursery.cancel_scope))
                 await trio.sleep_forever()
             finally:
                 namespace.close()

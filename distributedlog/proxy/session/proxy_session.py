@@ -28,29 +28,29 @@ class CommonSession:
         self._members = members
         self._calls = calls
         self._info = info
-        self._standing = 0
+        self._members_request = 0
         """The request that is answered at each change of the members; 0: there is none."""
-        self._stop: Callable[[], None] | None = None
-        self._told = b""
+        self._unsubscribe: Callable[[], None] | None = None
+        self._last_members = b""
 
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
         """Take one frame. Raises `ProtocolError`, which ends the connection."""
-        if not self.take(op, ident, body):
+        if not self.try_serve(op, ident, body):
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a proxy")
 
     def on_batch_end(self) -> None:
         """Nothing is gathered here."""
 
-    def take(self, op: int, ident: int, body: memoryview) -> bool:
+    def try_serve(self, op: int, ident: int, body: memoryview) -> bool:
         """Serve a frame, if it is one of these. Raises `ProtocolError`."""
         if op == Op.INFO:
             self._link.reply(ident, pack(self._info()))
         elif op == Op.MEMBERS:
             self._on_members(ident)
         elif op == Op.LOG_CALL:
-            self._calls.take(self.client, self._link, ident, LogCall.decode(body))
+            self._calls.start_call(self.client, self._link, ident, LogCall.decode(body))
         elif op == Op.PROXY_CALL:
             self._on_call(ident, ProxyCall.decode(body))
         else:
@@ -59,29 +59,29 @@ class CommonSession:
 
     def on_closed(self) -> None:
         """The connection has ended."""
-        self._calls.leave(self._link)
-        self.client.gone()
-        if self._stop is not None:
-            self._stop()
+        self._calls.cancel_calls(self._link)
+        self.client.disconnect()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
 
     def _on_call(self, ident: int, call: ProxyCall) -> None:
         try:
             if call.call != "would_refuse":
                 raise InvalidRequest(f"{call.call} is for write proxies: this one reads")
-            rows = self.client.would_refuse()
+            rows = self.client.report_denials()
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
             return
         self._link.reply(ident, pack(rows))
 
     def _on_members(self, ident: int) -> None:
-        self._standing, self._told = ident, b""
-        if self._stop is None:
-            self._stop = self._members.subscribe(self._tell)
-        self._tell()
+        self._members_request, self._last_members = ident, b""
+        if self._unsubscribe is None:
+            self._unsubscribe = self._members.subscribe(self._send_members)
+        self._send_members()
 
-    def _tell(self) -> None:
+    def _send_members(self) -> None:
         rows = encode_members(self._members.rows(self._link.listener))
-        if rows != self._told:
-            self._told = rows
-            self._link.reply(self._standing, rows, flags=REPLY_MORE)
+        if rows != self._last_members:
+            self._last_members = rows
+            self._link.reply(self._members_request, rows, flags=REPLY_MORE)

@@ -33,21 +33,21 @@ from ..protocol.proxy_messages import (
     ProduceOpened,
     ProxyCall,
     Refusal,
-    acks_frame,
     decode_commit,
     decode_produce,
+    encode_acks,
 )
-from ..session.client_authorizer import PRODUCES
+from ..session.client_authorizer import WRITING_RIGHTS
 from ..session.proxy_session import CommonSession
 from .hosted_log import HostedLog
 from .log_manager import LogManager, log
-from .producer_stream import ProducerStream, as_told, held
+from .producer_stream import ProducerStream, client_error, memory_bytes
 
 STREAMS_MAX = 10_000
 OPENINGS_MAX = 256
 CALLS_MAX = 8
 """Of a connection: streams, those that are being opened, calls under way."""
-UNWANTED = "it was closed while it was opened"
+CLOSED_WHILE_OPENING = "it was closed while it was opened"
 ACKS_MAX = 256
 """In one frame of acknowledgements."""
 
@@ -56,23 +56,27 @@ class ProduceSession:
     """See the module. A `Session` to its link."""
 
     def __init__(
-        self, link: Link, owner: LogManager, limits: "Limits", common: CommonSession
+        self,
+        link: Link,
+        log_manager: LogManager,
+        limits: "ProxyRateLimits",
+        common_session: CommonSession,
     ) -> None:
         self._link = link
-        self._owner = owner
+        self._log_manager = log_manager
         self._limits = limits
-        self._common = common
-        self._client = common.client
+        self._common_session = common_session
+        self._client = common_session.client
         self._streams: dict[int, tuple[ProducerStream, HostedLog]] = {}
-        self._logs: Counter[HostedLog] = Counter()
+        self._streams_per_log: Counter[HostedLog] = Counter()
         """How many of them each log has."""
-        self._let_in: dict[int, int] = {}
+        self._operations: dict[int, int] = {}
         """Of each of them, what the client's right to it is left by."""
         self._opening: dict[int, trio.CancelScope] = {}
         """Those that are being opened: each ends when its client closes it, or has gone."""
-        self._highest = 0
-        self._calls = 0
-        self._windows_bytes = self._held_bytes = 0
+        self._last_stream = 0
+        self._running_calls = 0
+        self._windows_bytes = self._unanswered_bytes = 0
         """Of its streams: windows, and what is not answered."""
         self._acks: list[bytes] = []
         self._closed = False
@@ -94,10 +98,10 @@ class ProduceSession:
         elif op == Op.PRODUCE_COMMIT:
             self._on_commit(ident, decode_commit(body))
         elif op == Op.PRODUCE_CLOSE:
-            self._close(ident)
+            self._close_stream(ident)
         elif op == Op.PROXY_CALL and (call := ProxyCall.decode(body)).call != "would_refuse":
             self._on_call(ident, call)
-        elif not self._common.take(op, ident, body):
+        elif not self._common_session.try_serve(op, ident, body):
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a write proxy")
 
     def on_batch_end(self) -> None:
@@ -106,65 +110,66 @@ class ProduceSession:
     def on_closed(self) -> None:
         """The connection is gone, and its streams die with it (H1)."""
         self._closed = True
-        self._common.on_closed()
+        self._common_session.on_closed()
         for number in [*self._streams, *self._opening]:
-            self._close(number)
+            self._close_stream(number)
 
     def _on_produce(self, number: int, body: memoryview) -> None:
-        found = self._streams.get(number)
-        if found is None:
-            if number <= self._highest and number not in self._opening:
+        stream_and_log = self._streams.get(number)
+        if stream_and_log is None:
+            if number <= self._last_stream and number not in self._opening:
                 return  # it was refused, or closed
             raise ProtocolError(f"{self._link.peer_address} sends on stream {number}, not opened")
-        stream, written = found
+        stream, hosted_log = stream_and_log
         if stream.error is not None:
             return
         size = len(body)
-        stats = self._owner.stats
+        stats = self._log_manager.stats
         try:
             frame = decode_produce(body)
         except CorruptData as error:
-            stream.refuse(error, stream.next)
+            stream.refuse(error, stream.next_sequence)
             return
         records = len(frame.payloads)
-        if frame.first != stream.next:
+        if frame.first_sequence != stream.next_sequence:
             stream.refuse(
                 InvalidRequest(
-                    f"a frame begins with record {frame.first}, wanted is {stream.next}"
+                    f"a frame begins with record {frame.first_sequence}, wanted is {stream.next_sequence}"
                 ),
-                stream.next,
+                stream.next_sequence,
             )
-        elif stream.held_bytes >= stream.window_bytes:
+        elif stream.unanswered_bytes >= stream.window_bytes:
             # Who is below it may send one frame more, of any size.
             raise ProtocolError(
-                f"{self._link.peer_address} sends on stream {number} while {stream.held_bytes} bytes of it "
+                f"{self._link.peer_address} sends on stream {number} while {stream.unanswered_bytes} "
+                "bytes of it "
                 f"are not answered, its window is {stream.window_bytes}"
             )
-        elif not self._owner.may_hold(self._held_bytes, held(records, size)):
-            stream.refuse(TooBusy("this proxy holds too much"), stream.next, retry_ms=100)
-        elif (wait_s := self._limits.wait_s(records, size)) > 0:
+        elif not self._log_manager.may_buffer(self._unanswered_bytes, memory_bytes(records, size)):
+            stream.refuse(TooBusy("this proxy holds too much"), stream.next_sequence, retry_ms=100)
+        elif (wait_s := self._limits.try_charge(records, size)) > 0:
             retry_ms = max(1, int(wait_s * 1000))
             stream.refuse(
                 TooBusy("this proxy is at its limit of records or bytes a second"),
-                stream.next,
+                stream.next_sequence,
                 retry_ms=retry_ms,
             )
         else:
             stats.frames += 1
             stats.records += records
             stats.bytes += size
-            stream.take(frame.first, records, size)
-            written.take(stream, frame)
+            stream.accept_frame(frame.first_sequence, records, size)
+            hosted_log.append(stream, frame)
 
     # --- streams ----------------------------------------------------------------------------------
 
     def _on_open(self, ident: int, request: ProduceOpen) -> None:
         number = request.stream
-        if number <= self._highest:
+        if number <= self._last_stream:
             raise ProtocolError(
-                f"{self._link.peer_address} opened stream {number} after {self._highest}"
+                f"{self._link.peer_address} opened stream {number} after {self._last_stream}"
             )
-        self._highest = number
+        self._last_stream = number
         if len(self._streams) >= STREAMS_MAX or len(self._opening) >= OPENINGS_MAX:
             error = TooBusy(
                 f"{len(self._streams)} streams are open on this connection, and "
@@ -172,25 +177,25 @@ class ProduceSession:
             )
             self._link.reply_error(ident, error)
             return
-        written = self._owner.has(request.path, request.log)
+        hosted_log = self._log_manager.find_hosted(request.path, request.log)
         if (
-            written is not None
-            and not self._client.judged
+            hosted_log is not None
+            and not self._client.is_authorized
             and not request.producer
-            and request.incarnation in ("", written.incarnation)
+            and request.incarnation in ("", hosted_log.incarnation)
         ):
-            self._join(ident, request, written, None)
+            self._add_stream(ident, request, hosted_log, None)
         else:
             self._opening[number] = trio.CancelScope()
-            self._owner.nursery.start_soon(self._take, ident, request)
+            self._log_manager.nursery.start_soon(self._open_stream, ident, request)
 
-    async def _take(self, ident: int, request: ProduceOpen) -> None:
+    async def _open_stream(self, ident: int, request: ProduceOpen) -> None:
         scope = self._opening[request.stream]
         try:
             with scope:
-                await self._take_wanted(ident, request, scope)
+                await self._find_log_and_join(ident, request, scope)
             if scope.cancelled_caught:
-                raise Moved(UNWANTED)
+                raise Moved(CLOSED_WHILE_OPENING)
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
         except Exception as error:
@@ -199,47 +204,51 @@ class ProduceSession:
         finally:
             del self._opening[request.stream]
 
-    async def _take_wanted(self, ident: int, request: ProduceOpen, scope: trio.CancelScope) -> None:
+    async def _find_log_and_join(
+        self, ident: int, request: ProduceOpen, scope: trio.CancelScope
+    ) -> None:
         client = self._client
         path = check_namespace_path(request.path)
         client.check_producer(request.producer)
-        here = self._owner.has(path, request.log)
-        if here is not None and here.incarnation == request.incarnation:
-            await client.check(PRODUCES, path, request.log)
+        hosted_here = self._log_manager.find_hosted(path, request.log)
+        if hosted_here is not None and hosted_here.incarnation == request.incarnation:
+            await client.check(WRITING_RIGHTS, path, request.log)
         else:
-            await client.check_log(PRODUCES, path, request.log, request.incarnation)
-        if request.create and not await client.may_make(path, request.log):
+            await client.check_log(WRITING_RIGHTS, path, request.log, request.incarnation)
+        if request.create and not await client.may_create(path, request.log):
             request = replace(request, create=False)
-        if self._owner.has(path, request.log) is None:
-            self._owner.check_share(path, self._logs, len(self._opening))
-        with client.doing(PRODUCES, path, request.log):
-            written = await self._owner.take(request)
+        if self._log_manager.find_hosted(path, request.log) is None:
+            self._log_manager.check_connection_share(
+                path, self._streams_per_log, len(self._opening)
+            )
+        with client.admitted(WRITING_RIGHTS, path, request.log):
+            hosted_log = await self._log_manager.find_or_open(request)
         opened = None
         if request.producer:
-            opened = await _open_producer(written.writer, request)
+            opened = await _open_producer(hosted_log.writer, request)
         if scope.cancel_called:
-            raise Moved(UNWANTED)
-        if written.over:
+            raise Moved(CLOSED_WHILE_OPENING)
+        if hosted_log.is_over:
             raise Moved(f'log "{request.log}" is on its way elsewhere')
-        self._join(ident, request, written, opened)
+        self._add_stream(ident, request, hosted_log, opened)
 
-    def _join(
+    def _add_stream(
         self,
         ident: int,
         request: ProduceOpen,
-        written: HostedLog,
+        hosted_log: HostedLog,
         producer: OpenedProducer | None,
     ) -> None:
         if self._closed:
             return
-        owner, client = self._owner, self._client
+        log_manager, client = self._log_manager, self._client
         try:
-            window_bytes = owner.window(self._windows_bytes)
-            let_in = client.let_in(
-                PRODUCES,
-                written.path,
-                lambda: written.name,
-                lambda why: written.turn_away(stream, why),
+            window_bytes = log_manager.new_window_bytes(self._windows_bytes)
+            operation = client.admit(
+                WRITING_RIGHTS,
+                hosted_log.path,
+                lambda: hosted_log.name,
+                lambda reason: hosted_log.revoke_stream(stream, reason),
             )
         except (TooBusy, NotAllowed) as error:
             self._link.reply_error(ident, error)
@@ -249,51 +258,51 @@ class ProduceSession:
             window_bytes,
             ack=self._on_ack,
             refuse=self._on_refused,
-            on_bytes=self._hold,
+            on_bytes=self._add_unanswered,
             producer=0 if producer is None else producer.number,
-            next_sequence=request.through if producer is None else producer.next_sequence,
+            next_sequence=request.acked_through if producer is None else producer.next_sequence,
         )
-        owner.stats.streams += 1
-        owner.stats.windows_bytes += window_bytes
+        log_manager.stats.streams += 1
+        log_manager.stats.windows_bytes += window_bytes
         self._windows_bytes += window_bytes
-        self._streams[request.stream] = stream, written
-        self._logs[written] += 1
-        self._let_in[request.stream] = let_in
-        written.join(stream, owner.nursery)
-        writer = written.writer
+        self._streams[request.stream] = stream, hosted_log
+        self._streams_per_log[hosted_log] += 1
+        self._operations[request.stream] = operation
+        hosted_log.add_stream(stream, log_manager.nursery)
+        writer = hosted_log.writer
         opened = ProduceOpened(
-            written.incarnation,
+            hosted_log.incarnation,
             stream.producer,
             producer is not None and producer.known,
-            stream.next,
+            stream.next_sequence,
             window_bytes,
             writer.txid_rule,
             writer.last_txid,
         )
         self._link.reply(ident, opened.encode())
         if producer is not None:
-            written.resume(stream, request.through)
+            hosted_log.answer_earlier(stream, request.acked_through)
 
-    def _close(self, number: int) -> None:
-        found = self._streams.pop(number, None)
-        if found is not None:
-            stream, written = found
-            self._logs[written] -= 1
-            if not self._logs[written]:
-                del self._logs[written]
-            self._client.leave(self._let_in.pop(number))
+    def _close_stream(self, number: int) -> None:
+        stream_and_log = self._streams.pop(number, None)
+        if stream_and_log is not None:
+            stream, hosted_log = stream_and_log
+            self._streams_per_log[hosted_log] -= 1
+            if not self._streams_per_log[hosted_log]:
+                del self._streams_per_log[hosted_log]
+            self._client.finish(self._operations.pop(number))
             stream.drop()
-            written.leave(stream)
-            self._owner.stats.streams -= 1
-            self._owner.stats.windows_bytes -= stream.window_bytes
+            hosted_log.remove_stream(stream)
+            self._log_manager.stats.streams -= 1
+            self._log_manager.stats.windows_bytes -= stream.window_bytes
             self._windows_bytes -= stream.window_bytes
         elif number in self._opening:
             self._opening[number].cancel()
 
-    def _hold(self, more: int) -> None:
+    def _add_unanswered(self, added_bytes: int) -> None:
         """So many more bytes of frames are not answered, or fewer."""
-        self._held_bytes += more
-        self._owner.stats.held_bytes += more
+        self._unanswered_bytes += added_bytes
+        self._log_manager.stats.held_bytes += added_bytes
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -301,40 +310,40 @@ class ProduceSession:
         if not self._closed:
             acks = self._acks
             if not acks:
-                self._link.soon()
+                self._link.request_turn()
             acks.append(item)
             if len(acks) >= ACKS_MAX:
                 # The turn does not come while the peer reads nothing: the link counts what waits for it.
                 self._send_acks()
 
     def _on_refused(self, number: int, refusal: Refusal) -> None:
-        self._owner.stats.frames_refused += 1
+        self._log_manager.stats.frames_refused += 1
         self._send_acks()
-        self._link.send(refusal.frame(number))
-        self._close(number)
+        self._link.send(refusal.encode_frame(number))
+        self._close_stream(number)
 
     def _send_acks(self) -> None:
         if self._acks:
             acks, self._acks = self._acks, []
-            self._link.send(acks_frame(acks))
+            self._link.send(encode_acks(acks))
 
     # --- calls about this proxy -------------------------------------------------------------------
 
     def _on_commit(self, ident: int, number: int) -> None:
-        found = self._streams.get(number)
-        if found is None:
+        stream_and_log = self._streams.get(number)
+        if stream_and_log is None:
             self._link.reply_error(ident, AlreadyClosed(f"stream {number} is not open here"))
-        elif self._calls >= CALLS_MAX:
+        elif self._running_calls >= CALLS_MAX:
             self._link.reply_error(
-                ident, TooBusy(f"{self._calls} calls of this connection are under way")
+                ident, TooBusy(f"{self._running_calls} calls of this connection are under way")
             )
         else:
-            self._calls += 1
-            self._owner.nursery.start_soon(self._commit, ident, found[1])
+            self._running_calls += 1
+            self._log_manager.nursery.start_soon(self._commit, ident, stream_and_log[1])
 
-    async def _commit(self, ident: int, written: HostedLog) -> None:
+    async def _commit(self, ident: int, hosted_log: HostedLog) -> None:
         try:
-            await written.make_readable()
+            await hosted_log.make_readable()
             self._link.reply(ident, b"")
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
@@ -342,40 +351,40 @@ class ProduceSession:
             log.exception("a commit")
             self._link.reply_error(ident, InternalError(f"commit: {type(error).__name__}"))
         finally:
-            self._calls -= 1
+            self._running_calls -= 1
 
     def _on_call(self, ident: int, call: ProxyCall) -> None:
-        if self._calls >= CALLS_MAX:
-            error = TooBusy(f"{self._calls} calls of this connection are under way")
+        if self._running_calls >= CALLS_MAX:
+            error = TooBusy(f"{self._running_calls} calls of this connection are under way")
             self._link.reply_error(ident, error)
         else:
-            self._calls += 1
-            self._owner.nursery.start_soon(self._call, ident, call)
+            self._running_calls += 1
+            self._log_manager.nursery.start_soon(self._call, ident, call)
 
     async def _call(self, ident: int, call: ProxyCall) -> None:
-        owner = self._owner
+        log_manager = self._log_manager
         try:
             answer: object = None
             if call.call == "take":
                 self._client.check_proxy("have a log taken")
                 path, name, incarnation = call.arguments
                 request = ProduceOpen(1, path, name, incarnation, create=False)
-                await owner.take(request)
+                await log_manager.find_or_open(request)
                 self._link.reply(ident, pack(True))
                 return
             self._client.check_cluster(f"{call.call} logs of a proxy")
             if call.call == "owned":
                 after, limit = call.arguments
-                keys = sorted(key for key in owner.logs if "\0".join(key) > after)
+                keys = sorted(key for key in log_manager.logs if "\0".join(key) > after)
                 answer = [
-                    [*key, len(owner.logs[key].streams), owner.logs[key].writer.segment]
+                    [*key, len(log_manager.logs[key].streams), log_manager.logs[key].writer.segment]
                     for key in keys[:limit]
                 ]
             elif call.call == "move":
                 path, name, target = call.arguments
-                answer = await owner.give_up((path, name), target)
+                answer = await log_manager.hand_off((path, name), target)
             else:
-                await owner.drain()
+                await log_manager.drain()
             self._link.reply(ident, pack(answer))
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
@@ -383,46 +392,48 @@ class ProduceSession:
             log.exception("the call %s", call.call)
             self._link.reply_error(ident, InternalError(f"{call.call}: {type(error).__name__}"))
         finally:
-            self._calls -= 1
+            self._running_calls -= 1
 
 
 async def _open_producer(writer: LogWriter, request: ProduceOpen) -> OpenedProducer:
     """A name's new number, or the one that it had. A no is said only while the log is ours (H64)."""
     try:
-        if request.number:
+        if request.producer_number:
             await (
-                writer.sequenced.check_owner()
+                writer.sequenced_writer.check_owner()
             )  # who was paused knows less than was acknowledged since
-            return writer.sequenced.resume_producer(request.producer, request.number)
-        return await writer.sequenced.open_producer(request.producer)
+            return writer.sequenced_writer.resume_producer(
+                request.producer, request.producer_number
+            )
+        return await writer.sequenced_writer.open_producer(request.producer)
     except DistributedLogError as error:
         if isinstance(error, ProducerFenced | ProducerForgotten):
             try:
-                await writer.sequenced.check_owner()
-            except DistributedLogError as lost:
-                raise as_told(lost) from lost
+                await writer.sequenced_writer.check_owner()
+            except DistributedLogError as owner_error:
+                raise client_error(owner_error) from owner_error
         elif writer.over is not None:
-            raise as_told(writer.over) from error
+            raise client_error(writer.over) from error
         raise
 
 
-class Limits:
+class ProxyRateLimits:
     """How much a second a whole proxy takes."""
 
     def __init__(self, records_per_s_max: int, bytes_per_s_max: int) -> None:
-        self._records_max, self._bytes_max = records_per_s_max, bytes_per_s_max
-        self._records, self._bytes = Rate(), Rate()
+        self._records_per_s_max, self._bytes_per_s_max = records_per_s_max, bytes_per_s_max
+        self._record_rate, self._byte_rate = Rate(), Rate()
 
-    def wait_s(self, records: int, size: int) -> float:
+    def try_charge(self, records: int, size: int) -> float:
         """0: so much is taken, and charged; else when to come again."""
-        if not (self._records_max or self._bytes_max):
+        if not (self._records_per_s_max or self._bytes_per_s_max):
             return 0.0
         now = trio.current_time()
         wait_s = max(
-            self._records.wait_s(records, self._records_max, now),
-            self._bytes.wait_s(size, self._bytes_max, now),
+            self._record_rate.wait_s(records, self._records_per_s_max, now),
+            self._byte_rate.wait_s(size, self._bytes_per_s_max, now),
         )
         if wait_s <= 0:
-            self._records.take(records, self._records_max)
-            self._bytes.take(size, self._bytes_max)
+            self._record_rate.consume(records, self._records_per_s_max)
+            self._byte_rate.consume(size, self._bytes_per_s_max)
         return wait_s

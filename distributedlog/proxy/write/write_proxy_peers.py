@@ -11,21 +11,21 @@ from ...runtime.protocol.schema import flag
 from ..membership.proxy_registration import ProxyRegistration
 from ..protocol.proxy_messages import ProxyCall, decode_answer
 
-TAKE_S = 10.0
+TAKE_TIMEOUT_S = 10.0
 """Whoever is asked to take a log has so long to answer; who asked may wait for less."""
-UNHEARD_S = 2.0
+REDIAL_DELAY_S = 2.0
 """Who was not reached is not dialled again for so long: a drain asks for log after log."""
 
 
 class WriteProxyPeers:
-    """See the module. `run` must be running for `have_taken`."""
+    """See the module. `run` must be running for `ask_to_open`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._links: dict[str, ClientLink] = {}
         """By the id of who is there."""
-        self._dialling: dict[str, trio.Lock] = {}
-        self._unheard: dict[str, float] = {}
+        self._dial_locks: dict[str, trio.Lock] = {}
+        self._unreachable_since: dict[str, float] = {}
         """When one was not reached."""
         self._nursery: trio.Nursery | None = None
 
@@ -35,46 +35,46 @@ class WriteProxyPeers:
             task_status.started()
             await trio.sleep_forever()
 
-    async def knock(self, there: ProxyRegistration) -> None:
+    async def probe(self, peer: ProxyRegistration) -> None:
         """Dial it and hang up. Raises `ConnectionLost`, `WrongPeer`, and others of a handshake."""
-        failed: DistributedLogError | None = None
+        probe_error: DistributedLogError | None = None
         async with trio.open_nursery() as nursery:
             try:
-                link = await self._dial(there, nursery)
+                link = await self._dial(peer, nursery)
                 link.close(ConnectionLost("it is there"))
             except DistributedLogError as error:
-                failed = error  # the nursery would wrap it
+                probe_error = error  # the nursery would wrap it
             nursery.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
+        if probe_error is not None:
+            raise probe_error
 
-    async def have_taken(
-        self, there: ProxyRegistration, path: str, name: str, incarnation: str
+    async def ask_to_open(
+        self, peer: ProxyRegistration, path: str, name: str, incarnation: str
     ) -> None:
         """Have it take a log that was given back; returns when it has. Raises what keeps it from that."""
-        link = await self._link_to(there)
+        link = await self._link_to(peer)
         call = ProxyCall("take", [path, name, incarnation])
-        reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=TAKE_S)
+        reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=TAKE_TIMEOUT_S)
         decode_answer(reply.body, flag, "take")
 
-    async def _link_to(self, there: ProxyRegistration) -> ClientLink:
-        async with self._dialling.setdefault(there.id, trio.Lock()):
-            link = self._links.get(there.id)
+    async def _link_to(self, peer: ProxyRegistration) -> ClientLink:
+        async with self._dial_locks.setdefault(peer.id, trio.Lock()):
+            link = self._links.get(peer.id)
             if link is not None and link.closed is None:
                 return link
             now = trio.current_time()
-            if now - self._unheard.get(there.id, -UNHEARD_S) < UNHEARD_S:
-                raise ConnectionLost(f"{there.label} was not reached a moment ago")
+            if now - self._unreachable_since.get(peer.id, -REDIAL_DELAY_S) < REDIAL_DELAY_S:
+                raise ConnectionLost(f"{peer.label} was not reached a moment ago")
             assert self._nursery is not None, "asked while it runs"
-            self._unheard[there.id] = now  # also where whoever asks gives up first
-            link = self._links[there.id] = await self._dial(there, self._nursery)
-            del self._unheard[there.id]
+            self._unreachable_since[peer.id] = now  # also where whoever asks gives up first
+            link = self._links[peer.id] = await self._dial(peer, self._nursery)
+            del self._unreachable_since[peer.id]
             return link
 
-    async def _dial(self, there: ProxyRegistration, nursery: trio.Nursery) -> ClientLink:
-        address = there.address("")
+    async def _dial(self, peer: ProxyRegistration, nursery: trio.Nursery) -> ClientLink:
+        address = peer.address("")
         if address is None:
-            raise ConnectionLost(f"{there.label} gives no address")
+            raise ConnectionLost(f"{peer.label} gives no address")
         return await self._endpoint.dial(
-            address, nursery=nursery, expected_node_id=there.id, kind=PROXY
+            address, nursery=nursery, expected_node_id=peer.id, kind=PROXY
         )

@@ -352,28 +352,32 @@ def text_of(condition: HealthCondition, named: Named = str) -> str:
         condition = condition.about(bookie=named(condition.bookie))
     values = _Values(condition.parameters)
     if text is None:  # of a newer version
-        said = ", ".join(f"{name}={value}" for name, value in condition.parameters.items())
-        found = f"{condition.code} ({said})" if said else condition.code
+        parameter_text = ", ".join(
+            f"{name}={value}" for name, value in condition.parameters.items()
+        )
+        condition_text = (
+            f"{condition.code} ({parameter_text})" if parameter_text else condition.code
+        )
     elif isinstance(text, str):
-        found = text.format_map(values)
+        condition_text = text.format_map(values)
     else:
-        found = text(values)
+        condition_text = text(values)
     if condition.code not in _ABOUT_A_NODE:
         if condition.bookie:
-            return f"bookie {condition.bookie}: {found}"
+            return f"bookie {condition.bookie}: {condition_text}"
         if condition.node:
-            return f"metadata node {condition.node}: {found}"
-    return found
+            return f"metadata node {condition.node}: {condition_text}"
+    return condition_text
 
 
 def texts_of(conditions: Iterable[HealthCondition], named: Named = str) -> list[str]:
     """Return the text of each condition."""
-    return [text_of(one, named) for one in conditions]
+    return [text_of(condition, named) for condition in conditions]
 
 
 def as_json(conditions: Iterable[HealthCondition], named: Named = str) -> list[dict[str, Any]]:
     """Return conditions for ``--json`` output and HTTP pages, each with its text."""
-    return [{**one.as_map(), "text": text_of(one, named)} for one in conditions]
+    return [{**condition.as_map(), "text": text_of(condition, named)} for condition in conditions]
 
 
 def report_of(conditions: Sequence[HealthCondition]) -> dict[str, Any]:

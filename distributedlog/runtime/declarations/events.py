@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..interfaces.log_lines import Logger
 
-ABOUT = "about"
+SUBJECT_ATTRIBUTE = "about"
 """The attribute of a line that says what it is about."""
 
 
@@ -28,19 +28,19 @@ class EventDefinition:
     fields: tuple[str, ...] = ()
     """What a line has beside its text. The first one says what it is about: lines of one name about one thing
     are left out where they come too fast."""
-    then: str = ""
+    remedy: str = ""
     """What to do about it."""
     traceback: bool = False
     """A line has the traceback of the exception that is among its values."""
 
-    def say(self, log: "Logger", text: str, *values: object, **fields: object) -> None:
+    def emit(self, log: "Logger", text: str, *values: object, **fields: object) -> None:
         """One line, from ``text % values``. ``fields``: each of the event's; numbers and short texts."""
         assert fields.keys() == set(self.fields), f"{self.name} has {', '.join(self.fields)}"
-        about = str(fields[self.fields[0]]) if self.fields else ""
+        subject = str(fields[self.fields[0]]) if self.fields else ""
         error = None
         if self.traceback:
             error = next(value for value in values if isinstance(value, BaseException))
-        extra = {"event": self.name, ABOUT: about, **fields}
+        extra = {"event": self.name, SUBJECT_ATTRIBUTE: subject, **fields}
         log.log(self.level, text, *values, exc_info=error, extra=extra)
 
 

@@ -304,17 +304,19 @@ def condition(
 
 def worst_of(conditions: Iterable[HealthCondition]) -> Severity:
     """Return the highest severity, `Severity.INFO` if there is no condition."""
-    return max((one.severity for one in conditions), default=Severity.INFO)
+    return max(
+        (health_condition.severity for health_condition in conditions), default=Severity.INFO
+    )
 
 
 def worst_first(conditions: Iterable[HealthCondition]) -> list[HealthCondition]:
     """Return the conditions by severity; those of one severity stay in their order."""
-    return sorted(conditions, key=lambda one: -one.severity)
+    return sorted(conditions, key=lambda health_condition: -health_condition.severity)
 
 
 def as_maps(conditions: Iterable[HealthCondition]) -> list[dict[str, Any]]:
     """Return the form in which conditions are sent and stored."""
-    return [one.as_map() for one in conditions]
+    return [health_condition.as_map() for health_condition in conditions]
 
 
 def _bounded(parameters: Mapping[str, Parameter]) -> dict[str, Parameter]:
@@ -343,12 +345,12 @@ def _severity(value: Any) -> Severity:
 def _parameters(value: Any) -> dict[str, Parameter]:
     if type(value) is not dict or len(value) > PARAMETERS_MAX:
         raise SchemaError(f"parameters are no map of at most {PARAMETERS_MAX}")
-    for name, one in value.items():
+    for name, parameter in value.items():
         if type(name) is not str or not name or len(name) > CODE_CHARACTERS_MAX:
             raise SchemaError("the name of a parameter is malformed")
-        if type(one) is str and len(one) <= TEXT_CHARACTERS_MAX:
+        if type(parameter) is str and len(parameter) <= TEXT_CHARACTERS_MAX:
             continue
-        if type(one) is not int or abs(one) > INTEGER_MAX:
+        if type(parameter) is not int or abs(parameter) > INTEGER_MAX:
             raise SchemaError("a parameter is neither a short text nor an integer")
     return _bounded(value)
 
@@ -357,8 +359,8 @@ _MAP = fields(code=text(CODE_CHARACTERS_MAX, 1), severity=_severity, parameters=
 
 
 def _condition(value: Any) -> HealthCondition:
-    found = _MAP(value)
-    return HealthCondition(_line(found["code"]), found["severity"], found["parameters"])
+    decoded = _MAP(value)
+    return HealthCondition(_line(decoded["code"]), decoded["severity"], decoded["parameters"])
 
 
 def from_map(value: Mapping[str, Any]) -> HealthCondition:
@@ -378,7 +380,7 @@ def conditions_form(value: Any) -> tuple[HealthCondition, ...]:
 
 def legacy_form(value: Any) -> tuple[HealthCondition, ...]:
     """The texts that a peer without codes sends, as conditions (a form of `schema.py`)."""
-    return tuple(condition(Code.LEGACY_TEXT, text=one) for one in _TEXTS(value))
+    return tuple(condition(Code.LEGACY_TEXT, text=legacy_text) for legacy_text in _TEXTS(value))
 
 
 def either_form(new: Any, old: Any) -> tuple[HealthCondition, ...]:
@@ -408,11 +410,15 @@ def legacy_texts(
 
     ``text_of`` gives the text of a condition. Nothing depends on it.
     """
-    found = []
-    for one in conditions:
-        word = _LEGACY_WORDS.get(one.code) or _LEGACY_SEVERITIES.get(one.severity, "")
-        found.append(_line(f"{word}: {text_of(one)}" if word else text_of(one)))
-    return found
+    texts = []
+    for health_condition in conditions:
+        word = _LEGACY_WORDS.get(health_condition.code) or _LEGACY_SEVERITIES.get(
+            health_condition.severity, ""
+        )
+        texts.append(
+            _line(f"{word}: {text_of(health_condition)}" if word else text_of(health_condition))
+        )
+    return texts
 
 
 # --- what a node reports of itself ----------------------------------------------------------------
@@ -433,9 +439,9 @@ class NodeConditions:
         self._set: dict[tuple[str, str], HealthCondition] = {}
         self._checks: list[Check] = []
 
-    def set(self, found: HealthCondition, unit: str = "") -> None:
+    def set(self, health_condition: HealthCondition, unit: str = "") -> None:
         """Report a condition from now on, in place of the one with its code and unit."""
-        self._set[found.code, unit] = found
+        self._set[health_condition.code, unit] = health_condition
 
     def clear(self, code: Code, unit: str = "") -> None:
         """Report it no more. No error if it was not set."""
@@ -447,24 +453,24 @@ class NodeConditions:
 
     def current(self) -> tuple[HealthCondition, ...]:
         """Return the conditions that hold now."""
-        found = list(self._set.values())
+        conditions = list(self._set.values())
         for check in self._checks:
             checked = check()
             if isinstance(checked, HealthCondition):
-                found.append(checked)
+                conditions.append(checked)
             else:
-                found += checked or ()
-        return tuple(found)
+                conditions += checked or ()
+        return tuple(conditions)
 
 
 def limited(conditions: Sequence[HealthCondition]) -> tuple[HealthCondition, ...]:
     """Return at most `CONDITIONS_MAX`, the worst first; the last one counts those that are left out."""
     if len(conditions) <= CONDITIONS_MAX:
         return tuple(conditions)
-    kept = worst_first(conditions)
-    left = kept[CONDITIONS_MAX - 1 :]
-    more = condition(Code.MORE_CONDITIONS, worst_of(left), count=len(left))
-    return (*kept[: CONDITIONS_MAX - 1], more)
+    ordered = worst_first(conditions)
+    omitted = ordered[CONDITIONS_MAX - 1 :]
+    omitted_count = condition(Code.MORE_CONDITIONS, worst_of(omitted), count=len(omitted))
+    return (*ordered[: CONDITIONS_MAX - 1], omitted_count)
 
 
 # --- repairs ----------------------------------------------------------------------------------------
@@ -482,11 +488,11 @@ class RepairCount:
 
     def add(self, now: float) -> None:
         """Count one more repair."""
-        if not self.shown(now):
+        if not self.is_reported(now):
             self.count = 0
         self.count += 1
         self.last_at = now
 
-    def shown(self, now: float) -> bool:
+    def is_reported(self, now: float) -> bool:
         """Whether the repairs are still reported."""
         return self.count > 0 and now < self.last_at + REPAIRED_SHOWN_S

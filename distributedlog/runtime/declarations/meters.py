@@ -11,7 +11,7 @@ from math import isfinite
 from operator import add
 from typing import Any, Literal
 
-SECONDS = tuple(50e-6 * 2**n for n in range(20))
+DURATION_BUCKETS_S = tuple(50e-6 * 2**n for n in range(20))
 """Upper bounds of durations, the same everywhere, so that nodes can be added up: 50 µs to 26 s."""
 
 
@@ -27,7 +27,7 @@ class Metric:
     help: str
     normal: str = ""
     """What it shows when all is well."""
-    then: str = ""
+    remedy: str = ""
     """What to do otherwise."""
     label: tuple[str, str] = ("", "")
     """Name and value, where several rows share a name."""
@@ -35,21 +35,21 @@ class Metric:
     """The number is multiplied with it: names have seconds and bytes."""
 
 
-class Buckets:
+class DurationHistogram:
     """A histogram: how often, and how long in sum. One writer; who reads it copies it first."""
 
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(SECONDS) + 1)
+        self.counts = [0] * (len(DURATION_BUCKETS_S) + 1)
         self.total = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
         """So many of this size, in the unit of the bounds."""
-        self.counts[bisect_left(SECONDS, value)] += count
+        self.counts[bisect_left(DURATION_BUCKETS_S, value)] += count
         self.total += value * count
 
-    def said(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """For `Op.INFO`."""
         return {"counts": list(self.counts), "total": self.total}
 
@@ -69,22 +69,24 @@ class Sample:
         return Sample(self.metric, self.value + other.value, counts)
 
 
-def samples(table: Sequence[Metric], said: Mapping[str, Any]) -> list[Sample]:
+def samples(table: Sequence[Metric], values: Mapping[str, Any]) -> list[Sample]:
     """The rows whose number was said; what is no number is left out: a peer may be of another version."""
-    found = []
+    metric_samples = []
     for metric in table:
-        value = said.get(metric.key)
+        value = values.get(metric.key)
         if metric.kind == "histogram":
             counts = value.get("counts") if isinstance(value, dict) else None
             total = value.get("total") if isinstance(value, dict) else None
             if (
                 isinstance(counts, list)
-                and len(counts) == len(SECONDS) + 1
-                and all(isinstance(one, int) and one >= 0 for one in counts)
+                and len(counts) == len(DURATION_BUCKETS_S) + 1
+                and all(
+                    isinstance(bucket_count, int) and bucket_count >= 0 for bucket_count in counts
+                )
                 and isinstance(total, int | float)
                 and isfinite(total)
             ):
-                found.append(Sample(metric, float(total), tuple(counts)))
+                metric_samples.append(Sample(metric, float(total), tuple(counts)))
         elif isinstance(value, int | float) and isfinite(value):
-            found.append(Sample(metric, float(value) * metric.scale))
-    return found
+            metric_samples.append(Sample(metric, float(value) * metric.scale))
+    return metric_samples

@@ -8,9 +8,9 @@ from prometheus_client import PROCESS_COLLECTOR
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
-from .meters import SECONDS, Sample
+from .meters import DURATION_BUCKETS_S, Sample
 
-KIND = CONTENT_TYPE_LATEST
+TEXT_CONTENT_TYPE = CONTENT_TYPE_LATEST
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 FAMILIES: Mapping[str, type[Family]] = {
     "counter": CounterMetricFamily,
@@ -20,38 +20,40 @@ FAMILIES: Mapping[str, type[Family]] = {
 """By a metric's kind."""
 
 
-def families(groups: Sequence[tuple[Mapping[str, str], Sequence[Sample]]]) -> list[Family]:
+def metric_families(groups: Sequence[tuple[Mapping[str, str], Sequence[Sample]]]) -> list[Family]:
     """A family a name; each group's labels are on its samples."""
-    made: dict[str, Family] = {}
-    for labels, found in groups:
-        for sample in found:
+    families_by_name: dict[str, Family] = {}
+    for labels, group_samples in groups:
+        for sample in group_samples:
             metric = sample.metric
-            name, value = metric.label
-            here = {**labels, name: value} if name else labels
-            family = made.get(metric.name)
+            label_name, label_value = metric.label
+            sample_labels = {**labels, label_name: label_value} if label_name else labels
+            family = families_by_name.get(metric.name)
             if family is None:
-                family = FAMILIES[metric.kind](metric.name, metric.help, labels=list(here))
-                made[metric.name] = family
+                family = FAMILIES[metric.kind](metric.name, metric.help, labels=list(sample_labels))
+                families_by_name[metric.name] = family
             if isinstance(family, HistogramMetricFamily):
-                family.add_metric(list(here.values()), _cumulative(sample.counts), sample.value)
+                family.add_metric(
+                    list(sample_labels.values()), _cumulative(sample.counts), sample.value
+                )
             else:
-                family.add_metric(list(here.values()), sample.value)
-    return list(made.values())
+                family.add_metric(list(sample_labels.values()), sample.value)
+    return list(families_by_name.values())
 
 
 def _cumulative(counts: Sequence[int]) -> list[tuple[str, int]]:
-    return list(zip((*map(str, SECONDS), "+Inf"), accumulate(counts), strict=True))
+    return list(zip((*map(str, DURATION_BUCKETS_S), "+Inf"), accumulate(counts), strict=True))
 
 
-def text_of(found: Sequence[Sample], node: Mapping[str, str]) -> bytes:
+def metrics_text(node_samples: Sequence[Sample], node_labels: Mapping[str, str]) -> bytes:
     """All of a node, as text: who it is, its samples, and what the system says of its process."""
-    info = GaugeMetricFamily("dlog_node_info", "Who this is.", labels=list(node))
-    info.add_metric(list(node.values()), 1)
+    info = GaugeMetricFamily("dlog_node_info", "Who this is.", labels=list(node_labels))
+    info.add_metric(list(node_labels.values()), 1)
 
     class Registry:
         def collect(self) -> Iterable[Any]:
             yield info
-            yield from families([({}, found)])
+            yield from metric_families([({}, node_samples)])
             yield from PROCESS_COLLECTOR.collect()
 
     return generate_latest(Registry())

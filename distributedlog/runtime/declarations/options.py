@@ -32,8 +32,8 @@ LIMITS: Mapping[str, int] = {
 }
 """The largest value of an option by its unit, if it states none; `COUNT_LIMIT` for other units. All of them
 fit 63 bits, so that each can be stored and sent."""
-SHOWN_CHARS_MAX = 80
-REMOVED: Mapping[str, str] = {
+QUOTED_CHARS_MAX = 80
+REMOVED_OPTION_NAMES: Mapping[str, str] = {
     "cpu_policy": "the one of the process, which its service unit can set",
     "idle_watermark_s": "20 ms",
     "long_poll_s": "1 s",
@@ -57,7 +57,7 @@ def option(
     multiple_of: int | None = None,
     one_of: tuple[str, ...] = (),
     infinite: float | None = None,
-    **more: object,
+    **extra: object,
 ) -> Any:
     """A field of an options dataclass; of the default's type. Without ``at_least`` a number is above 0, and
     a duration is a millisecond at least.
@@ -76,7 +76,7 @@ def option(
         "one_of": one_of,
         "infinite": infinite,
     }
-    return field(default=default, metadata={"unit": unit, "reason": reason, **rules, **more})
+    return field(default=default, metadata={"unit": unit, "reason": reason, **rules, **extra})
 
 
 def _limit(unit: str) -> int:
@@ -85,86 +85,97 @@ def _limit(unit: str) -> int:
 
 def check(options: object) -> None:
     """What ``__post_init__`` calls. Raises `InvalidRequest` that names the option and what would be legal."""
-    for one in described(type(options)):
-        value = getattr(options, one.name)
-        if not is_legal(one, value):
-            unit = f" ({one.metadata['unit']})" if one.metadata["unit"] else ""
-            raise InvalidRequest(f"option {one.name}: {quoted(value)} is not {legal(one)}{unit}")
+    for option_field in option_fields(type(options)):
+        value = getattr(options, option_field.name)
+        if not is_legal(option_field, value):
+            unit = f" ({option_field.metadata['unit']})" if option_field.metadata["unit"] else ""
+            raise InvalidRequest(
+                f"option {option_field.name}: {quoted(value)} is not "
+                f"{describe_legal_values(option_field)}{unit}"
+            )
 
 
-def overlaid(options: Options, given: Mapping[str, Any] | None) -> Options:
+def with_overrides(options: Options, overrides: Mapping[str, Any] | None) -> Options:
     """These with some replaced. Raises `InvalidRequest`, also for a name that is not known."""
-    if not given:
+    if not overrides:
         return options
-    known = names(type(options))
-    for name in given:
-        if name not in known:
-            raise unknown(name, known)
-    return replace(options, **finite(type(options), given))  # type: ignore[type-var]
+    known_names = option_names(type(options))
+    for name in overrides:
+        if name not in known_names:
+            raise unknown_option_error(name, known_names)
+    return replace(options, **replace_infinity(type(options), overrides))  # type: ignore[type-var]
 
 
-def finite(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def replace_infinity(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values with infinity replaced where an option of the part defines what it means."""
-    found = dict(given)
-    for one in described(cls):
-        if one.metadata["infinite"] is not None and found.get(one.name) == inf:
-            found[one.name] = one.metadata["infinite"]
-    return found
+    converted = dict(values)
+    for option_field in option_fields(cls):
+        if (
+            option_field.metadata["infinite"] is not None
+            and converted.get(option_field.name) == inf
+        ):
+            converted[option_field.name] = option_field.metadata["infinite"]
+    return converted
 
 
-def unknown(name: str, known: list[str]) -> InvalidRequest:
+def unknown_option_error(name: str, known: list[str]) -> InvalidRequest:
     """Return the error about an option that does not exist, or no longer."""
-    if name in REMOVED:
+    if name in REMOVED_OPTION_NAMES:
         return InvalidRequest(
-            f"option {name!r} was removed: the value is always {REMOVED[name]}. Delete the option"
+            f"option {name!r} was removed: the value is always {REMOVED_OPTION_NAMES[name]}. Delete the "
+            "option"
         )
     return InvalidRequest(f"unknown option {name!r}; known are {', '.join(known)}")
 
 
-def described(cls: type) -> list[Field[Any]]:
+def option_fields(cls: type) -> list[Field[Any]]:
     """The fields that were made by `option`."""
-    return [one for one in fields(cls) if "reason" in one.metadata]
+    return [
+        dataclass_field for dataclass_field in fields(cls) if "reason" in dataclass_field.metadata
+    ]
 
 
-def names(cls: type) -> list[str]:
+def option_names(cls: type) -> list[str]:
     """Of the options of a part."""
-    return [one.name for one in described(cls)]
+    return [option_field.name for option_field in option_fields(cls)]
 
 
-def legal(one: Field[Any], *, brief: bool = False) -> str:
+def describe_legal_values(option_field: Field[Any], *, brief: bool = False) -> str:
     """Describe the values that an option accepts. ``brief``: omit the limits of its unit."""
-    if isinstance(one.default, bool):
+    if isinstance(option_field.default, bool):
         return "true or false"
-    if isinstance(one.default, str):
-        return ", ".join(f"`{each}`" for each in one.metadata["one_of"]) or "a text"
-    rule, unit = one.metadata, one.metadata["unit"]
-    said = "a whole number" if isinstance(one.default, int) else "a number"
-    least = None if brief and rule["at_least"] == DURATION_S_MIN else rule["at_least"]
-    said += " above 0" if least is None else f" from {shown(least, unit)}"
-    if rule["at_most"] is not None and not (brief and rule["at_most"] == _limit(unit)):
-        said += f" to {shown(rule['at_most'], unit)}"
-    if rule["multiple_of"] is not None:
-        said += f", a multiple of {shown(rule['multiple_of'], unit)}"
-    if rule["infinite"] is not None:
-        said += ", or `inf`"
-    return said
+    if isinstance(option_field.default, str):
+        return ", ".join(f"`{choice}`" for choice in option_field.metadata["one_of"]) or "a text"
+    rules, unit = option_field.metadata, option_field.metadata["unit"]
+    description = "a whole number" if isinstance(option_field.default, int) else "a number"
+    least = None if brief and rules["at_least"] == DURATION_S_MIN else rules["at_least"]
+    description += " above 0" if least is None else f" from {format_value(least, unit)}"
+    if rules["at_most"] is not None and not (brief and rules["at_most"] == _limit(unit)):
+        description += f" to {format_value(rules['at_most'], unit)}"
+    if rules["multiple_of"] is not None:
+        description += f", a multiple of {format_value(rules['multiple_of'], unit)}"
+    if rules["infinite"] is not None:
+        description += ", or `inf`"
+    return description
 
 
-def is_number(one: Field[Any]) -> bool:
+def is_number(option_field: Field[Any]) -> bool:
     """Whether an option is a number, and no truth value."""
-    return isinstance(one.default, int | float) and not isinstance(one.default, bool)
+    return isinstance(option_field.default, int | float) and not isinstance(
+        option_field.default, bool
+    )
 
 
-def is_legal(one: Field[Any], value: Any) -> bool:
+def is_legal(option_field: Field[Any], value: Any) -> bool:
     """Whether an option accepts a value."""
-    rule = one.metadata
-    if not is_number(one):
-        texts = rule["one_of"]
-        return isinstance(value, type(one.default)) and (not texts or value in texts)
-    low, high, step = rule["at_least"], rule["at_most"], rule["multiple_of"]
-    whole = isinstance(one.default, int)
+    rules = option_field.metadata
+    if not is_number(option_field):
+        texts = rules["one_of"]
+        return isinstance(value, type(option_field.default)) and (not texts or value in texts)
+    low, high, step = rules["at_least"], rules["at_most"], rules["multiple_of"]
+    is_whole = isinstance(option_field.default, int)
     return (
-        _is_within(value, 0 if low is None else low, high, whole=whole)
+        _is_within(value, 0 if low is None else low, high, whole=is_whole)
         and (low is not None or value > 0)
         and (step is None or value % step == 0)
     )
@@ -183,7 +194,7 @@ def quoted(value: Any) -> str:
     if isinstance(value, int) and not -EIB <= value <= EIB:
         return f"a number of {value.bit_length()} bits"
     try:
-        return repr(value)[:SHOWN_CHARS_MAX]
+        return repr(value)[:QUOTED_CHARS_MAX]
     except Exception:
         return f"an object of {type(value).__name__}"
 
@@ -197,7 +208,7 @@ def check_seconds(
     """Raise `InvalidRequest` unless the value is a number of seconds, from 0 (or above it) to ``most_s``."""
     if not _is_within(value, 0, most_s, whole=False) or (above_0 and value == 0):
         raise InvalidRequest(
-            f"{what} is seconds {'above' if above_0 else 'from'} 0 to {shown(most_s, 's')}, not "
+            f"{what} is seconds {'above' if above_0 else 'from'} 0 to {format_value(most_s, 's')}, not "
             f"{quoted(value)}"
         )
 
@@ -206,7 +217,7 @@ def check_wait(wait_s: Any, what: str = "wait_s", *, most_s: float = DURATION_S_
     """Check how long a caller waits; None: no limit, or the call's default. Raises `InvalidRequest`."""
     if wait_s is not None and not _is_within(wait_s, 0, most_s, whole=False):
         raise InvalidRequest(
-            f"{what} is seconds from 0 to {shown(most_s, 's')}, or None: not {quoted(wait_s)}"
+            f"{what} is seconds from 0 to {format_value(most_s, 's')}, or None: not {quoted(wait_s)}"
         )
 
 
@@ -236,28 +247,28 @@ DIGITS_MAX = 100
 _NUMBER = re.compile(r"([+-]?[0-9][0-9_]*(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([A-Za-z]*)")
 
 
-def typed(text: str) -> bool | int | float | str:
+def parse_value(text: str) -> bool | int | float | str:
     """Read a typed value: ``true``, ``12``, ``0.5``, ``inf``, ``64MiB``, ``1.5h`` (s); else the text."""
     if text in ("true", "false"):
         return text == "true"
     if text == "inf":
         return inf
-    found = _NUMBER.fullmatch(text.strip())
-    if found is None or (found[2] and found[2] not in UNITS):
+    match = _NUMBER.fullmatch(text.strip())
+    if match is None or (match[2] and match[2] not in UNITS):
         return text
-    number = float(found[1])
-    digits = found[1].lstrip("+-").replace("_", "")
-    whole = int(found[1]) if digits.isdigit() and len(digits) <= DIGITS_MAX else None
-    if not found[2]:
-        return number if whole is None else whole
-    value = number * UNITS[found[2]] if whole is None else whole * UNITS[found[2]]
+    number = float(match[1])
+    digits = match[1].lstrip("+-").replace("_", "")
+    integer = int(match[1]) if digits.isdigit() and len(digits) <= DIGITS_MAX else None
+    if not match[2]:
+        return number if integer is None else integer
+    value = number * UNITS[match[2]] if integer is None else integer * UNITS[match[2]]
     return int(value) if isfinite(value) and value == int(value) else value
 
 
 # --- for people -----------------------------------------------------------------------------------
 
 
-def shown(value: object, unit: str) -> str:
+def format_value(value: object, unit: str) -> str:
     """A default or a limit: bytes in the largest unit that is whole, other numbers with their commas."""
     if isinstance(value, bool):
         return str(value).lower()
@@ -277,26 +288,29 @@ Columns = Mapping[str, Callable[[Field[Any]], str]]
 
 COLUMNS: Columns = {
     "option": lambda one: f"`{one.name}`",
-    "default": lambda one: shown(one.default, one.metadata["unit"]),
+    "default": lambda one: format_value(one.default, one.metadata["unit"]),
     "unit": lambda one: one.metadata["unit"] or "–",
-    "takes": partial(legal, brief=True),
+    "takes": partial(describe_legal_values, brief=True),
     "why": lambda one: one.metadata["reason"],
 }
 
 
-def table(cls: type, columns: Columns = COLUMNS) -> str:
+def markdown_table(cls: type, columns: Columns = COLUMNS) -> str:
     """The options of a part, as Markdown."""
     rows = [[*columns], ["---"] * len(columns)]
-    rows += [[say(one) for say in columns.values()] for one in described(cls)]
+    rows += [
+        [cell_text(option_field) for cell_text in columns.values()]
+        for option_field in option_fields(cls)
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def with_tables(document: str, made: Mapping[str, str]) -> str:
+def replace_tables(document: str, contents_by_name: Mapping[str, str]) -> str:
     """A document with what stands between ``<!-- NAME -->`` and ``<!-- end -->`` made anew, by name."""
-    for name, content in made.items():
+    for name, content in contents_by_name.items():
         begin, end = f"<!-- {name} -->", "<!-- end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         assert pattern.search(document), f"the document has no {begin}"
-        whole = f"{begin}\n{content}\n{end}"
-        document = pattern.sub(lambda _, whole=whole: whole, document)  # type: ignore[misc]
+        section = f"{begin}\n{content}\n{end}"
+        document = pattern.sub(lambda _, section=section: section, document)  # type: ignore[misc]
     return document

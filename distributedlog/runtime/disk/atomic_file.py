@@ -8,9 +8,9 @@ from collections.abc import Callable
 from ..interfaces.errors import CorruptData
 from ..interfaces.host import Buffer, Disk, File
 
-ASIDE = ".new"
+TEMPORARY_SUFFIX = ".new"
 """What the name of a file that is being written ends with. Nobody ever reads one."""
-PIECE = 64 * 1024
+UNREADABLE_CHUNK_BYTES = 64 * 1024
 """Bytes that are abandoned around each bad place."""
 
 
@@ -20,15 +20,15 @@ async def replace_file(disk: Disk, name: str, data: Buffer) -> None:
     Written aside, synced, renamed. One writer a name at a time. Raises `DiskFailed`, `DiskFull`: the
     old content then still stands, or the new one does.
     """
-    aside = name + ASIDE
-    if aside in disk.list():  # a crash, or a full disk, left it behind
-        await disk.delete(aside)
-    file = await disk.create(aside)
+    temporary_name = name + TEMPORARY_SUFFIX
+    if temporary_name in disk.list():  # a crash, or a full disk, left it behind
+        await disk.delete(temporary_name)
+    file = await disk.create(temporary_name)
     try:
         await file.write_synced(0, data)
     finally:
         file.close()
-    await disk.rename(aside, name)
+    await disk.rename(temporary_name, name)
 
 
 async def read_file(disk: Disk, name: str) -> bytes | None:
@@ -38,12 +38,12 @@ async def read_file(disk: Disk, name: str) -> bytes | None:
     except FileNotFoundError:
         return None
     try:
-        return await file.read_cold(0, file.size())
+        return await file.read_in_worker(0, file.size())
     finally:
         file.close()
 
 
-async def read_around(
+async def read_skipping_unreadable(
     file: File, offset: int, length: int, on_unreadable: Callable[[CorruptData, int], None]
 ) -> bytes:
     """The bytes, with zeros in place of the pieces that the device cannot read.
@@ -51,11 +51,15 @@ async def read_around(
     ``on_unreadable`` receives each of them, with the offset where it ends.
     """
     try:
-        return await file.read_cold(offset, length)
+        return await file.read_in_worker(offset, length)
     except CorruptData as error:
-        if length <= PIECE:
+        if length <= UNREADABLE_CHUNK_BYTES:
             on_unreadable(error, offset + length)
             return bytes(length)
-    half = max(PIECE, length // 2 // PIECE * PIECE)
-    first = await read_around(file, offset, half, on_unreadable)
-    return first + await read_around(file, offset + half, length - half, on_unreadable)
+    first_length = max(
+        UNREADABLE_CHUNK_BYTES, length // 2 // UNREADABLE_CHUNK_BYTES * UNREADABLE_CHUNK_BYTES
+    )
+    first_part = await read_skipping_unreadable(file, offset, first_length, on_unreadable)
+    return first_part + await read_skipping_unreadable(
+        file, offset + first_length, length - first_length, on_unreadable
+    )

@@ -11,9 +11,9 @@ The note is the store's own: 0 is none, and programs that do not use it ignore i
 
 Blocks count from 1, one sequence over all files of a store. ``durable_to`` is the highest sequence
 known synced when the block was written (0: none): by it a torn tail and a lost block are told apart
-(H3, `judge`). Nothing is ever written after a replayed tail: each start opens a new file, whose
+(H3, `classify_tail`). Nothing is ever written after a replayed tail: each start opens a new file, whose
 first block names its predecessor and where that one ends; what lies after that end is not given
-to `judge`.
+to `classify_tail`.
 """
 
 import struct
@@ -56,7 +56,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockScanResult:
-    """What a store may believe after a scan; see `judge`."""
+    """What a store may believe after a scan; see `classify_tail`."""
 
     tail_from: int
     """Nothing from this sequence on counts, valid blocks included: it was never acknowledged."""
@@ -66,12 +66,12 @@ class BlockScanResult:
     """The highest sequence that is known to have been synced."""
 
 
-def padded(payload_bytes: int) -> int:
+def padded_length(payload_bytes: int) -> int:
     """The length on disk, bytes, of a block with such a payload."""
     return (HEADER_BYTES + payload_bytes + ALIGN - 1) // ALIGN * ALIGN
 
 
-def header_into(
+def write_header(
     buffer: bytearray | memoryview,
     offset: int,
     *,
@@ -90,7 +90,7 @@ def header_into(
     Writes the header and zeroes the padding, so a gathering buffer may be used again uncleaned.
     ``file_offset`` is where the block will lie in its file, a multiple of 4096.
     """
-    length = padded(payload_bytes)
+    length = padded_length(payload_bytes)
     assert length <= BLOCK_BYTES_MAX, f"a block of {length} bytes, allowed are {BLOCK_BYTES_MAX}"
     assert file_offset % ALIGN == 0, "blocks start on 4 KiB"
     assert 0 <= durable_to < sequence, "a block cannot know itself synced"
@@ -113,7 +113,7 @@ def header_into(
     with memoryview(buffer) as view:
         view[end : offset + length] = bytes(offset + length - end)
         digest = xxhash.xxh3_64_intdigest(
-            view[offset + _DIGEST.size : end], _place_seed(seed, file_number, file_offset)
+            view[offset + _DIGEST.size : end], _block_seed(seed, file_number, file_offset)
         )
     _DIGEST.pack_into(buffer, offset, digest)
     return length
@@ -129,15 +129,15 @@ def block_at(
     if len(data) - index < HEADER_BYTES:
         return None
     header = HEADER.unpack_from(data, index)
-    digest, magic, version, kind, length, payload_bytes, starts, note = header[:8]
+    digest, magic, version, kind, length, payload_bytes, start_count, note = header[:8]
     sequence, durable_to, number = header[8:]
     if magic != MAGIC or number != file_number or payload_bytes > BLOCK_BYTES_MAX:
         return None  # checked before hashing: in a bad stretch any number may stand there
-    if length != padded(payload_bytes) or index + length > len(data):
+    if length != padded_length(payload_bytes) or index + length > len(data):
         return None
     end = index + HEADER_BYTES + payload_bytes
     if digest != xxhash.xxh3_64_intdigest(
-        data[index + _DIGEST.size : end], _place_seed(seed, file_number, file_offset)
+        data[index + _DIGEST.size : end], _block_seed(seed, file_number, file_offset)
     ):
         return None
     if version != VERSION:
@@ -146,7 +146,7 @@ def block_at(
         )
     payload = data[index + HEADER_BYTES : end]
     return Block(
-        kind, starts, sequence, durable_to, file_number, file_offset, payload, length, note
+        kind, start_count, sequence, durable_to, file_number, file_offset, payload, length, note
     )
 
 
@@ -171,7 +171,7 @@ def scan(
             yield block
 
 
-def whole_bytes(file_number: int, data: memoryview, seed: int, start_offset: int = 0) -> int:
+def scannable_bytes(file_number: int, data: memoryview, seed: int, start_offset: int = 0) -> int:
     """How much of a stretch that does not end its file to give to `scan`; read on from there.
 
     Less than ``len(data)`` only where the last block seems to go on after the stretch. A stretch of
@@ -180,18 +180,18 @@ def whole_bytes(file_number: int, data: memoryview, seed: int, start_offset: int
     index = 0
     while index < len(data):
         block = block_at(file_number, data, seed, index, start_offset + index)
-        if block is None and index + announced(file_number, data, index) > len(data):
+        if block is None and index + announced_length(file_number, data, index) > len(data):
             return index
         index += ALIGN if block is None else block.padded_length
     return len(data)
 
 
-def judge(
+def classify_tail(
     blocks_meta: Iterable[tuple[int, int]],
     *,
     from_sequence: int,
-    durable_floor: int,
-    excused: Iterable[tuple[int, int]] = (),
+    min_durable_to: int,
+    known_gaps: Iterable[tuple[int, int]] = (),
 ) -> BlockScanResult:
     """Tell a torn tail from corruption, by gaps in the sequence and never by bytes (H3).
 
@@ -200,12 +200,14 @@ def judge(
     ``excused`` are ranges of sequences, both ends inclusive, that nobody misses.
     D, the highest known synced: a missing sequence above D starts the tail, one at or below D was lost.
     """
-    durable_to = durable_floor
+    durable_to = min_durable_to
     spans: list[tuple[int, int]] = []
-    for sequence, known in blocks_meta:
-        durable_to = max(durable_to, known)
+    for sequence, block_durable_to in blocks_meta:
+        durable_to = max(durable_to, block_durable_to)
         spans.append((sequence, sequence))
-    spans += ((max(first, from_sequence), last) for first, last in excused if last >= from_sequence)
+    spans += (
+        (max(first, from_sequence), last) for first, last in known_gaps if last >= from_sequence
+    )
     corrupt: list[tuple[int, int]] = []
     expected = from_sequence
     for first, last in sorted(spans):
@@ -220,17 +222,17 @@ def judge(
     return BlockScanResult(max(expected, durable_to + 1), corrupt, durable_to)
 
 
-def announced(file_number: int, data: memoryview, index: int) -> int:
+def announced_length(file_number: int, data: memoryview, index: int) -> int:
     """The padded length that a plausible header at ``data[index:]`` announces; 4 KiB where there is none."""
     if len(data) - index < HEADER_BYTES:
         return ALIGN
     _, magic, _, _, length, payload_bytes, _, _, _, _, number = HEADER.unpack_from(data, index)
     if magic != MAGIC or number != file_number or payload_bytes > BLOCK_BYTES_MAX:
         return ALIGN
-    return int(length) if length == padded(payload_bytes) <= BLOCK_BYTES_MAX else ALIGN
+    return int(length) if length == padded_length(payload_bytes) <= BLOCK_BYTES_MAX else ALIGN
 
 
-def _place_seed(seed: int, file_number: int, file_offset: int) -> int:
+def _block_seed(seed: int, file_number: int, file_offset: int) -> int:
     return (seed ^ _mix(_mix(file_number) ^ file_offset)) & _U64
 
 

@@ -28,16 +28,16 @@ SLICED_FROM_BYTES = 8 * 1024 * 1024
 SLICE_BYTES = 512 * 1024
 DRAIN_S = 600.0
 """The rate is at least high enough to free all waiting bytes in this time."""
-WAIT_S_MAX = 0.1
+PAUSE_S_MAX = 0.1
 """Between two looks at whether there is a hurry."""
-FREE_PART = 8
+FREE_SPACE_DIVISOR = 8
 """Slices are paced while at most this part (one in eight) of the free space waits."""
-WAITING_MAX = 256
-DESCRIPTORS_PART = 16
+WAITING_FILES_MAX = 256
+DESCRIPTORS_DIVISOR = 16
 """At most this many files, and this part of all descriptors, wait. Other files are removed at once."""
 
 
-class Removals:
+class DeferredRemovals:
     """The large files of one directory that have lost their names. From any thread.
 
     One thread, which lives while there is something; the system does the rest at once when the process ends.
@@ -51,22 +51,22 @@ class Removals:
         self._waiting_bytes = 0
         self._thread: threading.Thread | None = None
         self._closed = False
-        self.keep_free_bytes = 0
+        self.min_free_bytes = 0
         """While less is free, there are no pauses."""
-        self._pace = BackgroundRate()
-        self._ended = threading.Event()
+        self._rate = BackgroundRate()
+        self._closed_event = threading.Event()
         """It is closed: nothing waits any more."""
         watch_forks(self)
 
     def unlink(
-        self, path: Path | str, *, directory: int | None = None, in_use: Collection[int] = ()
+        self, path: Path | str, *, directory: int | None = None, in_use_inodes: Collection[int] = ()
     ) -> None:
         """Remove the name in the directory of that descriptor, and free the file soon after.
 
         A file that has another name keeps its bytes, and one of the inodes ``in_use`` until it is closed.
         Raises `OSError` as `os.unlink`.
         """
-        descriptor = self._hold(path, directory, in_use)
+        descriptor = self._open_if_large(path, directory, in_use_inodes)
         try:
             os.unlink(path, dir_fd=directory)
         except OSError:
@@ -74,41 +74,43 @@ class Removals:
                 _close(descriptor)
             raise
         if descriptor is not None:
-            self._cut_soon(descriptor)
+            self._free_later(descriptor)
 
-    def note_sync(self, took_s: float) -> None:
+    def record_sync(self, sync_s: float) -> None:
         """A sync of another file of the disk took so long."""
         if self._thread is not None:
-            self._pace.note(took_s)
+            self._rate.record_latency(sync_s)
 
     def close(self) -> None:
         """End all pauses: the thread frees the waiting files at once. Idempotent."""
         with self._lock:
             self._closed = True
-        self._ended.set()
+        self._closed_event.set()
 
     def on_forked(self) -> None:
         """The thread did not come along, and the parent cuts what it has removed (H15)."""
         self._lock = threading.Lock()  # the thread may have held it
-        self._ended = threading.Event()
+        self._closed_event = threading.Event()
         self._thread, self._closed = None, True
         while self._waiting:
             close_descriptor(self._waiting.popleft()[0])
 
-    def _hold(self, path: Path | str, directory: int | None, in_use: Collection[int]) -> int | None:
+    def _open_if_large(
+        self, path: Path | str, directory: int | None, in_use_inodes: Collection[int]
+    ) -> int | None:
         """A descriptor of a large file. None for a small one, or without a free descriptor."""
-        waiting_max = min(WAITING_MAX, limit() // DESCRIPTORS_PART)
+        waiting_max = min(WAITING_FILES_MAX, limit() // DESCRIPTORS_DIVISOR)
         if self._closed or len(self._waiting) >= waiting_max:
             return None
         descriptor = -1
         with contextlib.suppress(OSError):
             flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
             descriptor = os.open(path, flags, dir_fd=directory)
-            found = os.fstat(descriptor)
+            file_status = os.fstat(descriptor)
             if (
-                stat.S_ISREG(found.st_mode)
-                and found.st_size >= SLICED_FROM_BYTES
-                and found.st_ino not in in_use
+                stat.S_ISREG(file_status.st_mode)
+                and file_status.st_size >= SLICED_FROM_BYTES
+                and file_status.st_ino not in in_use_inodes
                 and descriptor < first_kept()
             ):
                 return descriptor
@@ -116,7 +118,7 @@ class Removals:
             _close(descriptor)
         return None
 
-    def _cut_soon(self, descriptor: int) -> None:
+    def _free_later(self, descriptor: int) -> None:
         size = os.fstat(descriptor).st_size
         with self._lock:
             if self._thread is None:
@@ -135,36 +137,38 @@ class Removals:
             with self._lock:
                 if not self._waiting:
                     self._thread = None
-                    self._pace.rest()
+                    self._rate.end_work()
                     return
                 descriptor, size = self._waiting[0]
             with contextlib.suppress(OSError):  # then it is freed by closing its descriptor
-                self._cut(descriptor, size)
+                self._free_in_slices(descriptor, size)
             with self._lock:
                 self._waiting.popleft()
                 self._waiting_bytes -= size
             _close(descriptor)
 
-    def _cut(self, descriptor: int, size: int) -> None:
+    def _free_in_slices(self, descriptor: int, size: int) -> None:
         """Cut the file to nothing, in slices, unless there is a hurry."""
         if os.fstat(descriptor).st_nlink:
             return  # it has another name, and all its bytes are somebody's
-        while size > 0 and not self._hurried(descriptor):
-            if quiet_s := self._pace.quiet_s(time.monotonic()):
-                self._ended.wait(min(quiet_s, WAIT_S_MAX))
+        while size > 0 and not self._must_hurry(descriptor):
+            if quiet_s := self._rate.pause_s(time.monotonic()):
+                self._closed_event.wait(min(quiet_s, PAUSE_S_MAX))
                 continue
             size = max(0, size - SLICE_BYTES)
             os.ftruncate(descriptor, size)
             os.fsync(
                 descriptor
             )  # otherwise the next commit of the file system discards seconds of slices
-            rate = max(self._pace.pacer.rate, self._waiting_bytes / DRAIN_S)
-            self._ended.wait(min(SLICE_BYTES / rate, WAIT_S_MAX))
+            rate = max(self._rate.pacer.rate, self._waiting_bytes / DRAIN_S)
+            self._closed_event.wait(min(SLICE_BYTES / rate, PAUSE_S_MAX))
 
-    def _hurried(self, descriptor: int) -> bool:
-        found = os.fstatvfs(descriptor)
-        wanted_bytes = max(self._waiting_bytes * FREE_PART, self.keep_free_bytes)
-        return self._closed or found.f_bavail * found.f_frsize < wanted_bytes
+    def _must_hurry(self, descriptor: int) -> bool:
+        filesystem_status = os.fstatvfs(descriptor)
+        min_free_bytes = max(self._waiting_bytes * FREE_SPACE_DIVISOR, self.min_free_bytes)
+        return (
+            self._closed or filesystem_status.f_bavail * filesystem_status.f_frsize < min_free_bytes
+        )
 
 
 def _close(descriptor: int) -> None:

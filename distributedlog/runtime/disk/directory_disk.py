@@ -4,7 +4,7 @@ A name is durable when `create`, `rename` or `delete` returns: the directory is 
 in worker threads: directory calls one at a time, cold reads two, syncs as `sync_mode.py` says.
 
 Names are looked up in the directory that was opened, never by its path: if another file system is mounted
-over the path, nothing there is changed. `check_place` then ends the node.
+over the path, nothing there is changed. `check_directory` then ends the node.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ from ..interfaces.errors import (
     TooBusy,
 )
 from ..interfaces.host import File, OrderedMap
-from ..primitives.buffer_pool import ReusedMemory
+from ..primitives.buffer_pool import BufferPool
 from ..process.fork_safety import close_descriptor, forked_message, watch_forks
-from .deferred_removal import Removals
+from .deferred_removal import DeferredRemovals
 from .directory_file import DirectoryFile, disk_error
 from .lmdb_map import (
     delete_map,
     inode_of,
+    is_in_place,
     is_open,
-    is_there,
     open_map,
     probe_map,
     sync_directory,
@@ -42,10 +42,10 @@ from .lmdb_map import (
 from .memory_disk import DIRECT_ALIGN, aligned_memory, check_file_name
 from .sync_mode import Syncer, SyncMode
 
-COLD_READERS = 2
+DEVICE_READERS = 2
 """How many cold reads a disk does at once (H37)."""
-HOT_BYTES = 2 * 1024 * 1024
-HOT_BUFFERS = 4
+CACHED_READ_BYTES = 2 * 1024 * 1024
+CACHED_READ_BUFFERS = 4
 """What was read from the page cache waits to be sent in so many buffers, before fresh ones are made."""
 MAP_SUFFIX = ".lmdb"
 LOCK_NAME = "LOCK"
@@ -69,23 +69,23 @@ class DirectoryDisk:
         self.direct_refused = False
         self._syncer = Syncer(sync, f"sync {self.path}")
         self._direct_probed = False
-        self._cold_readers = trio.CapacityLimiter(COLD_READERS)
-        self._memory = ReusedMemory(HOT_BYTES, HOT_BUFFERS)
+        self._device_readers = trio.CapacityLimiter(DEVICE_READERS)
+        self._memory = BufferPool(CACHED_READ_BYTES, CACHED_READ_BUFFERS)
         self._directory_worker = trio.CapacityLimiter(1)
         self._files: dict[DirectoryFile, None] = {}
-        self._arriving: list[int] = []
+        self._opening_inodes: list[int] = []
         """Inodes that the worker has opened and that are not among the files yet."""
-        self._removals = Removals(f"removals {self.path}")
+        self._deferred_removals = DeferredRemovals(f"removals {self.path}")
         self._lock_fd: int | None = None
-        self._dead = ""
+        self._closed_reason = ""
         _make_directory(self.path)
         # Kept open: to sync the directory takes no descriptor when there is none left.
-        self._directory_fd = _open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        found = os.fstat(self._directory_fd)
-        self._inode = (found.st_dev, found.st_ino)
+        self._directory_fd = _open_file(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        directory_stat = os.fstat(self._directory_fd)
+        self._inode = (directory_stat.st_dev, directory_stat.st_ino)
         self._maps: dict[str, None] = {}
         """The names of the maps that were opened here."""
-        self._unnamed: set[int] = set()
+        self._unlinked_inodes: set[int] = set()
         """Inodes that lost their names here while a file was on its way to those that are open."""
         watch_forks(self)
 
@@ -110,7 +110,7 @@ class DirectoryDisk:
     async def create(self, name: str, *, size: int = 0, direct: bool = False) -> File:
         """Make a new file; see `Disk.create`. Raises `FileExistsError`, `DiskFull`, `DiskFailed`."""
         check_file_name(name)
-        return self._file(name, *await self._in_worker(self._create, name, size, direct))
+        return self._add_file(name, *await self._run_in_worker(self._create, name, size, direct))
 
     async def open(self, name: str) -> File:
         """Open an existing file, buffered. Raises `FileNotFoundError`, `DiskFailed`, `TooBusy`.
@@ -118,18 +118,18 @@ class DirectoryDisk:
         `TooBusy` stands for a lack of descriptors, here and in `create`.
         """
         check_file_name(name)
-        return self._file(name, await self._in_worker(self._open, name), None)
+        return self._add_file(name, await self._run_in_worker(self._open, name), None)
 
     async def rename(self, old: str, new: str) -> None:
         """Rename over whatever is there. Raises `FileNotFoundError`, `DiskFailed`."""
-        await self._in_worker(self._rename, check_file_name(old), check_file_name(new))
+        await self._run_in_worker(self._rename, check_file_name(old), check_file_name(new))
 
     async def delete(self, *names: str) -> None:
         """Remove the names; open files stay readable. Raises `FileNotFoundError`, `DiskFailed`.
 
         The space of large files that are not open is freed over minutes (`deferred_removal.py`).
         """
-        await self._in_worker(self._delete, *map(check_file_name, names))
+        await self._run_in_worker(self._delete, *map(check_file_name, names))
 
     async def open_map(self, name: str) -> OrderedMap:
         """Open or make an LMDB map in a directory of its own. Raises `CorruptData`, `DiskFailed`.
@@ -154,17 +154,17 @@ class DirectoryDisk:
         """Space left on the device for an ordinary user."""
         self._check_alive()
         try:
-            found = os.fstatvfs(self._directory_fd)
+            stat = os.fstatvfs(self._directory_fd)
         except OSError as error:
             raise disk_error(error, f"{self.path}: asking for its free space") from error
-        return found.f_bavail * found.f_frsize
+        return stat.f_bavail * stat.f_frsize
 
-    def keep_free(self, size: int) -> None:
+    def set_min_free_bytes(self, size: int) -> None:
         """While less than so many bytes are free, deleted files give their room back at once."""
-        self._removals.keep_free_bytes = size
+        self._deferred_removals.min_free_bytes = size
 
-    async def check_place(self) -> None:
-        """See `Disk.check_place`. Some microseconds a file, in a worker: a device may not answer."""
+    async def check_directory(self) -> None:
+        """See `Disk.check_directory`. Some microseconds a file, in a worker: a device may not answer."""
         self._check_alive()
         files = [*self._files]  # before the names are read: later ones may be missing there
         maps = [self.path / name for name in self._maps]
@@ -172,36 +172,36 @@ class DirectoryDisk:
 
     def _check_place(self, files: Collection[DirectoryFile], maps: Collection[Path]) -> None:
         try:
-            moved = inode_of(self.path) != self._inode
-            lost = () if moved else self._not_among(self._entries(), files)
-            lost_maps = [path for path in maps if not is_there(path)]
+            was_moved = inode_of(self.path) != self._inode
+            lost_files = () if was_moved else self._missing_files(self._entries(), files)
+            lost_maps = [path for path in maps if not is_in_place(path)]
         except OSError:
             return  # no descriptor or no permission: the files may well be in place
-        if self._dead:
+        if self._closed_reason:
             return
-        if moved:
+        if was_moved:
             raise DataDirectoryLost(
                 f"{self.path}: the data directory was removed or moved, or a file system was mounted over it"
             )
-        for path in (*(self.path / file.name for file in lost), *lost_maps):
+        for path in (*(self.path / file.name for file in lost_files), *lost_maps):
             raise DataDirectoryLost(
                 f"{path}: another program removed or moved it while it was in use"
             )
 
-    def _not_among(
+    def _missing_files(
         self, entries: Sequence[os.DirEntry[str]], files: Collection[DirectoryFile]
     ) -> Sequence[DirectoryFile]:
         """The files that none of these names leads to, and whose names this disk has not removed."""
         # A network file system keeps what is removed and open under a name with a dot in front.
-        seen = [entry for entry in entries if not entry.name.startswith(".")]
-        there = {entry.inode() for entry in seen}
-        if any(file.inode not in there for file in files if not file.unnamed):
+        visible_entries = [entry for entry in entries if not entry.name.startswith(".")]
+        listed_inodes = {entry.inode() for entry in visible_entries}
+        if any(file.inode not in listed_inodes for file in files if not file.was_unlinked):
             # Some file systems list other numbers than they show of the files themselves.
-            there = set()
-            for entry in seen:
+            listed_inodes = set()
+            for entry in visible_entries:
                 with contextlib.suppress(FileNotFoundError):
-                    there.add(os.stat(entry.name, dir_fd=self._directory_fd).st_ino)
-        return [file for file in files if file.inode not in there and not file.unnamed]
+                    listed_inodes.add(os.stat(entry.name, dir_fd=self._directory_fd).st_ino)
+        return [file for file in files if file.inode not in listed_inodes and not file.was_unlinked]
 
     def _entries(self) -> Sequence[os.DirEntry[str]]:
         # With a separate descriptor: two readers of one descriptor would share its position.
@@ -210,10 +210,10 @@ class DirectoryDisk:
         )
         try:
             with os.scandir(descriptor) as entries:
-                found = [*entries]
-                for entry in found:
+                entry_list = [*entries]
+                for entry in entry_list:
                     entry.is_dir()  # it is remembered; later the descriptor is closed
-                return found
+                return entry_list
         finally:
             os.close(descriptor)
 
@@ -222,7 +222,7 @@ class DirectoryDisk:
         self._check_alive()
         if self._lock_fd is not None:
             raise DataDirectoryInUse(f"{self.path} is in use by this very process")
-        descriptor = _open(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+        descriptor = _open_file(self.path / LOCK_NAME, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -254,9 +254,9 @@ class DirectoryDisk:
         for file in list(self._files):
             file.close()
         await self._syncer.close()
-        self._removals.close()
+        self._deferred_removals.close()
         self.unlock()
-        self._dead = self._dead or f"disk {self.path} is closed"
+        self._closed_reason = self._closed_reason or f"disk {self.path} is closed"
         async with self._directory_worker:  # after the call that may still use it
             descriptor, self._directory_fd = self._directory_fd, -1
         if descriptor >= 0:
@@ -264,7 +264,7 @@ class DirectoryDisk:
 
     def on_forked(self) -> None:
         """In a forked child: let go of the lock's descriptor, say so from now on (H15)."""
-        self._dead = forked_message(f"disk {self.path}")
+        self._closed_reason = forked_message(f"disk {self.path}")
         if self._lock_fd is not None:
             close_descriptor(self._lock_fd)  # the parent's copy still holds the lock
             self._lock_fd = None
@@ -272,43 +272,43 @@ class DirectoryDisk:
             close_descriptor(self._directory_fd)
             self._directory_fd = -1
 
-    def _file(self, name: str, fd: int, direct_fd: int | None) -> DirectoryFile:
+    def _add_file(self, name: str, fd: int, direct_fd: int | None) -> DirectoryFile:
         file = DirectoryFile(
             self.path / name,
             fd,
             direct_fd,
             syncer=self._syncer,
-            cold_readers=self._cold_readers,
+            device_readers=self._device_readers,
             memory=self._memory,
-            on_synced=self._removals.note_sync,
+            on_synced=self._deferred_removals.record_sync,
             on_closed=self._files.pop,
         )
         self._files[file] = None
         if (
-            file.inode in self._unnamed
+            file.inode in self._unlinked_inodes
         ):  # in this order: the worker adds to the one, then looks at the other
-            file.unnamed = True
-        self._arriving.remove(file.inode)  # no sooner: see `_delete`
-        if not self._arriving:
-            self._unnamed.clear()
+            file.was_unlinked = True
+        self._opening_inodes.remove(file.inode)  # no sooner: see `_delete`
+        if not self._opening_inodes:
+            self._unlinked_inodes.clear()
         return file
 
-    async def _in_worker(self, call: Callable[..., T], *args: object) -> T:
+    async def _run_in_worker(self, call: Callable[..., T], *args: object) -> T:
         self._check_alive()
         return await trio.to_thread.run_sync(call, *args, limiter=self._directory_worker)
 
     def _open(self, name: str) -> int:
-        descriptor = self._open_here(name, os.O_RDWR)
-        self._arriving.append(os.fstat(descriptor).st_ino)
+        descriptor = self._open_in_directory(name, os.O_RDWR)
+        self._opening_inodes.append(os.fstat(descriptor).st_ino)
         return descriptor
 
     def _create(self, name: str, size: int, direct: bool) -> tuple[int, int | None]:
         if direct and not self._direct_probed:
-            self.direct_refused = not takes_direct(self.path)
+            self.direct_refused = not supports_direct_io(self.path)
             self._direct_probed = True
         path = self.path / name
         try:
-            descriptor = self._open_here(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            descriptor = self._open_in_directory(name, os.O_RDWR | os.O_CREAT | os.O_EXCL)
         except FileNotFoundError:  # in a directory that was removed nothing can be made
             raise DataDirectoryLost(f"{self.path}: it was removed while it was in use") from None
         try:
@@ -317,7 +317,7 @@ class DirectoryDisk:
                 os.fsync(descriptor)  # the size is no news any more to the first fdatasync
             direct_descriptor = None
             if direct and not self.direct_refused:
-                direct_descriptor = self._open_here(name, os.O_RDWR | os.O_DIRECT)
+                direct_descriptor = self._open_in_directory(name, os.O_RDWR | os.O_DIRECT)
             self._sync_names()
         except (OSError, DistributedLogError) as error:
             os.close(descriptor)
@@ -328,13 +328,13 @@ class DirectoryDisk:
             if isinstance(error, DistributedLogError):
                 raise
             raise disk_error(error, f"{path}: making it with {size} bytes") from error
-        self._arriving.append(os.fstat(descriptor).st_ino)
+        self._opening_inodes.append(os.fstat(descriptor).st_ino)
         return descriptor, direct_descriptor
 
     def _rename(self, old: str, new: str) -> None:
         directory = self._directory_fd
         try:
-            self._note_unnamed(new)
+            self._mark_unlinked(new)
             os.replace(old, new, src_dir_fd=directory, dst_dir_fd=directory)
         except FileNotFoundError:
             raise
@@ -345,29 +345,31 @@ class DirectoryDisk:
     def _delete(self, *names: str) -> None:
         # In this order: what arrives on the loop meanwhile is in one of the two. Nothing is opened or made
         # before this call of the worker ends.
-        in_use = {*self._arriving, *(file.inode for file in list(self._files))}
+        in_use = {*self._opening_inodes, *(file.inode for file in list(self._files))}
         for name in names:
             try:
-                self._note_unnamed(name)
-                self._removals.unlink(name, directory=self._directory_fd, in_use=in_use)
+                self._mark_unlinked(name)
+                self._deferred_removals.unlink(
+                    name, directory=self._directory_fd, in_use_inodes=in_use
+                )
             except FileNotFoundError:
                 raise
             except OSError as error:
                 raise disk_error(error, f"{self.path / name}: deleting it") from error
         self._sync_names()
 
-    def _open_here(self, name: str, flags: int) -> int:
-        return _open(self.path / name, flags, self._directory_fd)
+    def _open_in_directory(self, name: str, flags: int) -> int:
+        return _open_file(self.path / name, flags, self._directory_fd)
 
-    def _note_unnamed(self, name: str) -> None:
-        """This disk removes the name now. An open file of this name is not lost (`check_place`)."""
+    def _mark_unlinked(self, name: str) -> None:
+        """This disk removes the name now. An open file of this name is not lost (`check_directory`)."""
         with contextlib.suppress(FileNotFoundError):
             inode = os.stat(name, dir_fd=self._directory_fd, follow_symlinks=False).st_ino
-            if inode in self._arriving:
-                self._unnamed.add(inode)
+            if inode in self._opening_inodes:
+                self._unlinked_inodes.add(inode)
             for file in list(self._files):
                 if file.inode == inode:
-                    file.unnamed = True
+                    file.was_unlinked = True
 
     def _sync_names(self) -> None:
         try:
@@ -376,11 +378,11 @@ class DirectoryDisk:
             raise disk_error(error, f"{self.path}: syncing the directory") from error
 
     def _check_alive(self) -> None:
-        if self._dead:
-            raise AlreadyClosed(self._dead)
+        if self._closed_reason:
+            raise AlreadyClosed(self._closed_reason)
 
 
-def takes_direct(path: Path) -> bool:
+def supports_direct_io(path: Path) -> bool:
     """Whether the file system of the directory ``path`` takes writes with O_DIRECT."""
     probe = path / f".direct-probe-{os.getpid()}"
     try:
@@ -397,7 +399,7 @@ def takes_direct(path: Path) -> bool:
     return True
 
 
-def _open(path: Path, flags: int, directory: int | None = None) -> int:
+def _open_file(path: Path, flags: int, directory: int | None = None) -> int:
     """Open ``path``, or its last name in the directory of that descriptor."""
     try:
         name = path if directory is None else path.name

@@ -21,7 +21,7 @@ import trio
 
 from ..interfaces.errors import AlreadyClosed, CorruptData, DiskFailed, DiskFull, TooBusy
 from ..interfaces.host import Buffer
-from ..primitives.buffer_pool import ReusedMemory
+from ..primitives.buffer_pool import BufferPool
 from ..process.fork_safety import close_descriptor, forked_message, watch_forks
 from .memory_disk import DIRECT_ALIGN, aligned_memory
 from .sync_mode import Syncer
@@ -54,8 +54,8 @@ class DirectoryFile:
         direct_fd: int | None,
         *,
         syncer: Syncer,
-        cold_readers: trio.CapacityLimiter,
-        memory: ReusedMemory,
+        device_readers: trio.CapacityLimiter,
+        memory: BufferPool,
         on_synced: Callable[[float], None],
         on_closed: "Callable[[DirectoryFile], object]",
     ) -> None:
@@ -68,19 +68,19 @@ class DirectoryFile:
         self._fd = fd
         self._direct_fd = direct_fd
         self._syncer = syncer
-        self._cold_readers = cold_readers
+        self._device_readers = device_readers
         self._memory = memory
         self._on_synced = on_synced
         self._on_closed = on_closed
-        self._dead = ""
-        self._failed: DiskFailed | None = None
-        self._syncing = threading.Lock()
+        self._closed_reason = ""
+        self._disk_error: DiskFailed | None = None
+        self._sync_lock = threading.Lock()
         self._users = 0
         """Calls in other threads: the descriptor's number must not be given to another file meanwhile."""
-        self._next_cold = -1
+        self._next_sequential = -1
         self.inode = os.fstat(fd).st_ino
         """What the file is, whatever it is called, and after `close` as well."""
-        self.unnamed = False
+        self.was_unlinked = False
         """Its disk has removed its name, or is about to: it is no loss that the directory lacks it."""
         watch_forks(self)
 
@@ -102,7 +102,7 @@ class DirectoryFile:
             self._write(offset, (buffer,))
             self._sync()
 
-        await self._durably(write_and_sync)
+        await self._run_in_syncer(write_and_sync)
 
     @property
     def syncs_inline(self) -> bool:
@@ -119,14 +119,14 @@ class DirectoryFile:
         """Write zeros and sync them in a worker, whatever the disk's mode. See `File.write_zeros`."""
         self._check_alive()
         assert length <= len(_ZEROS), "at most 1 MiB"
-        await self._write_aside(offset, _ZEROS[:length])
+        await self._write_and_sync_in_worker(offset, _ZEROS[:length])
 
-    async def write_aside(self, offset: int, buffer: Buffer) -> None:
-        """Write and sync in a worker, whatever the disk's mode. See `File.write_aside`."""
+    async def write_in_worker(self, offset: int, buffer: Buffer) -> None:
+        """Write and sync in a worker, whatever the disk's mode. See `File.write_in_worker`."""
         self._check_alive()
-        await self._write_aside(offset, buffer)
+        await self._write_and_sync_in_worker(offset, buffer)
 
-    async def _write_aside(self, offset: int, buffer: Buffer) -> None:
+    async def _write_and_sync_in_worker(self, offset: int, buffer: Buffer) -> None:
         def write_and_sync() -> None:
             self._write(offset, (buffer,))
             if self._direct_fd is None:
@@ -143,17 +143,17 @@ class DirectoryFile:
     async def sync(self) -> None:
         """fdatasync: what was written before the call began is durable. Raises `DiskFailed`."""
         self._check_alive()
-        await self._durably(self._sync)
+        await self._run_in_syncer(self._sync)
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read up to ``length`` bytes. Raises `CorruptData` where the device cannot read them."""
         self._check_alive()
         return self._read(offset, length)
 
-    def read_hot(self, offset: int, length: int) -> Buffer | None:
+    def read_if_cached(self, offset: int, length: int) -> Buffer | None:
         """As `read_at`, or None where that would wait for the device."""
         self._check_alive()
-        buffer = self._memory.take(length)
+        buffer = self._memory.acquire(length)
         try:
             count = os.preadv(self._fd, (buffer,), offset, os.RWF_NOWAIT)
         except BlockingIOError:
@@ -161,18 +161,18 @@ class DirectoryFile:
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:  # file systems in memory: never cold
                 return self._read(offset, length)
-            raise self._unreadable(error, offset, length) from error
+            raise self._read_error(error, offset, length) from error
         if count < length and offset + count < os.fstat(self._fd).st_size:
             return None  # only its beginning is hot
         return buffer[:count]
 
-    async def read_cold(self, offset: int, length: int) -> bytes:
+    async def read_in_worker(self, offset: int, length: int) -> bytes:
         """As `read_at`, in one of the disk's two workers. Reads in sequence are read ahead."""
         self._check_alive()
         # What was read ahead is hot since, and was not asked for here: a reader in sequence comes back
         # that much further on.
-        in_sequence = 0 <= offset - self._next_cold <= READ_AHEAD_BYTES + length
-        self._next_cold = offset + length
+        in_sequence = 0 <= offset - self._next_sequential <= READ_AHEAD_BYTES + length
+        self._next_sequential = offset + length
 
         def read() -> bytes:
             if in_sequence:
@@ -183,8 +183,8 @@ class DirectoryFile:
 
         return await self._read_in_worker(read)
 
-    async def read_aside(self, offset: int, length: int) -> bytes:
-        """As `read_cold`; the kernel reads nothing ahead. See `File.read_aside`."""
+    async def read_in_worker_unbuffered(self, offset: int, length: int) -> bytes:
+        """As `read_cold`; the kernel reads nothing ahead. See `File.read_in_worker_unbuffered`."""
         self._check_alive()
 
         def read() -> bytes:
@@ -199,20 +199,20 @@ class DirectoryFile:
     async def _read_in_worker(self, read: Callable[[], bytes]) -> bytes:
         self._users += 1
         try:
-            return await trio.to_thread.run_sync(read, limiter=self._cold_readers)
+            return await trio.to_thread.run_sync(read, limiter=self._device_readers)
         finally:
             self._release()
 
     def truncate(self, size: int) -> None:
         """Cut or extend. Raises `DiskFailed`, `DiskFull`."""
         self._check_alive()
-        self._check_sound()
+        self._check_not_failed()
         try:
             os.ftruncate(self._fd, size)
         except OSError as error:
             raise self._fail(error, f"truncating to {size} bytes") from error
 
-    async def punch(self, offset: int, length: int) -> bool:
+    async def punch_hole(self, offset: int, length: int) -> bool:
         """Give back whole pages, in a worker; False where that cannot be. Raises `DiskFailed`."""
         self._check_alive()
         start = -(-offset // DIRECT_ALIGN) * DIRECT_ALIGN
@@ -222,7 +222,7 @@ class DirectoryFile:
             return True
 
         def punch() -> bool:
-            self._check_sound()
+            self._check_not_failed()
             if not _libc.fallocate(self._fd, PUNCH_HOLE | KEEP_SIZE, start, end - start):
                 return True
             number = ctypes.get_errno()
@@ -244,9 +244,9 @@ class DirectoryFile:
 
     def close(self) -> None:
         """Close, when the last call in another thread is through. Idempotent."""
-        if self._dead:
+        if self._closed_reason:
             return
-        self._dead = f"file {self._path} is closed"
+        self._closed_reason = f"file {self._path} is closed"
         self._users += 1
         self._release()
 
@@ -254,9 +254,9 @@ class DirectoryFile:
         """In a forked child: close the copies of the descriptors (H15)."""
         for descriptor in self._take_descriptors():
             close_descriptor(descriptor)
-        self._dead = forked_message(f"file {self._path}")
+        self._closed_reason = forked_message(f"file {self._path}")
 
-    async def _durably(self, call: Callable[[], None]) -> None:
+    async def _run_in_syncer(self, call: Callable[[], None]) -> None:
         self._users += 1
         try:
             await self._syncer.run(call)
@@ -264,52 +264,52 @@ class DirectoryFile:
             self._release()
 
     def _write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        self._check_sound()
+        self._check_not_failed()
         descriptor = self._fd if self._direct_fd is None else self._direct_fd
         length = sum(map(len, buffers))
         if self._direct_fd is not None:
             assert offset % DIRECT_ALIGN == 0, "a direct file takes aligned offsets"
             assert length % DIRECT_ALIGN == 0, "a direct file takes aligned sizes"
-        at, left = offset, list(buffers)
+        position, remaining = offset, list(buffers)
         try:
-            while left:
-                count = os.pwritev(descriptor, left[:BUFFERS_MAX], at)
-                if at == offset and count == length:
+            while remaining:
+                count = os.pwritev(descriptor, remaining[:BUFFERS_MAX], position)
+                if position == offset and count == length:
                     return  # all of it at once, as nearly always
-                at += count
-                _drop(left, count)
+                position += count
+                _drop_written(remaining, count)
         except OSError as error:
             raise self._fail(error, f"write of {length} bytes at {offset}") from error
 
     def _sync(self) -> None:
-        with self._syncing:
+        with self._sync_lock:
             self._fdatasync(self._fd)
 
     def _fdatasync(self, descriptor: int) -> None:
-        self._check_sound()
-        began = time.monotonic()
+        self._check_not_failed()
+        started = time.monotonic()
         try:
             os.fdatasync(descriptor)
         except OSError as error:
             raise self._fail(error, "fdatasync") from error
-        self._on_synced(time.monotonic() - began)
+        self._on_synced(time.monotonic() - started)
 
     def _read(self, offset: int, length: int) -> bytes:
-        found = b""
+        content = b""
         try:
-            while len(found) < length and (
-                more := os.pread(self._fd, length - len(found), offset + len(found))
+            while len(content) < length and (
+                chunk := os.pread(self._fd, length - len(content), offset + len(content))
             ):
-                found = found + more if found else more
+                content = content + chunk if content else chunk
         except OSError as error:
-            raise self._unreadable(error, offset, length) from error
-        return found
+            raise self._read_error(error, offset, length) from error
+        return content
 
-    def _fail(self, error: OSError, what: str) -> DiskFailed:
-        self._failed = disk_error(error, f"{self._path}: {what}")
-        return self._failed
+    def _fail(self, error: OSError, action: str) -> DiskFailed:
+        self._disk_error = disk_error(error, f"{self._path}: {action}")
+        return self._disk_error
 
-    def _unreadable(self, error: OSError, offset: int, length: int) -> CorruptData | TooBusy:
+    def _read_error(self, error: OSError, offset: int, length: int) -> CorruptData | TooBusy:
         # A lack of memory is no corruption, which would cost a copy of sound bytes.
         cls = TooBusy if error.errno in (errno.ENOMEM, errno.ENOBUFS) else CorruptData
         return cls(
@@ -317,25 +317,25 @@ class DirectoryFile:
         )
 
     def _check_alive(self) -> None:
-        if self._dead:
-            raise AlreadyClosed(self._dead)
+        if self._closed_reason:
+            raise AlreadyClosed(self._closed_reason)
 
-    def _check_sound(self) -> None:
-        if self._failed is not None:
-            raise self._failed.again(f"{self._failed} (earlier; the file stays failed)")
+    def _check_not_failed(self) -> None:
+        if self._disk_error is not None:
+            raise self._disk_error.again(f"{self._disk_error} (earlier; the file stays failed)")
 
     def _release(self) -> None:
         self._users -= 1
-        if self._dead and not self._users:
+        if self._closed_reason and not self._users:
             self._on_closed(self)
             for descriptor in self._take_descriptors():
                 os.close(descriptor)
 
     def _take_descriptors(self) -> list[int]:
-        taken = [fd for fd in (self._fd, self._direct_fd) if fd is not None and fd >= 0]
+        descriptors = [fd for fd in (self._fd, self._direct_fd) if fd is not None and fd >= 0]
         self._fd = -1
         self._direct_fd = None
-        return taken
+        return descriptors
 
 
 def disk_error(error: OSError, what: str) -> DiskFailed:
@@ -344,12 +344,12 @@ def disk_error(error: OSError, what: str) -> DiskFailed:
     return cls(f"{what} failed: {error.strerror} (errno {error.errno})")
 
 
-def _drop(buffers: list[Buffer], count: int) -> None:
+def _drop_written(buffers: list[Buffer], count: int) -> None:
     """Take the first ``count`` bytes off, in place."""
-    whole = 0
-    while whole < len(buffers) and count >= len(buffers[whole]):
-        count -= len(buffers[whole])
-        whole += 1
-    del buffers[:whole]
+    written_buffers = 0
+    while written_buffers < len(buffers) and count >= len(buffers[written_buffers]):
+        count -= len(buffers[written_buffers])
+        written_buffers += 1
+    del buffers[:written_buffers]
     if count:
         buffers[0] = memoryview(buffers[0])[count:]

@@ -36,7 +36,7 @@ MAP_BYTES = 64 << 30
 READERS_MAX = 16
 DAMAGED = 65
 """Exit code of the child of `probe_map` for damage. Python itself never uses it."""
-CRASHES = 2
+CRASHES_MAX = 2
 """A reader that crashed is started again. If both crash, the file is damaged."""
 NO_SPACE_BYTES = 1 << 20
 """A failed call on a disk with less space than this is taken for a lack of space."""
@@ -50,7 +50,7 @@ class LmdbMap:
 
     def __init__(self, environment: "_Environment") -> None:
         self._environment = environment
-        self._dead = ""
+        self._closed_reason = ""
 
     async def apply(
         self,
@@ -89,12 +89,12 @@ class LmdbMap:
         self._check_alive()
         try:
             with self._environment.lmdb.begin() as reader, reader.cursor() as cursor:
-                found = cursor.set_range(key) if key else cursor.first()
-                if not found:
-                    found = cursor.last()  # all keys lie before it
+                has_pair = cursor.set_range(key) if key else cursor.first()
+                if not has_pair:
+                    has_pair = cursor.last()  # all keys lie before it
                 elif cursor.key() != key:
-                    found = cursor.prev()
-                return cursor.item() if found else None
+                    has_pair = cursor.prev()
+                return cursor.item() if has_pair else None
         except lmdb.Error as error:
             raise self._environment.translate(error, "reading") from error
 
@@ -104,23 +104,23 @@ class LmdbMap:
         pairs: list[tuple[bytes, bytes]] = []
         try:
             with self._environment.lmdb.begin() as reader, reader.cursor() as cursor:
-                more = cursor.set_range(start) if start else cursor.first()
-                while more and len(pairs) < limit and cursor.key() < end:
+                has_more = cursor.set_range(start) if start else cursor.first()
+                while has_more and len(pairs) < limit and cursor.key() < end:
                     pairs.append(cursor.item())
-                    more = cursor.next()
+                    has_more = cursor.next()
         except lmdb.Error as error:
             raise self._environment.translate(error, "reading") from error
         return pairs
 
     def close(self) -> None:
         """Close this handle. Idempotent."""
-        if not self._dead:
-            self._dead = f"map {self._environment.path} is closed"
+        if not self._closed_reason:
+            self._closed_reason = f"map {self._environment.path} is closed"
             self._environment.release()
 
     def _check_alive(self) -> None:
-        if self._environment.dead or self._dead:
-            raise AlreadyClosed(self._environment.dead or self._dead)
+        if self._environment.closed_reason or self._closed_reason:
+            raise AlreadyClosed(self._environment.closed_reason or self._closed_reason)
 
 
 class _Environment:
@@ -129,11 +129,11 @@ class _Environment:
     def __init__(self, path: Path) -> None:
         self.path = str(path)
         self.users = 0
-        self.dead = ""
+        self.closed_reason = ""
         self.writer = trio.CapacityLimiter(1)
-        made = not path.is_dir()
+        is_new = not path.is_dir()
         try:
-            if made:
+            if is_new:
                 path.mkdir(mode=0o700)
             self.lmdb = lmdb.open(
                 self.path,
@@ -145,7 +145,7 @@ class _Environment:
             )
             self.lmdb.reader_check()  # readers that died with their process pin pages
             self.inode = inode_of(path / FILE_NAME)
-            if made:
+            if is_new:
                 sync_directory(path)
                 sync_directory(path.parent)
         except lmdb.Error as error:
@@ -178,22 +178,22 @@ class _Environment:
         message = f"map {self.path}: {what}: {error}"
         if isinstance(error, lmdb.MapFullError) or (what != "reading" and self._no_space()):
             return DiskFull(message)
-        if isinstance(error, _LIES):
+        if isinstance(error, _DAMAGE_ERRORS):
             return CorruptData(message)
         return DiskFailed(message)
 
     def _no_space(self) -> bool:
         """LMDB calls a write that was cut short by a full disk an input/output error."""
         try:
-            found = os.statvfs(self.path)
+            stat = os.statvfs(self.path)
         except OSError:
             return False
-        return found.f_bavail * found.f_frsize < NO_SPACE_BYTES
+        return stat.f_bavail * stat.f_frsize < NO_SPACE_BYTES
 
     def release(self) -> None:
         self.users -= 1
-        if not self.users and not self.dead:
-            self.dead = f"map {self.path} is closed"
+        if not self.users and not self.closed_reason:
+            self.closed_reason = f"map {self.path} is closed"
             del _environments[self.path]
             self.lmdb.close()
 
@@ -203,12 +203,12 @@ class _Environment:
         Freed at the child's exit, it would give back its reader's slot in the lock table, which is the
         parent's. So it is kept for good, with its descriptors.
         """
-        self.dead = forked_message(f"map {self.path}")
+        self.closed_reason = forked_message(f"map {self.path}")
         _environments.pop(self.path, None)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.lmdb))
 
 
-_LIES = (
+_DAMAGE_ERRORS = (
     lmdb.CorruptedError,
     lmdb.InvalidError,
     lmdb.PageNotFoundError,
@@ -218,7 +218,7 @@ _LIES = (
     lmdb.CursorFullError,
 )
 """The only errors that are damage. All others are of the surroundings: memory, slots of readers, rights."""
-_LIES_BY_NAME = [lie.__name__ for lie in _LIES]
+_DAMAGE_ERROR_NAMES = [lie.__name__ for lie in _DAMAGE_ERRORS]
 _CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 
 
@@ -241,7 +241,7 @@ def is_open(path: Path) -> bool:
     return str(_canonical(path)) in _environments
 
 
-def is_there(path: Path) -> bool:
+def is_in_place(path: Path) -> bool:
     """Is the file of the map in ``path``, if this process has opened one, still the one that it opened?"""
     environment = _environments.get(str(_canonical(path)))
     return environment is None or environment.inode == inode_of(path / FILE_NAME)
@@ -250,10 +250,10 @@ def is_there(path: Path) -> bool:
 def inode_of(path: Path) -> tuple[int, int] | None:
     """The device and inode that a name leads to, None for none. Raises `OSError`."""
     try:
-        found = os.stat(path)
+        stat = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return stat.st_dev, stat.st_ino
 
 
 async def delete_map(path: Path) -> None:
@@ -270,32 +270,32 @@ async def probe_map(path: Path) -> bool:
     0.4 s of CPU a million pairs. There is no time limit, since a slow device is no damage. Raises
     `DiskFailed` if the child could not read for another reason, such as a limit of memory or a signal.
     """
-    if not _is_there(path):
+    if not _has_file(path):
         await trio.lowlevel.checkpoint()
         return True
-    for _ in range(CRASHES):
+    for _ in range(CRASHES_MAX):
         try:
-            done = await trio.run_process(
-                [sys.executable, "-P", "-c", _PROBE, str(path), str(DAMAGED), *_LIES_BY_NAME],
+            process = await trio.run_process(
+                [sys.executable, "-P", "-c", _PROBE, str(path), str(DAMAGED), *_DAMAGE_ERROR_NAMES],
                 check=False,
                 stdin=subprocess.DEVNULL,
                 capture_stdout=True,
                 capture_stderr=True,
             )
         except OSError as error:
-            raise _not_probed(path, f"starting a process: {error.strerror}") from error
-        if done.returncode == 0:
+            raise _probe_failed_error(path, f"starting a process: {error.strerror}") from error
+        if process.returncode == 0:
             return True
-        if done.returncode == DAMAGED:
+        if process.returncode == DAMAGED:
             return False
-        if not (done.stdout and -done.returncode in _CRASH_SIGNALS):
-            last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-            raise _not_probed(path, last or f"its reader ended with {done.returncode}")
+        if not (process.stdout and -process.returncode in _CRASH_SIGNALS):
+            last = process.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise _probe_failed_error(path, last or f"its reader ended with {process.returncode}")
     return False
 
 
-def _not_probed(path: Path, why: str) -> DiskFailed:
-    return DiskFailed(f"map {path}: verifying it: {why}. The map was left as it is; start again")
+def _probe_failed_error(path: Path, reason: str) -> DiskFailed:
+    return DiskFailed(f"map {path}: verifying it: {reason}. The map was left as it is; start again")
 
 
 _PROBE = """
@@ -327,7 +327,7 @@ def _canonical(path: Path) -> Path:
     return path.resolve()
 
 
-def _is_there(path: Path) -> bool:
+def _has_file(path: Path) -> bool:
     return (path / FILE_NAME).exists()
 
 

@@ -107,10 +107,10 @@ class MemoryDisk:
             return FREE_BYTES_UNBOUNDED
         return max(0, self.bytes_max - self.used_bytes)
 
-    def keep_free(self, size: int) -> None:
+    def set_min_free_bytes(self, size: int) -> None:
         """Deleted files always do."""
 
-    async def check_place(self) -> None:
+    async def check_directory(self) -> None:
         """Only this process reaches them."""
         await trio.lowlevel.checkpoint()
 
@@ -146,7 +146,7 @@ class MemoryFile:
         self.name = name
         self._content = content
         self._direct = direct
-        self._failed: DiskFailed | None = None
+        self._write_error: DiskFailed | None = None
         self._closed = False
 
     def size(self) -> int:
@@ -157,8 +157,8 @@ class MemoryFile:
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write; see `File.write_at`. Raises `DiskFull` above the disk's bound, from then on always."""
         self._check_open()
-        if self._failed is not None:
-            raise self._failed.again()
+        if self._write_error is not None:
+            raise self._write_error.again()
         length = sum(len(buffer) for buffer in buffers)
         if self._direct:
             assert offset % DIRECT_ALIGN == 0, "a direct file takes aligned offsets"
@@ -166,7 +166,7 @@ class MemoryFile:
         try:
             self._content.write(offset, buffers, length, self.name)
         except DiskFull as error:
-            self._failed = error
+            self._write_error = error
             raise
 
     async def write_synced(self, offset: int, buffer: Buffer) -> None:
@@ -189,7 +189,7 @@ class MemoryFile:
         await trio.lowlevel.checkpoint()
         self.write_at(offset, (bytes(length),))
 
-    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+    async def write_in_worker(self, offset: int, buffer: Buffer) -> None:
         """As `write_synced`."""
         await self.write_synced(offset, buffer)
 
@@ -197,35 +197,35 @@ class MemoryFile:
         """A checkpoint; raises again what a failed write raised."""
         self._check_open()
         await trio.lowlevel.checkpoint()
-        if self._failed is not None:
-            raise self._failed.again()
+        if self._write_error is not None:
+            raise self._write_error.again()
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read up to ``length`` bytes, fewer at the end."""
         self._check_open()
         return self._content.read(offset, length)
 
-    def read_hot(self, offset: int, length: int) -> bytes | None:
+    def read_if_cached(self, offset: int, length: int) -> bytes | None:
         """As `read_at`: memory is hot."""
         return self.read_at(offset, length)
 
-    async def read_cold(self, offset: int, length: int) -> bytes:
+    async def read_in_worker(self, offset: int, length: int) -> bytes:
         """As `read_at`, after a checkpoint."""
         await trio.lowlevel.checkpoint()
         return self.read_at(offset, length)
 
-    async def read_aside(self, offset: int, length: int) -> bytes:
+    async def read_in_worker_unbuffered(self, offset: int, length: int) -> bytes:
         """As `read_cold`."""
-        return await self.read_cold(offset, length)
+        return await self.read_in_worker(offset, length)
 
     def truncate(self, size: int) -> None:
         """Cut or extend. Raises `DiskFull`."""
         self._check_open()
-        if self._failed is not None:
-            raise self._failed.again()
+        if self._write_error is not None:
+            raise self._write_error.again()
         self._content.resize(size, self.name)
 
-    async def punch(self, offset: int, length: int) -> bool:
+    async def punch_hole(self, offset: int, length: int) -> bool:
         """Whole pages are zeros, and count no more."""
         self._check_open()
         await trio.lowlevel.checkpoint()
@@ -278,8 +278,8 @@ class MemoryMap:
         """The pair with the greatest key <= ``key``, or None."""
         self._check_open()
         keys, values = self._pairs.keys, self._pairs.values
-        at = bisect_right(keys, key)
-        return (keys[at - 1], values[keys[at - 1]]) if at else None
+        position = bisect_right(keys, key)
+        return (keys[position - 1], values[keys[position - 1]]) if position else None
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Up to ``limit`` pairs with start <= key < end, in order."""
@@ -312,14 +312,14 @@ class _Pairs:
         summary: Summary | None = None,
     ) -> None:
         if summary is not None:
-            puts = [*puts, summary(replaced(self.values, puts, deletes))]
+            puts = [*puts, summary(replaced_pairs(self.values, puts, deletes))]
         for key in deletes:
             if self.values.pop(key, None) is not None:
                 del self.keys[bisect_left(self.keys, key)]
-        before = len(self.values)
+        count_before = len(self.values)
         added = [key for key, _ in puts if key not in self.values]
         self.values.update((bytes(key), bytes(value)) for key, value in puts)
-        if len(self.values) > before:
+        if len(self.values) > count_before:
             self.keys += dict.fromkeys(added)
             self.keys.sort()  # two ordered runs, mostly: nearly linear
 
@@ -334,7 +334,7 @@ class _Content:
     def __init__(self, disk: MemoryDisk) -> None:
         self.data = bytearray()
         self.size = 0
-        self.holes: set[int] = set()
+        self.punched_pages: set[int] = set()
         """Pages that were punched, by number: they take no space."""
         self._disk: MemoryDisk | None = disk
 
@@ -343,8 +343,8 @@ class _Content:
             self.resize(offset + length, name)
         if offset > len(self.data):
             self.data.extend(bytes(offset - len(self.data)))  # a hole reads as zeros
-        if self.holes:
-            self._fill(set(pages_touched(offset, length)))
+        if self.punched_pages:
+            self._allocate(set(pages_touched(offset, length)))
         for buffer in buffers:
             self.data[offset : offset + len(buffer)] = buffer
             offset += len(buffer)
@@ -352,8 +352,8 @@ class _Content:
     def read(self, offset: int, length: int) -> bytes:
         end = min(offset + length, self.size)
         with memoryview(self.data) as view:
-            found = bytes(view[offset:end])
-        return found + bytes(max(0, end - offset - len(found)))
+            content = bytes(view[offset:end])
+        return content + bytes(max(0, end - offset - len(content)))
 
     def resize(self, size: int, name: str) -> None:
         disk = self._disk
@@ -365,35 +365,35 @@ class _Content:
             disk.used_bytes += size - self.size
         del self.data[size:]
         self.size = size
-        self._fill({page for page in self.holes if (page + 1) * DIRECT_ALIGN > size})
+        self._allocate({page for page in self.punched_pages if (page + 1) * DIRECT_ALIGN > size})
 
     @property
     def allocated_bytes(self) -> int:
-        return -(-self.size // DIRECT_ALIGN) * DIRECT_ALIGN - DIRECT_ALIGN * len(self.holes)
+        return -(-self.size // DIRECT_ALIGN) * DIRECT_ALIGN - DIRECT_ALIGN * len(self.punched_pages)
 
     def punch(self, offset: int, length: int) -> None:
-        new = set(pages_within(offset, min(length, self.size - offset))) - self.holes
-        self.holes |= new
+        new_pages = set(pages_within(offset, min(length, self.size - offset))) - self.punched_pages
+        self.punched_pages |= new_pages
         if self._disk is not None:
-            self._disk.used_bytes -= DIRECT_ALIGN * len(new)
-        for page in new:
-            here = len(self.data[page * DIRECT_ALIGN : (page + 1) * DIRECT_ALIGN])
-            self.data[page * DIRECT_ALIGN : page * DIRECT_ALIGN + here] = bytes(here)
+            self._disk.used_bytes -= DIRECT_ALIGN * len(new_pages)
+        for page in new_pages:
+            page_bytes = len(self.data[page * DIRECT_ALIGN : (page + 1) * DIRECT_ALIGN])
+            self.data[page * DIRECT_ALIGN : page * DIRECT_ALIGN + page_bytes] = bytes(page_bytes)
 
-    def _fill(self, pages: set[int]) -> None:
-        filled = pages & self.holes
-        self.holes -= filled
+    def _allocate(self, pages: set[int]) -> None:
+        filled = pages & self.punched_pages
+        self.punched_pages -= filled
         if self._disk is not None:
             self._disk.used_bytes += DIRECT_ALIGN * len(filled)
 
     def unlink(self) -> None:
         """The name is gone: the space counts as free at once, though open handles still hold it."""
         if self._disk is not None:
-            self._disk.used_bytes -= self.size - DIRECT_ALIGN * len(self.holes)
+            self._disk.used_bytes -= self.size - DIRECT_ALIGN * len(self.punched_pages)
             self._disk = None
 
 
-def replaced(
+def replaced_pairs(
     values: Mapping[bytes, bytes], puts: Sequence[tuple[bytes, bytes]], deletes: Sequence[bytes]
 ) -> dict[bytes, bytes]:
     """The pairs of a map that a transaction replaces or deletes."""

@@ -16,7 +16,7 @@ import xxhash
 
 from ..interfaces.errors import CorruptData, UnsupportedFormat
 from ..interfaces.host import Disk
-from ..protocol.schema import fields, fit, number, text, word
+from ..protocol.schema import check_stored, fields, number, one_of, text
 from .atomic_file import read_file, replace_file
 
 FILE_NAME = "FORMAT"
@@ -24,12 +24,12 @@ FORMAT = 1
 """The newest format of a data directory that this version reads, and the one it writes."""
 
 
-_BY = fields({"written_by": (text(), "a newer version")})
+_WRITTEN_BY = fields({"written_by": (text(), "a newer version")})
 _IDENTITY = fields(
     {"starts": (text(1024), "")},
     cluster_id=text(),
     node_id=text(),
-    kind=word("bookie", "metadata"),
+    kind=one_of("bookie", "metadata"),
     label=text(4096),
     incarnation=number(),
     written_by=text(),
@@ -60,9 +60,9 @@ class NodeIdentity:
     the cluster, and that arrives late, is known as this directory's own."""
 
 
-def new_node_id(chance: random.Random) -> str:
+def new_node_id(random_source: random.Random) -> str:
     """16 random bytes as hex: the id of a data directory's life."""
-    return chance.randbytes(16).hex()
+    return random_source.randbytes(16).hex()
 
 
 async def store_identity(disk: Disk, identity: NodeIdentity) -> None:
@@ -87,17 +87,17 @@ def identity_of(content: bytes) -> NodeIdentity:
     if digest_line != _digest_line(body):
         raise CorruptData(f"{FILE_NAME}: the checksum is wrong ({len(content)} bytes); restore it")
     try:
-        said = json.loads(body)
+        identity_map = json.loads(body)
     except (ValueError, RecursionError):
         raise CorruptData(f"{FILE_NAME}: a sound checksum over what is no JSON") from None
-    needed = said.get("reader_min", 0) if type(said) is dict else 0
-    if type(needed) is int and needed > FORMAT:
-        by = fit(said, _BY, FILE_NAME)["written_by"]
+    reader_min = identity_map.get("reader_min", 0) if type(identity_map) is dict else 0
+    if type(reader_min) is int and reader_min > FORMAT:
+        written_by = check_stored(identity_map, _WRITTEN_BY, FILE_NAME)["written_by"]
         raise UnsupportedFormat(
-            f"{FILE_NAME}: this directory was made by {by} and needs a reader of"
-            f" format {needed}; this version reads up to {FORMAT}"
+            f"{FILE_NAME}: this directory was made by {written_by} and needs a reader of"
+            f" format {reader_min}; this version reads up to {FORMAT}"
         )
-    return NodeIdentity(**fit(said, _IDENTITY, FILE_NAME))
+    return NodeIdentity(**check_stored(identity_map, _IDENTITY, FILE_NAME))
 
 
 def _digest_line(body: bytes) -> bytes:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..interfaces.host import Buffer
 
 STANDARD_OUTPUT = "-"
-PART = ".part"
+PARTIAL_SUFFIX = ".part"
 """The suffix of a file that is being written. Each write has its own name, so that two never mix."""
 SECRET_MODE, MODE = 0o600, 0o666
 """Of a new file, the second one without the bits of the process's umask."""
@@ -48,7 +48,7 @@ _KINDS = (
 class Destination:
     """The destination of output. Exactly one of ``file`` and ``stream`` is set."""
 
-    named: str
+    given_name: str
     """The name as the user gave it."""
     file: Path | None = None
     """The regular file that is made or replaced; no part of the path is a link."""
@@ -58,18 +58,18 @@ class Destination:
     """The device or pipe, or the number of an open descriptor."""
 
 
-def destination(path: Path | str) -> Destination:
+def resolve_destination(path: Path | str) -> Destination:
     """Decide what a write to ``path`` does. Raises `InvalidRequest` for what no output is written to."""
     named = os.fspath(path)
     if named == STANDARD_OUTPUT:
         return Destination(named, stream=1)
-    if (descriptor := _own_descriptor(named)) is not None:
+    if (descriptor := _descriptor_number(named)) is not None:
         return Destination(named, stream=descriptor)
     try:
         mode = os.stat(named).st_mode
     except FileNotFoundError:
         if not os.path.basename(named):
-            _refuse(named, "a directory that does not exist")
+            _raise_not_writable(named, "a directory that does not exist")
         return Destination(named, file=Path(os.path.realpath(named)))
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"{named}: {getattr(error, 'strerror', error)}") from None
@@ -77,17 +77,17 @@ def destination(path: Path | str) -> Destination:
         return Destination(named, stream=named)
     for is_kind, kind in _KINDS:
         if is_kind(mode):
-            _refuse(named, kind)
+            _raise_not_writable(named, kind)
     return Destination(named, file=Path(os.path.realpath(named)), exists=True)
 
 
 class OutputFile:
     """Output that is being written; see `output_file`."""
 
-    def __init__(self, to: Destination, descriptor: int, unfinished: Path | None) -> None:
+    def __init__(self, target: Destination, descriptor: int, unfinished: Path | None) -> None:
         self.unfinished = unfinished
         """The file that is being written; None if it is a stream, which cannot be read back."""
-        self._to = to
+        self._destination = target
         self._descriptor = descriptor
         self._unsynced_bytes = 0
         self.in_thread = False
@@ -102,10 +102,10 @@ class OutputFile:
                 self._unsynced_bytes = 0
         except BrokenPipeError:
             raise DiskFailed(
-                f"{self._to.named}: its reader ended before everything was written"
+                f"{self._destination.given_name}: its reader ended before everything was written"
             ) from None
         except OSError as error:
-            raise _disk_error(error, f"{self._to.named}: writing it") from error
+            raise _disk_error(error, f"{self._destination.given_name}: writing it") from error
 
     async def write_in_thread(self, data: "Buffer") -> None:
         """The same without holding the event loop: a pipe's reader may be slow, and connections live on."""
@@ -126,24 +126,24 @@ def output_file(
     must have a reader within ``reader_wait_s``. Raises `InvalidRequest` if ``path``
     cannot be written to, `DiskFull`, `DiskFailed`.
     """
-    to = destination(path)
-    if to.file is not None:
-        with _replaced(to, to.file, secret) as out:
-            yield out
+    target = resolve_destination(path)
+    if target.file is not None:
+        with _replace_file(target, target.file, secret) as output:
+            yield output
         return
-    descriptor = _opened_stream(to, reader_wait_s)
-    out = OutputFile(to, descriptor, None)
+    descriptor = _open_stream(target, reader_wait_s)
+    output = OutputFile(target, descriptor, None)
     try:
-        yield out
+        yield output
     finally:
-        if not out.in_thread:  # otherwise the end of the process closes it
+        if not output.in_thread:  # otherwise the end of the process closes it
             os.close(descriptor)
 
 
 def write_file(path: Path | str, content: "Buffer | str", *, secret: bool = False) -> None:
     """Write one small file. See `output_file`."""
-    with output_file(path, secret=secret) as out:
-        out.write(content.encode() if isinstance(content, str) else content)
+    with output_file(path, secret=secret) as output:
+        output.write(content.encode() if isinstance(content, str) else content)
 
 
 def write_all(descriptor: int, data: "Buffer") -> int:
@@ -151,11 +151,11 @@ def write_all(descriptor: int, data: "Buffer") -> int:
 
     Raises `OSError`; a part may have been written then.
     """
-    left = memoryview(data).cast("B")
-    size = len(left)
-    while left:
+    remaining = memoryview(data).cast("B")
+    size = len(remaining)
+    while remaining:
         try:
-            left = left[os.write(descriptor, left) :]
+            remaining = remaining[os.write(descriptor, remaining) :]
         except BlockingIOError:
             poll = select.poll()
             poll.register(descriptor, select.POLLOUT)
@@ -164,33 +164,37 @@ def write_all(descriptor: int, data: "Buffer") -> int:
 
 
 @contextlib.contextmanager
-def _replaced(to: Destination, file: Path, secret: bool) -> Iterator[OutputFile]:
-    unfinished = file.with_name(f"{file.name[:NAME_CHARS_MAX]}.{os.urandom(8).hex()}{PART}")
+def _replace_file(target: Destination, file: Path, secret: bool) -> Iterator[OutputFile]:
+    unfinished = file.with_name(
+        f"{file.name[:NAME_CHARS_MAX]}.{os.urandom(8).hex()}{PARTIAL_SUFFIX}"
+    )
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        before = file.stat() if to.exists else None
+        old_stat = file.stat() if target.exists else None
         descriptor = os.open(unfinished, flags, SECRET_MODE if secret else MODE)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _disk_error(error, f"{to.named}: writing it") from error
+            raise _disk_error(error, f"{target.given_name}: writing it") from error
         raise InvalidRequest(
-            f"{to.named}: no file can be made in {file.parent}: {error.strerror}"
+            f"{target.given_name}: no file can be made in {file.parent}: {error.strerror}"
         ) from None
     try:
         try:
-            if before is not None and not secret:
-                _take_over(descriptor, before)
-            yield OutputFile(to, descriptor, unfinished)
+            if old_stat is not None and not secret:
+                _copy_owner_and_mode(descriptor, old_stat)
+            yield OutputFile(target, descriptor, unfinished)
             try:
                 os.fsync(descriptor)
             except OSError as error:
-                raise _disk_error(error, f"{to.named}: syncing it") from error
+                raise _disk_error(error, f"{target.given_name}: syncing it") from error
         finally:
             os.close(descriptor)
         try:
             os.replace(unfinished, file)
         except OSError as error:  # such as a file that is a mount point of a container
-            raise InvalidRequest(f"{to.named}: it cannot be replaced: {error.strerror}") from None
+            raise InvalidRequest(
+                f"{target.given_name}: it cannot be replaced: {error.strerror}"
+            ) from None
     except BaseException:
         with contextlib.suppress(OSError):
             unfinished.unlink()
@@ -204,30 +208,30 @@ def _disk_error(error: OSError, what: str) -> DiskFailed:
     return disk_error(error, what)
 
 
-def _take_over(descriptor: int, before: os.stat_result) -> None:
+def _copy_owner_and_mode(descriptor: int, old_stat: os.stat_result) -> None:
     """Give the new file the mode of the old one, and its owner: only root may do the second."""
     with contextlib.suppress(OSError):
-        os.fchown(descriptor, before.st_uid, before.st_gid)
+        os.fchown(descriptor, old_stat.st_uid, old_stat.st_gid)
     with contextlib.suppress(
         OSError
     ):  # after the owner, whose change clears bits; not every file system has modes
-        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+        os.fchmod(descriptor, stat.S_IMODE(old_stat.st_mode))
 
 
-def _opened_stream(to: Destination, reader_wait_s: float) -> int:
-    assert to.stream is not None, "a destination is a file or a stream"
+def _open_stream(target: Destination, reader_wait_s: float) -> int:
+    assert target.stream is not None, "a destination is a file or a stream"
     try:
-        if isinstance(to.stream, int):
-            if to.stream == 1:
+        if isinstance(target.stream, int):
+            if target.stream == 1:
                 sys.stdout.flush()  # earlier output precedes it
-            return os.dup(to.stream)
-        return _opened_for_reader(to.stream, time.monotonic() + reader_wait_s)
+            return os.dup(target.stream)
+        return _open_when_read(target.stream, time.monotonic() + reader_wait_s)
     except OSError as error:
-        why = "no program reads this pipe" if error.errno == errno.ENXIO else error.strerror
-        raise InvalidRequest(f"{to.named}: {why}") from None
+        reason = "no program reads this pipe" if error.errno == errno.ENXIO else error.strerror
+        raise InvalidRequest(f"{target.given_name}: {reason}") from None
 
 
-def _opened_for_reader(stream: str, deadline: float) -> int:
+def _open_when_read(stream: str, deadline: float) -> int:
     """Open a pipe when it has a reader, or a device. A blocking open would wait forever. Raises `OSError`."""
     flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
     while True:
@@ -242,7 +246,7 @@ def _opened_for_reader(stream: str, deadline: float) -> int:
         return descriptor
 
 
-def _own_descriptor(path: str) -> int | None:
+def _descriptor_number(path: str) -> int | None:
     """The number of the open descriptor of this process that ``path`` leads to, otherwise None.
 
     It must not be opened by name: that begins at its start again, and fails for a socket.
@@ -250,8 +254,8 @@ def _own_descriptor(path: str) -> int | None:
     for _ in range(LINKS_MAX):
         directory, name = os.path.split(path)
         directory = os.path.realpath(directory or ".")
-        if (found := _DESCRIPTORS.fullmatch(directory)) and name.isdecimal():
-            return int(name) if found[1] in (None, str(os.getpid())) else None
+        if (match := _DESCRIPTORS.fullmatch(directory)) and name.isdecimal():
+            return int(name) if match[1] in (None, str(os.getpid())) else None
         try:
             path = os.path.join(directory, os.readlink(path))
         except (OSError, ValueError):
@@ -259,9 +263,10 @@ def _own_descriptor(path: str) -> int | None:
     return None
 
 
-def _refuse(named: str, kind: str) -> NoReturn:
+def _raise_not_writable(given_name: str, kind: str) -> NoReturn:
     raise InvalidRequest(
-        f"{named} is {kind}, and is not written to: give the name of a file, a pipe or a character device,"
+        f"{given_name} is {kind}, and is not written to: give the name of a file, a pipe or a character "
+        "device,"
         ' or "-" for standard output'
     )
 

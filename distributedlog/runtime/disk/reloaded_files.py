@@ -15,11 +15,11 @@ from ..interfaces.log_lines import get_logger
 
 SETTLED_S = 2.0
 """Files that changed later than this before may still be changing."""
-AGAIN_S = 10.0
+RETRY_INTERVAL_S = 10.0
 """Files that were no good are tried again after: a chmod, or free descriptors, do not change their times."""
 
 Loaded = TypeVar("Loaded")
-Stamp = tuple[tuple[str, int, int, int], ...]
+FileStamps = tuple[tuple[str, int, int, int], ...]
 """Of each file that is there: its name, its number, its size, and when it changed."""
 
 log = get_logger("distributedlog.runtime.disk.reloaded_files")
@@ -36,35 +36,37 @@ class SettledFiles(Generic[Loaded]):
         self._directory = directory
         self._names = names
         self._load = load
-        self._stamp = self._bad = self._look()
-        self._again_at_s = 0.0
+        self._loaded_stamps = self._rejected_stamps = self._read_stamps()
+        self._retry_at_s = 0.0
         self.loaded = load(None)
         """As it was looked at last."""
 
-    def look(self) -> Loaded:
+    def reload_if_changed(self) -> Loaded:
         """By the files as they are now, if they are still and good."""
-        stamp, now_s = self._look(), time.monotonic()
-        if stamp == self._stamp or (stamp == self._bad and now_s < self._again_at_s):
+        stamps, now_s = self._read_stamps(), time.monotonic()
+        if stamps == self._loaded_stamps or (
+            stamps == self._rejected_stamps and now_s < self._retry_at_s
+        ):
             return self.loaded
         now_ns = time.time_ns()
-        if any(abs(now_ns - changed_ns) < SETTLED_S * 1e9 for *_, changed_ns in stamp):
+        if any(abs(now_ns - changed_ns) < SETTLED_S * 1e9 for *_, changed_ns in stamps):
             return self.loaded
         try:
             self.loaded = self._load(self.loaded)
         except (InvalidRequest, NotAuthenticated) as error:
-            self._bad, self._again_at_s = stamp, now_s + AGAIN_S
+            self._rejected_stamps, self._retry_at_s = stamps, now_s + RETRY_INTERVAL_S
             log.error("new certificates are not used, those of before are: %s", error)
             return self.loaded
-        self._stamp = stamp
+        self._loaded_stamps = stamps
         log.info("new certificates are used from now on: %s", self._directory)
         return self.loaded
 
-    def _look(self) -> Stamp:
-        found: list[tuple[str, int, int, int]] = []
+    def _read_stamps(self) -> FileStamps:
+        stamps: list[tuple[str, int, int, int]] = []
         for name in self._names:
             try:
-                status = (self._directory / name).stat()
+                file_status = (self._directory / name).stat()
             except OSError:
                 continue
-            found.append((name, status.st_ino, status.st_size, status.st_mtime_ns))
-        return tuple(found)
+            stamps.append((name, file_status.st_ino, file_status.st_size, file_status.st_mtime_ns))
+        return tuple(stamps)

@@ -65,7 +65,7 @@ class Syncer:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._idle_events: list[int] = []
-        self._dead = ""
+        self._closed_reason = ""
         watch_forks(self)
 
     async def run(self, call: Callable[[], None]) -> None:
@@ -75,8 +75,8 @@ class Syncer:
         is no turn between the sync and the return: what waits for the sync is told at once.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
-        if self._dead:
-            raise AlreadyClosed(self._dead)
+        if self._closed_reason:
+            raise AlreadyClosed(self._closed_reason)
         if self.mode == "inline":
             call()
         else:
@@ -85,9 +85,9 @@ class Syncer:
     async def close(self) -> None:
         """End the thread when it has done what it was given. Idempotent."""
         await trio.lowlevel.checkpoint()
-        if self._dead:
+        if self._closed_reason:
             return
-        self._dead = f"{self._name} is closed"
+        self._closed_reason = f"{self._name} is closed"
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)
@@ -97,7 +97,7 @@ class Syncer:
 
     def on_forked(self) -> None:
         """The thread did not come along, and the eventfds are the parent's (H15)."""
-        self._dead = forked_message(self._name)
+        self._closed_reason = forked_message(self._name)
         self._thread = None
         while self._idle_events:
             close_descriptor(self._idle_events.pop())
@@ -114,7 +114,7 @@ class Syncer:
         with trio.CancelScope(shield=True):
             await trio.lowlevel.wait_readable(event)
         os.eventfd_read(event)
-        if self._dead:
+        if self._closed_reason:
             os.close(event)
         else:
             self._idle_events.append(event)
@@ -136,29 +136,29 @@ def _new_event() -> int:
 
 
 def _work(jobs: "SimpleQueue[_Job | None]") -> None:
-    while (job := jobs.get()) is not None:
+    while (sync_job := jobs.get()) is not None:
         try:
-            job.call()
+            sync_job.call()
         except BaseException as error:  # handed to the task that waits
-            job.error = error
-        os.eventfd_write(job.event, 1)
-        del job  # keep no buffer alive while idle
+            sync_job.error = error
+        os.eventfd_write(sync_job.event, 1)
+        del sync_job  # keep no buffer alive while idle
 
 
 def _measure(path: Path) -> SyncMeasurement:
-    name = path / f".sync-probe-{os.getpid()}"
+    probe_path = path / f".sync-probe-{os.getpid()}"
     try:
-        probe = os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        probe = os.open(probe_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.unlink(name)
+            os.unlink(probe_path)
             os.posix_fallocate(probe, 0, PROBES * PROBE_BYTES)
             os.fsync(probe)
             times_s = []
             for count in range(PROBES):
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 os.pwrite(probe, bytes(PROBE_BYTES), count * PROBE_BYTES)
                 os.fdatasync(probe)
-                times_s.append(time.perf_counter() - begun)
+                times_s.append(time.perf_counter() - started)
         finally:
             os.close(probe)
     except OSError as error:

@@ -120,7 +120,7 @@ class File(Protocol):
         """
         ...
 
-    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+    async def write_in_worker(self, offset: int, buffer: Buffer) -> None:
         """As `write_synced`, in a worker whatever the disk's mode: for what nobody waits for.
 
         Other calls go on beside it; none of them writes there.
@@ -135,16 +135,16 @@ class File(Protocol):
         """Read up to ``length`` bytes (fewer at the end of the file); may wait for the device."""
         ...
 
-    def read_hot(self, offset: int, length: int) -> Buffer | None:
+    def read_if_cached(self, offset: int, length: int) -> Buffer | None:
         """As `read_at`, or None when that would wait for the device. Memory of the caller's own."""
         ...
 
-    async def read_cold(self, offset: int, length: int) -> bytes:
+    async def read_in_worker(self, offset: int, length: int) -> bytes:
         """As `read_at`, in a worker, off the loop."""
         ...
 
-    async def read_aside(self, offset: int, length: int) -> bytes:
-        """As `read_cold`, and nothing is read of the device ahead of what was asked for.
+    async def read_in_worker_unbuffered(self, offset: int, length: int) -> bytes:
+        """As `read_in_worker`, and nothing is read of the device ahead of what was asked for.
 
         For work in the background: what is read ahead keeps commits waiting.
         """
@@ -154,7 +154,7 @@ class File(Protocol):
         """Cut or extend."""
         ...
 
-    async def punch(self, offset: int, length: int) -> bool:
+    async def punch_hole(self, offset: int, length: int) -> bool:
         """Give back the pages of 4 KiB that lie whole in there: they read as zeros, the size stays.
 
         In a worker. False where the file system cannot do it; nothing is changed then. After a power cut
@@ -257,11 +257,11 @@ class Disk(Protocol):
         """Space left on the device; not what deleted files have yet to give back."""
         ...
 
-    def keep_free(self, size: int) -> None:
+    def set_min_free_bytes(self, size: int) -> None:
         """While less than so many bytes are free, deleted files give their room back at once."""
         ...
 
-    async def check_place(self) -> None:
+    async def check_directory(self) -> None:
         """Check that the directory's name still leads to it, and that all files open here are in it.
 
         Raises `DataDirectoryLost`.

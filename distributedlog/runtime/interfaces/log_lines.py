@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 ErrorInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType | None]
 
-_loops: dict[int, Callable[[Callable[[], object]], object]] = {}
+_line_queues: dict[int, Callable[[Callable[[], object]], object]] = {}
 """The queue of each thread in which a client's loop runs, by thread identifier."""
 
 
@@ -68,8 +68,8 @@ class Logger:
         error: BaseException | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        put = _loops.get(get_ident())
-        if put is None:
+        enqueue = _line_queues.get(get_ident())
+        if enqueue is None:
             logger = logging.getLogger(self.name)
             logger.log(level, text, *values, exc_info=error, extra=extra, stacklevel=3)
             return
@@ -79,8 +79,12 @@ class Logger:
             "thread": get_ident(),
             "threadName": current_thread().name,
         }
-        place = caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name
-        put(partial(_handle, self.name, level, text, values, error, extra, place, origin))
+        source_location = caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name
+        enqueue(
+            partial(
+                _handle_line, self.name, level, text, values, error, extra, source_location, origin
+            )
+        )
 
 
 def get_logger(name: str) -> Logger:
@@ -88,35 +92,35 @@ def get_logger(name: str) -> Logger:
     return Logger(name)
 
 
-def queue_lines(put: Callable[[Callable[[], object]], object]) -> None:
+def start_queueing_lines(put: Callable[[Callable[[], object]], object]) -> None:
     """Give lines that are logged in this thread to ``put``, as calls that handle them."""
-    _loops[get_ident()] = put
+    _line_queues[get_ident()] = put
 
 
-def handle_lines_here() -> None:
+def stop_queueing_lines() -> None:
     """Handle lines of this thread in this thread again."""
-    _loops.pop(get_ident(), None)
+    _line_queues.pop(get_ident(), None)
 
 
-def _handle(
+def _handle_line(
     name: str,
     level: int,
     text: str,
     values: tuple[object, ...],
     error: BaseException | None,
     extra: Mapping[str, object] | None,
-    place: tuple[str, int, str],
+    source_location: tuple[str, int, str],
     origin: dict[str, Any],
 ) -> None:
     """Handle a queued line as `logging.Logger.log` would have handled it at its time and place."""
     logger = logging.getLogger(name)
     if not logger.isEnabledFor(level):
         return
-    found: ErrorInfo | None = None
+    error_info: ErrorInfo | None = None
     if error is not None:
-        found = type(error), error, error.__traceback__
-    path, line, function = place
-    record = logger.makeRecord(name, level, path, line, text, values, found, function, extra)
+        error_info = type(error), error, error.__traceback__
+    path, line, function = source_location
+    record = logger.makeRecord(name, level, path, line, text, values, error_info, function, extra)
     record.relativeCreated -= (record.created - origin["created"]) * 1000
     record.msecs = origin["created"] % 1 * 1000
     vars(record).update(origin)

@@ -23,7 +23,7 @@ BY_CERTIFICATE = "cert"
 """The method by which TLS has shown who it is; see `tls.py`."""
 BY_LOCAL_SECRET = "local"
 """That of a cluster on this machine; see `local_secret.py`."""
-WARN_LEFT = 0.2
+WARN_REMAINING_FRACTION = 0.2
 """The share of a certificate's life below which its end is a condition of the node."""
 
 
@@ -47,7 +47,7 @@ class CertificateIdentity:
         """``bookie/b4``"""
         return f"{self.kind}/{self.name}"
 
-    def left(self, now_ms: int) -> float:
+    def remaining_fraction(self, now_ms: int) -> float:
         """How much of the certificate's life is left: 1 at its beginning, 0 from its end on."""
         life_s = max(1, self.ends_s - self.begins_s)
         return min(1.0, max(0.0, (self.ends_s - now_ms / 1000) / life_s))
@@ -69,13 +69,13 @@ def serial_of(text: str) -> str:
     return digits
 
 
-def kind_of(principal: str) -> str:
+def principal_kind(principal: str) -> str:
     """The part before the slash: one of `KINDS`, or `ANONYMOUS`."""
     return principal.partition("/")[0]
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class HandshakeContext:
     """What both ends know of a connection when one of them proves who it is."""
 
     peer_address: str
@@ -92,7 +92,7 @@ class Meeting:
     """Nobody between the two can read it: TLS."""
 
 
-Narrowing = tuple[tuple[str, str, int], ...]
+TokenScope = tuple[tuple[str, str, int], ...]
 """Namespace, path, rights (bits of `metadata/model/rights.py`); of no paths: not narrowed."""
 
 
@@ -103,13 +103,13 @@ class Token:
     user: str
     ends_s: int
     """Seconds since 1970."""
-    since: int
+    revoked_at_revision: int
     key: int
     """The number of the secret that it is sealed with."""
     cluster_id: str
     name: bytes
     """Drawn for it."""
-    narrowing: Narrowing = ()
+    token_scope: TokenScope = ()
     proof: bytes = field(default=b"", repr=False, compare=False)
     """The token itself, as it was shown."""
 
@@ -128,17 +128,17 @@ class Welcome:
     """Of the keys that its answers to this principal are made with; 0: none."""
     rights: int = 0
     """Bits that the method defines."""
-    passport: bytes = b""
+    session_credential: bytes = b""
     """What the client shows elsewhere, or the server's own proof (method ``local``)."""
     token: Token | None = None
     """By which it is proved, for the server itself: neither this nor the next is sent."""
-    left_s: float = inf
+    valid_s: float = inf
     """Of the proof: the connection ends then."""
 
 
-Verify = Callable[[Meeting, bytes], Welcome]
+Verify = Callable[[HandshakeContext, bytes], Welcome]
 """A server's side of a method: who has this proof? Raises `NotAuthenticated`. Must not wait."""
-VerifyElsewhere = Callable[[Meeting, bytes], Awaitable[Welcome]]
+RemoteVerify = Callable[[HandshakeContext, bytes], Awaitable[Welcome]]
 """The same where another server knows it. Raises what keeps that from answering, too."""
 
 
@@ -147,16 +147,16 @@ class Credentials:
     """A client's side of a method."""
 
     method: str
-    prove: Callable[[Meeting], bytes]
+    prove: Callable[[HandshakeContext], bytes]
     """The proof; may raise `NotAuthenticated`."""
     needs_nonce: bool = False
     """The proof is made with the server's nonce, and so leaves one flight later."""
-    by_tls: bool = False
+    proved_by_tls: bool = False
     """The proof is the connection's own: where it is plain there is none, and nothing to prove."""
-    check: Callable[[Meeting, Welcome], None] = lambda meeting, welcome: None
+    check: Callable[[HandshakeContext, Welcome], None] = lambda meeting, welcome: None
     """Is this server the one it should be? Raises `NotAuthenticated`."""
 
 
-def anonymous(meeting: Meeting, proof: bytes) -> Welcome:
+def anonymous(context: HandshakeContext, proof: bytes) -> Welcome:
     """The method ``none``: whoever comes is welcome."""
     return Welcome()

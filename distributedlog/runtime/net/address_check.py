@@ -23,11 +23,11 @@ from .client_link import ClientLink
 from .connection_limiter import HEALTH
 from .local_secret import NAME, is_loopback
 from .rpc import Endpoint
-from .tcp import place
+from .tcp import format_address
 
-ANSWER_S = 5.0
+ANSWER_TIMEOUT_S = 5.0
 """An address that has not answered within this many seconds does not answer."""
-CHECK_S = 30.0
+CHECK_INTERVAL_S = 30.0
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 10.0
 FAILURES_MIN = 2
@@ -38,48 +38,48 @@ Answer = TypeVar("Answer")
 log = get_logger("distributedlog.runtime.net.address_check")
 
 
-async def ask_node(
+async def query_node(
     host: Host,
     address: Address,
-    question: Callable[[ClientLink, float], Awaitable[Answer]],
+    query: Callable[[ClientLink, float], Awaitable[Answer]],
     timeout_s: float,
 ) -> Answer:
     """Dial a node, greet it, ask it, and close the connection. Raises `DistributedLogError`."""
     endpoint = Endpoint(host, lambda: Hello(kind=HEALTH))
-    found: list[Answer] = []
+    answers: list[Answer] = []
     error: DistributedLogError = RequestTimeout(f"no answer within {timeout_s:g} s")
     with trio.move_on_after(timeout_s):
         async with trio.open_nursery() as nursery:
             try:
                 link = await endpoint.dial(address, nursery=nursery)
                 try:
-                    found.append(await question(link, timeout_s))
+                    answers.append(await query(link, timeout_s))
                 finally:
                     link.close(ConnectionLost("the question is answered"))
             except DistributedLogError as caught:
                 error = caught
             nursery.cancel_scope.cancel()
-    if not found:
+    if not answers:
         raise error
-    return found[0]
+    return answers[0]
 
 
-async def who_answers(host: Host, address: Address, timeout_s: float = ANSWER_S) -> Hello:
+async def identify_node(host: Host, address: Address, timeout_s: float = ANSWER_TIMEOUT_S) -> Hello:
     """Return what the node at an address states about itself. Raises `DistributedLogError`."""
 
     async def peer(link: ClientLink, timeout_s: float) -> Hello:
         return link.peer
 
-    return await ask_node(host, address, peer, timeout_s)
+    return await query_node(host, address, peer, timeout_s)
 
 
-def name_of(hello: Hello) -> str:
+def describe_node(hello: Hello) -> str:
     """Return a node's kind, label and ID for people."""
     return f"{hello.kind} {hello.label or '?'} ({hello.node_id or 'no ID'})"
 
 
 @dataclass(frozen=True, slots=True)
-class Advertised:
+class AdvertisedAddress:
     """An address that a node advertises."""
 
     listener: str
@@ -89,16 +89,16 @@ class Advertised:
     """Whether other nodes dial it. Others may be for networks that this machine does not reach."""
     is_loopback: bool = False
     """Whether only this machine reaches it."""
-    by_name: bool = False
+    is_host_name: bool = False
     """Whether the operator gave a host name that the system resolved to a loopback address."""
 
 
-def advertised_by(
-    given: Mapping[str, Address],
+def advertised_addresses_of(
+    listen_addresses: Mapping[str, Address],
     listeners: Mapping[str, Listener],
     addresses: Mapping[str, Address],
     peers_listener: str,
-) -> list[Advertised]:
+) -> list[AdvertisedAddress]:
     """Return the addresses of a node.
 
     Args:
@@ -107,18 +107,22 @@ def advertised_by(
         addresses: The advertised addresses, by listener name.
         peers_listener: The listener whose addresses other nodes use.
     """
-    found = []
+    advertised = []
     for_peers = next((name for name in (peers_listener, "", *addresses) if name in addresses), "")
     for name, address in addresses.items():
         host = address[0]
-        told = given[name][0] if name in given else host
-        if host == told and name in listeners:
+        configured_host = listen_addresses[name][0] if name in listen_addresses else host
+        if host == configured_host and name in listeners:
             # A host name: only the address that the system resolved it to shows whether others reach it.
             host = listeners[name].address[0]
-        loopback = is_loopback(host)
-        by_name = loopback and told != NAME and not _is_literal(told)
-        found.append(Advertised(name, address, name == for_peers, loopback, by_name))
-    return found
+        leads_to_loopback = is_loopback(host)
+        is_host_name = (
+            leads_to_loopback and configured_host != NAME and not _is_literal(configured_host)
+        )
+        advertised.append(
+            AdvertisedAddress(name, address, name == for_peers, leads_to_loopback, is_host_name)
+        )
+    return advertised
 
 
 class AddressCheck:
@@ -128,7 +132,7 @@ class AddressCheck:
         self,
         host: Host,
         node_id: str,
-        addresses: Callable[[], Sequence[Advertised]],
+        addresses: Callable[[], Sequence[AdvertisedAddress]],
         peer_hosts: Callable[[], Awaitable[Iterable[str]]],
     ) -> None:
         """``peer_hosts`` returns the hosts at which other nodes of the cluster are dialed."""
@@ -138,12 +142,12 @@ class AddressCheck:
         self._peer_hosts = peer_hosts
         self._failures: dict[Address, int] = {}
         self._logged: set[tuple[str, Address]] = set()
-        self._found: dict[Address, HealthCondition] = {}
-        self._loopback: list[HealthCondition] = []
+        self._conditions_by_address: dict[Address, HealthCondition] = {}
+        self._loopback_found: list[HealthCondition] = []
 
     def conditions(self) -> list[HealthCondition]:
         """Return what is wrong with the addresses now."""
-        return [*self._found.values(), *self._loopback]
+        return [*self._conditions_by_address.values(), *self._loopback_found]
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Check the addresses, again and again, until cancelled."""
@@ -152,90 +156,101 @@ class AddressCheck:
         while True:
             if await self.check():
                 backoff.reset()
-                await trio.sleep(CHECK_S)
+                await trio.sleep(CHECK_INTERVAL_S)
             else:
                 await trio.sleep(backoff.next_s())
 
     async def check(self) -> bool:
         """Check each address once; return whether all of them are right."""
         addresses = self._addresses()
-        self._loopback = await self._loopback_of(addresses)
-        sound = True
-        for one in addresses:
-            wrong = await self._wrong(one)
-            if wrong is None:
-                self._failures.pop(one.address, None)
-                self._found.pop(one.address, None)
-                self._logged.discard((ADDRESS_UNANSWERED.name, one.address))
+        self._loopback_found = await self._loopback_conditions(addresses)
+        all_right = True
+        for advertised in addresses:
+            address_condition = await self._check_address(advertised)
+            if address_condition is None:
+                self._failures.pop(advertised.address, None)
+                self._conditions_by_address.pop(advertised.address, None)
+                self._logged.discard((ADDRESS_UNANSWERED.name, advertised.address))
                 continue
-            sound = False
-            self._failures[one.address] = self._failures.get(one.address, 0) + 1
-            if self._failures[one.address] >= FAILURES_MIN:
-                self._found[one.address] = wrong
-                self._log_unanswered(one.address, wrong)
-        return sound
+            all_right = False
+            self._failures[advertised.address] = self._failures.get(advertised.address, 0) + 1
+            if self._failures[advertised.address] >= FAILURES_MIN:
+                self._conditions_by_address[advertised.address] = address_condition
+                self._log_unanswered(advertised.address, address_condition)
+        return all_right
 
-    async def _wrong(self, one: Advertised) -> HealthCondition | None:
-        address = place(one.address)
+    async def _check_address(self, advertised: AdvertisedAddress) -> HealthCondition | None:
+        address = format_address(advertised.address)
         try:
-            hello = await who_answers(self._host, one.address)
+            hello = await identify_node(self._host, advertised.address)
         except TooBusy:
             return None  # a node answers; which one, the next check finds out
         except DistributedLogError as error:
-            if not one.for_peers:
+            if not advertised.for_peers:
                 return None
             return condition(
-                Code.ADDRESS_UNANSWERED, listener=one.listener, address=address, error=str(error)
+                Code.ADDRESS_UNANSWERED,
+                listener=advertised.listener,
+                address=address,
+                error=str(error),
             )
         if hello.node_id == self._node_id:
             return None
         return condition(
             Code.ADDRESS_OF_OTHER_NODE,
-            listener=one.listener,
+            listener=advertised.listener,
             address=address,
-            other=name_of(hello),
+            other=describe_node(hello),
         )
 
-    async def _loopback_of(self, addresses: Sequence[Advertised]) -> list[HealthCondition]:
-        suspects = [one for one in addresses if one.is_loopback and one.for_peers]
-        if not suspects:
+    async def _loopback_conditions(
+        self, addresses: Sequence[AdvertisedAddress]
+    ) -> list[HealthCondition]:
+        loopback_addresses = [
+            advertised
+            for advertised in addresses
+            if advertised.is_loopback and advertised.for_peers
+        ]
+        if not loopback_addresses:
             return []
         try:
             hosts = await self._peer_hosts()
         except DistributedLogError:
-            return self._loopback  # the next check reads them
-        elsewhere = any(_is_elsewhere(host) for host in hosts)
-        found = []
-        for one in suspects:
-            if not (elsewhere or one.by_name):
+            return self._loopback_found  # the next check reads them
+        has_remote_peers = any(_is_elsewhere(host) for host in hosts)
+        loopback_conditions = []
+        for advertised in loopback_addresses:
+            if not (has_remote_peers or advertised.is_host_name):
                 continue
-            severity = Severity.DEGRADED if elsewhere else Severity.INFO
-            address = place(one.address)
-            found.append(
-                condition(Code.ADDRESS_LOOPBACK, severity, listener=one.listener, address=address)
+            severity = Severity.DEGRADED if has_remote_peers else Severity.INFO
+            address = format_address(advertised.address)
+            loopback_conditions.append(
+                condition(
+                    Code.ADDRESS_LOOPBACK, severity, listener=advertised.listener, address=address
+                )
             )
-            if self._is_news(ADDRESS_LOOPBACK.name, one.address):
-                ADDRESS_LOOPBACK.say(
+            if self._log_once(ADDRESS_LOOPBACK.name, advertised.address):
+                ADDRESS_LOOPBACK.emit(
                     log,
                     "the address %s leads to this machine only: other machines cannot reach this node",
                     address,
                     address=address,
                 )
-        return found
+        return loopback_conditions
 
-    def _log_unanswered(self, address: Address, wrong: HealthCondition) -> None:
-        if self._is_news(ADDRESS_UNANSWERED.name, address):
-            why = wrong.text("error") or f"{wrong.text('other')} answers"
-            ADDRESS_UNANSWERED.say(
+    def _log_unanswered(self, address: Address, address_condition: HealthCondition) -> None:
+        if self._log_once(ADDRESS_UNANSWERED.name, address):
+            reason = address_condition.text("error") or f"{address_condition.text('other')} answers"
+            ADDRESS_UNANSWERED.emit(
                 log,
                 "the advertised address %s does not lead to this node: %s",
-                place(address),
-                why,
-                address=place(address),
-                why=why,
+                format_address(address),
+                reason,
+                address=format_address(address),
+                why=reason,
             )
 
-    def _is_news(self, event: str, address: Address) -> bool:
+    def _log_once(self, event: str, address: Address) -> bool:
         if (event, address) in self._logged:
             return False
         self._logged.add((event, address))

@@ -1,8 +1,8 @@
 """A client's end of a connection to a server: requests pipelined, each answered by its number.
 
 `request` is for control and reads; adds go over streams (`bookie/client/bookie_client.py`) and use none of
-this per entry. A link that hears nothing for `SILENCE_PING_S` pings, and ends after `SILENCE_END_S`. Made by
-`rpc.Endpoint`.
+this per entry. A link that hears nothing for `PING_AFTER_SILENCE_S` pings, and ends after
+`END_AFTER_SILENCE_S`. Made by `rpc.Endpoint`.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,12 +19,12 @@ from ..protocol.handshake import Greeting
 from .frame_reader import Frame, ReceiveSpace
 from .link import Link
 
-SILENCE_PING_S = 2.0
-SILENCE_END_S = 6.0
+PING_AFTER_SILENCE_S = 2.0
+END_AFTER_SILENCE_S = 6.0
 """A watch on a half-open connection would wait forever. TCP keepalive alone is slower, and the simulator has
 none."""
-SWEEP_S = 1.0
-LATE_S = 0.5
+SWEEP_INTERVAL_S = 1.0
+STALL_S = 0.5
 """A sweep that wakes this late was stalled itself: it gives everybody the time back (H25)."""
 
 
@@ -44,14 +44,14 @@ OnFrame = Callable[[int, int, int, int, memoryview], None]
 class PendingReply:
     """A request under way."""
 
-    __slots__ = ("done", "error", "ident", "on_reply", "op", "reply")
+    __slots__ = ("error", "finished", "ident", "on_reply", "op", "reply")
 
     def __init__(self, op: int, ident: int, on_reply: OnReply | None = None) -> None:
         self.op = op
         self.ident = ident
         self.on_reply = on_reply
         """Gets the replies instead of whoever waits for `done`."""
-        self.done = trio.Event()
+        self.finished = trio.Event()
         self.reply: Reply | None = None
         self.error: DistributedLogError | None = None
 
@@ -67,13 +67,13 @@ class ClientLink(Link):
     def __init__(
         self,
         connection: Connection,
-        space: ReceiveSpace,
+        receive_space: ReceiveSpace,
         *,
         outgoing_bytes_max: int,
     ) -> None:
         super().__init__(
             connection,
-            space,
+            receive_space,
             outgoing_bytes_max=outgoing_bytes_max,
             frame_bytes_max=FRAME_BYTES_MAX,
             dialled=True,
@@ -82,8 +82,8 @@ class ClientLink(Link):
         self._pending: dict[int, PendingReply] = {}
         self._last_request = 0
         self._greeting: Greeting | None = None
-        self._greeted = trio.Event()
-        self._welcomed = trio.Event()
+        self._hello_event = trio.Event()
+        self._welcome_event = trio.Event()
         self.welcome = Welcome()
         """What the server answered to our proof."""
 
@@ -116,23 +116,27 @@ class ClientLink(Link):
         Raises the error that the answer carries, `RequestTimeout` after ``timeout_s`` (the outcome is
         unknown), or what closed the link.
         """
-        return await self.finish(self.begin(op, *body, flags=flags, timeout_s=timeout_s), timeout_s)
+        return await self.wait_reply(
+            self.start_request(op, *body, flags=flags, timeout_s=timeout_s), timeout_s
+        )
 
-    def begin(self, op: int, *body: Buffer, flags: int = 0, timeout_s: float) -> PendingReply:
-        """Ask, and go on: `finish` or `forget` what is returned. Raises what closed the link."""
-        return self._begin(op, body, flags, timeout_s, None)
+    def start_request(
+        self, op: int, *body: Buffer, flags: int = 0, timeout_s: float
+    ) -> PendingReply:
+        """Ask, and go on: `wait_reply` or `discard_request` what is returned. Raises what closed the link."""
+        return self._send_request(op, body, flags, timeout_s, None)
 
-    def stand(
+    def start_repeated_request(
         self, op: int, *body: Buffer, flags: int = 0, timeout_s: float, on_reply: OnReply
     ) -> PendingReply:
         """Ask what may be answered more than once, without a task: ``on_reply`` gets each answer.
 
         The last one has no `REPLY_MORE`, or is an error, also the one that closed the link. The caller
-        looks after the deadline, and may `forget` it before. Raises what closed the link.
+        looks after the deadline, and may `discard_request` it before. Raises what closed the link.
         """
-        return self._begin(op, body, flags, timeout_s, on_reply)
+        return self._send_request(op, body, flags, timeout_s, on_reply)
 
-    def _begin(
+    def _send_request(
         self,
         op: int,
         body: tuple[Buffer, ...],
@@ -152,17 +156,17 @@ class ClientLink(Link):
         )
         return pending
 
-    async def finish(self, pending: PendingReply, timeout_s: float) -> Reply:
-        """Wait up to ``timeout_s`` for the answer to `begin`. Raises as `request`.
+    async def wait_reply(self, pending: PendingReply, timeout_s: float) -> Reply:
+        """Wait up to ``timeout_s`` for the answer to `start_request`. Raises as `request`.
 
         Does not yield where the answer is here already.
         """
         try:
-            if not pending.done.is_set():
+            if not pending.finished.is_set():
                 with trio.move_on_after(timeout_s):
-                    await pending.done.wait()
+                    await pending.finished.wait()
         finally:
-            self.forget(pending)
+            self.discard_request(pending)
         if pending.error is not None:
             raise pending.error
         if pending.reply is None:
@@ -171,18 +175,18 @@ class ClientLink(Link):
             )
         return pending.reply
 
-    def forget(self, pending: PendingReply) -> None:
-        """The answer to `begin` is not wanted any more."""
+    def discard_request(self, pending: PendingReply) -> None:
+        """The answer to `start_request` is not wanted any more."""
         self._pending.pop(pending.ident, None)
 
     # --- driven by the endpoint -------------------------------------------------------------------
 
-    def _take(self, frames: Iterator[Frame]) -> None:
+    def _handle_frames(self, frames: Iterator[Frame]) -> None:
         for op, flags, status, ident, _, body, owned in frames:
             if op == Op.REPLY:
-                self._take_reply(flags, status, ident, body, owned)
-            elif self._greeting is None or not self._welcomed.is_set():
-                self._take_greeting(op, status, body)
+                self._handle_reply(flags, status, ident, body, owned)
+            elif self._greeting is None or not self._welcome_event.is_set():
+                self._handle_handshake(op, status, body)
             elif self._on_frame is not None:
                 self._on_frame(op, flags, status, ident, body)
             if self.closed is not None:
@@ -190,18 +194,18 @@ class ClientLink(Link):
         if self._on_batch is not None:
             self._on_batch()
 
-    def _take_reply(
+    def _handle_reply(
         self, flags: int, status: int, ident: int, body: memoryview, owned: bool
     ) -> None:
         if ident == 0 and status:  # the server says why it is about to close
             self.close(error_from(status, body))
             return
         pending = self._pending.get(ident)
-        if pending is None or pending.done.is_set():
+        if pending is None or pending.finished.is_set():
             return  # the one who asked has given up
         if pending.on_reply is not None:
             if status or not flags & REPLY_MORE:
-                self.forget(pending)
+                self.discard_request(pending)
             pending.on_reply(
                 error_from(status, body)
                 if status
@@ -212,31 +216,31 @@ class ClientLink(Link):
             pending.error = error_from(status, body)
         else:
             pending.reply = Reply(flags, body if owned else memoryview(bytes(body)))
-        pending.done.set()
+        pending.finished.set()
 
-    def _take_greeting(self, op: int, status: int, body: memoryview) -> None:
+    def _handle_handshake(self, op: int, status: int, body: memoryview) -> None:
         if status:
             self.close(error_from(status, body))
         elif op == Op.HELLO and self._greeting is None:
-            self._greeting = hellos.decode(body, self.peer_address)
-            self._greeted.set()
+            self._greeting = hellos.decode_hello(body, self.peer_address)
+            self._hello_event.set()
         elif op == Op.AUTH and self._greeting is not None:
             self.welcome = hellos.decode_welcome(body, self.peer_address)
-            self._welcomed.set()
+            self._welcome_event.set()
         else:
             raise ProtocolError(f"{self.peer_address} sent operation {op} before HELLO and AUTH")
 
-    async def greeted(self) -> Greeting:
+    async def wait_hello(self) -> Greeting:
         """Wait for the server's HELLO. Raises what closed the link."""
-        await self._greeted.wait()
+        await self._hello_event.wait()
         if self._greeting is None:
             assert self.closed is not None, "told of a HELLO, or of the end"
             raise self.closed.again()
         return self._greeting
 
-    async def welcomed(self) -> Greeting:
+    async def wait_welcome(self) -> Greeting:
         """Wait for the server's HELLO and its answer to AUTH. Raises what closed the link."""
-        await self._welcomed.wait()
+        await self._welcome_event.wait()
         if self.closed is not None:
             raise self.closed.again()
         assert self._greeting is not None, "AUTH is answered after HELLO"
@@ -245,7 +249,7 @@ class ClientLink(Link):
     async def receive(self) -> None:
         """Take what comes until the link ends, then tell all who wait."""
         try:
-            await self.receive_loop(self._take)
+            await self.receive_loop(self._handle_frames)
         finally:
             reason = self.closed
             if reason is None:
@@ -254,40 +258,40 @@ class ClientLink(Link):
             pendings, self._pending = self._pending, {}
             for pending in pendings.values():
                 if pending.on_reply is not None:
-                    pending.on_reply(_lost(reason, self.peer_address))
-                elif not pending.done.is_set():
-                    pending.error = _lost(reason, self.peer_address)
-                    pending.done.set()
-            self._greeted.set()
-            self._welcomed.set()
+                    pending.on_reply(_lost_request_error(reason, self.peer_address))
+                elif not pending.finished.is_set():
+                    pending.error = _lost_request_error(reason, self.peer_address)
+                    pending.finished.set()
+            self._hello_event.set()
+            self._welcome_event.set()
             for callback in self.on_closed:
                 callback(reason)
 
-    async def mind(self) -> None:
+    async def monitor(self) -> None:
         """Ping when silent; end the link when the silence goes on."""
         pinged = False
         while self.closed is None:
-            before = trio.current_time()
-            await trio.sleep(SWEEP_S)
+            sleep_started = trio.current_time()
+            await trio.sleep(SWEEP_INTERVAL_S)
             now = trio.current_time()
-            if now - before > SWEEP_S + LATE_S:
+            if now - sleep_started > SWEEP_INTERVAL_S + STALL_S:
                 self.reader.received_at = now
                 continue
             silent_s = now - self.received_at
-            if silent_s >= SILENCE_END_S:
+            if silent_s >= END_AFTER_SILENCE_S:
                 self.close(ConnectionLost(f"{self.peer_address} was silent for {silent_s:.1f} s"))
             elif now > self.reader.deadline:
                 self.close(
                     ConnectionLost(f"{self.peer_address} did not finish a frame it had begun")
                 )
-            elif silent_s < SILENCE_PING_S:
+            elif silent_s < PING_AFTER_SILENCE_S:
                 pinged = False
             elif not pinged:
                 self.send(envelope(Op.PING, 0))
                 pinged = True
 
 
-def _lost(reason: DistributedLogError, peer: str) -> DistributedLogError:
+def _lost_request_error(reason: DistributedLogError, peer: str) -> DistributedLogError:
     """What a request under way learns from the end of its link: its outcome is unknown."""
     if isinstance(reason, ConnectionLost):
         return reason.again()

@@ -23,12 +23,12 @@ from .rejection_log import host_of
 HEALTH = "health"
 """The kind in the HELLO of one who asks after this node's health from its own machine."""
 NODE_KINDS = ("metadata", "bookie", "write-proxy", "read-proxy")
-STRANGERS_MAX = 256
+UNAUTHENTICATED_MAX = 256
 """In the turn of the handshakes that is two and a half seconds, and a dial is given up after almost five."""
 NODES_MAX = 64
-OF_ONE_NODE_MAX = 8
+CONNECTIONS_PER_NODE_MAX = 8
 HEALTH_MAX = 4
-SILENT_S = 8.0
+IDLE_S_MIN = 8.0
 """A client of ours pings after two seconds of silence, and gives its link up after six."""
 
 
@@ -37,7 +37,7 @@ class ConnectionLimiter:
     """Of one server with ``connections_max`` descriptors for its peers."""
 
     connections_max: int
-    strangers: dict[Link, str] = field(default_factory=dict)
+    unauthenticated: dict[Link, str] = field(default_factory=dict)
     """Link to host; the oldest first, as in all of these."""
     nodes: dict[Link, str] = field(default_factory=dict)
     """Link to node id."""
@@ -45,9 +45,9 @@ class ConnectionLimiter:
     others: dict[Link, str] = field(default_factory=dict)
 
     @property
-    def strangers_max(self) -> int:
+    def unauthenticated_max(self) -> int:
         """How many may be there that have not said who they are."""
-        return max(1, min(STRANGERS_MAX, self.connections_max // 6))
+        return max(1, min(UNAUTHENTICATED_MAX, self.connections_max // 6))
 
     @property
     def nodes_max(self) -> int:
@@ -57,63 +57,69 @@ class ConnectionLimiter:
     @property
     def others_max(self) -> int:
         """How many places there are for everybody."""
-        kept = self.strangers_max + self.nodes_max + HEALTH_MAX
-        return max(1, self.connections_max - kept)
+        reserved = self.unauthenticated_max + self.nodes_max + HEALTH_MAX
+        return max(1, self.connections_max - reserved)
 
     @property
-    def of_a_host_max(self) -> int:
+    def per_host_max(self) -> int:
         """How many of those one address may have."""
         return max(1, self.others_max * 3 // 4)
 
-    def enter(self, link: Link) -> Link | None:
+    def admit(self, link: Link) -> Link | None:
         """A connection has come; the one that gives way to it, if there must be one."""
-        self.strangers[link] = host_of(link.peer_address)
-        if len(self.strangers) <= self.strangers_max:
+        self.unauthenticated[link] = host_of(link.peer_address)
+        if len(self.unauthenticated) <= self.unauthenticated_max:
             return None
-        hosts = list(self.strangers.values())
-        most = max(dict.fromkeys(hosts), key=hosts.count)
-        of_it = [other for other, host in self.strangers.items() if host == most]
-        return self._out(next((each for each in of_it if not each.has_begun), of_it[-1]))
+        hosts = list(self.unauthenticated.values())
+        busiest_host = max(dict.fromkeys(hosts), key=hosts.count)
+        host_links = [other for other, host in self.unauthenticated.items() if host == busiest_host]
+        return self._evict(
+            next((candidate for candidate in host_links if not candidate.has_begun), host_links[-1])
+        )
 
-    def greet(
-        self, link: Link, hello: Hello, *, node: bool, local: bool, now: float
+    def classify(
+        self, link: Link, hello: Hello, *, is_node: bool, is_local: bool, now: float
     ) -> Link | None:
         """A stranger has said who it is; the one that gives way to it. Raises `TooBusy`.
 
         ``node``: as far as can be told it is a node of this cluster. ``local``: it is on this machine.
         """
-        self.strangers.pop(link, None)
+        self.unauthenticated.pop(link, None)
         host = host_of(link.peer_address)
-        if hello.kind == HEALTH and local:
+        if hello.kind == HEALTH and is_local:
             self.health[link] = host
-            return self._out(next(iter(self.health))) if len(self.health) > HEALTH_MAX else None
+            return self._evict(next(iter(self.health))) if len(self.health) > HEALTH_MAX else None
         if (
-            node
+            is_node
             and len(self.nodes) < self.nodes_max
-            and list(self.nodes.values()).count(hello.node_id) < OF_ONE_NODE_MAX
+            and list(self.nodes.values()).count(hello.node_id) < CONNECTIONS_PER_NODE_MAX
         ):
             self.nodes[link] = hello.node_id
             return None
-        of_host = list(self.others.values()).count(host)
-        crowded = of_host >= self.of_a_host_max
-        if len(self.others) >= self.others_max or crowded:
-            among = [each for each, its in self.others.items() if its == host or not crowded]
-            silent = min(among, key=lambda each: each.received_at)
-            if now - silent.received_at < SILENT_S:
+        host_connections = list(self.others.values()).count(host)
+        host_is_full = host_connections >= self.per_host_max
+        if len(self.others) >= self.others_max or host_is_full:
+            candidates = [
+                candidate
+                for candidate, other_host in self.others.items()
+                if other_host == host or not host_is_full
+            ]
+            idlest = min(candidates, key=lambda candidate: candidate.received_at)
+            if now - idlest.received_at < IDLE_S_MIN:
                 raise TooBusy(
-                    f"{len(self.others)} connections are open here, {of_host} of them from {host};"
-                    f" allowed are {self.others_max}, and {self.of_a_host_max} from one address"
+                    f"{len(self.others)} connections are open here, {host_connections} of them from {host};"
+                    f" allowed are {self.others_max}, and {self.per_host_max} from one address"
                 )
             self.others[link] = host
-            return self._out(silent)
+            return self._evict(idlest)
         self.others[link] = host
         return None
 
-    def _out(self, link: Link) -> Link:
-        self.leave(link)
+    def _evict(self, link: Link) -> Link:
+        self.release(link)
         return link
 
-    def leave(self, link: Link) -> None:
+    def release(self, link: Link) -> None:
         """A connection has ended."""
-        for kind in (self.strangers, self.nodes, self.health, self.others):
-            kind.pop(link, None)
+        for links in (self.unauthenticated, self.nodes, self.health, self.others):
+            links.pop(link, None)

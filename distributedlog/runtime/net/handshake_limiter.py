@@ -13,9 +13,9 @@ from collections.abc import Callable
 
 import trio
 
-PER_S = 100
+HANDSHAKES_PER_S = 100
 """Of those who are not known to be nodes."""
-HOSTS_MAX = 256
+NODE_HOSTS_MAX = 256
 """Of nodes; the one that was met first is forgotten first."""
 
 
@@ -24,39 +24,39 @@ class HandshakeLimiter:
 
     def __init__(self) -> None:
         self._lock = trio.Lock()
-        self._free_at = 0.0
-        self._hosts: dict[str, None] = {}
-        self._comers: dict[str, tuple[trio.Lock, list[int]]] = {}
+        self._next_at = 0.0
+        self._node_hosts: dict[str, None] = {}
+        self._waiting_by_host: dict[str, tuple[trio.Lock, list[int]]] = {}
         """Of a host from which somebody waits: whose turn it is among them, and how many they are."""
-        self.waiting = 0
+        self.waiting_count = 0
 
-    def on_node(self, host: str) -> None:
+    def add_node_host(self, host: str) -> None:
         """A node of the cluster is there, by its certificate."""
-        self._hosts.pop(host, None)
-        self._hosts[host] = None
-        if len(self._hosts) > HOSTS_MAX:
-            del self._hosts[next(iter(self._hosts))]
+        self._node_hosts.pop(host, None)
+        self._node_hosts[host] = None
+        if len(self._node_hosts) > NODE_HOSTS_MAX:
+            del self._node_hosts[next(iter(self._node_hosts))]
 
-    async def turn(self, host: str, check: Callable[[], None]) -> None:
+    async def wait_turn(self, host: str, check_still_open: Callable[[], None]) -> None:
         """Return when it is the turn of one who comes from there; what ``check`` raises ends its waiting.
 
         Who has gone while it waited takes no turn: else those who give up would keep all others from theirs.
         """
-        if host in self._hosts:
+        if host in self._node_hosts:
             return
-        turn_of_host, waiting = self._comers.setdefault(host, (trio.Lock(), [0]))
-        self.waiting += 1
-        waiting[0] += 1
+        host_lock, host_count = self._waiting_by_host.setdefault(host, (trio.Lock(), [0]))
+        self.waiting_count += 1
+        host_count[0] += 1
         try:
-            async with turn_of_host:
-                check()
+            async with host_lock:
+                check_still_open()
                 async with self._lock:
-                    check()
-                    await trio.sleep_until(self._free_at)
-                    check()
-                    self._free_at = trio.current_time() + 1 / PER_S
+                    check_still_open()
+                    await trio.sleep_until(self._next_at)
+                    check_still_open()
+                    self._next_at = trio.current_time() + 1 / HANDSHAKES_PER_S
         finally:
-            self.waiting -= 1
-            waiting[0] -= 1
-            if not waiting[0]:
-                del self._comers[host]
+            self.waiting_count -= 1
+            host_count[0] -= 1
+            if not host_count[0]:
+                del self._waiting_by_host[host]

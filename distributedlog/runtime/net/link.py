@@ -21,10 +21,10 @@ from ..protocol.handshake import Hello
 from .frame_reader import Frame, FrameReader, ReceiveSpace
 
 SEND_BUFFERS_MAX = 64
-GATHER_S = 0.0002
+IDLE_AFTER_S = 0.0002
 """A connection that sent nothing for so long is idle: what it is given leaves at once, not with the turn."""
 UNREAD_BYTES_MAX = 8 * 1024 * 1024
-UNREAD_SUM_BYTES_MAX = 128 * 1024 * 1024
+ALL_UNREAD_BYTES_MAX = 128 * 1024 * 1024
 UNREAD_BYTES_MIN = 64 * 1024
 """A peer that does not take its answers is read no further: above the first of a link, and above a quarter of
 what is left of the second, which all links of a process share, but never below the third."""
@@ -54,26 +54,26 @@ class Link:
     def __init__(
         self,
         connection: Connection,
-        space: ReceiveSpace,
+        receive_space: ReceiveSpace,
         *,
         outgoing_bytes_max: int,
         frame_bytes_max: int,
         dialled: bool = False,
     ) -> None:
         self._connection = connection
-        self.made_at = trio.current_time()
-        self._space = space
+        self.created_at = trio.current_time()
+        self._receive_space = receive_space
         self._queue: deque[Buffer] = deque()
         self._wake = trio.Event()
-        self._room: trio.Event | None = None
+        self._capacity_event: trio.Event | None = None
         self._outgoing_bytes_max = outgoing_bytes_max
-        self._rests_unread = not dialled
+        self._pauses_when_unread = not dialled
         """Is nothing more read while the peer does not take what it was sent? Not where we ask."""
         self.reader = FrameReader(
-            space,
+            receive_space,
             connection.peer,
             frame_bytes_max=frame_bytes_max,
-            on_given_up=self._refuse_slow,
+            on_partial_dropped=self._refuse_slow,
             dialled=dialled,
             now=trio.current_time(),
         )
@@ -87,12 +87,12 @@ class Link:
         """Bits that the method of its proof defines."""
         self.token: Token | None = None
         """By which it was proved, if it was a token: it may allow less than its user may."""
-        self.ends_at = inf
+        self.proof_ends_at = inf
         """When the proof ends, and the connection with it."""
-        self.allowed: bytes | None = None
+        self.allowed_operations: bytes | None = None
         """A byte an operation, not 0 where the peer may ask for it; None: all (`operations.py`)."""
         self._on_turn: Callable[[], None] | None = None
-        """Sends what its owner has gathered while `gathers`, just before the sender's turn sends."""
+        """Sends what its owner has gathered while `is_gathering`, just before the sender's turn sends."""
         self.outgoing_bytes = 0
         self.sent_bytes = 0
         self._sent_at = -inf
@@ -100,7 +100,7 @@ class Link:
         self.handshake_deadline = inf
         """When the peer must have said who it is."""
         self.closed: DistributedLogError | None = None
-        self._held: trio.Event | None = None
+        self._paused: trio.Event | None = None
 
     @property
     def is_secret(self) -> bool:
@@ -131,42 +131,42 @@ class Link:
 
     # --- back-pressure ----------------------------------------------------------------------------
 
-    def hold(self) -> None:
-        """Read nothing more until `release`: what was received is more than its server can take."""
-        if self._held is None and self.closed is None:
-            self._held = trio.Event()
+    def pause_reading(self) -> None:
+        """Read nothing more until `resume_reading`: what was received is more than its server can take."""
+        if self._paused is None and self.closed is None:
+            self._paused = trio.Event()
 
-    def release(self) -> None:
+    def resume_reading(self) -> None:
         """Read on."""
-        if self._held is not None:
-            self._held.set()
-            self._held = None
+        if self._paused is not None:
+            self._paused.set()
+            self._paused = None
 
-    async def _rest(self, held: trio.Event) -> None:
+    async def _wait_resumed(self, paused: trio.Event) -> None:
         """Wait for the release; neither silence nor an unfinished frame is the peer's fault meanwhile."""
         reader = self.reader
-        began, deadline = trio.current_time(), reader.deadline
+        pause_started, deadline = trio.current_time(), reader.deadline
         reader.received_at = reader.deadline = inf
-        await held.wait()
+        await paused.wait()
         reader.received_at = trio.current_time()
-        reader.deadline = deadline + reader.received_at - began
+        reader.deadline = deadline + reader.received_at - pause_started
 
     @property
-    def _is_unread(self) -> bool:
+    def _peer_lags(self) -> bool:
         """Does the peer leave too much of what it was sent?"""
-        if self.outgoing_bytes <= UNREAD_BYTES_MIN or not self._rests_unread:
+        if self.outgoing_bytes <= UNREAD_BYTES_MIN or not self._pauses_when_unread:
             return False
-        left = UNREAD_SUM_BYTES_MAX - self._space.outgoing_bytes
-        return self.outgoing_bytes > min(UNREAD_BYTES_MAX, left // 4)
+        free_bytes = ALL_UNREAD_BYTES_MAX - self._receive_space.outgoing_bytes
+        return self.outgoing_bytes > min(UNREAD_BYTES_MAX, free_bytes // 4)
 
-    async def _rest_unread(self) -> None:
+    async def _wait_peer_reads(self) -> None:
         """Wait until the peer takes some of it: a sign of life. Without any, it ends as a silent one."""
-        began = trio.current_time()
-        if self._room is None:
-            self._room = trio.Event()
-        await self._room.wait()
+        pause_started = trio.current_time()
+        if self._capacity_event is None:
+            self._capacity_event = trio.Event()
+        await self._capacity_event.wait()
         self.reader.received_at = trio.current_time()
-        self.reader.deadline += self.reader.received_at - began
+        self.reader.deadline += self.reader.received_at - pause_started
 
     # --- outgoing ---------------------------------------------------------------------------------
 
@@ -184,7 +184,7 @@ class Link:
                 added += size
                 self._queue.append(buffer)
         self.outgoing_bytes += added
-        self._space.outgoing_bytes += added
+        self._receive_space.outgoing_bytes += added
         if self.outgoing_bytes > self._outgoing_bytes_max:
             self.close(
                 TooBusy(
@@ -195,7 +195,7 @@ class Link:
         if self._gathering or self._wake.is_set():
             return  # `send_gathered`, or the sender's turn, comes with all that gathers until then
         now = trio.current_time()
-        if now - self._sent_at > GATHER_S:
+        if now - self._sent_at > IDLE_AFTER_S:
             self._sent_at = now
             self.flush()
             if not self._queue:
@@ -203,11 +203,11 @@ class Link:
         self._wake.set()
 
     @property
-    def gathers(self) -> bool:
+    def is_gathering(self) -> bool:
         """Whether the subscriber to turns will be called, whatever else is sent. Not on an idle link."""
         return self._gathering or self._wake.is_set()
 
-    def soon(self) -> None:
+    def request_turn(self) -> None:
         """Call the subscriber to turns soon, even if nothing is queued."""
         if not self._gathering:
             self._wake.set()
@@ -254,7 +254,7 @@ class Link:
                 if not sent:
                     return
                 self.outgoing_bytes -= sent
-                self._space.outgoing_bytes -= sent
+                self._receive_space.outgoing_bytes -= sent
                 self.sent_bytes += sent
                 while sent:
                     size = len(queue[0])
@@ -267,18 +267,18 @@ class Link:
         except ConnectionLost as error:
             self.close(error)
         finally:
-            if self._room is not None:
-                self._room.set()
-                self._room = None
+            if self._capacity_event is not None:
+                self._capacity_event.set()
+                self._capacity_event = None
 
-    async def wait_room(self, below_bytes: int) -> None:
+    async def wait_capacity(self, below_bytes: int) -> None:
         """Return when fewer than ``below_bytes`` wait to be sent. Raises what closed the link."""
         while self.outgoing_bytes >= below_bytes:
             if self.closed is not None:
                 raise self.closed.again()
-            if self._room is None:
-                self._room = trio.Event()
-            await self._room.wait()
+            if self._capacity_event is None:
+                self._capacity_event = trio.Event()
+            await self._capacity_event.wait()
         if self.closed is not None:
             raise self.closed.again()
 
@@ -305,17 +305,17 @@ class Link:
         self._connection.close()
         self.reader.drop_partial()
         self._queue.clear()
-        self._space.outgoing_bytes -= self.outgoing_bytes
+        self._receive_space.outgoing_bytes -= self.outgoing_bytes
         self.outgoing_bytes = 0
         self._wake.set()
-        self.release()
-        if self._room is not None:
-            self._room.set()
-            self._room = None
+        self.resume_reading()
+        if self._capacity_event is not None:
+            self._capacity_event.set()
+            self._capacity_event = None
 
     # --- incoming ---------------------------------------------------------------------------------
 
-    async def receive_loop(self, take: Callable[[Iterator[Frame]], None]) -> None:
+    async def receive_loop(self, handle_frames: Callable[[Iterator[Frame]], None]) -> None:
         """Hand over what comes, the frames of a receive at a time, until the connection ends.
 
         ``take`` goes through them at once, and stops where one of them closed the link. At the end `closed`
@@ -324,11 +324,11 @@ class Link:
         reader = self.reader
         try:
             while self.closed is None:
-                if self._held is not None:
-                    await self._rest(self._held)
+                if self._paused is not None:
+                    await self._wait_resumed(self._paused)
                     continue
-                if self._is_unread:
-                    await self._rest_unread()
+                if self._peer_lags:
+                    await self._wait_peer_reads()
                     continue
                 count = await self._connection.receive_into(*reader.buffers)
                 if not count:
@@ -336,9 +336,9 @@ class Link:
                     raise ConnectionLost(f"{self.peer_address} closed the connection{within}")
                 if self.closed is None:
                     now = trio.current_time()
-                    take(reader.received(count, now))
-                    if self._rests_unread:
-                        reader.served(count, trio.current_time() - now)
+                    handle_frames(reader.parse_received(count, now))
+                    if self._pauses_when_unread:
+                        reader.adapt_window(count, trio.current_time() - now)
         except ConnectionLost as error:
             self.close(error)
         except DistributedLogError as error:  # the peer's fault: tell it if it still listens

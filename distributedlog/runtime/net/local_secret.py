@@ -32,7 +32,7 @@ from ..interfaces.principals import (
     LOCAL,
     NONCE_BYTES,
     Credentials,
-    Meeting,
+    HandshakeContext,
     Welcome,
 )
 from . import tcp
@@ -45,19 +45,21 @@ LOOPBACK = (HOST, "::1", NAME)
 _LABEL = b"dlog local 1 "
 
 
-def guarded(host: Host, secret: bytes) -> Host:
+def with_local_secret(host: Host, secret: bytes) -> Host:
     """The host of a node that serves only those who know ``secret``, which its files tell to this user."""
 
-    def verify(meeting: Meeting, proof: bytes) -> Welcome:
-        wanted = _proof(secret, meeting, b"client")
-        if len(meeting.client_nonce) != NONCE_BYTES or not hmac.compare_digest(proof, wanted):
+    def verify(meeting: HandshakeContext, proof: bytes) -> Welcome:
+        expected_proof = _proof(secret, meeting, b"client")
+        if len(meeting.client_nonce) != NONCE_BYTES or not hmac.compare_digest(
+            proof, expected_proof
+        ):
             raise NotAuthenticated(
                 f"{meeting.peer_address} does not know the secret of this cluster on this machine"
             )
-        return Welcome(LOCAL, passport=_proof(secret, meeting, b"server"))
+        return Welcome(LOCAL, session_credential=_proof(secret, meeting, b"server"))
 
     async def listen(address: Address) -> Listener:
-        inner = await tcp.listen(address, bound=partial(publish, secret))
+        inner = await tcp.listen(address, on_bound=partial(write_secret_file, secret))
         return _PublishedListener(inner, secret)
 
     return replace(host, listen=listen, methods={METHOD: verify})
@@ -79,7 +81,7 @@ class _PublishedListener:
     def close(self) -> None:
         """Stop listening. Idempotent."""
         if os.getpid() == self._process:  # a forked child's copy is not the one that listens
-            forget(self.address, self._secret)
+            remove_secret_files(self.address, self._secret)
         self._inner.close()
 
 
@@ -98,8 +100,8 @@ def credentials_for(address: Address) -> Credentials | None:
     """What to prove to who listens on that port of this machine; None where no file of ours says anything."""
     if address[0] not in (HOST, NAME):
         return None  # nobody's cluster is there: who listens could pass on what is said (`dial`)
-    for directory in directories():
-        secret = _read(directory / str(address[1]))
+    for directory in secret_directories():
+        secret = _read_secret(directory / str(address[1]))
         if secret is not None:
             return _credentials(secret)
     return None
@@ -116,9 +118,9 @@ def is_loopback(host: str) -> bool:
 
 
 def _credentials(secret: bytes) -> Credentials:
-    def check(meeting: Meeting, welcome: Welcome) -> None:
-        wanted = _proof(secret, meeting, b"server")
-        if not hmac.compare_digest(welcome.passport, wanted):
+    def check(meeting: HandshakeContext, welcome: Welcome) -> None:
+        expected_proof = _proof(secret, meeting, b"server")
+        if not hmac.compare_digest(welcome.session_credential, expected_proof):
             raise NotAuthenticated(
                 f"who listens at {meeting.peer_address} does not know the secret of the cluster there"
             )
@@ -126,35 +128,35 @@ def _credentials(secret: bytes) -> Credentials:
     return Credentials(METHOD, partial(_proof, secret, side=b"client"), True, check=check)
 
 
-def _proof(secret: bytes, meeting: Meeting, side: bytes) -> bytes:
+def _proof(secret: bytes, meeting: HandshakeContext, side: bytes) -> bytes:
     # The port: what is said to one of a user's clusters is no use at another one's.
     port = meeting.port.to_bytes(2, "little")
-    words = _LABEL + side + b"\0" + meeting.server_nonce + meeting.client_nonce + port
-    return hmac.digest(secret, words, "sha256")
+    signed_bytes = _LABEL + side + b"\0" + meeting.server_nonce + meeting.client_nonce + port
+    return hmac.digest(secret, signed_bytes, "sha256")
 
 
 # --- files ----------------------------------------------------------------------------------------
 
 
-def directories() -> list[Path]:
+def secret_directories() -> list[Path]:
     """Where such files may be, the best place first."""
-    found = []
-    if place := os.environ.get("XDG_RUNTIME_DIR"):
-        found.append(Path(place) / "dlog")
+    candidates = []
+    if runtime_directory := os.environ.get("XDG_RUNTIME_DIR"):
+        candidates.append(Path(runtime_directory) / "dlog")
     with contextlib.suppress(RuntimeError):  # a user without a home
-        found.append(Path.home() / ".cache" / "dlog" / "local")
+        candidates.append(Path.home() / ".cache" / "dlog" / "local")
     with contextlib.suppress(FileNotFoundError):  # no temporary directory takes files
-        found.append(Path(tempfile.gettempdir()) / f"dlog-{_user()}")
-    return found
+        candidates.append(Path(tempfile.gettempdir()) / f"dlog-{_user()}")
+    return candidates
 
 
-def publish(secret: bytes, address: Address) -> None:
+def write_secret_file(secret: bytes, address: Address) -> None:
     """Write the port's file, for this user alone. Raises `InvalidRequest` if none can be written."""
     write_private(str(address[1]), secret, "the secret of a local cluster")
 
 
 def write_private(name: str, content: bytes, what: str) -> Path:
-    """Write a file that only this user can read, in the first of `directories` that takes it.
+    """Write a file that only this user can read, in the first of `secret_directories` that takes it.
 
     Args:
         name: The name of the file; it is replaced.
@@ -166,7 +168,7 @@ def write_private(name: str, content: bytes, what: str) -> Path:
         InvalidRequest: No directory takes it.
     """
     reasons = []
-    for directory in directories():
+    for directory in secret_directories():
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_owner(directory)
@@ -182,35 +184,35 @@ def write_private(name: str, content: bytes, what: str) -> Path:
     )
 
 
-def forget(address: Address, secret: bytes | None = None) -> None:
+def remove_secret_files(address: Address, secret: bytes | None = None) -> None:
     """Take the port's files away; with ``secret`` only those that hold it."""
-    for directory in directories():
+    for directory in secret_directories():
         file = directory / str(address[1])
         with contextlib.suppress(OSError, NotAuthenticated):
-            if secret is None or _read(file) == secret:
+            if secret is None or _read_secret(file) == secret:
                 file.unlink()
 
 
-def _read(file: Path) -> bytes | None:
+def _read_secret(path: Path) -> bytes | None:
     try:
-        _check_owner(file.parent)
-        with file.open("rb") as found:
-            _check_owner(file, os.fstat(found.fileno()))
-            return found.read(SECRET_BYTES + 1)
+        _check_owner(path.parent)
+        with path.open("rb") as opened_file:
+            _check_owner(path, os.fstat(opened_file.fileno()))
+            return opened_file.read(SECRET_BYTES + 1)
     except (OSError, NotAuthenticated):
         return (
             None  # none there, or one that others could have written: the server says what it wants
         )
 
 
-def _check_owner(place: Path, found: os.stat_result | None = None) -> None:
+def _check_owner(path: Path, file_status: os.stat_result | None = None) -> None:
     """Is it this user's, and closed to others? Raises `NotAuthenticated`."""
     if not hasattr(os, "geteuid"):  # Windows: what is in a profile is its user's
         return
-    status = place.stat() if found is None else found
+    status = path.stat() if file_status is None else file_status
     if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise NotAuthenticated(
-            f"{place} is another user's, or open to others: remove it, or chmod go= it"
+            f"{path} is another user's, or open to others: remove it, or chmod go= it"
         )
 
 

@@ -13,15 +13,15 @@ import socket
 from ..interfaces.errors import AddressInUse, InvalidRequest
 from ..interfaces.host import Address
 from ..process.fork_safety import close_descriptor, watch_forks
-from .tcp import place
+from .tcp import format_address
 
-DIAL_S = 0.5
+DIAL_TIMEOUT_S = 0.5
 
 
 def is_listened_on(address: Address) -> bool:
     """Whether a program listens there, or may: False only if the machine refuses the connection."""
     try:
-        with socket.create_connection(address, timeout=DIAL_S) as sock:
+        with socket.create_connection(address, timeout=DIAL_TIMEOUT_S) as sock:
             # A free port may be chosen for this very connection, which then leads to itself.
             return bool(sock.getsockname() != sock.getpeername())
     except ConnectionRefusedError:
@@ -30,20 +30,20 @@ def is_listened_on(address: Address) -> bool:
         return True
 
 
-class HeldPorts:
+class ReservedPorts:
     """Some ports of this machine, until `close` or the end of the process."""
 
     def __init__(self) -> None:
-        self._held: list[socket.socket] = []
+        self._sockets: list[socket.socket] = []
         watch_forks(self)
 
-    def __enter__(self) -> "HeldPorts":
+    def __enter__(self) -> "ReservedPorts":
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def hold(self, address: Address) -> None:
+    def reserve(self, address: Address) -> None:
         """Keep a port of an IPv4 address of this machine.
 
         Raises `AddressInUse`: somebody has it, or had it just now.
@@ -55,17 +55,21 @@ class HeldPorts:
         except OSError as error:
             sock.close()
             if error.errno == errno.EADDRINUSE:
-                raise AddressInUse(f"{place(address)} is in use by another program") from None
-            raise InvalidRequest(f"cannot listen on {place(address)}: {error.strerror}") from None
-        self._held.append(sock)
+                raise AddressInUse(
+                    f"{format_address(address)} is in use by another program"
+                ) from None
+            raise InvalidRequest(
+                f"cannot listen on {format_address(address)}: {error.strerror}"
+            ) from None
+        self._sockets.append(sock)
 
     def close(self) -> None:
         """Let go of them; who listens there is not disturbed. Idempotent."""
-        while self._held:
+        while self._sockets:
             with contextlib.suppress(OSError):
-                self._held.pop().close()
+                self._sockets.pop().close()
 
     def on_forked(self) -> None:
         """In a forked child: they are the parent's (H15)."""
-        while self._held:
-            close_descriptor(self._held.pop().detach())
+        while self._sockets:
+            close_descriptor(self._sockets.pop().detach())

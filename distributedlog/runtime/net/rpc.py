@@ -3,8 +3,8 @@
 An `Endpoint` is what one node (or client process) has once: its HELLO, its receive buffer, its byte
 budget. A server makes a `LinkSession` a connection; a client gets a `ClientLink`.
 
-A server ends a link that was silent for `SILENCE_SERVER_S`; a client's own care is in `client_link.py`. A
-closed connection is news at once.
+A server ends a link that was silent for `SERVER_SILENCE_TIMEOUT_S`; a client's own care is in
+`client_link.py`. A closed connection is news at once.
 
 What a peer sends ends at most its own connection. A session decodes first: what cannot be meant is a
 `ProtocolError`. Any other exception while it serves is a fault of ours: that link ends, with one line that
@@ -35,11 +35,11 @@ from ..interfaces.principals import (
     BY_CERTIFICATE,
     BY_LOCAL_SECRET,
     NONCE_BYTES,
-    WARN_LEFT,
+    WARN_REMAINING_FRACTION,
     Credentials,
-    Meeting,
+    HandshakeContext,
+    RemoteVerify,
     Verify,
-    VerifyElsewhere,
     Welcome,
     anonymous,
 )
@@ -51,13 +51,21 @@ from ..protocol.frames import (
     envelope,
 )
 from ..protocol.handshake import Greeting, Hello
-from ..protocol.operations import allowed_to
+from ..protocol.operations import allowed_ops
 from ..schedule.work_failures import WorkFailures
-from .client_link import LATE_S, SWEEP_S, ClientLink
+from .client_link import STALL_S, SWEEP_INTERVAL_S, ClientLink
 from .connection_limiter import NODE_KINDS, ConnectionLimiter
 from .frame_reader import Frame, ReceiveSpace
 from .link import Link, LinkSession
-from .rejection_log import CROWDED, FAULT, SILENT, UNFINISHED, RejectionLog, host_of, reason_of
+from .rejection_log import (
+    FAULT,
+    SILENT,
+    TOO_MANY_CONNECTIONS,
+    UNFINISHED,
+    RejectionLog,
+    host_of,
+    rejection_reason,
+)
 
 RECEIVE_BYTES = 1024 * 1024
 PARTIAL_BYTES_MAX = 32 * 1024 * 1024
@@ -65,12 +73,12 @@ PARTIAL_BYTES_MAX = 32 * 1024 * 1024
 OUTGOING_BYTES_MAX = 256 * 1024 * 1024
 """A link whose peer reads nothing is ended here; the users of links have lower bounds of their own."""
 REPLIES_BYTES_MAX = 4 * 1024 * 1024
-REPLIES_SUM_BYTES_MAX = 64 * 1024 * 1024
+ALL_REPLIES_BYTES_MAX = 64 * 1024 * 1024
 """Above these `Endpoint.has_credit` has none: of a link, and of all."""
-STRANGER_FRAME_BYTES_MAX = ENVELOPE_BYTES + hellos.STRANGER_BYTES_MAX
-HANDSHAKE_S = 5.0
-SILENCE_SERVER_S = 30.0
-FAULT_PLACES = 6
+UNAUTHENTICATED_FRAME_BYTES_MAX = ENVELOPE_BYTES + hellos.UNAUTHENTICATED_BYTES_MAX
+HANDSHAKE_TIMEOUT_S = 5.0
+SERVER_SILENCE_TIMEOUT_S = 30.0
+FAULT_TRACE_FRAMES = 6
 """Of the calls in a fault's traceback, the innermost ones."""
 
 
@@ -89,42 +97,51 @@ class Endpoint:
         self.host = host
         self.hello = hello
         """What we say of ourselves now."""
-        self._space = ReceiveSpace(receive_bytes, partial_bytes_max)
+        self._receive_space = ReceiveSpace(receive_bytes, partial_bytes_max)
         self._outgoing_bytes_max = outgoing_bytes_max
-        self._accepted = 0
+        self._accepted_count = 0
         self.connections = 0
-        self.methods: dict[str, Verify] = dict(host.methods) or {hellos.NONE: anonymous}
+        self.methods: dict[str, Verify] = dict(host.methods) or {hellos.METHOD_NONE: anonymous}
         """How who comes proves who it is, by the method's name; add to it before `serve`."""
-        self.asked: dict[str, VerifyElsewhere] = {}
+        self.remote_methods: dict[str, RemoteVerify] = {}
         """The same for methods whose proofs another server knows; a client waits for no longer than ever."""
-        self.refusals = RejectionLog()
+        self.rejection_log = RejectionLog()
         self.failures = WorkFailures()
         """Of all background work of this node, or client process."""
 
     def has_credit(self, link: Link) -> bool:
         """May ``link`` get another large answer? The fuller all of them are, the less each may have."""
-        left = REPLIES_SUM_BYTES_MAX - self._space.outgoing_bytes
+        free_bytes = ALL_REPLIES_BYTES_MAX - self._receive_space.outgoing_bytes
         if not link.outgoing_bytes:
-            return left > 0
-        return link.outgoing_bytes < min(REPLIES_BYTES_MAX, left // 4)
+            return free_bytes > 0
+        return link.outgoing_bytes < min(REPLIES_BYTES_MAX, free_bytes // 4)
 
     def info(self) -> dict[str, float]:
         """Counters and gauges, for `Op.INFO`."""
-        own = self.host.certificate()
-        left = {} if own is None else {"certificate_left": own.left(self.host.wall_ms())}
+        certificate = self.host.certificate()
+        extra_fields = (
+            {}
+            if certificate is None
+            else {"certificate_left": certificate.remaining_fraction(self.host.wall_ms())}
+        )
         return {
             "connections": self.connections,
-            "refused": sum(self.refusals.counts.values()),
-            **left,
+            "refused": sum(self.rejection_log.counts_by_reason.values()),
+            **extra_fields,
         }
 
     def certificate_warning(self) -> HealthCondition | None:
         """Return a condition if this node's certificate ends soon, or has ended."""
-        own = self.host.certificate()
-        left = 1.0 if own is None else own.left(self.host.wall_ms())
-        if own is None or left >= WARN_LEFT:
+        certificate = self.host.certificate()
+        remaining_fraction = (
+            1.0 if certificate is None else certificate.remaining_fraction(self.host.wall_ms())
+        )
+        if certificate is None or remaining_fraction >= WARN_REMAINING_FRACTION:
             return None
-        return condition(Code.CERTIFICATE_ENDS if left else Code.CERTIFICATE_ENDED, at=own.ends_at)
+        return condition(
+            Code.CERTIFICATE_ENDS if remaining_fraction else Code.CERTIFICATE_ENDED,
+            at=certificate.ends_at,
+        )
 
     async def dial(
         self,
@@ -147,87 +164,108 @@ class Endpoint:
         ``principal``: the same by kind and name. ``on_connected``: called when the connection is there, and
         nobody has greeted.
         """
-        place = f"{address[0]}:{address[1]}"
-        with trio.move_on_after(HANDSHAKE_S):
+        address_text = f"{address[0]}:{address[1]}"
+        with trio.move_on_after(HANDSHAKE_TIMEOUT_S):
             connection = await self.host.dial(address)
             on_connected()
-            link = ClientLink(connection, self._space, outgoing_bytes_max=self._outgoing_bytes_max)
+            link = ClientLink(
+                connection, self._receive_space, outgoing_bytes_max=self._outgoing_bytes_max
+            )
             for run in (link.receive, link.send_loop):
-                nursery.start_soon(self._contained, link, place, run)
+                nursery.start_soon(self._run_contained, link, address_text, run)
             try:
-                ours = self.hello()
-                proof = credentials or self.host.credentials(address)
-                if proof is not None and proof.by_tls and not link.is_secret:
-                    proof = None
-                greeting = await self._introduce(
-                    link, ours, address, proof, expected_node_id=expected_node_id, listener=listener
+                own_hello = self.hello()
+                link_credentials = credentials or self.host.credentials(address)
+                if (
+                    link_credentials is not None
+                    and link_credentials.proved_by_tls
+                    and not link.is_secret
+                ):
+                    link_credentials = None
+                greeting = await self._exchange_handshake(
+                    link,
+                    own_hello,
+                    address,
+                    link_credentials,
+                    expected_node_id=expected_node_id,
+                    listener=listener,
                 )
-                hellos.check(ours, greeting, place, expected_node_id=expected_node_id)
+                hellos.check_hello(
+                    own_hello, greeting, address_text, expected_node_id=expected_node_id
+                )
                 hellos.check_identity(
-                    link.identity, greeting.hello, place, wanted=kind, principal=principal
+                    link.identity,
+                    greeting.hello,
+                    address_text,
+                    expected_kind=kind,
+                    expected_principal=principal,
                 )
             except BaseException as error:
                 reason = error if isinstance(error, DistributedLogError) else None
-                link.close(reason or ConnectionLost(f"the connection to {place} was given up"))
+                link.close(
+                    reason or ConnectionLost(f"the connection to {address_text} was given up")
+                )
                 raise
             link.peer = greeting.hello
             link.listener = greeting.listener
             if link.identity is not None:
                 link.principal = link.identity.principal
-            nursery.start_soon(self._contained, link, place, link.mind)
+            nursery.start_soon(self._run_contained, link, address_text, link.monitor)
             return link
-        raise ConnectionLost(f"{place} did not answer within {HANDSHAKE_S:g} s")
+        raise ConnectionLost(f"{address_text} did not answer within {HANDSHAKE_TIMEOUT_S:g} s")
 
-    async def _contained(
-        self, link: ClientLink, place: str, run: Callable[[], Awaitable[None]]
+    async def _run_contained(
+        self, link: ClientLink, address_text: str, run: Callable[[], Awaitable[None]]
     ) -> None:
         """Run a task of a connection that was dialed; an unexpected exception ends the connection alone."""
-        with self.failures.contained(f"the connection to {place}") as attempt:
+        with self.failures.attempt(f"the connection to {address_text}") as attempt:
             await run()
         if attempt.failed:
-            link.close(ConnectionLost(f"the connection to {place} failed here"))
+            link.close(ConnectionLost(f"the connection to {address_text} failed here"))
 
-    async def _introduce(
+    async def _exchange_handshake(
         self,
         link: ClientLink,
-        ours: Hello,
+        own_hello: Hello,
         address: Address,
-        proof: Credentials | None,
+        link_credentials: Credentials | None,
         *,
         expected_node_id: str,
         listener: str,
     ) -> Greeting:
         """Say who we are, prove it, hear who is there. One flight, but where a proof needs the server's."""
-        waits = proof is not None and proof.needs_nonce
-        nonce = self.host.secret_bytes(NONCE_BYTES) if waits else b""
-        hello = hellos.encode(
-            ours,
+        needs_nonce = link_credentials is not None and link_credentials.needs_nonce
+        nonce = self.host.secret_bytes(NONCE_BYTES) if needs_nonce else b""
+        hello = hellos.encode_hello(
+            own_hello,
             expected_node_id=expected_node_id,
             listener=listener,
             nonce=nonce,
-            methods=(hellos.NONE,) if proof is None else (proof.method, hellos.NONE),
+            methods=(hellos.METHOD_NONE,)
+            if link_credentials is None
+            else (link_credentials.method, hellos.METHOD_NONE),
         )
-        meeting = Meeting(
+        meeting = HandshakeContext(
             link.peer_address, address[1], client_nonce=nonce, is_secret=link.is_secret
         )
-        first: tuple[Buffer, ...] = (envelope(Op.HELLO, len(hello)), hello)
-        if waits:
-            link.send(*first)
-            greeting = await link.greeted()
+        first_frames: tuple[Buffer, ...] = (envelope(Op.HELLO, len(hello)), hello)
+        if needs_nonce:
+            link.send(*first_frames)
+            greeting = await link.wait_hello()
             meeting = replace(
                 meeting,
                 server_nonce=greeting.nonce,
                 listener=greeting.listener,
                 identity=link.identity,
             )
-            first = ()
+            first_frames = ()
         auth = hellos.encode_auth()
-        if proof is not None:
-            auth = hellos.encode_auth(proof.method, proof.prove(meeting))
-        link.send(*first, envelope(Op.AUTH, len(auth)), auth)
-        greeting = await link.welcomed()
-        if proof is not None:
-            proof.check(meeting, link.welcome)
+        if link_credentials is not None:
+            auth = hellos.encode_auth(link_credentials.method, link_credentials.prove(meeting))
+        link.send(*first_frames, envelope(Op.AUTH, len(auth)), auth)
+        greeting = await link.wait_welcome()
+        if link_credentials is not None:
+            link_credentials.check(meeting, link.welcome)
         return greeting
 
     async def serve(
@@ -243,30 +281,32 @@ class Endpoint:
         """
         async with trio.open_nursery() as nursery:
             links: dict[int, Link] = {}
-            places = ConnectionLimiter(self.host.connections_max)
-            keep = self.failures.keep
-            nursery.start_soon(keep, "the end of silent connections", self._sweep, links)
+            limiter = ConnectionLimiter(self.host.connections_max)
+            keep_running = self.failures.keep_running
+            nursery.start_soon(
+                keep_running, "the end of silent connections", self._end_overdue_links, links
+            )
             for name in listeners:
                 nursery.start_soon(
-                    keep,
+                    keep_running,
                     "the listener at {}:{}".format(*listeners[name].address),
                     self._accept,
                     name,
                     listeners[name],
                     make_session,
-                    is_node or self._says_node,
-                    places,
+                    is_node or self._claims_node,
+                    limiter,
                     links,
                     nursery,
                 )
 
-    def _says_node(self, hello: Hello) -> bool:
+    def _claims_node(self, hello: Hello) -> bool:
         return hello.kind in NODE_KINDS and hello.cluster_id == self.hello().cluster_id != ""
 
-    def _crowd_out(self, link: Link | None) -> None:
+    def _close_crowded_out(self, link: Link | None) -> None:
         """That one gives its place to another one."""
         if link is not None:
-            self._end(link, CROWDED, "it gave its place to a newer connection")
+            self._end_link(link, TOO_MANY_CONNECTIONS, "it gave its place to a newer connection")
 
     async def _accept(
         self,
@@ -274,41 +314,45 @@ class Endpoint:
         listener: Listener,
         make_session: Callable[[Link], LinkSession],
         is_node: Callable[[Hello], bool],
-        places: ConnectionLimiter,
+        limiter: ConnectionLimiter,
         links: dict[int, Link],
         nursery: trio.Nursery,
     ) -> None:
         own_host = listener.address[0]
         while True:
             connection = await listener.accept()
-            self._accepted += 1
+            self._accepted_count += 1
             link = Link(
                 connection,
-                self._space,
+                self._receive_space,
                 outgoing_bytes_max=self._outgoing_bytes_max,
-                frame_bytes_max=STRANGER_FRAME_BYTES_MAX,
+                frame_bytes_max=UNAUTHENTICATED_FRAME_BYTES_MAX,
             )
             link.listener = name
-            link.handshake_deadline = trio.current_time() + HANDSHAKE_S
+            link.handshake_deadline = trio.current_time() + HANDSHAKE_TIMEOUT_S
             self.connections += 1
-            self._crowd_out(places.enter(link))
+            self._close_crowded_out(limiter.admit(link))
             local = host_of(link.peer_address) in ("127.0.0.1", "[::1]", own_host)
 
             def greeted(link: Link = link, local: bool = local) -> None:
                 node = is_node(link.peer)
                 now = trio.current_time()
-                self._crowd_out(places.greet(link, link.peer, node=node, local=local, now=now))
+                self._close_crowded_out(
+                    limiter.classify(link, link.peer, is_node=node, is_local=local, now=now)
+                )
 
             port = listener.address[1]
-            served = _Served(self, link, port, make_session, greeted, self._on_fault, nursery)
-            nursery.start_soon(self._contain_fault, link, link.send_loop)
+            server_connection = _ServerConnection(
+                self, link, port, make_session, greeted, self._on_fault, nursery
+            )
+            nursery.start_soon(self._run_serving, link, link.send_loop)
             nursery.start_soon(
-                self._contain_fault,
+                self._run_serving,
                 link,
-                partial(self._receive, served, places, links, self._accepted),
+                partial(self._receive, server_connection, limiter, links, self._accepted_count),
             )
 
-    async def _contain_fault(self, link: Link, run: Callable[[], Awaitable[None]]) -> None:
+    async def _run_serving(self, link: Link, run: Callable[[], Awaitable[None]]) -> None:
         """Run a task of a connection; an unexpected exception ends the connection alone.
 
         A broken rule passes: it may be that of the core by which the session acknowledges.
@@ -322,61 +366,67 @@ class Endpoint:
 
     def _on_fault(self, link: Link, error: Exception) -> None:
         """A session did what nobody foresaw: where, but not what the peer had sent."""
-        self.refusals.note(
+        self.rejection_log.record(
             link.peer_address,
             FAULT,
             type(error).__name__,
-            where="".join(traceback.format_tb(error.__traceback__)[-FAULT_PLACES:]),
+            code_location="".join(traceback.format_tb(error.__traceback__)[-FAULT_TRACE_FRAMES:]),
             level=logging.ERROR,
         )
         link.close(ConnectionLost(f"serving {link.peer_address} failed here"))
 
     async def _receive(
-        self, served: "_Served", places: ConnectionLimiter, links: dict[int, Link], serial: int
+        self,
+        server_connection: "_ServerConnection",
+        limiter: ConnectionLimiter,
+        links: dict[int, Link],
+        serial: int,
     ) -> None:
-        link = served.link
+        link = server_connection.link
         links[serial] = link
         try:
-            await link.receive_loop(served.take)
+            await link.receive_loop(server_connection.handle_frames)
         finally:
             del links[serial]
-            places.leave(link)
+            limiter.release(link)
             self.connections -= 1
-            if link.closed is not None and (reason := reason_of(link.closed)):
-                self.refusals.note(link.peer_address, reason, link.closed)
+            if link.closed is not None and (reason := rejection_reason(link.closed)):
+                self.rejection_log.record(link.peer_address, reason, link.closed)
             link.close(ConnectionLost(f"the connection of {link.peer_address} was closed here"))
-            if served.session is not None:
-                served.session.on_closed()
+            if server_connection.session is not None:
+                server_connection.session.on_closed()
 
-    async def _sweep(self, links: dict[int, Link]) -> None:
+    async def _end_overdue_links(self, links: dict[int, Link]) -> None:
         while True:
-            before = trio.current_time()
-            await trio.sleep(SWEEP_S)
+            sleep_started = trio.current_time()
+            await trio.sleep(SWEEP_INTERVAL_S)
             now = trio.current_time()
-            late_s = now - before - SWEEP_S
+            oversleep_s = now - sleep_started - SWEEP_INTERVAL_S
             for link in list(links.values()):
-                if late_s > LATE_S:
-                    link.reader.received_at += late_s
-                    link.reader.deadline += late_s
-                    link.handshake_deadline += late_s
+                if oversleep_s > STALL_S:
+                    link.reader.received_at += oversleep_s
+                    link.reader.deadline += oversleep_s
+                    link.handshake_deadline += oversleep_s
                 elif now > link.handshake_deadline:
-                    self._end(link, SILENT, "it did not say who it is in time")
-                elif now > link.ends_at:
-                    ended = f"the token of {link.principal} has ended"
-                    link.refuse(NotAuthenticated(ended, NotAuthenticated.ENDED))
+                    self._end_link(link, SILENT, "it did not say who it is in time")
+                elif now > link.proof_ends_at:
+                    token_text = f"the token of {link.principal} has ended"
+                    link.refuse(NotAuthenticated(token_text, NotAuthenticated.ENDED))
                 elif now > link.reader.deadline:
-                    self._end(link, UNFINISHED, "it did not finish a frame it had begun")
-                elif now - link.received_at > SILENCE_SERVER_S:
+                    self._end_link(link, UNFINISHED, "it did not finish a frame it had begun")
+                elif now - link.received_at > SERVER_SILENCE_TIMEOUT_S:
                     link.close(
-                        ConnectionLost(f"{link.peer_address} was silent for {SILENCE_SERVER_S:g} s")
+                        ConnectionLost(
+                            f"{link.peer_address} was silent for {SERVER_SILENCE_TIMEOUT_S:g} s"
+                        )
                     )
 
-    def _end(self, link: Link, reason: str, why: str) -> None:
-        self.refusals.note(link.peer_address, reason, why)
-        link.close(ConnectionLost(f"{link.peer_address}: {why}"))
+    def _end_link(self, link: Link, reason: str, message: str) -> None:
+        self.rejection_log.record(link.peer_address, reason, message)
+        link.close(ConnectionLost(f"{link.peer_address}: {message}"))
 
 
-class _Served:
+class _ServerConnection:
     """A connection on the server's side: first HELLO and AUTH, then its session's frames."""
 
     def __init__(
@@ -398,20 +448,20 @@ class _Served:
         self._make_session = make_session
         self._on_greeted = on_greeted
         self._on_fault = on_fault
-        self._greeted = False
-        self._is_asking = False
+        self._has_hello = False
+        self._is_verifying_remotely = False
         """Does another server look at its proof?"""
         self._nursery = nursery
 
-    def take(self, frames: Iterator[Frame]) -> None:
+    def handle_frames(self, frames: Iterator[Frame]) -> None:
         """Serve the frames of one receive; none after one that closed the link."""
         link = self.link
         for op, flags, status, ident, deadline_ms, body, _ in frames:
             session = self.session
-            allowed = link.allowed
+            allowed = link.allowed_operations
             try:
                 if session is None:
-                    self._greet(op, body)
+                    self._handle_handshake(op, body)
                 elif allowed is not None and not allowed[op]:
                     self._refuse(op, ident)
                 elif op == Op.PING:
@@ -427,48 +477,48 @@ class _Served:
         if self.session is not None:
             self.session.on_batch_end()
 
-    def _greet(self, op: int, body: memoryview) -> None:
+    def _handle_handshake(self, op: int, body: memoryview) -> None:
         link = self.link
-        if op == Op.HELLO and not self._greeted:
-            greeting = hellos.decode(body, link.peer_address)
-            ours = self._endpoint.hello()
+        if op == Op.HELLO and not self._has_hello:
+            greeting = hellos.decode_hello(body, link.peer_address)
+            own_hello = self._endpoint.hello()
             try:
-                hellos.check(ours, greeting, link.peer_address)
+                hellos.check_hello(own_hello, greeting, link.peer_address)
             except WrongPeer as error:
                 # Said the other way round: to the peer it is we who are the wrong one.
                 raise WrongPeer(
-                    f"this is {ours.kind} {ours.node_id or '(no id yet)'} of cluster"
-                    f" {ours.cluster_id or '(none yet)'}: {error}"
+                    f"this is {own_hello.kind} {own_hello.node_id or '(no id yet)'} of cluster"
+                    f" {own_hello.cluster_id or '(none yet)'}: {error}"
                 ) from None
             hellos.check_identity(link.identity, greeting.hello, link.peer_address)
             link.peer = greeting.hello
             nonce = self._endpoint.host.secret_bytes(NONCE_BYTES) if greeting.nonce else b""
             self._nonces = (greeting.nonce, nonce)
-            self._greeted = True
-            answer = hellos.encode(
-                ours,
+            self._has_hello = True
+            answer = hellos.encode_hello(
+                own_hello,
                 listener=link.listener,
                 nonce=nonce,
-                methods=[*self._endpoint.methods, *self._endpoint.asked],
+                methods=[*self._endpoint.methods, *self._endpoint.remote_methods],
             )
             link.send(envelope(Op.HELLO, len(answer)), answer)
-        elif op == Op.AUTH and self._greeted and not self._is_asking:
+        elif op == Op.AUTH and self._has_hello and not self._is_verifying_remotely:
             method, proof = hellos.decode_auth(body, link.peer_address)
-            elsewhere = self._endpoint.asked.get(method)
-            if elsewhere is None:
-                self._welcome(self._verify(method, proof))
+            verify_remotely = self._endpoint.remote_methods.get(method)
+            if verify_remotely is None:
+                self._accept_peer(self._verify(method, proof))
             else:
-                self._is_asking = True
-                self._nursery.start_soon(self._verify_elsewhere, elsewhere, proof)
+                self._is_verifying_remotely = True
+                self._nursery.start_soon(self._verify_remotely, verify_remotely, proof)
         else:
             raise ProtocolError(f"{link.peer_address} sent operation {op} before HELLO and AUTH")
 
-    def _welcome(self, welcome: Welcome) -> None:
+    def _accept_peer(self, welcome: Welcome) -> None:
         """It is known who is there: from here on it is served."""
         link = self.link
         link.principal, link.rights = welcome.principal, welcome.rights
-        link.token, link.ends_at = welcome.token, trio.current_time() + welcome.left_s
-        link.allowed = allowed_to(welcome.principal)
+        link.token, link.proof_ends_at = welcome.token, trio.current_time() + welcome.valid_s
+        link.allowed_operations = allowed_ops(welcome.principal)
         self._on_greeted()
         link.reader.frame_bytes_max = FRAME_BYTES_MAX
         link.handshake_deadline = float("inf")
@@ -476,14 +526,14 @@ class _Served:
         link.send(envelope(Op.AUTH, len(answer)), answer)
         self.session = self._make_session(link)
 
-    async def _verify_elsewhere(self, verify: VerifyElsewhere, proof: bytes) -> None:
+    async def _verify_remotely(self, verify: RemoteVerify, proof: bytes) -> None:
         """Ask; until then nothing else is taken on this connection, and its handshake's deadline holds."""
         link = self.link
         try:
             with trio.move_on_at(link.handshake_deadline):
                 welcome = await verify(self._meeting(), proof)
                 if link.closed is None:
-                    self._welcome(welcome)
+                    self._accept_peer(welcome)
         except DistributedLogError as error:
             link.refuse(error)
         except AssertionError:
@@ -496,23 +546,23 @@ class _Served:
         link, methods = self.link, self._endpoint.methods
         verify = methods.get(method)
         if verify is None:
-            how = " or ".join([*methods, *self._endpoint.asked])
+            method_names = " or ".join([*methods, *self._endpoint.remote_methods])
             if BY_CERTIFICATE in methods and not link.is_secret:
-                how += " over TLS (give --credentials)"
+                method_names += " over TLS (give --credentials)"
             if BY_LOCAL_SECRET in methods:
-                how += (
+                method_names += (
                     " (a cluster of dlog local is for the user who started it, on this machine, with the"
                     " same HOME)"
                 )
             raise NotAuthenticated(
-                f"who speaks here says who it is by {how}; {link.peer_address} came with"
+                f"who speaks here says who it is by {method_names}; {link.peer_address} came with"
                 f" {method if method.isascii() and method.isalnum() else 'another method'}"
             )
         return verify(self._meeting(), proof)
 
-    def _meeting(self) -> Meeting:
+    def _meeting(self) -> HandshakeContext:
         link = self.link
-        return Meeting(
+        return HandshakeContext(
             link.peer_address,
             self._port,
             server_nonce=self._nonces[1],

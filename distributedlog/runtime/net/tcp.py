@@ -32,12 +32,12 @@ KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 LOOPBACK_CONTROL = b"reno"
 """Of what is sent to this very machine, where nothing is congested. A congestion control that paces (BBR,
 which some systems come with) takes two and a half times the CPU for it; this one is in every kernel."""
-STARVED_WAIT_S = 0.075
+NO_DESCRIPTOR_WAIT_S = 0.075
 """How long `accept` waits when the process or the system has no descriptor left."""
 
 _REFUSED = os.strerror(errno.ECONNREFUSED).lower()
-_STARVED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_IMPOSSIBLE_HERE = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
+_NO_DESCRIPTOR_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_UNAVAILABLE_ERRORS = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
 
 
 class TcpConnection:
@@ -53,18 +53,18 @@ class TcpConnection:
         self.peer = peer
         self._sock = sock
         self._sendmsg = _sendmsg_of(sock)
-        self._lost = ""
-        self._drained = False
+        self._end_reason = ""
+        self._is_drained = False
         watch_forks(self)
 
     async def receive_into(self, *buffers: memoryview) -> int:
         """See `Connection.receive_into`. One task at a time."""
-        if self._drained:  # the last read emptied the socket: waiting for more is the checkpoint
+        if self._is_drained:  # the last read emptied the socket: waiting for more is the checkpoint
             await self._wait(trio.lowlevel.wait_readable)
         else:
             await trio.lowlevel.checkpoint()
         while True:
-            self._check()
+            self._check_alive()
             try:
                 if len(buffers) == 1:
                     received = self._sock.recv_into(buffers[0])
@@ -74,57 +74,57 @@ class TcpConnection:
                 await self._wait(trio.lowlevel.wait_readable)
                 continue
             except OSError as error:
-                raise self._broken(error) from None
-            self._drained = 0 < received < sum(map(len, buffers))
+                raise self._connection_broken(error) from None
+            self._is_drained = 0 < received < sum(map(len, buffers))
             return received
 
     def try_send(self, buffers: Sequence[Buffer]) -> int:
         """See `Connection.try_send`."""
-        self._check()
+        self._check_alive()
         sent = 0
         try:
             for first in range(0, len(buffers), SEND_BUFFERS_MAX):
-                some = buffers[first : first + SEND_BUFFERS_MAX]
-                count = self._sendmsg(some)
+                chunk = buffers[first : first + SEND_BUFFERS_MAX]
+                count = self._sendmsg(chunk)
                 sent += count
-                if count < sum(map(len, some)):
+                if count < sum(map(len, chunk)):
                     break
         except BlockingIOError:
             pass
         except OSError as error:
-            raise self._broken(error) from None
+            raise self._connection_broken(error) from None
         return sent
 
     async def wait_writable(self) -> None:
         """See `Connection.wait_writable`. One task at a time."""
-        self._check()
+        self._check_alive()
         await self._wait(trio.lowlevel.wait_writable)
 
     def close(self) -> None:
         """Close now; whoever waits gets `ConnectionLost`. Idempotent."""
-        self._lost = self._lost or f"the connection to {self.peer} was closed here"
+        self._end_reason = self._end_reason or f"the connection to {self.peer} was closed here"
         _close(self._sock)
 
     def on_forked(self) -> None:
         """In a forked child: let go without a word to the peer, who talks to the parent (H15)."""
-        self._lost = forked_message(f"the connection to {self.peer}")
+        self._end_reason = forked_message(f"the connection to {self.peer}")
         close_descriptor(self._sock.detach())
 
     async def _wait(self, until_ready: Callable[[int], Awaitable[None]]) -> None:
-        self._check()
+        self._check_alive()
         try:
             await until_ready(self._sock.fileno())
         except trio.ClosedResourceError:
-            self._check()
+            self._check_alive()
             raise
 
-    def _broken(self, error: OSError) -> ConnectionLost:
-        self._lost = f"the connection to {self.peer} broke: {_reason(error)}"
-        return ConnectionLost(self._lost)
+    def _connection_broken(self, error: OSError) -> ConnectionLost:
+        self._end_reason = f"the connection to {self.peer} broke: {_reason(error)}"
+        return ConnectionLost(self._end_reason)
 
-    def _check(self) -> None:
-        if self._lost:
-            raise ConnectionLost(self._lost)
+    def _check_alive(self) -> None:
+        if self._end_reason:
+            raise ConnectionLost(self._end_reason)
 
 
 class TcpListener:
@@ -135,15 +135,15 @@ class TcpListener:
         self._sock = sock
         host, port = sock.getsockname()[:2]
         self.address: Address = (host, port)
-        self._closed = ""
-        self._first_kept = descriptors.first_kept()
+        self._closed_reason = ""
+        self._first_reserved = descriptors.first_kept()
         watch_forks(self)
 
     async def accept(self) -> Connection:
         """Wait for the next connection. Raises `ConnectionLost` when this listener is closed."""
         while True:
-            if self._closed:
-                raise ConnectionLost(self._closed)
+            if self._closed_reason:
+                raise ConnectionLost(self._closed_reason)
             try:
                 await trio.lowlevel.wait_readable(self._sock.fileno())
                 sock, address = self._sock.accept()
@@ -152,23 +152,25 @@ class TcpListener:
             except trio.ClosedResourceError:
                 continue
             except OSError as error:
-                if error.errno in _STARVED:
-                    await trio.sleep(STARVED_WAIT_S)
+                if error.errno in _NO_DESCRIPTOR_ERRORS:
+                    await trio.sleep(NO_DESCRIPTOR_WAIT_S)
                 continue  # what ailed was that one connection: Linux reports its errors here
-            if sock.fileno() >= self._first_kept:
+            if sock.fileno() >= self._first_reserved:
                 sock.close()  # the last descriptors are for files
-                await trio.sleep(STARVED_WAIT_S)
+                await trio.sleep(NO_DESCRIPTOR_WAIT_S)
                 continue
-            return TcpConnection(sock, place(address))
+            return TcpConnection(sock, format_address(address))
 
     def close(self) -> None:
         """Stop listening. Idempotent."""
-        self._closed = self._closed or f"nobody listens on {place(self.address)} any more"
+        self._closed_reason = (
+            self._closed_reason or f"nobody listens on {format_address(self.address)} any more"
+        )
         _close(self._sock)
 
     def on_forked(self) -> None:
         """In a forked child: the parent goes on listening (H15)."""
-        self._closed = forked_message(f"the listener on {place(self.address)}")
+        self._closed_reason = forked_message(f"the listener on {format_address(self.address)}")
         close_descriptor(self._sock.detach())
 
 
@@ -178,24 +180,28 @@ async def dial(address: Address) -> Connection:
     try:
         stream = await trio.open_tcp_stream(host, port)
     except (OSError, ValueError) as error:  # a name that is none: somebody registered it
-        why = _dial_reason(error)
-        detail = REFUSED if why == _REFUSED else ""
-        raise ConnectionLost(f"{place(address)}: no connection: {why}", detail) from None
+        reason = _dial_reason(error)
+        detail = REFUSED if reason == _REFUSED else ""
+        raise ConnectionLost(
+            f"{format_address(address)}: no connection: {reason}", detail
+        ) from None
     sock = socket.socket(fileno=stream.socket.detach())
     try:
-        itself = sock.getsockname() == sock.getpeername()
+        is_own_end = sock.getsockname() == sock.getpeername()
     except OSError as error:  # it was let in and reset at once
         sock.close()
-        raise ConnectionLost(f"{place(address)}: no connection: {_dial_reason(error)}") from None
-    if itself:
+        raise ConnectionLost(
+            f"{format_address(address)}: no connection: {_dial_reason(error)}"
+        ) from None
+    if is_own_end:
         # Nobody listens on this port of ours, and the system happened to choose it for our own end.
         sock.close()
-        raise ConnectionLost(f"{place(address)}: no connection: {_REFUSED}", REFUSED)
-    return TcpConnection(sock, place(address))
+        raise ConnectionLost(f"{format_address(address)}: no connection: {_REFUSED}", REFUSED)
+    return TcpConnection(sock, format_address(address))
 
 
 async def listen(
-    address: Address, bound: Callable[[Address], None] = lambda address: None
+    address: Address, on_bound: Callable[[Address], None] = lambda address: None
 ) -> Listener:
     """Listen; an empty host means all addresses.
 
@@ -205,35 +211,39 @@ async def listen(
     """
     host, port = address
     try:
-        found = await trio.socket.getaddrinfo(
+        candidates = await trio.socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except socket.gaierror as error:
         raise AddressUnavailable(
-            f"cannot listen on {place(address)}: the host name cannot be resolved ({error.strerror})"
+            f"cannot listen on {format_address(address)}: the host name cannot be resolved ({error.strerror})"
         ) from None
     if not host:  # both families through one socket, where there are two
-        found.sort(key=lambda entry: entry[0] != socket.AF_INET6)
+        candidates.sort(key=lambda entry: entry[0] != socket.AF_INET6)
     problem: OSError | None = None
-    for family, kind, protocol, _, where in found:
+    for family, kind, protocol, _, socket_address in candidates:
         try:
-            return TcpListener(_bind(family, kind, protocol, where, bound, both=not host))
+            return TcpListener(
+                _bind(family, kind, protocol, socket_address, on_bound, both_families=not host)
+            )
         except OSError as error:
             problem = problem or error
-            if error.errno not in _IMPOSSIBLE_HERE:
+            if error.errno not in _UNAVAILABLE_ERRORS:
                 problem = error
                 break
     assert problem is not None, "getaddrinfo found no address and said nothing"
     if problem.errno == errno.EADDRINUSE:
-        raise AddressInUse(f"{place(address)} is in use by another program") from None
+        raise AddressInUse(f"{format_address(address)} is in use by another program") from None
     if problem.errno == errno.EADDRNOTAVAIL:
         raise AddressUnavailable(
-            f"cannot listen on {place(address)}: no network interface has this address"
+            f"cannot listen on {format_address(address)}: no network interface has this address"
         ) from None
-    raise InvalidRequest(f"cannot listen on {place(address)}: {problem.strerror}") from None
+    raise InvalidRequest(
+        f"cannot listen on {format_address(address)}: {problem.strerror}"
+    ) from None
 
 
-def place(address: Sequence[object]) -> str:
+def format_address(address: Sequence[object]) -> str:
     """An address for messages: ``10.0.0.3:4181``, ``[::1]:4181``."""
     host, port = str(address[0]).removeprefix("::ffff:"), address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -243,19 +253,19 @@ def _bind(
     family: int,
     kind: int,
     protocol: int,
-    where: tuple[object, ...],
-    bound: Callable[[Address], None],
+    socket_address: tuple[object, ...],
+    on_bound: Callable[[Address], None],
     *,
-    both: bool,
+    both_families: bool,
 ) -> socket.socket:
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both else 1)
-        sock.bind(where)
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if both_families else 1)
+        sock.bind(socket_address)
         host, port = sock.getsockname()[:2]
-        bound((host, port))
+        on_bound((host, port))
         sock.listen(BACKLOG)
     except BaseException:
         sock.close()

@@ -13,18 +13,18 @@ from collections.abc import Sequence
 from statistics import median
 
 MIB = 1024 * 1024
-QUIET_S = 1.0
+BASELINE_S = 1.0
 WORK_S = 9.0
 RATE_MIN = 8 * MIB
 """Bytes read and written a second."""
 RATE_MAX = 256 * MIB
 RATE_STEP = 4 * MIB
-COMMITS_MIN = 10
+BASELINE_COMMITS_MIN = 10
 """Of fewer in a second nothing is learnt: hardly anybody writes."""
-ROUNDS = 6
-TOO_LONG, SHORT_ENOUGH = 1.7, 1.3
-SLACK_S = 0.001
-LOAD_CHANGED = 2.0
+BASELINE_ROUNDS = 6
+SLOWER_FACTOR, FASTER_FACTOR = 1.7, 1.3
+LATENCY_SLACK_S = 0.001
+LOAD_CHANGE_FACTOR = 2.0
 
 
 class Pacer:
@@ -33,77 +33,81 @@ class Pacer:
     def __init__(self) -> None:
         self.rate: float = RATE_MIN
         """Bytes a second."""
-        self._quiet: deque[float] = deque(maxlen=ROUNDS)
+        self._baselines: deque[float] = deque(maxlen=BASELINE_ROUNDS)
         """The 99th percentiles of the last seconds without work."""
-        self._load = 0.0
+        self._commits_per_s = 0.0
         """Commits a second, then."""
 
     @property
     def baseline_s(self) -> float | None:
         """The p99 latency of commits without background work, or None without writers."""
-        return median(self._quiet) if self._quiet else None
+        return median(self._baselines) if self._baselines else None
 
-    def on_quiet(self, commits: Sequence[float]) -> None:
+    def record_baseline_round(self, latencies: Sequence[float]) -> None:
         """A second without work has ended. ``commits``: their latencies, in seconds."""
-        if len(commits) < COMMITS_MIN:
-            self._quiet.clear()
+        if len(latencies) < BASELINE_COMMITS_MIN:
+            self._baselines.clear()
             return
-        load = len(commits) / QUIET_S
-        if not self._load / LOAD_CHANGED <= load <= self._load * LOAD_CHANGED:
-            self._quiet.clear()  # the baseline is that of another load
-        self._load = load
-        self._quiet.append(p99(commits))
+        commits_per_s = len(latencies) / BASELINE_S
+        if (
+            not self._commits_per_s / LOAD_CHANGE_FACTOR
+            <= commits_per_s
+            <= self._commits_per_s * LOAD_CHANGE_FACTOR
+        ):
+            self._baselines.clear()  # the baseline is that of another load
+        self._commits_per_s = commits_per_s
+        self._baselines.append(p99(latencies))
 
-    def on_work(self, commits: Sequence[float]) -> None:
+    def record_work_round(self, latencies: Sequence[float]) -> None:
         """A round of work has ended. ``commits``: their latencies, in seconds."""
         baseline = self.baseline_s
-        if baseline is None and len(commits) < COMMITS_MIN:
+        if baseline is None and len(latencies) < BASELINE_COMMITS_MIN:
             self.rate = min(RATE_MAX, self.rate * 2)
         elif baseline is None:
             return  # these writers began during the work, and have no baseline
-        elif len(commits) < COMMITS_MIN:
+        elif len(latencies) < BASELINE_COMMITS_MIN:
             return
-        elif p99(commits) > TOO_LONG * baseline + SLACK_S:
+        elif p99(latencies) > SLOWER_FACTOR * baseline + LATENCY_SLACK_S:
             self.rate = max(RATE_MIN, self.rate / 2)
-        elif p99(commits) < SHORT_ENOUGH * baseline + SLACK_S:
+        elif p99(latencies) < FASTER_FACTOR * baseline + LATENCY_SLACK_S:
             self.rate = min(RATE_MAX, self.rate + RATE_STEP)
 
 
 class BackgroundRate:
     """The rounds of one piece of work, for a caller that asks before each step of it.
 
-    Of another thread than the one that asks only `note` may be called.
+    Of another thread than the one that asks only `record_latency` may be called.
     """
 
     def __init__(self) -> None:
         self.pacer = Pacer()
-        self._times: list[float] = []
+        self._latencies: list[float] = []
         self._quiet_until: float | None = None
         self._round_ends: float | None = None
 
-    def note(self, took_s: float) -> None:
+    def record_latency(self, latency_s: float) -> None:
         """A sync or commit took so long."""
-        self._times.append(took_s)
+        self._latencies.append(latency_s)
 
-    def quiet_s(self, now: float) -> float:
+    def pause_s(self, now: float) -> float:
         """How long to wait before the next call. If it is 0, do the next step at `Pacer.rate`."""
         if self._quiet_until is None:
             if self._round_ends is not None and now < self._round_ends:
                 return 0.0
-            times, self._times = self._times, []
+            latencies, self._latencies = self._latencies, []
             if self._round_ends is not None:
-                self.pacer.on_work(times)
-            self._quiet_until = now + QUIET_S
+                self.pacer.record_work_round(latencies)
+            self._quiet_until = now + BASELINE_S
         if now < self._quiet_until:
             return self._quiet_until - now
-        times, self._times = self._times, []
-        self.pacer.on_quiet(times)
+        latencies, self._latencies = self._latencies, []
+        self.pacer.record_baseline_round(latencies)
         self._quiet_until, self._round_ends = None, now + WORK_S
         return 0.0
 
-    def rest(self) -> None:
+    def end_work(self) -> None:
         """The work is done. Later work begins with a quiet second."""
-        self._times, self._quiet_until, self._round_ends = [], None, None
+        self._latencies, self._quiet_until, self._round_ends = [], None, None
 
 
 def p99(values: Sequence[float]) -> float:

@@ -15,44 +15,44 @@ a fresh one now and then, or views that live for ever would hold all places.
 
 from collections import deque
 
-SMALL_PART = 16
+SMALL_SIZE_DIVISOR = 16
 """What takes less than this part of a buffer gets none: it would keep the rest from being used."""
 
 
-class ReusedMemory:
+class BufferPool:
     """Gives out views of ``buffer_bytes`` at most out of ``buffers_max`` kept buffers, or of fresh ones."""
 
     def __init__(self, buffer_bytes: int, buffers_max: int) -> None:
         self._buffer_bytes = buffer_bytes
         self._buffers_max = buffers_max
-        self._kept: deque[bytearray] = deque()
+        self._buffers: deque[bytearray] = deque()
         """Those that were taken last are last."""
-        self._missed = 0
+        self._misses = 0
         """How often all were looked at since one of them was given up."""
 
-    def take(self, size: int) -> memoryview:
+    def acquire(self, size: int) -> memoryview:
         """Writable memory of ``size`` bytes, whatever they hold. What is small or very large is fresh."""
-        if not self._buffer_bytes // SMALL_PART <= size <= self._buffer_bytes:
+        if not self._buffer_bytes // SMALL_SIZE_DIVISOR <= size <= self._buffer_bytes:
             return memoryview(bytearray(size))
-        kept = self._kept
-        for at in range(len(kept) - 1, -1, -1):
-            buffer = kept[at]
-            if _unseen(buffer):
-                del kept[at]
-                kept.append(buffer)
+        buffers = self._buffers
+        for index in range(len(buffers) - 1, -1, -1):
+            buffer = buffers[index]
+            if _has_no_views(buffer):
+                del buffers[index]
+                buffers.append(buffer)
                 return memoryview(buffer)[:size]
         buffer = bytearray(self._buffer_bytes)
-        if len(kept) == self._buffers_max:
-            self._missed += 1
-            if self._missed < self._buffers_max:
+        if len(buffers) == self._buffers_max:
+            self._misses += 1
+            if self._misses < self._buffers_max:
                 return memoryview(buffer)[:size]
-            self._missed = 0
-            kept.popleft()  # its views keep it alive; it does not come back
-        kept.append(buffer)
+            self._misses = 0
+            buffers.popleft()  # its views keep it alive; it does not come back
+        buffers.append(buffer)
         return memoryview(buffer)[:size]
 
 
-def _unseen(buffer: bytearray) -> bool:
+def _has_no_views(buffer: bytearray) -> bool:
     """Is there no view of it? Its length is changed back and forth: nothing is moved or allocated."""
     try:
         last = buffer.pop()

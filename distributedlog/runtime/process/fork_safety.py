@@ -23,12 +23,12 @@ class ForkResource(Protocol):
         ...
 
 
-_open: "weakref.WeakSet[ForkResource]" = weakref.WeakSet()
+_watched: "weakref.WeakSet[ForkResource]" = weakref.WeakSet()
 
 
-def watch_forks(thing: ForkResource) -> None:
+def watch_forks(resource: ForkResource) -> None:
     """Have ``thing.on_forked`` called in every child forked from now on, while it lives."""
-    _open.add(thing)
+    _watched.add(resource)
 
 
 def forked_message(what: str) -> str:
@@ -45,12 +45,12 @@ def close_descriptor(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def _in_child() -> None:
-    things = list(_open)
-    _open.clear()
-    for thing in things:
-        thing.on_forked()
+def _notify_in_child() -> None:
+    resources = list(_watched)
+    _watched.clear()
+    for resource in resources:
+        resource.on_forked()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_notify_in_child)

@@ -19,57 +19,60 @@ import trio
 with contextlib.suppress(ImportError):  # not on Windows, where only clients run
     import resource
 
-LOOK_S = 1.0
-GROWN = 1.5
+CHECK_INTERVAL_S = 1.0
+GROWTH_FACTOR = 1.5
 """So many times as much as after the last look is worth the next one,"""
-GROWN_IDLE = 1.2
+GROWTH_FACTOR_IDLE = 1.2
 """and so many in a node that has nothing else to do: what was opened is looked at before it is used."""
 BLOCKS_MIN, BLOCKS_MIN_IDLE = 100_000, 20_000
 """More, at the least: blocks of Python's allocator, about as many as objects. The first are some 8 MB."""
 RESIDENT_KIB_MIN = 64 * 1024
-IDLE_SHARE = 0.2
+IDLE_CPU_FRACTION = 0.2
 """Of a core, used since the last look: below it a node is idle."""
-NEVER = 1 << 30
+FULL_COLLECTION_NEVER = 1 << 30
 """Collections of the young before one of all."""
 
 _own_process = False
 """While `collect_when_grown` runs: this process is a node and nothing else."""
 
 
-class Grown:
+class GrowthThresholds:
     """How large a process was when all was looked at, and whether it has grown since (pure)."""
 
     def __init__(self, blocks: int, resident_kib: int) -> None:
-        self._blocks_max = max(GROWN * blocks, blocks + BLOCKS_MIN)
-        self._blocks_max_idle = max(GROWN_IDLE * blocks, blocks + BLOCKS_MIN_IDLE)
-        self._resident_kib_max = max(GROWN * resident_kib, resident_kib + RESIDENT_KIB_MIN)
+        self._blocks_max = max(GROWTH_FACTOR * blocks, blocks + BLOCKS_MIN)
+        self._blocks_max_idle = max(GROWTH_FACTOR_IDLE * blocks, blocks + BLOCKS_MIN_IDLE)
+        self._resident_kib_max = max(GROWTH_FACTOR * resident_kib, resident_kib + RESIDENT_KIB_MIN)
 
-    def since(self, blocks: int, resident_kib: int, *, idle: bool) -> bool:
+    def is_exceeded(self, blocks: int, resident_kib: int, *, idle: bool) -> bool:
         """Is it worth a look? Of few objects some may hold much."""
-        most = self._blocks_max_idle if idle else self._blocks_max
-        return blocks > most or resident_kib > self._resident_kib_max
+        blocks_limit = self._blocks_max_idle if idle else self._blocks_max
+        return blocks > blocks_limit or resident_kib > self._resident_kib_max
 
 
 async def collect_when_grown() -> None:
     """See the module; until cancelled."""
     global _own_process
     _own_process = True
-    before = gc.get_threshold()
-    gc.set_threshold(before[0], before[1], NEVER)
+    thresholds_before = gc.get_threshold()
+    gc.set_threshold(thresholds_before[0], thresholds_before[1], FULL_COLLECTION_NEVER)
     try:
-        grown, used_s = Grown(*_size()), _used_s()
+        thresholds, used_s = GrowthThresholds(*_process_size()), _cpu_used_s()
         while True:
-            await trio.sleep(LOOK_S)
-            before_s, used_s = used_s, _used_s()
-            if grown.since(*_size(), idle=used_s - before_s < IDLE_SHARE * LOOK_S):
+            await trio.sleep(CHECK_INTERVAL_S)
+            previous_used_s, used_s = used_s, _cpu_used_s()
+            if thresholds.is_exceeded(
+                *_process_size(),
+                idle=used_s - previous_used_s < IDLE_CPU_FRACTION * CHECK_INTERVAL_S,
+            ):
                 gc.collect()
-                grown, used_s = Grown(*_size()), _used_s()
+                thresholds, used_s = GrowthThresholds(*_process_size()), _cpu_used_s()
     finally:
         _own_process = False
-        gc.set_threshold(*before)
+        gc.set_threshold(*thresholds_before)
 
 
-def pass_over_what_is_there() -> None:
+def freeze_existing_objects() -> None:
     """Nothing that is there now is looked at for garbage again, in a process that is a node and nothing else.
 
     Of a program, of whose nodes each is a part only, and of a simulated world it would be kept for ever.
@@ -78,12 +81,12 @@ def pass_over_what_is_there() -> None:
         gc.freeze()
 
 
-def _used_s() -> float:
+def _cpu_used_s() -> float:
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime
 
 
-def _size() -> tuple[int, int]:
+def _process_size() -> tuple[int, int]:
     """Blocks that are allocated, and the most KiB that were ever resident."""
     return sys.getallocatedblocks(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 

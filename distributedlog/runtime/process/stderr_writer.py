@@ -15,41 +15,41 @@ from collections import deque
 from .fork_safety import watch_forks
 
 QUEUE_BYTES_MAX = 1 << 20
-LAST_WORDS_S = 1.0
+DRAIN_TIMEOUT_S = 1.0
 """A process that ends waits so long for what it has said to be taken."""
 
 
-class UnwaitedOutput(io.RawIOBase):
+class NonBlockingOutput(io.RawIOBase):
     """A descriptor that is written by a thread of its own, which the first write starts."""
 
     def __init__(self, descriptor: int) -> None:
-        self.left_out = 0
+        self.dropped_writes = 0
         """Writes that nobody has taken, and that no line has told of (`offer`)."""
         self._descriptor = descriptor
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         # Re-entrant: a collection that happens within may log.
         self._changed = threading.Condition(threading.RLock())
-        self._waiting: deque[bytes] = deque()
-        self._bytes = 0
+        self._queue: deque[bytes] = deque()
+        self._queued_bytes = 0
         """Of what waits, and of what is being written."""
         self._thread: threading.Thread | None = None
         watch_forks(self)
 
     def on_forked(self) -> None:
         """In a forked child: what waits is the parent's to write, and so is its thread."""
-        self._begin()
+        self._reset()
 
-    def offer(self, data: bytes, *, tells: int = 0) -> bool:
+    def offer(self, data: bytes, *, reported_drops: int = 0) -> bool:
         """Have it written, if there is room; never waits. ``tells``: of `left_out`, what this line tells."""
         with self._changed:
-            if self._bytes + len(data) > QUEUE_BYTES_MAX:
-                self.left_out += 1
+            if self._queued_bytes + len(data) > QUEUE_BYTES_MAX:
+                self.dropped_writes += 1
                 return False
-            self.left_out -= tells
-            self._waiting.append(data)
-            self._bytes += len(data)
+            self.dropped_writes -= reported_drops
+            self._queue.append(data)
+            self._queued_bytes += len(data)
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="stderr", daemon=True)
                 try:
@@ -63,17 +63,17 @@ class UnwaitedOutput(io.RawIOBase):
     def drain(self, timeout_s: float) -> bool:
         """Wait until all is written; False when that takes too long."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._bytes, timeout_s)
+            return self._changed.wait_for(lambda: not self._queued_bytes, timeout_s)
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
-                data = self._waiting.popleft()
+                self._changed.wait_for(lambda: self._queue)
+                data = self._queue.popleft()
             written = _write_all(self._descriptor, data)
             with self._changed:
-                self._bytes -= len(data)
-                self.left_out += not written
+                self._queued_bytes -= len(data)
+                self.dropped_writes += not written
                 self._changed.notify_all()
 
     # --- as a file, for who prints ----------------------------------------------------------------
@@ -112,16 +112,16 @@ def _write_all(descriptor: int, data: bytes) -> bool:
     return True
 
 
-_kept: list[object] = []
+_kept_files: list[object] = []
 """Files that must stay open: the next one would get number 2, and what is meant for stderr."""
 
 
-def unwaited_stderr() -> UnwaitedOutput:
+def make_stderr_non_blocking() -> NonBlockingOutput:
     """From now on whatever this process prints to ``sys.stderr`` goes there without waiting."""
-    if sys.__stderr__ is None and not _kept:
-        _kept.append(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-    _kept.append(sys.stderr)
-    out = UnwaitedOutput(2)
+    if sys.__stderr__ is None and not _kept_files:
+        _kept_files.append(open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+    _kept_files.append(sys.stderr)
+    out = NonBlockingOutput(2)
     sys.stderr = io.TextIOWrapper(
         out,
         encoding="utf-8",
@@ -129,13 +129,13 @@ def unwaited_stderr() -> UnwaitedOutput:
         line_buffering=False,
         write_through=True,
     )
-    if len(_kept) == 1:
-        atexit.register(last_words)
+    if len(_kept_files) == 1:
+        atexit.register(drain_stderr)
     return out
 
 
-def last_words() -> None:
-    """What was said and not yet taken: wait for it, up to `LAST_WORDS_S`. Before an end without one."""
+def drain_stderr() -> None:
+    """What was said and not yet taken: wait for it, up to `DRAIN_TIMEOUT_S`. Before an end without one."""
     out = getattr(sys.stderr, "buffer", None)
-    if isinstance(out, UnwaitedOutput):
-        out.drain(LAST_WORDS_S)
+    if isinstance(out, NonBlockingOutput):
+        out.drain(DRAIN_TIMEOUT_S)

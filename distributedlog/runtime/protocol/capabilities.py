@@ -14,8 +14,8 @@ these go by no clock.
 
 ``since`` is the revision at which something was last taken from that principal, 0: never. It is known at both
 ends and not sent in a capability: when a bookie hears of a newer one, all that this principal had before is
-void there, and it asks for what it still may have. `UNJUDGED` stands for it in what mode `report` gives to
-those whom `required` would refuse. Numbers are little-endian.
+void there, and it asks for what it still may have. `REPORT_ONLY_REVISION` stands for it in what mode `report`
+gives to those whom `required` would refuse. Numbers are little-endian.
 """
 
 import hmac
@@ -31,19 +31,19 @@ SECRET_BYTES = 32
 """Of K, K_b and P."""
 PRINCIPAL_BYTES_MAX = 160
 GENERATIONS_KEPT = 2
-UNJUDGED = (1 << 64) - 1
+REPORT_ONLY_REVISION = (1 << 64) - 1
 """In the place of ``since``: given in mode `report` to one who has no right, and good in that mode alone."""
-NONE = bytes(CAPABILITY_BYTES)
+NO_CAPABILITY = bytes(CAPABILITY_BYTES)
 """Shown by who has none; no kind is 0."""
 
-_CAPABILITY = b"dlog cap 1\0"
-_BOOKIE_KEY = b"dlog bookie key 1\0"
-_PASS = b"dlog pass 1\0"
-_HEAD = Struct("<BBQQ")
-_PASS_HEAD = Struct("<3sBIQB")
+_CAPABILITY_LABEL = b"dlog cap 1\0"
+_BOOKIE_KEY_LABEL = b"dlog bookie key 1\0"
+_CREDENTIAL_LABEL = b"dlog pass 1\0"
+_CAPABILITY_HEADER = Struct("<BBQQ")
+_CREDENTIAL_HEADER = Struct("<3sBIQB")
 _MAGIC = b"DP2"
 _MAC_BYTES = 14
-_PASS_MAC_BYTES = 16
+_CREDENTIAL_MAC_BYTES = 16
 
 
 class CapabilityKind(IntEnum):
@@ -59,7 +59,7 @@ class CapabilityKind(IntEnum):
     """That of `READ`, a fence, and an add stream that passes it."""
 
 
-SERVES: dict[CapabilityKind, tuple[CapabilityKind, ...]] = {
+SUFFICIENT_KINDS: dict[CapabilityKind, tuple[CapabilityKind, ...]] = {
     CapabilityKind.LIST: (CapabilityKind.LIST, CapabilityKind.READ, CapabilityKind.RECOVER),
     CapabilityKind.READ: (CapabilityKind.READ, CapabilityKind.RECOVER),
     CapabilityKind.ADD: (CapabilityKind.ADD,),
@@ -68,7 +68,7 @@ SERVES: dict[CapabilityKind, tuple[CapabilityKind, ...]] = {
 """Which capabilities will do for what is wanted, the least first."""
 
 
-FIRST, LAST = int(min(CapabilityKind)), int(max(CapabilityKind))
+FIRST_KIND, LAST_KIND = int(min(CapabilityKind)), int(max(CapabilityKind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,82 +77,114 @@ class Generation:
 
     number: int
     key: bytes = field(repr=False)
-    passes: bytes = field(repr=False)
+    credential_key: bytes = field(repr=False)
 
-    def of_bookie(self, cluster_id: str, bookie_id: str) -> "Generation":
+    def for_bookie(self, cluster_id: str, bookie_id: str) -> "Generation":
         """What that bookie holds of this one."""
-        said = _BOOKIE_KEY + cluster_id.encode() + b"\0" + bookie_id.encode()
-        return Generation(self.number, hmac.digest(self.key, said, "sha256"), self.passes)
+        signed_bytes = _BOOKIE_KEY_LABEL + cluster_id.encode() + b"\0" + bookie_id.encode()
+        return Generation(
+            self.number, hmac.digest(self.key, signed_bytes, "sha256"), self.credential_key
+        )
 
 
-def looks_like_one(key: bytes) -> bool:
+def may_be_capability(key: bytes) -> bool:
     """May these bytes be a capability? One in 64 of the stored keys of before looks like one as well."""
-    return FIRST <= key[0] <= LAST
+    return FIRST_KIND <= key[0] <= LAST_KIND
 
 
-def stored_key(chance: bytes) -> bytes:
+def stored_key(random_bytes: bytes) -> bytes:
     """A ledger's stored key, out of so many bytes of chance: never taken for a capability."""
-    return bytes((chance[0] | 0x80,)) + chance[1:]
+    return bytes((random_bytes[0] | 0x80,)) + random_bytes[1:]
 
 
-def capability(
-    of_bookie: Generation, kind: CapabilityKind, ledger: int, principal: str, since: int
+def make_capability(
+    bookie_generation: Generation,
+    kind: CapabilityKind,
+    ledger: int,
+    principal: str,
+    revoked_at_revision: int,
 ) -> bytes:
-    """The 16 bytes; ``of_bookie`` is what `Generation.of_bookie` gave."""
-    byte = of_bookie.number & 0xFF
-    said = _CAPABILITY + _HEAD.pack(kind, byte, ledger, since) + principal.encode()
-    return bytes((kind, byte)) + hmac.digest(of_bookie.key, said, "sha256")[:_MAC_BYTES]
+    """The 16 bytes; ``for_bookie`` is what `Generation.for_bookie` gave."""
+    generation_byte = bookie_generation.number & 0xFF
+    signed_bytes = (
+        _CAPABILITY_LABEL
+        + _CAPABILITY_HEADER.pack(kind, generation_byte, ledger, revoked_at_revision)
+        + principal.encode()
+    )
+    return (
+        bytes((kind, generation_byte))
+        + hmac.digest(bookie_generation.key, signed_bytes, "sha256")[:_MAC_BYTES]
+    )
 
 
 def is_capability(
-    shown: bytes,
-    held: Iterable[Generation],
-    wanted: CapabilityKind,
+    presented: bytes,
+    generations: Iterable[Generation],
+    wanted_kind: CapabilityKind,
     ledger: int,
     principal: str,
-    since: int,
+    revoked_at_revision: int,
 ) -> bool:
     """Do these bytes allow that principal what is wanted, at the bookie that holds these generations?"""
-    for kind in SERVES[wanted]:
-        if shown[0] != kind:
+    for kind in SUFFICIENT_KINDS[wanted_kind]:
+        if presented[0] != kind:
             continue
-        for generation in held:
-            if shown[1] == generation.number & 0xFF:
-                computed = capability(generation, kind, ledger, principal, since)
-                return hmac.compare_digest(computed, shown)
+        for generation in generations:
+            if presented[1] == generation.number & 0xFF:
+                expected_capability = make_capability(
+                    generation, kind, ledger, principal, revoked_at_revision
+                )
+                return hmac.compare_digest(expected_capability, presented)
     return False
 
 
-def issue_pass(generation: Generation, principal: str, since: int, ends_s: int = 0) -> bytes:
+def issue_session_credential(
+    generation: Generation, principal: str, revoked_at_revision: int, ends_s: int = 0
+) -> bytes:
     """A pass, by which bookies know the principal until then; 0: for good."""
     name = principal.encode()
     assert 0 < len(name) <= PRINCIPAL_BYTES_MAX, "a principal is a short text"
-    said = _PASS_HEAD.pack(_MAGIC, generation.number & 0xFF, ends_s, since, len(name)) + name
-    return said + _pass_mac(generation, said)
+    signed_bytes = (
+        _CREDENTIAL_HEADER.pack(
+            _MAGIC, generation.number & 0xFF, ends_s, revoked_at_revision, len(name)
+        )
+        + name
+    )
+    return signed_bytes + _credential_mac(generation, signed_bytes)
 
 
-def _pass_mac(generation: Generation, said: bytes) -> bytes:
-    return hmac.digest(generation.passes, _PASS + said, "sha256")[:_PASS_MAC_BYTES]
+def _credential_mac(generation: Generation, signed_bytes: bytes) -> bytes:
+    return hmac.digest(generation.credential_key, _CREDENTIAL_LABEL + signed_bytes, "sha256")[
+        :_CREDENTIAL_MAC_BYTES
+    ]
 
 
-def read_pass(proof: bytes, held: Iterable[Generation]) -> tuple[str, int, int]:
+def verify_session_credential(
+    credential: bytes, generations: Iterable[Generation]
+) -> tuple[str, int, int]:
     """(principal, since, end) of a pass that was issued. Raises `NotAuthenticated`.
 
     Whether anything was taken from the principal after ``since``, and what time it is, the caller sees.
     """
-    size = len(proof) - _PASS_HEAD.size - _PASS_MAC_BYTES
+    size = len(credential) - _CREDENTIAL_HEADER.size - _CREDENTIAL_MAC_BYTES
     if not 0 < size <= PRINCIPAL_BYTES_MAX:
-        raise NotAuthenticated(f"{len(proof)} bytes are no pass")
-    magic, byte, ends_s, since, length = _PASS_HEAD.unpack_from(proof)
+        raise NotAuthenticated(f"{len(credential)} bytes are no pass")
+    magic, generation_byte, ends_s, revoked_at_revision, length = _CREDENTIAL_HEADER.unpack_from(
+        credential
+    )
     if magic != _MAGIC or length != size:
         raise NotAuthenticated("these bytes are no pass")
-    said, mac = proof[:-_PASS_MAC_BYTES], proof[-_PASS_MAC_BYTES:]
-    for generation in held:
-        if generation.number & 0xFF == byte and hmac.compare_digest(
-            _pass_mac(generation, said), mac
+    signed_bytes, mac = credential[:-_CREDENTIAL_MAC_BYTES], credential[-_CREDENTIAL_MAC_BYTES:]
+    for generation in generations:
+        if generation.number & 0xFF == generation_byte and hmac.compare_digest(
+            _credential_mac(generation, signed_bytes), mac
         ):
             try:
-                return proof[_PASS_HEAD.size : _PASS_HEAD.size + size].decode(), since, ends_s
+                return (
+                    credential[_CREDENTIAL_HEADER.size : _CREDENTIAL_HEADER.size + size].decode(),
+                    revoked_at_revision,
+                    ends_s,
+                )
             except UnicodeDecodeError:
                 break
     raise NotAuthenticated("a pass that is not of this cluster, or of a generation that has ended")

@@ -23,7 +23,7 @@ from .capabilities import (
     Generation,
 )
 from .frames import pack, unpack
-from .schema import blob, message, number, read, row, rows, text, word
+from .schema import blob, check_message, decode_message, number, one_of, row, rows, text
 
 MODES = ("open", "report", "required")
 LEDGERS_MAX = 1000
@@ -33,11 +33,11 @@ BOOKIES_MAX = 255
 """Of one ledger."""
 PRINCIPALS_MAX = 20_000
 """From whom something was taken."""
-PASS_BYTES_MAX = 320
+SESSION_CREDENTIAL_BYTES_MAX = 320
 
 
 @dataclass(frozen=True, slots=True)
-class CapsQuestion:
+class CapabilityRequest:
     """Capabilities of one kind: ledger → the bookies that they are for."""
 
     kind: CapabilityKind
@@ -45,12 +45,12 @@ class CapsQuestion:
 
     def encode(self) -> bytes:
         """As a frame body."""
-        asked = [[ledger, list(bookies)] for ledger, bookies in self.ledgers.items()]
-        return pack(["caps", int(self.kind), asked])
+        ledger_rows = [[ledger, list(bookies)] for ledger, bookies in self.ledgers.items()]
+        return pack(["caps", int(self.kind), ledger_rows])
 
 
 @dataclass(frozen=True, slots=True)
-class GateQuestion:
+class BookieKeysRequest:
     """What a bookie is to check by."""
 
     bookie_id: str
@@ -61,74 +61,96 @@ class GateQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class CapsAnswer:
+class CapabilityReply:
     """Ledger → capabilities in the order of the bookies asked for; none: not allowed."""
 
     mode: str
-    passport: bytes
+    session_credential: bytes
     """For bookies; empty for who is anonymous."""
     keys: Mapping[int, tuple[bytes, ...]]
 
     def encode(self) -> bytes:
         """As a frame body."""
-        found = [[ledger, list(keys)] for ledger, keys in self.keys.items()]
-        return pack([self.mode, self.passport, found])
+        ledger_rows = [[ledger, list(keys)] for ledger, keys in self.keys.items()]
+        return pack([self.mode, self.session_credential, ledger_rows])
 
     @classmethod
-    def decode(cls, body: Buffer) -> "CapsAnswer":
+    def decode(cls, body: Buffer) -> "CapabilityReply":
         """Raises `ProtocolError`."""
-        mode, passport, found = message(body, _CAPS_ANSWER, "the answer to META_CAPS")
-        return cls(mode, passport, dict(found))
+        mode, session_credential, ledger_rows = decode_message(
+            body, _CAPABILITY_REPLY, "the answer to META_CAPS"
+        )
+        return cls(mode, session_credential, dict(ledger_rows))
 
 
 @dataclass(frozen=True, slots=True)
-class GateAnswer:
+class BookieKeysReply:
     """What a bookie checks by from now on."""
 
     mode: str
-    held: tuple[Generation, ...]
+    generations: tuple[Generation, ...]
     """Newest first."""
-    since: Mapping[str, int]
+    revoked_at_revisions: Mapping[str, int]
     """Principal → the revision at which something was last taken from it; who is not named: 0."""
 
     def encode(self) -> bytes:
         """As a frame body."""
-        held = [[one.number, one.key, one.passes] for one in self.held]
-        return pack([self.mode, held, [[name, since] for name, since in self.since.items()]])
+        generation_rows = [
+            [generation.number, generation.key, generation.credential_key]
+            for generation in self.generations
+        ]
+        return pack(
+            [
+                self.mode,
+                generation_rows,
+                [
+                    [principal, revision]
+                    for principal, revision in self.revoked_at_revisions.items()
+                ],
+            ]
+        )
 
     @classmethod
-    def decode(cls, body: Buffer) -> "GateAnswer":
+    def decode(cls, body: Buffer) -> "BookieKeysReply":
         """Raises `ProtocolError`."""
-        mode, held, since = message(body, _GATE_ANSWER, "what a bookie checks by")
-        return cls(mode, tuple(Generation(*one) for one in held), dict(since))
+        mode, generation_rows, revision_rows = decode_message(
+            body, _BOOKIE_KEYS_REPLY, "what a bookie checks by"
+        )
+        return cls(
+            mode,
+            tuple(Generation(*generation_row) for generation_row in generation_rows),
+            dict(revision_rows),
+        )
 
 
-def decode_question(body: Buffer) -> CapsQuestion | GateQuestion:
+def decode_request(body: Buffer) -> CapabilityRequest | BookieKeysRequest:
     """A META_CAPS. Raises `ProtocolError`."""
     what = "META_CAPS"
     value = unpack(body, what)
     if type(value) is list and value[:1] == ["gate"]:
-        _, bookie_id = read(value, _GATE, what)
-        return GateQuestion(bookie_id)
-    _, kind, asked = read(value, _CAPS, what)
-    if sum(len(bookies) for _, bookies in asked) > KEYS_MAX:
+        _, bookie_id = check_message(value, _BOOKIE_KEYS_REQUEST, what)
+        return BookieKeysRequest(bookie_id)
+    _, kind, ledger_rows = check_message(value, _CAPABILITY_REQUEST, what)
+    if sum(len(bookies) for _, bookies in ledger_rows) > KEYS_MAX:
         raise ProtocolError(f"{what}: more than {KEYS_MAX} capabilities at once")
-    return CapsQuestion(CapabilityKind(kind), dict(asked))
+    return CapabilityRequest(CapabilityKind(kind), dict(ledger_rows))
 
 
 _LEDGER = number(0)
 _BOOKIE = text(chars_min=1)
 _SECRET = blob(SECRET_BYTES, SECRET_BYTES)
-_MODE = word(*MODES)
-_CAPS = row(
-    word("caps"),
+_MODE = one_of(*MODES)
+_CAPABILITY_REQUEST = row(
+    one_of("caps"),
     number(min(CapabilityKind), max(CapabilityKind)),
     rows(row(_LEDGER, rows(_BOOKIE, BOOKIES_MAX)), LEDGERS_MAX),
 )
-_GATE = row(word("gate"), _BOOKIE)
-_KEYS: Any = rows(blob(CAPABILITY_BYTES, CAPABILITY_BYTES), BOOKIES_MAX)
-_CAPS_ANSWER = row(_MODE, blob(PASS_BYTES_MAX), rows(row(_LEDGER, _KEYS), LEDGERS_MAX))
-_GATE_ANSWER = row(
+_BOOKIE_KEYS_REQUEST = row(one_of("gate"), _BOOKIE)
+_CAPABILITIES: Any = rows(blob(CAPABILITY_BYTES, CAPABILITY_BYTES), BOOKIES_MAX)
+_CAPABILITY_REPLY = row(
+    _MODE, blob(SESSION_CREDENTIAL_BYTES_MAX), rows(row(_LEDGER, _CAPABILITIES), LEDGERS_MAX)
+)
+_BOOKIE_KEYS_REPLY = row(
     _MODE,
     rows(row(number(1), _SECRET, _SECRET), GENERATIONS_KEPT),
     rows(row(text(PRINCIPAL_BYTES_MAX, 1), number()), PRINCIPALS_MAX),

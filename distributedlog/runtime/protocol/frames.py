@@ -30,7 +30,7 @@ assert ENVELOPE_BYTES == 24
 
 
 REPLY_MORE = 0x80
-"""Flag of a REPLY: another one to the same request follows (see `ClientLink.stand`)."""
+"""Flag of a REPLY: another one to the same request follows (see `ClientLink.start_repeated_request`)."""
 
 
 class Op:
@@ -104,7 +104,7 @@ def envelope(
     )
 
 
-HTTP_WORDS = (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP", b"OPTI", b"DELE")
+HTTP_PREFIXES = (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP", b"OPTI", b"DELE")
 HTTP_REPLY = (
     b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n"
     b"This port speaks the frame protocol of distributedlog, not HTTP.\n"
@@ -113,18 +113,18 @@ HTTP_REPLY = (
 
 def is_http(length: int) -> bool:
     """Are the four bytes of this announced length the start of an HTTP request?"""
-    return length.to_bytes(4, "little") in HTTP_WORDS
+    return length.to_bytes(4, "little") in HTTP_PREFIXES
 
 
 def check_length(length: int, peer: str) -> None:
     """Refuse an announced length that no frame of ours has; say what it looks like."""
     if ENVELOPE_BYTES <= length <= FRAME_BYTES_MAX:
         return
-    text = length.to_bytes(4, "little")
+    length_bytes = length.to_bytes(4, "little")
     hint = ""
-    if text in HTTP_WORDS:
+    if length_bytes in HTTP_PREFIXES:
         hint = "; these bytes are HTTP: this port speaks the frame protocol of distributedlog"
-    elif text[0] == 0x16 and text[1] == 0x03:
+    elif length_bytes[0] == 0x16 and length_bytes[1] == 0x03:
         hint = "; these bytes are a TLS hello: this port speaks plain frames"
     raise ProtocolError(
         f"{peer} announced a frame of {length} bytes, allowed are {ENVELOPE_BYTES} to {FRAME_BYTES_MAX}{hint}"
@@ -152,8 +152,11 @@ def unpack(
         raise ProtocolError(f"{what}: a control message of {size} bytes, allowed are {bytes_max}")
     hooks: dict[str, Any] = {}
     if size > items_max:  # else it cannot hold more: an item takes a byte at least
-        counted = _Items(items_max)
-        hooks = {"list_hook": counted.take, "object_pairs_hook": counted.take_pairs}
+        item_counter = _ItemCounter(items_max)
+        hooks = {
+            "list_hook": item_counter.count_list,
+            "object_pairs_hook": item_counter.count_pairs,
+        }
     try:
         return msgpack.unpackb(
             body,
@@ -169,23 +172,23 @@ def unpack(
         raise ProtocolError(f"{what}: not a control message ({type(error).__name__})") from None
 
 
-class _Items:
+class _ItemCounter:
     """Counts what the lists and maps of a message hold, while it is taken apart."""
 
     def __init__(self, items_max: int) -> None:
-        self._left = items_max
+        self._remaining = items_max
 
-    def take(self, found: list[Any]) -> list[Any]:
-        self._left -= len(found) + 1
-        if self._left < 0:
+    def count_list(self, items: list[Any]) -> list[Any]:
+        self._remaining -= len(items) + 1
+        if self._remaining < 0:
             raise ValueError("too many items")
-        return found
+        return items
 
-    def take_pairs(self, found: list[tuple[Any, Any]]) -> dict[Any, Any]:
-        self._left -= 2 * len(found) + 1
-        if self._left < 0:
+    def count_pairs(self, pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+        self._remaining -= 2 * len(pairs) + 1
+        if self._remaining < 0:
             raise ValueError("too many items")
-        return dict(found)
+        return dict(pairs)
 
 
 def error_body(error: DistributedLogError) -> bytes:

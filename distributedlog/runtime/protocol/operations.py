@@ -5,77 +5,77 @@ judged after this gate, by those who know logs. Nothing here holds for `ANONYMOU
 no proof is asked for, and for `LOCAL`, whose cluster it is.
 """
 
-from ..interfaces.principals import ANONYMOUS, BOOKIE, LOCAL, METADATA, PROXY, USER, kind_of
+from ..interfaces.principals import ANONYMOUS, BOOKIE, LOCAL, METADATA, PROXY, USER, principal_kind
 from .frames import Op
 
-NOBODY: frozenset[str] = frozenset()
+NO_KINDS: frozenset[str] = frozenset()
 """Answers, and what a server sends by itself."""
-QUORUM = frozenset({METADATA})
-CLIENTS = frozenset({BOOKIE, PROXY, USER})
-ALL = QUORUM | CLIENTS
+QUORUM_KINDS = frozenset({METADATA})
+CLIENT_KINDS = frozenset({BOOKIE, PROXY, USER})
+ALL_KINDS = QUORUM_KINDS | CLIENT_KINDS
 
-ROWS: dict[int, frozenset[str]] = {
-    Op.HELLO: ALL,
-    Op.AUTH: ALL,
-    Op.REPLY: NOBODY,
-    Op.PING: ALL,
-    Op.INFO: ALL,
-    Op.STREAM_OPEN: CLIENTS,
-    Op.ADD: CLIENTS,
-    Op.ADD_ACKS: NOBODY,
-    Op.STREAM_REFUSED: NOBODY,
-    Op.WRITE_LAC: CLIENTS,
-    Op.READ: CLIENTS,
-    Op.FENCE: CLIENTS,
-    Op.READ_LAC: CLIENTS,
-    Op.WAIT_LAC: CLIENTS,
-    Op.LIST_ENTRIES: CLIENTS,
-    Op.ADD_MANY: CLIENTS,
-    Op.WRITE_LACS: CLIENTS,
-    Op.META_STATUS: ALL,
-    Op.META_FORM: QUORUM,
-    Op.META_RAFT: QUORUM,
-    Op.META_READ: ALL,
-    Op.META_TRANSACT: ALL,
-    Op.META_LEASE: ALL,
-    Op.META_WATCH: ALL,
-    Op.META_WATCH_EVENTS: NOBODY,
-    Op.META_WATCH_CANCEL: ALL,
-    Op.META_MEMBERS: ALL,
-    Op.META_CAPS: ALL,
-    Op.META_DIFFERS: QUORUM,
-    Op.META_RECALL: QUORUM,
-    Op.META_TRUST: ALL,
-    Op.META_SAVE: QUORUM | {USER},
-    Op.MEMBERS: CLIENTS,
-    Op.PRODUCE_OPEN: CLIENTS,
-    Op.PRODUCE: CLIENTS,
-    Op.PRODUCE_ACKS: NOBODY,
-    Op.PRODUCE_REFUSED: NOBODY,
-    Op.PRODUCE_PUBLISH: CLIENTS,
-    Op.PRODUCE_COMMIT: CLIENTS,
-    Op.PRODUCE_CLOSE: CLIENTS,
-    Op.LOG_CALL: CLIENTS,
-    Op.PROXY_CALL: CLIENTS,
-    Op.SUBSCRIBE: CLIENTS,
-    Op.ENTRIES: NOBODY,
-    Op.CREDIT: CLIENTS,
-    Op.SUBSCRIPTION_ENDED: NOBODY,
-    Op.UNSUBSCRIBE: CLIENTS,
+ALLOWED_KINDS: dict[int, frozenset[str]] = {
+    Op.HELLO: ALL_KINDS,
+    Op.AUTH: ALL_KINDS,
+    Op.REPLY: NO_KINDS,
+    Op.PING: ALL_KINDS,
+    Op.INFO: ALL_KINDS,
+    Op.STREAM_OPEN: CLIENT_KINDS,
+    Op.ADD: CLIENT_KINDS,
+    Op.ADD_ACKS: NO_KINDS,
+    Op.STREAM_REFUSED: NO_KINDS,
+    Op.WRITE_LAC: CLIENT_KINDS,
+    Op.READ: CLIENT_KINDS,
+    Op.FENCE: CLIENT_KINDS,
+    Op.READ_LAC: CLIENT_KINDS,
+    Op.WAIT_LAC: CLIENT_KINDS,
+    Op.LIST_ENTRIES: CLIENT_KINDS,
+    Op.ADD_MANY: CLIENT_KINDS,
+    Op.WRITE_LACS: CLIENT_KINDS,
+    Op.META_STATUS: ALL_KINDS,
+    Op.META_FORM: QUORUM_KINDS,
+    Op.META_RAFT: QUORUM_KINDS,
+    Op.META_READ: ALL_KINDS,
+    Op.META_TRANSACT: ALL_KINDS,
+    Op.META_LEASE: ALL_KINDS,
+    Op.META_WATCH: ALL_KINDS,
+    Op.META_WATCH_EVENTS: NO_KINDS,
+    Op.META_WATCH_CANCEL: ALL_KINDS,
+    Op.META_MEMBERS: ALL_KINDS,
+    Op.META_CAPS: ALL_KINDS,
+    Op.META_DIFFERS: QUORUM_KINDS,
+    Op.META_RECALL: QUORUM_KINDS,
+    Op.META_TRUST: ALL_KINDS,
+    Op.META_SAVE: QUORUM_KINDS | {USER},
+    Op.MEMBERS: CLIENT_KINDS,
+    Op.PRODUCE_OPEN: CLIENT_KINDS,
+    Op.PRODUCE: CLIENT_KINDS,
+    Op.PRODUCE_ACKS: NO_KINDS,
+    Op.PRODUCE_REFUSED: NO_KINDS,
+    Op.PRODUCE_PUBLISH: CLIENT_KINDS,
+    Op.PRODUCE_COMMIT: CLIENT_KINDS,
+    Op.PRODUCE_CLOSE: CLIENT_KINDS,
+    Op.LOG_CALL: CLIENT_KINDS,
+    Op.PROXY_CALL: CLIENT_KINDS,
+    Op.SUBSCRIBE: CLIENT_KINDS,
+    Op.ENTRIES: NO_KINDS,
+    Op.CREDIT: CLIENT_KINDS,
+    Op.SUBSCRIPTION_ENDED: NO_KINDS,
+    Op.UNSUBSCRIBE: CLIENT_KINDS,
 }
-OPS = 256
+OPS_MAX = 256
 
 
-def _table(kind: str) -> bytes:
-    return bytes(kind in ROWS.get(op, NOBODY) for op in range(OPS))
+def _allowed_ops(kind: str) -> bytes:
+    return bytes(kind in ALLOWED_KINDS.get(op, NO_KINDS) for op in range(OPS_MAX))
 
 
-_TABLES = {kind: _table(kind) for kind in ALL}
-_NOTHING = bytes(OPS)
+_ALLOWED_BY_KIND = {kind: _allowed_ops(kind) for kind in ALL_KINDS}
+_NO_OPS = bytes(OPS_MAX)
 
 
-def allowed_to(principal: str) -> bytes | None:
+def allowed_ops(principal: str) -> bytes | None:
     """A byte an operation, not 0 where the principal may ask for it; None: all of them."""
     if principal in (ANONYMOUS, LOCAL):
         return None
-    return _TABLES.get(kind_of(principal), _NOTHING)
+    return _ALLOWED_BY_KIND.get(principal_kind(principal), _NO_OPS)

@@ -25,7 +25,7 @@ class SchemaError(ValueError):
     """The value is not of the form; says where and what was found instead. Inside of this module's users."""
 
 
-def read(value: Any, form: Form, what: str) -> Any:
+def check_message(value: Any, form: Form, what: str) -> Any:
     """A value of a peer's message. Raises `ProtocolError`."""
     try:
         return form(value)
@@ -33,26 +33,28 @@ def read(value: Any, form: Form, what: str) -> Any:
         raise ProtocolError(f"{what}: {error}") from None
 
 
-def message(body: Buffer, form: Form, what: str) -> Any:
+def decode_message(body: Buffer, form: Form, what: str) -> Any:
     """A peer's message. Raises `ProtocolError`."""
-    return read(unpack(body, what), form, what)
+    return check_message(unpack(body, what), form, what)
 
 
-def stored(value: Buffer, form: Form, what: str) -> Any:
+def decode_stored(value: Buffer, form: Form, what: str) -> Any:
     """A value of the store or of a disk. Raises `CorruptData`."""
-    return fit(_unpacked(value, what), form, what)
+    return check_stored(_unpack_stored(value, what), form, what)
 
 
-def versioned(value: Buffer, known: int, form: Form, what: str) -> Any:
+def decode_versioned(value: Buffer, version_max: int, form: Form, what: str) -> Any:
     """The same, where a map's ``format`` says which version wrote it. Raises `UnsupportedFormat` too."""
-    found = _unpacked(value, what)
-    version = fit(found, _VERSIONED, what)["format"]
-    if version > known:
-        raise UnsupportedFormat(f"{what} has format {version}, this program reads up to {known}")
-    return fit(found, form, what)
+    record_map = _unpack_stored(value, what)
+    version = check_stored(record_map, _VERSIONED, what)["format"]
+    if version > version_max:
+        raise UnsupportedFormat(
+            f"{what} has format {version}, this program reads up to {version_max}"
+        )
+    return check_stored(record_map, form, what)
 
 
-def fit(value: Any, form: Form, what: str) -> Any:
+def check_stored(value: Any, form: Form, what: str) -> Any:
     """A part of a value of the store. Raises `CorruptData`."""
     try:
         return form(value)
@@ -63,7 +65,7 @@ def fit(value: Any, form: Form, what: str) -> Any:
 R = TypeVar("R")
 
 
-def reads_back(
+def verify_round_trip(
     decode: Callable[[R, bytes], R],
 ) -> Callable[[Callable[[R], bytes]], Callable[[R], bytes]]:
     """Check each value that ``encode`` makes: decoded, it must give the same record again.
@@ -97,7 +99,7 @@ def reads_back(
     return of
 
 
-def _unpacked(value: Buffer, what: str) -> Any:
+def _unpack_stored(value: Buffer, what: str) -> Any:
     try:
         return unpack(value, what)
     except ProtocolError as error:
@@ -107,19 +109,19 @@ def _unpacked(value: Buffer, what: str) -> Any:
 # --- forms ----------------------------------------------------------------------------------------
 
 
-def is_number(value: Any, low: int = 0) -> bool:
+def is_number(value: Any, minimum: int = 0) -> bool:
     """Whether a value is a whole number from ``low`` to 2^63 - 1. For messages that are matched, not read."""
-    return type(value) is int and low <= value <= NUMBER_MAX
+    return type(value) is int and minimum <= value <= NUMBER_MAX
 
 
-def number(low: int = 0, high: int = NUMBER_MAX) -> Form:
+def number(minimum: int = 0, maximum: int = NUMBER_MAX) -> Form:
     """A whole number from ``low`` to ``high``."""
 
     def form(value: Any) -> int:
         if type(value) is not int:
-            raise _other(value, "a number")
-        if not low <= value <= high:
-            raise SchemaError(f"a number that is not {low} to {high}")
+            raise _wrong_type(value, "a number")
+        if not minimum <= value <= maximum:
+            raise SchemaError(f"a number that is not {minimum} to {maximum}")
         return value
 
     return form
@@ -130,7 +132,7 @@ def text(chars_max: int = TEXT_CHARS_MAX, chars_min: int = 0) -> Form:
 
     def form(value: Any) -> str:
         if type(value) is not str:
-            raise _other(value, "text")
+            raise _wrong_type(value, "text")
         if not chars_min <= len(value) <= chars_max:
             raise SchemaError(
                 f"text of {len(value)} characters, wanted are {chars_min} to {chars_max}"
@@ -145,7 +147,7 @@ def blob(bytes_max: int, bytes_min: int = 0) -> Form:
 
     def form(value: Any) -> bytes:
         if type(value) is not bytes:
-            raise _other(value, "bytes")
+            raise _wrong_type(value, "bytes")
         if not bytes_min <= len(value) <= bytes_max:
             raise SchemaError(f"{len(value)} bytes, wanted are {bytes_min} to {bytes_max}")
         return value
@@ -156,16 +158,16 @@ def blob(bytes_max: int, bytes_min: int = 0) -> Form:
 def flag(value: Any) -> bool:
     """True or False. (A form, not a maker of one.)"""
     if type(value) is not bool:
-        raise _other(value, "true or false")
+        raise _wrong_type(value, "true or false")
     return value
 
 
-def word(*words: str) -> Form:
+def one_of(*choices: str) -> Form:
     """One of these texts."""
 
     def form(value: Any) -> str:
-        if type(value) is not str or value not in words:
-            raise SchemaError(f"not one of {', '.join(words)}")
+        if type(value) is not str or value not in choices:
+            raise SchemaError(f"not one of {', '.join(choices)}")
         return value
 
     return form
@@ -186,13 +188,18 @@ def row(*forms: Form, later: bool = False) -> Form:
 
     def form(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise _other(value, "a list")
+            raise _wrong_type(value, "a list")
         if len(value) != count and not (later and len(value) > count):
             raise SchemaError(f"a list of {len(value)} fields, wanted are {count}")
         try:
-            return tuple([f(one) for f, one in zip(forms, value, strict=False)])
+            return tuple([field_form(item) for field_form, item in zip(forms, value, strict=False)])
         except SchemaError:
-            return tuple([_within(f"field {n}", f, value[n]) for n, f in enumerate(forms)])
+            return tuple(
+                [
+                    _check_field(f"field {index}", field_form, value[index])
+                    for index, field_form in enumerate(forms)
+                ]
+            )
 
     return form
 
@@ -202,27 +209,32 @@ def rows(form: Form, count_max: int, count_min: int = 0) -> Form:
 
     def each(value: Any) -> tuple[Any, ...]:
         if type(value) is not list:
-            raise _other(value, "a list")
+            raise _wrong_type(value, "a list")
         if not count_min <= len(value) <= count_max:
             raise SchemaError(f"a list of {len(value)}, wanted are {count_min} to {count_max}")
         try:
-            return tuple([form(one) for one in value])
+            return tuple([form(item) for item in value])
         except SchemaError:  # once more, slowly, to say which
-            return tuple([_within(f"row {n}", form, one) for n, one in enumerate(value)])
+            return tuple(
+                [_check_field(f"row {index}", form, item) for index, item in enumerate(value)]
+            )
 
     return each
 
 
 def mapping(form: Form, count_max: int, chars_max: int = TEXT_CHARS_MAX) -> Form:
     """A map from text to that form, of at most so many."""
-    name = text(chars_max)
+    key_form = text(chars_max)
 
     def each(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise _other(value, "a map")
+            raise _wrong_type(value, "a map")
         if len(value) > count_max:
             raise SchemaError(f"a map of {len(value)}, allowed are {count_max}")
-        return {_within("a name", name, k): _within("a value", form, v) for k, v in value.items()}
+        return {
+            _check_field("a name", key_form, key): _check_field("a value", form, item)
+            for key, item in value.items()
+        }
 
     return each
 
@@ -230,7 +242,7 @@ def mapping(form: Form, count_max: int, chars_max: int = TEXT_CHARS_MAX) -> Form
 def list_of_any(value: Any) -> list[Any]:
     """A list of what another form takes, one at a time. (A form, not a maker of one.)"""
     if type(value) is not list:
-        raise _other(value, "a list")
+        raise _wrong_type(value, "a list")
     return value
 
 
@@ -239,31 +251,35 @@ def fields(later: Mapping[str, tuple[Form, Any]] | None = None, /, **forms: Form
 
     ``later``: names that older versions did not write, with what stands for them then.
     """
-    added = dict(later or {})
+    optional_forms = dict(later or {})
 
     def form(value: Any) -> dict[str, Any]:
         if type(value) is not dict:
-            raise _other(value, "a map")
+            raise _wrong_type(value, "a map")
         missing = [name for name in forms if name not in value]
         if missing:
             raise SchemaError(f"{missing[0]} is missing")
-        found = {name: _within(name, f, value[name]) for name, f in forms.items()}
-        for name, (f, default) in added.items():
-            found[name] = _within(name, f, value[name]) if name in value else default
-        return found
+        checked_fields = {
+            name: _check_field(name, field_form, value[name]) for name, field_form in forms.items()
+        }
+        for name, (field_form, default) in optional_forms.items():
+            checked_fields[name] = (
+                _check_field(name, field_form, value[name]) if name in value else default
+            )
+        return checked_fields
 
     return form
 
 
-def _within(where: str, form: Form, value: Any) -> Any:
+def _check_field(field_name: str, form: Form, value: Any) -> Any:
     try:
         return form(value)
     except SchemaError as error:
-        raise SchemaError(f"{where}: {error}") from None
+        raise SchemaError(f"{field_name}: {error}") from None
 
 
-def _other(value: Any, wanted: str) -> SchemaError:
-    return SchemaError(f"{type(value).__name__} instead of {wanted}")
+def _wrong_type(value: Any, expected: str) -> SchemaError:
+    return SchemaError(f"{type(value).__name__} instead of {expected}")
 
 
 _VERSIONED = fields(format=number())

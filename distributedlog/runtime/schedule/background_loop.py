@@ -7,7 +7,7 @@ costs one wake-up of the loop (`CallbackQueue`).
 Signal handlers and finalizers interrupt the code of their thread at any point. The loop never blocks on a
 lock that a caller holds. A call that would wait for a step that its own thread has interrupted raises
 `InvalidRequest` (`Background.check_may_wait`). The loop itself calls no users' code: other threads call
-callbacks and handle log lines (`Aside`).
+callbacks and handle log lines (`CallbackThread`).
 
 The thread is a daemon, and stopped when the interpreter exits. The exit waits for submitted records for
 `EXIT_S_MAX`. A child of ``fork()`` has no such thread: its first call raises an error (H15).
@@ -38,7 +38,7 @@ from ..interfaces.errors import (
     InvalidRequest,
     UnsupportedPlatform,
 )
-from ..interfaces.log_lines import get_logger, handle_lines_here, queue_lines
+from ..interfaces.log_lines import get_logger, start_queueing_lines, stop_queueing_lines
 from ..process.fork_safety import forked_message, watch_forks
 
 SWITCH_INTERVAL_S = 0.0005
@@ -46,23 +46,23 @@ SWITCH_INTERVAL_S = 0.0005
 write of 0.1 ms one of 10 ms beside a busy main thread (H27, measured)."""
 EXIT_S_MAX = 5.0
 """How long the interpreter's exit waits for submitted records, and then for the loop to end."""
-DROPPED_S = 0.5
+DROP_CHECK_INTERVAL_S = 0.5
 """How often the loop looks for what was dropped and whose finalizer was interrupted."""
-ASIDE_S_MAX = 2.0
+CALLBACK_WAIT_MAX_S = 2.0
 """How long the end of a loop waits for users' callbacks, and for handlers of log lines."""
-LOGS_TOLD = 5
+LOGS_NAMED_MAX = 5
 """Logs that a line about lost records names."""
-LINES_MAX = 10_000
+LOG_LINES_MAX = 10_000
 """Log lines that wait for their handlers; those beyond are dropped and counted."""
 
-WAKES_READ = 4096
+WAKE_BYTES_READ = 4096
 """Wake-ups that are taken for one; more of them wake the loop again."""
 
 Mutex = threading.RLock
 """Guards what a face's callers and its loop both touch; held for a few statements, never while waiting.
 
 Reentrant, because a signal handler or a finalizer may interrupt those statements and call again. Each entry
-checks for that and raises (`interrupts`): blocking there would never end.
+checks for that and raises (`has_interrupted`): blocking there would never end.
 """
 
 P = ParamSpec("P")
@@ -71,7 +71,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 log = get_logger("distributedlog.runtime")
 
-INTERRUPTING = (
+INTERRUPTING_TEXT = (
     "a signal handler or a finalizer has interrupted a call of this client, and calls it again"
 )
 
@@ -87,7 +87,7 @@ def uninterrupted(function: F) -> F:
     return function
 
 
-def interrupts(background: "Background", depth: int = 0) -> bool:
+def has_interrupted(background: "Background", depth: int = 0) -> bool:
     """Whether this thread has interrupted a method that is marked `uninterrupted`, of this client.
 
     True in a signal handler or a finalizer that runs in the middle of one: Python calls it on top of that
@@ -96,8 +96,8 @@ def interrupts(background: "Background", depth: int = 0) -> bool:
     frame = sys._getframe(depth + 1)
     while (frame := frame.f_back) is not None:  # type: ignore[assignment]
         if frame.f_code in _UNINTERRUPTED:
-            of = frame.f_locals["self"]
-            if of is background or getattr(of, "_background", None) is background:
+            interrupted = frame.f_locals["self"]
+            if interrupted is background or getattr(interrupted, "_background", None) is background:
                 return True
     return False
 
@@ -111,7 +111,7 @@ class CallbackQueue:
     def __init__(self, wake: Callable[[], object]) -> None:
         self._wake = wake
         self._posted: deque[Callable[[], object]] = deque()
-        self._woken = False
+        self._wake_pending = False
         """A drain is on its way, or its caller is about to wake the loop for one."""
 
     def post(self, callback: Callable[[], object], *, urgent: bool = False) -> None:
@@ -122,22 +122,22 @@ class CallbackQueue:
         wake it may be in such a handler for long.
         """
         self._posted.append(callback)
-        if urgent or not self._woken:
+        if urgent or not self._wake_pending:
             try:
-                self._woken = True
+                self._wake_pending = True
                 self._wake()
             except BaseException:
-                self._woken = False  # also after an interrupt: the next post wakes the loop
+                self._wake_pending = False  # also after an interrupt: the next post wakes the loop
                 raise
 
     def drain(self) -> None:
         """In the loop: call what was posted so far."""
-        self._woken = False  # later posts wake the loop again
+        self._wake_pending = False  # later posts wake the loop again
         for _ in range(len(self._posted)):
             self._posted.popleft()()
 
 
-def _wake(sender: socket.socket) -> None:
+def _send_wakeup(sender: socket.socket) -> None:
     with contextlib.suppress(BlockingIOError):  # it has enough to wake up for
         sender.send(b"\0")
 
@@ -149,58 +149,58 @@ class CrossThreadFuture(Generic[T]):
     it leaves it locked for ever; the loop, which needs it to tell, would stand still. Here it takes no lock.
     """
 
-    __slots__ = ("_callbacks", "_error", "_lock", "_value", "done")
+    __slots__ = ("_callbacks", "_done_lock", "_error", "_value", "is_done")
 
     def __init__(self) -> None:
-        self.done = False
+        self.is_done = False
         self._value: Any = None
         self._error: BaseException | None = None
         self._callbacks: deque[Callable[[], object]] = deque()
-        self._lock = threading.Lock()
-        self._lock.acquire()
+        self._done_lock = threading.Lock()
+        self._done_lock.acquire()
 
     def set(self, value: T) -> None:
         """Here it is; nothing where there is an outcome."""
-        if not self.done:
+        if not self.is_done:
             self._value = value
-            self._tell()
+            self._finish()
 
     def fail(self, error: BaseException) -> None:
         """Here is why not; nothing where there is an outcome."""
-        if not self.done:
+        if not self.is_done:
             self._error = error
-            self._tell()
+            self._finish()
 
     def wait(self, timeout_s: float | None = None) -> T:
         """The value, or the error raised. `TimeoutError` where there is none in time."""
-        if not self.done and self._lock.acquire(
+        if not self.is_done and self._done_lock.acquire(
             timeout=-1 if timeout_s is None else max(0.0, timeout_s)
         ):
-            self._lock.release()  # for whoever waits beside
-        if not self.done:
+            self._done_lock.release()  # for whoever waits beside
+        if not self.is_done:
             raise TimeoutError
         return self.result()
 
     def result(self) -> T:
         """The value, or the error raised, of an outcome that is there."""
-        assert self.done, "asked before it is there"
+        assert self.is_done, "asked before it is there"
         if self._error is not None:
             raise self._error
         value: T = self._value
         return value
 
-    def when_done(self, callback: Callable[[], object]) -> None:
+    def add_done_callback(self, callback: Callable[[], object]) -> None:
         """Have it called once, by the loop, or here where the outcome is there. It must not raise."""
         self._callbacks.append(callback)
-        if self.done:
-            self._call_back()
+        if self.is_done:
+            self._run_callbacks()
 
-    def _tell(self) -> None:
-        self.done = True
-        self._lock.release()
-        self._call_back()
+    def _finish(self) -> None:
+        self.is_done = True
+        self._done_lock.release()
+        self._run_callbacks()
 
-    def _call_back(self) -> None:
+    def _run_callbacks(self) -> None:
         while True:
             try:
                 callback = self._callbacks.popleft()
@@ -245,14 +245,14 @@ def check_threads_are_real() -> None:
             )
 
 
-class Aside:
+class CallbackThread:
     """Calls users' code in a separate thread, in order. That code may take long, or wait for the loop."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._over = False
+        self._has_ended = False
         """The thread has ended: `put` makes the calls."""
 
     def __len__(self) -> int:
@@ -262,32 +262,33 @@ class Aside:
     def put(self, call: Callable[[], object]) -> None:
         """Have it called. From any thread; waits for nothing while the thread runs."""
         self._calls.put(call)
-        if self._over:
-            self._call(wait=False)
+        if self._has_ended:
+            self._make_calls(wait=False)
 
     def start(self) -> None:
         """Start the thread, once; before the loop runs, which must not wait for the lock in here."""
-        if not self._over:
-            self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
+        if not self._has_ended:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
 
     def end(self, *, wait: bool = True) -> None:
-        """Have what is here called, and end the thread; waits for `ASIDE_S_MAX`, except in that thread."""
+        """Have what is here called, and end the thread; waits for `CALLBACK_WAIT_MAX_S`, except in that
+        thread."""
         thread = self._thread
         if thread is None:
-            self._over = True
-            self._call(wait=False)
+            self._has_ended = True
+            self._make_calls(wait=False)
         elif thread.is_alive():
             self._calls.put(None)
             if wait and thread is not threading.current_thread():
-                thread.join(ASIDE_S_MAX)
+                thread.join(CALLBACK_WAIT_MAX_S)
 
-    def _work(self) -> None:
-        self._call(wait=True)
-        self._over = True
-        self._call(wait=False)  # calls that were put before `_over` was set
+    def _run(self) -> None:
+        self._make_calls(wait=True)
+        self._has_ended = True
+        self._make_calls(wait=False)  # calls that were put before `_over` was set
 
-    def _call(self, *, wait: bool) -> None:
+    def _make_calls(self, *, wait: bool) -> None:
         with contextlib.suppress(Empty):
             while (call := self._calls.get(block=wait)) is not None:
                 try:
@@ -297,7 +298,7 @@ class Aside:
                         traceback.print_exc()  # not a log line: it may be a handler of those that failed
 
 
-class Writes(Protocol):
+class UnsettledWrites(Protocol):
     """A buffer of submitted records, for the end of its namespace or of the interpreter."""
 
     name: str
@@ -326,28 +327,28 @@ class Background:
         self._thread: threading.Thread | None = None
         self._ident = 0
         """Of that thread, while it runs."""
-        self._hops: CallbackQueue | None = None
+        self._callback_queue: CallbackQueue | None = None
         self._sockets: tuple[socket.socket, ...] = ()
         """They wake the loop."""
         self._nursery: trio.Nursery | None = None
         self._failure: BaseException | None = None
-        self._unsettled: set[CrossThreadFuture[Any]] = set()
+        self._pending_outcomes: set[CrossThreadFuture[Any]] = set()
         self._started = False
         """`Thread.start` has come back. Interrupted, the thread may run, or stand still for ever."""
         self._stopping = False
         """Whatever runs, or will, has to end."""
-        self._dead = f"{name}: the background loop was not started"
-        self._kept: dict[weakref.ref[object], Callable[[], Awaitable[object]]] = {}
-        self._dropped: deque[weakref.ref[object]] = deque()
+        self._closed_reason = f"{name}: the background loop was not started"
+        self._close_on_drop: dict[weakref.ref[object], Callable[[], Awaitable[object]]] = {}
+        self._dropped_refs: deque[weakref.ref[object]] = deque()
         self._users: set[weakref.ref[object]] = set()
-        self._used = self._ends = False
+        self._had_user = self._is_ending = False
         """There was a user; there is none any more, and the loop ends."""
-        self._writes: weakref.WeakSet[Writes] = weakref.WeakSet()
-        self._lost: dict[str, int] = {}
+        self._writes: weakref.WeakSet[UnsettledWrites] = weakref.WeakSet()
+        self._lost_records: dict[str, int] = {}
         """Records that were not known to be durable when their writer was dropped, by log."""
-        self._callbacks = Aside(f"{name}: callbacks")
-        self._lines = Aside(f"{name}: log lines")
-        self._lines_dropped = 0
+        self._callback_thread = CallbackThread(f"{name}: callbacks")
+        self._log_line_thread = CallbackThread(f"{name}: log lines")
+        self._dropped_lines = 0
 
     def start(self) -> None:
         """Start the thread; return when it takes calls. Once only."""
@@ -357,7 +358,7 @@ class Background:
             sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_INTERVAL_S))
         running: CrossThreadFuture[None] = CrossThreadFuture()
         self._thread = threading.Thread(
-            target=self._work, args=(running,), name=self.name, daemon=True
+            target=self._run_thread, args=(running,), name=self.name, daemon=True
         )
         self._thread.start()
         self._started = True
@@ -396,9 +397,9 @@ class Background:
         """
         if threading.get_ident() == self._ident:
             raise InvalidRequest(f"{self.name}: a blocking call in the loop that would serve it")
-        if interrupts(self):
+        if has_interrupted(self):
             raise InvalidRequest(
-                f"{self.name}: {INTERRUPTING}; nothing was done. Set a flag or use another thread"
+                f"{self.name}: {INTERRUPTING_TEXT}; nothing was done. Set a flag or use another thread"
             )
 
     def submit(self, call: Callable[..., Awaitable[T]], *args: object) -> "Future[T]":
@@ -420,7 +421,7 @@ class Background:
                 except BaseException as error:
                     future.set_exception(error)
 
-        outcome.when_done(settle)
+        outcome.add_done_callback(settle)
         self.begin(outcome, scope, call, *args)
         future.add_done_callback(lambda done: self.cancel(scope) if done.cancelled() else None)
         return future
@@ -437,47 +438,51 @@ class Background:
         The outcome is set in any case, with `AlreadyClosed` where it was cancelled or the loop is stopped.
         """
         # Before the look at whether the loop runs: whoever ends it looks here.
-        self._unsettled.add(outcome)
+        self._pending_outcomes.add(outcome)
         try:
-            self.post(lambda: self._begin(outcome, scope, call, args), urgent=True)
+            self.post(lambda: self._start_call(outcome, scope, call, args), urgent=True)
         except BaseException:  # where it was interrupted nobody waits, and it may begin or not
-            self._unsettled.discard(outcome)
+            self._pending_outcomes.discard(outcome)
             raise
 
-    def expect(self, outcome: CrossThreadFuture[None], look: Callable[[], object]) -> None:
+    def fail_when_ended(
+        self, outcome: CrossThreadFuture[None], check: Callable[[], object]
+    ) -> None:
         """Fail it with `AlreadyClosed` where the loop ends before somebody sets it.
 
         ``look`` is called in the loop, as with `post`. No task, for whoever waits often.
         """
-        self._unsettled.add(outcome)  # before the look at whether the loop runs, as in `begin`
-        outcome.when_done(partial(self._unsettled.discard, outcome))
+        self._pending_outcomes.add(
+            outcome
+        )  # before the look at whether the loop runs, as in `start`
+        outcome.add_done_callback(partial(self._pending_outcomes.discard, outcome))
         try:
-            self.post(look, urgent=True)
+            self.post(check, urgent=True)
         except AlreadyClosed as error:
             outcome.fail(error)
 
-    def aside(self, callback: Callable[[], object]) -> None:
+    def call_in_thread(self, callback: Callable[[], object]) -> None:
         """Have it called in a separate thread, in order: users' code may take long, or wait.
 
         From any thread. After the loop has ended it is called here. An exception that it raises is printed.
         """
-        self._callbacks.put(callback)
+        self._callback_thread.put(callback)
 
-    def line(self, handle: Callable[[], object]) -> None:
+    def handle_log_line(self, handler: Callable[[], object]) -> None:
         """Have a log line handled in a separate thread."""
-        if len(self._lines) >= LINES_MAX:
-            self._lines_dropped += 1
+        if len(self._log_line_thread) >= LOG_LINES_MAX:
+            self._dropped_lines += 1
             return
-        dropped, self._lines_dropped = self._lines_dropped, 0
-        if dropped:
+        dropped_count, self._dropped_lines = self._dropped_lines, 0
+        if dropped_count:
             text = "%d log lines were dropped: their handlers were too slow"
-            self._lines.put(partial(log.warning, text, dropped))
-        self._lines.put(handle)
+            self._log_line_thread.put(partial(log.warning, text, dropped_count))
+        self._log_line_thread.put(handler)
 
     def warn(self, text: str, stacklevel: int) -> None:
         """Issue a `ResourceWarning` from a finalizer. Users' code may show it, so the loop does not."""
         if threading.get_ident() == self._ident:
-            self.line(partial(warnings.warn, text, ResourceWarning, 1))
+            self.handle_log_line(partial(warnings.warn, text, ResourceWarning, 1))
         else:
             warnings.warn(text, ResourceWarning, stacklevel + 1)
 
@@ -492,23 +497,23 @@ class Background:
         A callback that raises ends the loop. Raises `AlreadyClosed`. ``urgent`` as for `CallbackQueue.post`.
         """
         self.check_running()
-        assert self._hops is not None
+        assert self._callback_queue is not None
         try:
-            self._hops.post(callback, urgent=urgent)
+            self._callback_queue.post(callback, urgent=urgent)
         except OSError:  # its socket is closed
-            raise AlreadyClosed(self._dead or f"{self.name}: the loop has ended") from None
+            raise AlreadyClosed(self._closed_reason or f"{self.name}: the loop has ended") from None
 
     def check_running(self) -> None:
         """Raise `AlreadyClosed`, with the reason, where the loop does not run."""
-        if self._dead:
-            raise AlreadyClosed(self._dead)
+        if self._closed_reason:
+            raise AlreadyClosed(self._closed_reason)
 
     def spawn(self, call: Callable[..., Awaitable[object]], *args: object) -> None:
         """In the loop: run a call whose outcome nobody waits for. What it raises is logged."""
         if self._nursery is not None:
-            self._nursery.start_soon(self._unwatched, call, args)
+            self._nursery.start_soon(self._run_detached, call, args)
 
-    async def _unwatched(
+    async def _run_detached(
         self, call: Callable[..., Awaitable[object]], args: tuple[object, ...]
     ) -> None:
         try:
@@ -518,68 +523,78 @@ class Background:
         except Exception:
             log.exception("%s: a call that nobody waits for failed", self.name)
 
-    def keep(
-        self, owned: object, give_up: Callable[[], Awaitable[object]]
+    def close_on_drop(
+        self, owned: object, close: Callable[[], Awaitable[object]]
     ) -> "weakref.ref[object]":
-        """In the loop: have ``give_up`` run there soon after ``owned`` was dropped, unless it is `let_go`.
+        """In the loop: have ``close_dropped`` run there soon after ``owned`` was dropped, unless it is
+        `unregister`.
 
         It is C code that notes the drop. A finalizer would be told sooner and is no net: it is Python code
         in the thread that drops, where an interrupt (a second Ctrl-C) may end it and be swallowed.
         """
-        kept = weakref.ref(owned, self._dropped.append)
-        self._kept[kept] = give_up
-        return kept
+        drop_ref = weakref.ref(owned, self._dropped_refs.append)
+        self._close_on_drop[drop_ref] = close
+        return drop_ref
 
-    def let_go(self, kept: "weakref.ref[object]") -> None:
+    def unregister(self, drop_ref: "weakref.ref[object]") -> None:
         """It was closed. From any thread."""
-        self._kept.pop(kept, None)
-        self._look_for_users()
+        self._close_on_drop.pop(drop_ref, None)
+        self._end_if_unused()
 
-    def give_up(self, kept: "weakref.ref[object]") -> None:
+    def close_dropped(self, drop_ref: "weakref.ref[object]") -> None:
         """In the loop: it was dropped."""
-        give_up = self._kept.pop(kept, None)
-        if give_up is not None:
-            self.spawn(give_up)
-            self._look_for_users()
+        close = self._close_on_drop.pop(drop_ref, None)
+        if close is not None:
+            self.spawn(close)
+            self._end_if_unused()
 
-    def use(self, user: object) -> None:
+    def register_user(self, user: object) -> None:
         """Note an object through which a caller reaches this client.
 
         When all of them and all kept objects are dropped, no caller can end the client. It then ends with a
         `ResourceWarning`.
         """
-        self._used = True
+        self._had_user = True
         self._users.add(weakref.ref(user, self._on_user_dropped))
 
     def _on_user_dropped(self, user: "weakref.ref[object]") -> None:
         self._users.discard(user)
-        self._look_for_users()
+        self._end_if_unused()
 
-    def _look_for_users(self) -> None:
-        if self._users or self._kept or self._dead or self._ends or not self._used:
+    def _end_if_unused(self) -> None:
+        if (
+            self._users
+            or self._close_on_drop
+            or self._closed_reason
+            or self._is_ending
+            or not self._had_user
+        ):
             return
-        self._ends = True
+        self._is_ending = True
         with contextlib.suppress(AlreadyClosed):
             self.post(lambda: self.spawn(self._end_unused))
             self.warn(f"{self.name}: it was dropped unclosed; it is closed", stacklevel=3)
 
     async def _end_unused(self) -> None:
         await self._settle(EXIT_S_MAX)
-        if left := self.not_durable():
-            log.warning("%s; their writers and their namespace were dropped unclosed", told(left))
+        if lost_by_log := self.not_durable():
+            log.warning(
+                "%s; their writers and their namespace were dropped unclosed",
+                lost_records_text(lost_by_log),
+            )
         self.begin_stop()
-        self._callbacks.end(wait=False)
-        self._lines.end(wait=False)
+        self._callback_thread.end(wait=False)
+        self._log_line_thread.end(wait=False)
         _running.discard(self)
 
-    def watch_writes(self, writes: Writes) -> None:
+    def watch_writes(self, writes: UnsettledWrites) -> None:
         """Wait for its records when the namespace or the interpreter ends, and report those that are left."""
         self._writes.add(writes)
 
-    def lose(self, writes: Writes) -> None:
+    def record_lost(self, writes: UnsettledWrites) -> None:
         """In the loop: its writer was dropped unclosed."""
-        if number := writes.not_durable:
-            self._lost[writes.name] = self._lost.get(writes.name, 0) + number
+        if record_count := writes.not_durable:
+            self._lost_records[writes.name] = self._lost_records.get(writes.name, 0) + record_count
 
     def settle(self, wait_s: float) -> CrossThreadFuture[None]:
         """Wait, in the loop, for all records that were taken, for at most ``wait_s``."""
@@ -598,11 +613,11 @@ class Background:
 
     def not_durable(self) -> dict[str, int]:
         """How many of the records that were taken are not known to be durable, by log."""
-        found = dict(self._lost)
+        counts = dict(self._lost_records)
         for writes in list(self._writes):
-            if number := writes.not_durable:
-                found[writes.name] = found.get(writes.name, 0) + number
-        return found
+            if record_count := writes.not_durable:
+                counts[writes.name] = counts.get(writes.name, 0) + record_count
+        return counts
 
     def stop(self, wait_s: float | None = None) -> None:
         """Cancel all that runs, and wait for the end (at most ``wait_s``). Idempotent.
@@ -614,44 +629,46 @@ class Background:
         self.begin_stop()
         if thread is not None and self._started:
             thread.join(wait_s)
-        self._callbacks.end()
-        self._lines.end()
+        self._callback_thread.end()
+        self._log_line_thread.end()
         _running.discard(self)
         self._raise_failure()
 
-    def begin_stop(self, why: str = "the background loop was stopped") -> None:
+    def begin_stop(self, reason: str = "the background loop was stopped") -> None:
         """Cancel all that runs, and wait for nothing."""
         self._stopping = True
-        self._dead = self._dead or f"{self.name}: {why}"
-        if self._hops is not None:  # else the loop sees, as it begins, that it has to end
+        self._closed_reason = self._closed_reason or f"{self.name}: {reason}"
+        if self._callback_queue is not None:  # else the loop sees, as it begins, that it has to end
             with contextlib.suppress(OSError):
-                self._hops.post(self._cancel, urgent=True)
+                self._callback_queue.post(self._cancel, urgent=True)
 
     def on_forked(self) -> None:
         """In a forked child there is no such thread (H15)."""
-        self._dead = forked_message(f"{self.name}: the background loop")
-        self._thread = self._hops = None
-        for one in self._sockets:
-            one.close()
-        self._callbacks, self._lines = Aside(""), Aside("")
-        self._writes, self._lost = weakref.WeakSet(), {}
+        self._closed_reason = forked_message(f"{self.name}: the background loop")
+        self._thread = self._callback_queue = None
+        for wake_socket in self._sockets:
+            wake_socket.close()
+        self._callback_thread, self._log_line_thread = CallbackThread(""), CallbackThread("")
+        self._writes, self._lost_records = weakref.WeakSet(), {}
         _running.discard(self)
 
-    def _work(self, running: CrossThreadFuture[None]) -> None:
+    def _run_thread(self, running: CrossThreadFuture[None]) -> None:
         self._ident = threading.get_ident()
-        queue_lines(self.line)
+        start_queueing_lines(self.handle_log_line)
         try:
-            self._callbacks.start()
-            self._lines.start()
+            self._callback_thread.start()
+            self._log_line_thread.start()
             trio.run(self._main, running, clock=MonotonicClock())
         except BaseException as error:
             self._fail(error)
         finally:
-            handle_lines_here()
+            stop_queueing_lines()
             self._ident = 0  # another thread may have this number next
-            self._dead = self._dead or f"{self.name}: the background loop has ended"
-            for outcome in list(self._unsettled):  # their callbacks will never run
-                outcome.fail(AlreadyClosed(self._dead))
+            self._closed_reason = (
+                self._closed_reason or f"{self.name}: the background loop has ended"
+            )
+            for outcome in list(self._pending_outcomes):  # their callbacks will never run
+                outcome.fail(AlreadyClosed(self._closed_reason))
             running.set(None)
 
     async def _main(self, running: CrossThreadFuture[None]) -> None:
@@ -660,21 +677,21 @@ class Background:
             receiver.setblocking(False)
             sender.setblocking(False)
             self._sockets = receiver, sender
-            self._hops = CallbackQueue(partial(_wake, sender))
+            self._callback_queue = CallbackQueue(partial(_send_wakeup, sender))
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 if self._stopping:
                     return
-                self._dead = ""
+                self._closed_reason = ""
                 running.set(None)
-                nursery.start_soon(self._call_back, receiver)
+                nursery.start_soon(self._run_posted, receiver)
                 while True:
-                    await trio.sleep(DROPPED_S)
+                    await trio.sleep(DROP_CHECK_INTERVAL_S)
                     self._drain()  # of a thread that has posted, and has not come to wake the loop
-                    while self._dropped:
-                        self.give_up(self._dropped.popleft())
+                    while self._dropped_refs:
+                        self.close_dropped(self._dropped_refs.popleft())
 
-    async def _call_back(self, receiver: socket.socket) -> None:
+    async def _run_posted(self, receiver: socket.socket) -> None:
         """Call what is posted, until cancelled.
 
         Not by trio's ``run_sync_soon``: that has a lock, which a thread holds while a finalizer runs on top
@@ -683,39 +700,39 @@ class Background:
         while True:
             await trio.lowlevel.wait_readable(receiver)
             with contextlib.suppress(BlockingIOError):
-                receiver.recv(WAKES_READ)
+                receiver.recv(WAKE_BYTES_READ)
             self._drain()
 
     def _drain(self) -> None:
-        assert self._hops is not None
+        assert self._callback_queue is not None
         try:
-            self._hops.drain()
+            self._callback_queue.drain()
         except Exception as error:
             self._fail(error)
             self._cancel()
 
     def _fail(self, error: BaseException) -> None:
         self._failure = self._failure or error
-        self._dead = f"{self.name}: the background loop failed: {self._failure!r}"
+        self._closed_reason = f"{self.name}: the background loop failed: {self._failure!r}"
 
     def _cancel(self) -> None:
         assert self._nursery is not None
         self._nursery.cancel_scope.cancel()
 
-    def _begin(
+    def _start_call(
         self,
         outcome: CrossThreadFuture[T],
         scope: trio.CancelScope,
         call: Callable[..., Awaitable[T]],
         args: tuple[object, ...],
     ) -> None:
-        if self._dead or self._nursery is None:
-            self._unsettled.discard(outcome)
-            outcome.fail(AlreadyClosed(self._dead))
+        if self._closed_reason or self._nursery is None:
+            self._pending_outcomes.discard(outcome)
+            outcome.fail(AlreadyClosed(self._closed_reason))
             return
-        self._nursery.start_soon(self._call, outcome, scope, call, args)
+        self._nursery.start_soon(self._run_call, outcome, scope, call, args)
 
-    async def _call(
+    async def _run_call(
         self,
         outcome: CrossThreadFuture[T],
         scope: trio.CancelScope,
@@ -728,98 +745,101 @@ class Background:
         except Exception as error:  # whatever it is, it is for whoever called
             outcome.fail(error)
         finally:
-            self._unsettled.discard(outcome)
-            outcome.fail(AlreadyClosed(self._dead or f"{self.name}: the call was cancelled"))
+            self._pending_outcomes.discard(outcome)
+            outcome.fail(
+                AlreadyClosed(self._closed_reason or f"{self.name}: the call was cancelled")
+            )
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
 
 
-class Handover(Generic[T]):
+class PendingOpen(Generic[T]):
     """What the loop opens for a caller, until that one has it: it has an owner at any moment.
 
-    The caller waits for `begin`. Whoever does not get to keep what comes of it, interrupted or cancelled
-    wherever, calls `give_up`: the loop then closes what is open, or will be. Give both in one ``try``: an
-    interrupt after `begin` is met by `give_up`, and one before it has opened nothing.
+    The caller waits for `start`. Whoever does not get to keep what comes of it, interrupted or cancelled
+    wherever, calls `close_dropped`: the loop then closes what is open, or will be. Give both in one ``try``:
+    an interrupt after `start` is met by `close_dropped`, and one before it has opened nothing.
     """
 
     def __init__(
         self,
         background: Background,
-        open_it: Callable[[], Awaitable[T]],
-        close_it: Callable[[T], Awaitable[object]],
+        open_value: Callable[[], Awaitable[T]],
+        close_value: Callable[[T], Awaitable[object]],
     ) -> None:
         self._background = background
-        self._open_it = open_it
-        self._close_it = close_it
+        self._open_value = open_value
+        self._close_value = close_value
         self._scope = trio.CancelScope()
         self._opened: list[T] = []
-        self._given_up = False
+        self._is_abandoned = False
 
-    def begin(self) -> CrossThreadFuture[T]:
+    def start(self) -> CrossThreadFuture[T]:
         """Have it opened; once. Raises `AlreadyClosed`; so does the outcome."""
         outcome: CrossThreadFuture[T] = CrossThreadFuture()
         self._background.begin(outcome, self._scope, self._open)
         return outcome
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Nobody will have it. From any thread, in any state, any number of times; waits for nothing."""
         with contextlib.suppress(AlreadyClosed):  # with the loop everything has ended
-            self._background.post(self._on_given_up)
+            self._background.post(self._close_abandoned)
 
     async def _open(self) -> T:
-        value = await self._open_it()
+        value = await self._open_value()
         self._opened.append(value)
-        if self._given_up:
+        if self._is_abandoned:
             self._close()
         return value
 
-    def _on_given_up(self) -> None:
-        self._given_up = True
+    def _close_abandoned(self) -> None:
+        self._is_abandoned = True
         self._scope.cancel()
         self._close()
 
     def _close(self) -> None:
         while self._opened:
-            self._background.spawn(self._close_it, self._opened.pop())
+            self._background.spawn(self._close_value, self._opened.pop())
 
 
 _running: "weakref.WeakSet[Background]" = weakref.WeakSet()
 
 
-def told(not_durable: Mapping[str, int]) -> str:
+def lost_records_text(not_durable: Mapping[str, int]) -> str:
     """Records by log, as one line has them."""
-    shown = sorted(not_durable.items(), key=lambda one: -one[1])
-    texts = [f'{number:,} of log "{name}"' for name, number in shown[:LOGS_TOLD]]
-    more = ["other logs"] if len(shown) > LOGS_TOLD else []
+    sorted_logs = sorted(not_durable.items(), key=lambda name_and_count: -name_and_count[1])
+    texts = [f'{number:,} of log "{name}"' for name, number in sorted_logs[:LOGS_NAMED_MAX]]
+    other_logs = ["other logs"] if len(sorted_logs) > LOGS_NAMED_MAX else []
     return (
         f"{sum(not_durable.values()):,} submitted records are not known to be durable: "
-        + ", ".join([*texts, *more])
+        + ", ".join([*texts, *other_logs])
     )
 
 
 def _stop_all() -> None:
     """At the interpreter's exit: wait for submitted records, report those that are left, end the loops."""
     running = list(_running)
-    until = time.monotonic() + EXIT_S_MAX
+    deadline = time.monotonic() + EXIT_S_MAX
     with contextlib.suppress(KeyboardInterrupt):  # an interrupt ends the wait
         for settled in [background.settle(EXIT_S_MAX) for background in running]:
             with contextlib.suppress(Exception):
-                settled.wait(max(0.0, until - time.monotonic()))
-    left: dict[str, int] = {}
+                settled.wait(max(0.0, deadline - time.monotonic()))
+    lost_by_log: dict[str, int] = {}
     for background in running:
         with contextlib.suppress(Exception):  # at exit nobody is left to be told
-            for name, number in background.not_durable().items():
-                left[name] = left.get(name, 0) + number
+            for name, record_count in background.not_durable().items():
+                lost_by_log[name] = lost_by_log.get(name, 0) + record_count
             background.begin_stop(
                 "the program is ending: submitted records were waited for, and it was closed"
             )
             background.stop(EXIT_S_MAX)
-    if left:
+    if lost_by_log:
         with contextlib.suppress(Exception):
             print(
-                f"distributedlog: {told(left)}. Close writers, or call commit(), before the program ends.",
+                f"distributedlog: {lost_records_text(lost_by_log)}. Close writers, or call commit(), "
+                "before the program ends.",
                 file=sys.stderr,
                 flush=True,
             )

@@ -14,23 +14,23 @@ from math import inf
 
 import trio
 
-TURN_BYTES_MAX = 1024 * 1024
+BATCH_BYTES_MAX = 1024 * 1024
 """What is handed on in one turn of the loop; the rest goes in the next ones, in order."""
 CALL_BYTES_MIN = 8 * 1024
 """What a call counts at least: 128 of them a turn."""
-BEAT_S = 0.002
+BATCH_INTERVAL_S = 0.002
 """Between the beginnings of two turns while many are busy. Whatever is sent, to three bookies that sync it
 and answer, costs as much for one entry as for forty."""
-BUSY_OWNERS = 32
-"""So many different owners within `BUSY_S` are many: fewer find little company in a beat."""
-CROWD_BEAT_S = 0.004
-CROWD_OWNERS = 128
+BUSY_OWNERS_MIN = 32
+"""So many different owners within `LOAD_SPAN_S` are many: fewer find little company in a beat."""
+CROWD_BATCH_INTERVAL_S = 0.004
+CROWD_OWNERS_MIN = 128
 CROWD_BYTES_MAX = 2 * 1024
 """Of so many, who send no more than that a call on average, a beat is longer: half as many commits at each
 bookie, a fifth of what its CPU does for them. Who sends more has company enough of his own; LACs that readers
 wait for, which count no bytes, are none of it."""
-BUSY_S = 0.010
-LOOKED_AT_A_TURN = 256
+LOAD_SPAN_S = 0.010
+CHECKS_PER_TURN = 256
 
 
 def _nothing() -> None:
@@ -43,26 +43,29 @@ class ScheduledCall:
     ``call`` is synchronous and returns how many bytes it handed on; ``broken`` gets what it raised.
     """
 
-    __slots__ = ("_turn", "broken", "call", "seen_in", "waits")
+    __slots__ = ("_scheduler", "call", "is_due", "last_span", "on_error")
 
     def __init__(
-        self, turn: "CallScheduler", call: Callable[[], int], broken: Callable[[Exception], None]
+        self,
+        scheduler: "CallScheduler",
+        call: Callable[[], int],
+        on_error: Callable[[Exception], None],
     ) -> None:
-        self._turn = turn
+        self._scheduler = scheduler
         self.call = call
-        self.broken = broken
-        self.waits = False
+        self.on_error = on_error
+        self.is_due = False
         """Is it due, and not yet done?"""
-        self.seen_in = -1
-        """The last of the turn's spans of `BUSY_S` in which it was done."""
+        self.last_span = -1
+        """The last of the turn's spans of `LOAD_SPAN_S` in which it was done."""
 
-    def soon(self) -> None:
+    def schedule(self) -> None:
         """Have it done when those have run who are to run in this turn of the loop, or with the next beat."""
-        if not self.waits:
-            self.waits = True
-            due = self._turn.due
+        if not self.is_due:
+            self.is_due = True
+            due = self._scheduler.due
             if not due:
-                self._turn.wake()
+                self._scheduler.wake()
             due.append(self)
 
 
@@ -76,89 +79,93 @@ class CallScheduler:
         self, gather: Callable[[], None] = _nothing, send_gathered: Callable[[], None] = _nothing
     ) -> None:
         self.due: deque[ScheduledCall] = deque()
-        """For `ScheduledCall.soon`."""
+        """For `ScheduledCall.schedule`."""
         self._gather = gather
         self._send_gathered = send_gathered
-        self._wake = trio.Event()
-        self._span = 0
+        self._wake_event = trio.Event()
+        self._span_number = 0
         self._span_ends = -inf
-        self._owners = 0
+        self._owners_in_span = 0
         """Those that were done in this span."""
-        self.many = False
+        self.is_busy = False
         """Were there many in the span before?"""
-        self._beat_s = BEAT_S
-        self._calls = self._bytes = 0
+        self._batch_interval_s = BATCH_INTERVAL_S
+        self._calls_in_span = self._bytes_in_span = 0
         """In this span, and what they handed on."""
 
     def wake(self) -> None:
         """Something is due."""
-        self._wake.set()
+        self._wake_event.set()
 
     async def run(self) -> None:
         """Do what is due, until cancelled."""
-        due = self.due
+        due_calls = self.due
         while True:
-            await self._wake.wait()
-            while due:
-                began = trio.current_time()
-                self._look_who_is_busy(began)
-                whole = self._do(len(due))  # what these calls make due is the next turn's
-                if whole and self.many:
-                    await trio.sleep_until(began + self._beat_s)
-                elif due:
+            await self._wake_event.wait()
+            while due_calls:
+                started_at = trio.current_time()
+                self._update_load(started_at)
+                all_done = self._run_calls(
+                    len(due_calls)
+                )  # what these calls make due is the next turn's
+                if all_done and self.is_busy:
+                    await trio.sleep_until(started_at + self._batch_interval_s)
+                elif due_calls:
                     await trio.lowlevel.checkpoint()
-            self._wake = trio.Event()
+            self._wake_event = trio.Event()
 
-    def _look_who_is_busy(self, now: float) -> None:
+    def _update_load(self, now: float) -> None:
         if now >= self._span_ends:
             # A span that nobody ended in time says nothing of now.
-            self.many = self._owners >= BUSY_OWNERS and now < self._span_ends + BUSY_S
-            small = 0 < self._bytes <= self._calls * CROWD_BYTES_MAX
-            crowd = small and self._owners >= CROWD_OWNERS
-            self._beat_s = CROWD_BEAT_S if crowd else BEAT_S
-            self._owners = self._calls = self._bytes = 0
-            self._span += 1
-            self._span_ends = now + BUSY_S
+            self.is_busy = (
+                self._owners_in_span >= BUSY_OWNERS_MIN and now < self._span_ends + LOAD_SPAN_S
+            )
+            sends_little = 0 < self._bytes_in_span <= self._calls_in_span * CROWD_BYTES_MAX
+            is_crowd = sends_little and self._owners_in_span >= CROWD_OWNERS_MIN
+            self._batch_interval_s = CROWD_BATCH_INTERVAL_S if is_crowd else BATCH_INTERVAL_S
+            self._owners_in_span = self._calls_in_span = self._bytes_in_span = 0
+            self._span_number += 1
+            self._span_ends = now + LOAD_SPAN_S
 
-    def _do(self, number: int) -> bool:
+    def _run_calls(self, count: int) -> bool:
         """Do that many; False: those were too much for one turn."""
-        if number > 1:
+        if count > 1:
             self._gather()
-        due, span = self.due, self._span
-        spent = calls = handed_on = 0
+        due_calls, span = self.due, self._span_number
+        charged_bytes = calls = handed_on_bytes = 0
         try:
-            for _ in range(number):
-                if spent >= TURN_BYTES_MAX:
+            for _ in range(count):
+                if charged_bytes >= BATCH_BYTES_MAX:
                     return False
-                one = due.popleft()
-                one.waits = False
-                if one.seen_in != span:
-                    one.seen_in = span
-                    self._owners += 1
-                size, call = CALL_BYTES_MIN, one.call
+                scheduled = due_calls.popleft()
+                scheduled.is_due = False
+                if scheduled.last_span != span:
+                    scheduled.last_span = span
+                    self._owners_in_span += 1
+                size, call = CALL_BYTES_MIN, scheduled.call
                 try:
                     size = call()
                 except Exception as error:
-                    one.broken(error)
+                    scheduled.on_error(error)
                 calls += 1
-                handed_on += size
-                spent += size if size > CALL_BYTES_MIN else CALL_BYTES_MIN
+                handed_on_bytes += size
+                charged_bytes += size if size > CALL_BYTES_MIN else CALL_BYTES_MIN
             return True
         finally:
-            self._calls += calls
-            self._bytes += handed_on
-            if number > 1:
+            self._calls_in_span += calls
+            self._bytes_in_span += handed_on_bytes
+            if count > 1:
                 self._send_gathered()
 
 
 class PeriodicCheck:
     """What one owner wants to be looked at for. ``call`` says whether it is to be looked at again."""
 
-    __slots__ = ("broken", "call")
+    __slots__ = ("call", "on_error")
 
-    def __init__(self, call: Callable[[], bool], broken: Callable[[Exception], None]) -> None:
+    def __init__(self, call: Callable[[], bool], on_error: Callable[[Exception], None]) -> None:
         self.call = call
-        self.broken = broken
+        self.on_error = on_error
 
 
 class PeriodicChecks:
@@ -166,40 +173,40 @@ class PeriodicChecks:
 
     def __init__(self, interval_s: float) -> None:
         self._interval_s = interval_s
-        self._joined: dict[PeriodicCheck, None] = {}
-        self._any = trio.Event()
+        self._checks: dict[PeriodicCheck, None] = {}
+        self._has_checks = trio.Event()
 
-    def join(self, one: PeriodicCheck) -> None:
+    def add(self, check: PeriodicCheck) -> None:
         """Look at it in the next round, and in each after it for which it says so. Idempotent."""
-        if not self._joined:
-            self._any.set()
-        self._joined[one] = None
+        if not self._checks:
+            self._has_checks.set()
+        self._checks[check] = None
 
-    def leave(self, one: PeriodicCheck) -> None:
+    def remove(self, check: PeriodicCheck) -> None:
         """Look at it no more. Idempotent."""
-        self._joined.pop(one, None)
+        self._checks.pop(check, None)
 
     async def run(self) -> None:
         """Go round, until cancelled."""
-        joined = self._joined
+        checks = self._checks
         while True:
-            if not joined:  # else it was ended among them, and is run again
-                await self._any.wait()
-            self._any = trio.Event()
-            while joined:
+            if not checks:  # else it was ended among them, and is run again
+                await self._has_checks.wait()
+            self._has_checks = trio.Event()
+            while checks:
                 await trio.sleep(self._interval_s)
-                for count, one in enumerate(tuple(joined), 1):
-                    if one in joined:
-                        self._look(one)
-                    if count % LOOKED_AT_A_TURN == 0:
+                for count, check in enumerate(tuple(checks), 1):
+                    if check in checks:
+                        self._run_check(check)
+                    if count % CHECKS_PER_TURN == 0:
                         await trio.lowlevel.checkpoint()
 
-    def _look(self, one: PeriodicCheck) -> None:
-        del self._joined[one]  # who is looked at may join again by what is found
+    def _run_check(self, check: PeriodicCheck) -> None:
+        del self._checks[check]  # who is looked at may join again by what is found
         try:
-            again = one.call()
+            again = check.call()
         except Exception as error:
-            one.broken(error)
+            check.on_error(error)
         else:
             if again:
-                self._joined[one] = None
+                self._checks[check] = None

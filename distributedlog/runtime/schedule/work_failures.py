@@ -25,13 +25,14 @@ from ..primitives.backoff import Backoff
 
 RETRY_MIN_S = 1.0
 RETRY_MAX_S = 60.0
-STEADY_S = 60.0
+RECOVERED_AFTER_S = 60.0
 """An endless task that was started again has recovered when it has run for so long."""
-FORGET_S = 600.0
+DROP_AFTER_S = 600.0
 """A failed unit that is not tried for this time after its wait is dropped: its log was deleted."""
 UNITS_MAX = 256
-"""Failed units that are remembered one by one. The others count as one, `OTHERS`, and are tried each time."""
-OTHERS = "other background work"
+"""Failed units that are remembered one by one. The others count as one, `OTHER_WORK`, and are tried each
+time."""
+OTHER_WORK = "other background work"
 
 log = get_logger("distributedlog.runtime.work")
 
@@ -53,37 +54,45 @@ class WorkFailures:
     """The failed units of one node."""
 
     def __init__(self) -> None:
-        self._failed: dict[str, _Failed] = {}
+        self._failing: dict[str, _FailingUnit] = {}
 
     def failed(self) -> tuple[FailedWork, ...]:
         """Return the units that fail now, in the order in which they began to fail."""
-        self._forget()
-        return tuple(FailedWork(unit, one.error, one.tries) for unit, one in self._failed.items())
+        self._drop_stale()
+        return tuple(
+            FailedWork(unit, failing.error, failing.tries)
+            for unit, failing in self._failing.items()
+        )
 
     def conditions(self) -> list[HealthCondition]:
         """Return a condition per failed unit, for `NodeConditions.add_check`."""
         return [
-            condition(Code.WORK_FAILED, unit=one.unit, error=one.error, tries=one.tries)
-            for one in self.failed()
+            condition(
+                Code.WORK_FAILED,
+                unit=failed_work.unit,
+                error=failed_work.error,
+                tries=failed_work.tries,
+            )
+            for failed_work in self.failed()
         ]
 
-    def rests(self, unit: str) -> bool:
+    def is_waiting(self, unit: str) -> bool:
         """Whether a failed unit is not to be tried yet. Ask before `contained`, in a pass over many units."""
-        found = self._failed.get(unit)
-        return found is not None and unit != OTHERS and trio.current_time() < found.until
+        failing = self._failing.get(unit)
+        return failing is not None and unit != OTHER_WORK and trio.current_time() < failing.retry_at
 
-    def rest_s(self, unit: str) -> float:
+    def retry_delay_s(self, unit: str) -> float:
         """Return the seconds until a failed unit may be tried again; 0 for one that has not failed."""
-        found = self._failed.get(unit)
-        return 0.0 if found is None else max(0.0, found.until - trio.current_time())
+        failing = self._failing.get(unit)
+        return 0.0 if failing is None else max(0.0, failing.retry_at - trio.current_time())
 
-    def wait_s(self, unit: str, longest_s: float) -> float:
+    def next_try_s(self, unit: str, longest_s: float) -> float:
         """Return the seconds to the next try of ``unit``: ``longest_s``, or less where it has failed."""
-        if unit not in self._failed:
+        if unit not in self._failing:
             return longest_s
-        return min(longest_s, max(RETRY_MIN_S, self.rest_s(unit)))
+        return min(longest_s, max(RETRY_MIN_S, self.retry_delay_s(unit)))
 
-    def contained(self, unit: str, *, every_s: float = 0.0) -> "WorkAttempt":
+    def attempt(self, unit: str, *, every_s: float = 0.0) -> "WorkAttempt":
         """Run one try of a unit in a ``with``. The body's end is its success.
 
         An unexpected exception is recorded and ends the body. A `DistributedLogError` passes and changes
@@ -95,26 +104,28 @@ class WorkFailures:
         """
         return WorkAttempt(self, unit, every_s)
 
-    async def keep(self, unit: str, run: Callable[..., Awaitable[object]], *args: object) -> None:
+    async def keep_running(
+        self, unit: str, run: Callable[..., Awaitable[object]], *args: object
+    ) -> None:
         """Run an endless task until it returns or is cancelled; start it again where it fails.
 
         A retryable `DistributedLogError` is a failure, too, because the task should have handled it.
         Others pass.
         """
-        failed = False
+        has_failed = False
         while True:
-            with self.contained(unit) as attempt:
+            with self.attempt(unit) as attempt:
                 attempt.contains_retryable = True
-                if failed:
-                    await self._run_watched(unit, run, args)
+                if has_failed:
+                    await self._run_until_recovered(unit, run, args)
                 else:
                     await run(*args)
             if not attempt.failed:
                 return
-            failed = True
-            await trio.sleep(self.rest_s(unit))
+            has_failed = True
+            await trio.sleep(self.retry_delay_s(unit))
 
-    async def keep_started(
+    async def keep_running_started(
         self,
         unit: str,
         run: Callable[..., Awaitable[object]],
@@ -133,63 +144,63 @@ class WorkFailures:
                 unstarted.append(error)
 
         unstarted: list[Exception] = []
-        await self.keep(unit, run_again, *args)
+        await self.keep_running(unit, run_again, *args)
         if unstarted:
             raise unstarted[0]
 
-    async def _run_watched(
+    async def _run_until_recovered(
         self, unit: str, run: Callable[..., Awaitable[object]], args: tuple[object, ...]
     ) -> None:
         """Run a task that has failed before, and see when it has recovered."""
 
         async def watch() -> None:
-            await trio.sleep(STEADY_S)
-            self.succeeded(unit)
+            await trio.sleep(RECOVERED_AFTER_S)
+            self.record_success(unit)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
             await run(*args)
             nursery.cancel_scope.cancel()
 
-    def fail(self, unit: str, error: BaseException, every_s: float = 0.0) -> None:
+    def record_failure(self, unit: str, error: BaseException, every_s: float = 0.0) -> None:
         """Record one more failure of a unit; log it where it is the first one in a row."""
         kind = type(error).__name__
-        self._forget()
-        if unit not in self._failed and len(self._failed) >= UNITS_MAX:
-            unit = OTHERS
-        found = self._failed.get(unit)
-        if found is None:
-            found = self._failed[unit] = _Failed(kind)
-            WORK_FAILED.say(
+        self._drop_stale()
+        if unit not in self._failing and len(self._failing) >= UNITS_MAX:
+            unit = OTHER_WORK
+        failing = self._failing.get(unit)
+        if failing is None:
+            failing = self._failing[unit] = _FailingUnit(kind)
+            WORK_FAILED.emit(
                 log, "%s failed, and is tried again: %r", unit, error, unit=unit, error=kind
             )
-        found.error = kind
-        found.tries += 1
+        failing.error = kind
+        failing.tries += 1
         now = trio.current_time()
-        found.until = now + found.backoff.next_s()
-        found.forget_at = found.until + max(FORGET_S, 2 * every_s)
+        failing.retry_at = now + failing.backoff.next_s()
+        failing.drop_at = failing.retry_at + max(DROP_AFTER_S, 2 * every_s)
 
-    def succeeded(self, unit: str) -> None:
+    def record_success(self, unit: str) -> None:
         """Record that a unit has done its work."""
-        found = self._failed.pop(unit, None)
-        if found is not None:
-            WORK_RECOVERED.say(
+        failing = self._failing.pop(unit, None)
+        if failing is not None:
+            WORK_RECOVERED.emit(
                 log,
                 "%s works again, after %d failed tries",
                 unit,
-                found.tries,
+                failing.tries,
                 unit=unit,
-                tries=found.tries,
+                tries=failing.tries,
             )
 
-    def _forget(self) -> None:
+    def _drop_stale(self) -> None:
         now = trio.current_time()
-        for unit in [unit for unit, one in self._failed.items() if one.forget_at <= now]:
-            del self._failed[unit]
+        for unit in [unit for unit, failing in self._failing.items() if failing.drop_at <= now]:
+            del self._failing[unit]
 
 
 class WorkAttempt:
-    """One try of a unit. Made by `WorkFailures.contained`."""
+    """One try of a unit. Made by `WorkFailures.attempt`."""
 
     __slots__ = ("_every_s", "_failures", "_unit", "contains_retryable", "failed")
 
@@ -211,43 +222,45 @@ class WorkAttempt:
         trace: TracebackType | None,
     ) -> bool:
         if error is None:
-            self._failures.succeeded(self._unit)
+            self._failures.record_success(self._unit)
             return False
-        leaves = leaves_of(error)
-        others = [leaf for leaf in leaves if not isinstance(leaf, Exception)]
-        ours = [leaf for leaf in leaves if self._passes(leaf)]
-        unexpected = [leaf for leaf in leaves if leaf not in others and leaf not in ours]
+        leaves = flatten_group(error)
+        non_exceptions = [leaf for leaf in leaves if not isinstance(leaf, Exception)]
+        expected = [leaf for leaf in leaves if self._is_expected(leaf)]
+        unexpected = [
+            leaf for leaf in leaves if leaf not in non_exceptions and leaf not in expected
+        ]
         if unexpected:
             self.failed = True
-            self._failures.fail(self._unit, unexpected[0], self._every_s)
-        if others:
+            self._failures.record_failure(self._unit, unexpected[0], self._every_s)
+        if non_exceptions:
             if not unexpected:
                 return False
             assert isinstance(error, BaseExceptionGroup), "several leaves come in a group"
-            rest = error.split(lambda leaf: leaf in unexpected)[1]
-            assert rest is not None, "it holds what is left"
-            raise rest
-        if not ours:
+            remaining_group = error.split(lambda leaf: leaf in unexpected)[1]
+            assert remaining_group is not None, "it holds what is left"
+            raise remaining_group
+        if not expected:
             return True
-        worst = next((leaf for leaf in ours if not _is_retryable(leaf)), None)
+        worst = next((leaf for leaf in expected if not _is_retryable(leaf)), None)
         if worst is None and unexpected:
             return True  # the unexpected one is recorded
         if worst is None:
-            worst = ours[0]
+            worst = expected[0]
         if worst is error:
             return False
         raise worst
 
-    def _passes(self, error: BaseException) -> bool:
+    def _is_expected(self, error: BaseException) -> bool:
         if not isinstance(error, DistributedLogError):
             return False
         return not (self.contains_retryable and error.retryable)
 
 
-def leaves_of(error: BaseException) -> list[BaseException]:
+def flatten_group(error: BaseException) -> list[BaseException]:
     """Return the exceptions inside of groups, in order."""
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in leaves_of(inner)]
+        return [leaf for inner in error.exceptions for leaf in flatten_group(inner)]
     return [error]
 
 
@@ -255,18 +268,18 @@ def _is_retryable(error: BaseException) -> bool:
     return isinstance(error, DistributedLogError) and error.retryable
 
 
-class _Failed:
+class _FailingUnit:
     """A unit that fails."""
 
-    __slots__ = ("backoff", "error", "forget_at", "tries", "until")
+    __slots__ = ("backoff", "drop_at", "error", "retry_at", "tries")
 
     def __init__(self, error: str) -> None:
         self.error = error
         self.tries = 0
         self.backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
-        self.until = 0.0
+        self.retry_at = 0.0
         """When it may be tried again."""
-        self.forget_at = float("inf")
+        self.drop_at = float("inf")
 
 
 class _StartedOnce(Generic[T]):

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 
 from ...log.format.dlsn import DLSN
 from ...runtime.interfaces.errors import DistributedLogError, InvalidRequest
-from ..client.spark_errors import told, told_rows
+from ..client.spark_errors import marks_errors, marks_errors_of_rows
 from . import archive_folder as folder
 from .archive_store import ArchiveStore, store_of
 from .manifest import ArchiveFile, Manifest
@@ -53,7 +53,7 @@ class WritePlan:
         """As the option ``plan``."""
         return json.dumps(asdict(self))
 
-    def empty(self) -> Manifest:
+    def empty_manifest(self) -> Manifest:
         """The manifest before there is one."""
         first = DLSN.parse(self.first)
         ids = self.first_sequence_id
@@ -61,14 +61,14 @@ class WritePlan:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class WrittenFiles(WriterCommitMessage):
     """What a task wrote."""
 
     partition: int
     files: list[ArchiveFile]
 
 
-class Files(InputPartition):
+class ReadFiles(InputPartition):
     """The files of one task, each with the place of its first record."""
 
     def __init__(self, files: Sequence[tuple[ArchiveFile, int]]) -> None:
@@ -84,12 +84,12 @@ class ArchiveSource(DataSource):
         """The word for ``format``."""
         return FORMAT_NAME
 
-    @told
+    @marks_errors
     def schema(self) -> str:
         """Of a read: what can be written into a log again."""
         return "txid bigint, payload binary"
 
-    @told
+    @marks_errors
     def reader(self, schema: Any) -> "ArchiveReader":
         """For ``spark.read``."""
         until = self.options.get("until")
@@ -97,16 +97,17 @@ class ArchiveSource(DataSource):
         store = store_of(self.options["path"])
         return ArchiveReader(store, columns, None if until is None else int(until))
 
-    @told
+    @marks_errors
     def writer(self, schema: Any, overwrite: bool) -> "ArchiveWriter":
         """For ``df.write``."""
         from ..read.table_schema import COLUMNS, ddl
 
-        given = {field.name: field.dataType.simpleString() for field in schema.fields}
-        if {"timestamp": COLUMNS["timestamp"], **given} != COLUMNS:
+        type_by_column = {field.name: field.dataType.simpleString() for field in schema.fields}
+        if {"timestamp": COLUMNS["timestamp"], **type_by_column} != COLUMNS:
             legal = ddl()
             raise InvalidRequest(
-                f"an archive takes the columns of the source as they are: {legal}; not {', '.join(given)}"
+                f"an archive takes the columns of the source as they are: {legal}; not "
+                f"{', '.join(type_by_column)}"
             )
         return ArchiveWriter(
             store_of(self.options["path"]), WritePlan(**json.loads(self.options["plan"]))
@@ -124,30 +125,33 @@ class ArchiveReader(DataSourceReader):
         self.columns = columns
         self.until = until
 
-    @told
+    @marks_errors
     def partitions(self) -> list[InputPartition]:
         """In the order of the log."""
-        manifest = folder.read(self.store)
+        manifest = folder.read_manifest(self.store)
         first = manifest.first_sequence_id
-        placed = [
-            (one, one.first_sequence_id - first)
-            for one in manifest.files
-            if self.until is None or one.end_sequence_id <= self.until
+        files_with_offset = [
+            (archive_file, archive_file.first_sequence_id - first)
+            for archive_file in manifest.files
+            if self.until is None or archive_file.end_sequence_id <= self.until
         ]
-        each = -(-len(placed) // TASKS_MAX) or 1
-        found = [Files(placed[at : at + each]) for at in range(0, len(placed), each)]
-        return list(found) or [Files([])]
+        files_per_task = -(-len(files_with_offset) // TASKS_MAX) or 1
+        tasks = [
+            ReadFiles(files_with_offset[index : index + files_per_task])
+            for index in range(0, len(files_with_offset), files_per_task)
+        ]
+        return list(tasks) or [ReadFiles([])]
 
-    @told_rows
+    @marks_errors_of_rows
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """In a task. Raises `CorruptData` before the task can succeed."""
-        from ..client.worker_heap import settle
-        from .parquet_file import records_of
+        from ..client.worker_heap import freeze_worker_heap
+        from .parquet_file import read_records
 
-        settle()
-        assert isinstance(partition, Files)
-        for one, place in partition.files:
-            yield from records_of(self.store, one, place, self.columns)
+        freeze_worker_heap()
+        assert isinstance(partition, ReadFiles)
+        for archive_file, first_record in partition.files:
+            yield from read_records(self.store, archive_file, first_record, self.columns)
 
 
 class ArchiveWriter(DataSourceArrowWriter):
@@ -157,35 +161,35 @@ class ArchiveWriter(DataSourceArrowWriter):
         self.store = store
         self.plan = plan
 
-    @told
-    def write(self, iterator: "Iterator[pa.RecordBatch]") -> Written:
+    @marks_errors
+    def write(self, iterator: "Iterator[pa.RecordBatch]") -> WrittenFiles:
         """In a task."""
         from pyspark import TaskContext
 
-        from ..client.worker_heap import settle
+        from ..client.worker_heap import freeze_worker_heap
 
-        settle()
+        freeze_worker_heap()
         context = TaskContext.get()
         assert context is not None
-        return Written(context.partitionId(), self._files(iterator))
+        return WrittenFiles(context.partitionId(), self._write_files(iterator))
 
-    def _files(self, batches: "Iterator[pa.RecordBatch]") -> list[ArchiveFile]:
-        from .parquet_file import FILE_BYTES, PartWriter
+    def _write_files(self, batches: "Iterator[pa.RecordBatch]") -> list[ArchiveFile]:
+        from .parquet_file import FILE_BYTES, ParquetFileWriter
 
         plan, files = self.plan, []
-        part: PartWriter | None = None
+        part: ParquetFileWriter | None = None
         try:
             for batch in batches:
                 if not batch.num_rows:
                     continue
                 if part is None:
-                    begin = batch.column("sequence_id")[0].as_py()
-                    part = PartWriter(
+                    first_sequence_id = batch.column("sequence_id")[0].as_py()
+                    part = ParquetFileWriter(
                         self.store,
                         plan.log,
                         plan.incarnation,
                         plan.first_sequence_id,
-                        begin,
+                        first_sequence_id,
                         plan.generation + 1,
                     )
                 part.add(batch)
@@ -200,7 +204,7 @@ class ArchiveWriter(DataSourceArrowWriter):
             raise
         return files
 
-    @told
+    @marks_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks are through: publish. Raises what keeps the files from following on what is there."""
         plan, files = self.plan, _files_of(messages)
@@ -209,17 +213,17 @@ class ArchiveWriter(DataSourceArrowWriter):
             if current is not None and not files:
                 return current  # all of it was in
             end = None if plan.end is None else DLSN.parse(plan.end)
-            made = (current or plan.empty()).grown(files, end)
-            if plan.end_sequence_id not in (None, made.end_sequence_id):
+            grown_manifest = (current or plan.empty_manifest()).grown(files, end)
+            if plan.end_sequence_id not in (None, grown_manifest.end_sequence_id):
                 raise InvalidRequest(
                     f'log "{plan.log}": records {plan.first_sequence_id} to {plan.end_sequence_id} were '
-                    f"asked for, the files go to {made.end_sequence_id}"
+                    f"asked for, the files go to {grown_manifest.end_sequence_id}"
                 )
-            return made
+            return grown_manifest
 
         folder.publish(self.store, plan.id, plan.generation, make)
 
-    @told
+    @marks_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """The job failed, or a commit raised, perhaps after it had published. Files that may still come to
         count stay, for the next append."""
@@ -228,7 +232,15 @@ class ArchiveWriter(DataSourceArrowWriter):
 
 
 def _files_of(messages: Sequence[Any]) -> list[ArchiveFile]:
-    sent = [one for one in messages if isinstance(one, Written)]
+    written_messages = [
+        message_candidate
+        for message_candidate in messages
+        if isinstance(message_candidate, WrittenFiles)
+    ]
     return [
-        file for message in sorted(sent, key=lambda one: one.partition) for file in message.files
+        file
+        for message in sorted(
+            written_messages, key=lambda message_candidate: message_candidate.partition
+        )
+        for file in message.files
     ]

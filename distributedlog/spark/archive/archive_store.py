@@ -46,16 +46,16 @@ class NewObject(Protocol):
 class ArchiveStore(Protocol):
     """Of one archive. Travels to tasks. Names are without a path."""
 
-    where: str
+    location: str
     """As users name it."""
-    local: bool
+    is_local: bool
     """Is it a path that programs may open by themselves?"""
 
     def prepare(self) -> None:
         """Make it where that is needed. Raises `InvalidRequest` where it cannot hold an archive safely."""
         ...
 
-    def sizes(self) -> dict[str, int]:
+    def list_sizes(self) -> dict[str, int]:
         """All objects and their bytes; none where there is no such place."""
         ...
 
@@ -63,12 +63,13 @@ class ArchiveStore(Protocol):
         """All of an object; None where it is not there."""
         ...
 
-    def pieces(self, name: str) -> Iterator[Any]:
+    def read_pieces(self, name: str) -> Iterator[Any]:
         """An object in pieces of some MiB. Raises `CorruptData` where it is not there."""
         ...
 
-    def whole(self, name: str) -> Any:
-        """An object as Arrow's buffer, mapped where that is possible. Raises `CorruptData` as `pieces`."""
+    def read_buffer(self, name: str) -> Any:
+        """An object as Arrow's buffer, mapped where that is possible. Raises `CorruptData` as
+        `read_pieces`."""
         ...
 
     def create(self, name: str, data: bytes) -> bool:
@@ -78,7 +79,7 @@ class ArchiveStore(Protocol):
         """
         ...
 
-    def new(self, name: str) -> NewObject:
+    def begin_object(self, name: str) -> NewObject:
         """Begin an object whose name nobody else uses."""
         ...
 
@@ -91,37 +92,37 @@ class ArchiveStore(Protocol):
         ...
 
 
-def store_of(place: str | Path) -> ArchiveStore:
+def store_of(location: str | Path) -> ArchiveStore:
     """The store of an archive, by a path or a URL. Raises `InvalidRequest`."""
-    text = str(place)
+    text = str(location)
     if text.startswith("file://"):
         text = text.removeprefix("file://")
     if "://" in text:
-        return Bucket(text)
-    return Directory(os.path.abspath(text))
+        return BucketStore(text)
+    return DirectoryStore(os.path.abspath(text))
 
 
-class Directory:
+class DirectoryStore:
     """A directory, on a file system with hard links."""
 
-    local = True
+    is_local = True
 
     def __init__(self, where: str) -> None:
-        self.where = where
+        self.location = where
         self._path = Path(where)
 
     def prepare(self) -> None:
         """Make it, with what is above it."""
         self._path.mkdir(parents=True, exist_ok=True)
 
-    def sizes(self) -> dict[str, int]:
+    def list_sizes(self) -> dict[str, int]:
         """All of them."""
-        found = {}
+        size_by_name = {}
         with suppress(FileNotFoundError, NotADirectoryError):
-            for one in self._path.iterdir():
+            for file in self._path.iterdir():
                 with suppress(FileNotFoundError):  # removed since it was listed
-                    found[one.name] = one.stat().st_size
-        return found
+                    size_by_name[file.name] = file.stat().st_size
+        return size_by_name
 
     def read(self, name: str) -> bytes | None:
         """All of one; None where it is not there."""
@@ -130,29 +131,29 @@ class Directory:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def pieces(self, name: str) -> Iterator[Any]:
+    def read_pieces(self, name: str) -> Iterator[Any]:
         """As they lie in it."""
-        with _readable(self.path(name)), open(self._path / name, "rb") as file:
+        with _translate_read_errors(self.path(name)), open(self._path / name, "rb") as file:
             while piece := file.read(READ_BYTES):
                 yield piece
 
-    def whole(self, name: str) -> Any:
+    def read_buffer(self, name: str) -> Any:
         """In memory, or mapped."""
         import pyarrow as pa
 
-        with _readable(self.path(name)):
+        with _translate_read_errors(self.path(name)):
             return pa.memory_map(self.path(name)).read_buffer()  # mapped as long as it is used
 
     def create(self, name: str, data: bytes) -> bool:
         """Written aside, synced, and linked: a link is refused where there is one of the name."""
-        aside = self._path / f".{name}.{uuid4().hex}"
+        temporary = self._path / f".{name}.{uuid4().hex}"
         try:
-            with open(aside, "xb") as file:
+            with open(temporary, "xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             _sync(self._path)  # the names of other objects, before this one speaks of them
-            os.link(aside, self._path / name)
+            os.link(temporary, self._path / name)
         except (
             FileExistsError,
             FileNotFoundError,
@@ -162,14 +163,14 @@ class Directory:
             if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise
             raise InvalidRequest(
-                f"{self.where}: its file system has no hard links, by which an archive grows in one step"
+                f"{self.location}: its file system has no hard links, by which an archive grows in one step"
             ) from None
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         _sync(self._path)
         return True
 
-    def new(self, name: str) -> NewObject:
+    def begin_object(self, name: str) -> NewObject:
         """Begin one."""
         return _NewFile(self._path / name)
 
@@ -203,13 +204,13 @@ class _NewFile:
         self._path.unlink(missing_ok=True)
 
 
-class Bucket:
+class BucketStore:
     """A place in an object store, by a URL that fsspec knows."""
 
-    local = False
+    is_local = False
 
     def __init__(self, where: str) -> None:
-        self.where = where.rstrip("/")
+        self.location = where.rstrip("/")
 
     def prepare(self) -> None:
         """Does the store refuse to create what is there? One that writes over it would lose records: each of
@@ -222,111 +223,111 @@ class Bucket:
             with suppress(DistributedLogError):
                 self.delete([name])
         raise InvalidRequest(
-            f"{self.where}: this store writes over what is there; an archive needs one that creates an "
+            f"{self.location}: this store writes over what is there; an archive needs one that creates an "
             "object only if there is none (conditional writes)"
         )
 
-    def sizes(self) -> dict[str, int]:
+    def list_sizes(self) -> dict[str, int]:
         """All of them."""
-        fs, root = self._reached()
-        with self._translating(root):
+        fs, root = self._file_system()
+        with self._translate_errors(root):
             fs.invalidate_cache()
             try:
                 listed = fs.ls(root, detail=True)
             except (FileNotFoundError, NotADirectoryError):
                 return {}
-        files = [one for one in listed if one["type"] == "file"]
-        return {str(one["name"]).rpartition("/")[2]: int(one["size"]) for one in files}
+        files = [entry for entry in listed if entry["type"] == "file"]
+        return {str(entry["name"]).rpartition("/")[2]: int(entry["size"]) for entry in files}
 
     def read(self, name: str) -> bytes | None:
         """All of one; None where it is not there."""
-        fs, root = self._reached()
-        with self._translating(self.path(name)):
+        fs, root = self._file_system()
+        with self._translate_errors(self.path(name)):
             try:
                 return bytes(fs.cat_file(f"{root}/{name}"))
             except FileNotFoundError:
                 return None
 
-    def pieces(self, name: str) -> Iterator[Any]:
+    def read_pieces(self, name: str) -> Iterator[Any]:
         """As they lie in it."""
-        yield self.whole(name)
+        yield self.read_buffer(name)
 
-    def whole(self, name: str) -> Any:
+    def read_buffer(self, name: str) -> Any:
         """In memory, or mapped."""
         import pyarrow as pa
 
-        found = self.read(name)
-        if found is None:
+        data = self.read(name)
+        if data is None:
             raise CorruptData(f"{self.path(name)} cannot be read: it is not there")
-        return pa.py_buffer(found)
+        return pa.py_buffer(data)
 
     def create(self, name: str, data: bytes) -> bool:
         """A conditional put."""
-        fs, root = self._reached()
-        with self._translating(self.path(name)):
+        fs, root = self._file_system()
+        with self._translate_errors(self.path(name)):
             try:
                 fs.pipe_file(f"{root}/{name}", data, mode="create")
             except FileExistsError:
                 return False
         return True
 
-    def new(self, name: str) -> NewObject:
+    def begin_object(self, name: str) -> NewObject:
         """Begin one."""
         return _NewUpload(self, name)
 
     def delete(self, names: Iterable[str]) -> None:
         """Those that are there."""
-        fs, root = self._reached()
+        fs, root = self._file_system()
         for name in names:
-            with self._translating(self.path(name)), suppress(FileNotFoundError):
+            with self._translate_errors(self.path(name)), suppress(FileNotFoundError):
                 fs.rm_file(f"{root}/{name}")
 
     def path(self, name: str) -> str:
         """Of one."""
-        return f"{self.where}/{name}"
+        return f"{self.location}/{name}"
 
-    def _reached(self) -> tuple[Any, str]:
+    def _file_system(self) -> tuple[Any, str]:
         """The file system, which fsspec keeps for a process, and the root in it."""
         try:
             from fsspec.core import url_to_fs
         except ImportError:
             raise InvalidRequest(
-                f"{self.where}: archives in an object store need fsspec and the store's package: "
+                f"{self.location}: archives in an object store need fsspec and the store's package: "
                 "pip install fsspec s3fs (S3), gcsfs (GCS), adlfs (Azure)"
             ) from None
         try:
-            fs, root = url_to_fs(self.where)
+            fs, root = url_to_fs(self.location)
         except (ImportError, ValueError) as error:
-            raise InvalidRequest(f"{self.where}: {error}") from None
+            raise InvalidRequest(f"{self.location}: {error}") from None
         except Exception as error:
-            raise _translated(self.where, error) from error
+            raise _to_own_error(self.location, error) from error
         return fs, str(root).rstrip("/")
 
     @contextmanager
-    def _translating(self, what: str) -> Iterator[None]:
+    def _translate_errors(self, object_path: str) -> Iterator[None]:
         """What a store's package raises, as errors of ours; each has classes of its own."""
         try:
             yield
         except Exception as error:
-            raise _translated(what, error) from error
+            raise _to_own_error(object_path, error) from error
 
 
 class _NewUpload:
     """An object that its store shows when the upload is complete."""
 
-    def __init__(self, bucket: Bucket, name: str) -> None:
+    def __init__(self, bucket: BucketStore, name: str) -> None:
         self._bucket = bucket
-        self._what = bucket.path(name)
-        fs, root = bucket._reached()
-        with bucket._translating(self._what):
+        self._object_path = bucket.path(name)
+        fs, root = bucket._file_system()
+        with bucket._translate_errors(self._object_path):
             self._file = fs.open(f"{root}/{name}", "wb")
 
     def write(self, data: Any) -> object:
-        with self._bucket._translating(self._what):
+        with self._bucket._translate_errors(self._object_path):
             return self._file.write(data)
 
     def close(self) -> None:
-        with self._bucket._translating(self._what):
+        with self._bucket._translate_errors(self._object_path):
             self._file.close()
 
     def discard(self) -> None:
@@ -337,7 +338,7 @@ class _NewUpload:
 
 
 @contextmanager
-def _readable(path: str) -> Iterator[None]:
+def _translate_read_errors(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -352,10 +353,10 @@ def _sync(directory: Path) -> None:
         os.close(number)
 
 
-def _translated(what: str, error: Exception) -> DistributedLogError:
+def _to_own_error(object_path: str, error: Exception) -> DistributedLogError:
     if isinstance(error, DistributedLogError):
         return error
-    said = f"{what}: {type(error).__name__}: {error!s:.300}"
+    text = f"{object_path}: {type(error).__name__}: {error!s:.300}"
     if isinstance(error, PermissionError):
-        return InvalidRequest(said)
-    return ConnectionLost(said)
+        return InvalidRequest(text)
+    return ConnectionLost(text)

@@ -16,7 +16,7 @@ from ...log.format.dlsn import DLSN
 from ...log.model.log_keys import incarnation_text
 from ...log.read.log_view import LogView
 from ...runtime.interfaces.errors import ForeignData, LogRecreated, LogTruncated
-from ..client.retry import PATIENCE_S
+from ..client.retry import RETRY_S
 from ..client.spark_client import SparkClient, run
 from ..client.spark_errors import plain_errors
 from ..options.options import SourceOptions
@@ -54,19 +54,17 @@ def append_history(
 
     store = store_of(directory)
     store.prepare()
-    current = folder.read_if_any(store)
-    incarnation = run(
-        uri, request_timeout_s, lambda held: _incarnation(held, log), patience_s=PATIENCE_S
-    )
+    current = folder.read_manifest_if_any(store)
+    incarnation = run(uri, request_timeout_s, lambda held: _incarnation(held, log), retry_s=RETRY_S)
     if current is None:
-        place = f.struct("sequence_id", "segment", "entry", "slot")
-        (head,) = frame.agg(f.min(place)).collect()[0]
-        if head is None:
+        first_row = f.struct("sequence_id", "segment", "entry", "slot")
+        (first_values,) = frame.agg(f.min(first_row)).collect()[0]
+        if first_values is None:
             return None
-        first = str(DLSN(*head[1:]))
-        plan = WritePlan(uuid4().hex[:16], 0, log, incarnation, first, head[0], None, None)
+        first = str(DLSN(*first_values[1:]))
+        plan = WritePlan(uuid4().hex[:16], 0, log, incarnation, first, first_values[0], None, None)
     else:
-        _check_ours(current, store, log, incarnation)
+        _check_archive_of(current, store, log, incarnation)
         frame = frame.where(frame.sequence_id >= current.end_sequence_id)
         plan = WritePlan(
             current.id, current.generation, log, incarnation, str(current.first),
@@ -75,8 +73,8 @@ def append_history(
     frame.sparkSession.dataSource.register(ArchiveSource)
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
     with plain_errors():
-        writer.save(store.where)
-    return folder.read(store)
+        writer.save(store.location)
+    return folder.read_manifest(store)
 
 
 def history_manifest(directory: str | Path) -> Manifest | None:
@@ -84,7 +82,7 @@ def history_manifest(directory: str | Path) -> Manifest | None:
 
     None where there is none yet. Raises `CorruptData`, `ForeignData`.
     """
-    return folder.read_if_any(store_of(directory))
+    return folder.read_manifest_if_any(store_of(directory))
 
 
 def read_with_history(
@@ -103,13 +101,13 @@ def read_with_history(
     after the archive's end, `CorruptData` where a file is missing or of another size.
     """
     store = store_of(directory)
-    manifest = folder.read(store)
-    manifest.check_listing(folder.files(store, manifest), store.where, alone=False)
-    before, after = run(
+    manifest = folder.read_manifest(store)
+    manifest.check_listing(folder.list_files(store, manifest), store.location, no_others=False)
+    range_before, range_after = run(
         uri,
         request_timeout_s,
-        lambda held: _around(held, manifest, store, log),
-        patience_s=PATIENCE_S,
+        lambda held: _ranges_around(held, manifest, store, log),
+        retry_s=RETRY_S,
     )
 
     def of_log(bounds: tuple[str, str]) -> "DataFrame":
@@ -117,80 +115,81 @@ def read_with_history(
         read = read.option("startingPosition", bounds[0]).option("endingPosition", bounds[1])
         return read.option("requestTimeout", f"{request_timeout_s}s").load(uri)
 
-    parts = [] if before is None else [of_log(before)]
+    parts = [] if range_before is None else [of_log(range_before)]
     if manifest.files:
-        parts.append(_of_archive(spark, store, manifest))
-    found = of_log(after)
+        parts.append(_read_archive(spark, store, manifest))
+    frame = of_log(range_after)
     for part in parts:
-        found = part.unionByName(found)
-    return found
+        frame = part.unionByName(frame)
+    return frame
 
 
-def _of_archive(spark: "SparkSession", store: ArchiveStore, manifest: Manifest) -> "DataFrame":
+def _read_archive(spark: "SparkSession", store: ArchiveStore, manifest: Manifest) -> "DataFrame":
     """By Spark's own reader, which prunes columns and row groups, where it can open the files; a store is
     reached as this process reaches it, and each of its files verified."""
-    if store.local:
+    if store.is_local:
         names = [_escaped(store.path(one.name)) for one in manifest.files]
         return spark.read.schema(ddl()).parquet(*names)
     from .archive_source import FORMAT_NAME, ArchiveSource
 
     spark.dataSource.register(ArchiveSource)
     read = spark.read.format(FORMAT_NAME).schema(ddl())
-    return read.option("until", str(manifest.end_sequence_id)).load(store.where)
+    return read.option("until", str(manifest.end_sequence_id)).load(store.location)
 
 
-async def _around(
-    held: SparkClient, manifest: Manifest, store: ArchiveStore, log: str
+async def _ranges_around(
+    spark_client: SparkClient, manifest: Manifest, store: ArchiveStore, log: str
 ) -> tuple[tuple[str, str] | None, tuple[str, str]]:
     """(from, to) before the archive, if the log has anything there, and after it."""
-    logs = SourceLogs(held.namespace, SourceOptions(log=log))
+    logs = SourceLogs(spark_client.namespace, SourceOptions(log=log))
     try:
         await logs.discover()
         view = logs.views[log]
-        _check_ours(manifest, store, log, view.incarnation)
-        lost = view.state.truncated_sequence_id - manifest.end_sequence_id
-        if lost > 0:
+        _check_archive_of(manifest, store, log, view.incarnation)
+        missing_records = view.state.truncated_sequence_id - manifest.end_sequence_id
+        if missing_records > 0:
             raise LogTruncated(
-                f'log "{log}" begins at {view.earliest}, the archive in {store.where} ends at '
-                f"{manifest.end}: {lost} records between them are in neither",
+                f'log "{log}" begins at {view.earliest}, the archive in {store.location} ends at '
+                f"{manifest.end}: {missing_records} records between them are in neither",
                 str(view.earliest),
             )
         first = view.state.truncated_sequence_id
-        before = None
+        range_before = None
         if view.ranges(view.earliest, manifest.first):
-            before = (
-                _position(view, view.earliest, first),
-                _position(view, manifest.first, manifest.first_sequence_id),
+            range_before = (
+                _position_json(view, view.earliest, first),
+                _position_json(view, manifest.first, manifest.first_sequence_id),
             )
         # Ends are fixed here: after a restart of the cluster a log may show less than the archive has, for
         # a moment (G5), and what it shows then would be in both.
         start = min(max(manifest.end, view.earliest), view.end)
-        after = _position(view, start, max(manifest.end_sequence_id, first))
-        return before, (after, _position(view, view.end, None))
+        range_after = _position_json(view, start, max(manifest.end_sequence_id, first))
+        return range_before, (range_after, _position_json(view, view.end, None))
     finally:
         logs.close()
 
 
-async def _incarnation(held: SparkClient, log: str) -> str:
-    return incarnation_text(await held.namespace.find(log))
+async def _incarnation(spark_client: SparkClient, log: str) -> str:
+    return incarnation_text(await spark_client.namespace.resolve_name(log))
 
 
-def _check_ours(manifest: Manifest, store: ArchiveStore, log: str, incarnation: str) -> None:
+def _check_archive_of(manifest: Manifest, store: ArchiveStore, log: str, incarnation: str) -> None:
     if manifest.log != log:
         raise ForeignData(
-            f'the archive in {store.where} is of log "{manifest.log}", not of "{log}"'
+            f'the archive in {store.location} is of log "{manifest.log}", not of "{log}"'
         )
     if manifest.incarnation != incarnation:
         raise LogRecreated(
-            f'the archive in {store.where} is of log "{log}" {manifest.incarnation}; the log of that name is '
+            f'the archive in {store.location} is of log "{log}" {manifest.incarnation}; the log of that '
+            "name is "
             f"{incarnation} now: it was deleted and made again"
         )
 
 
-def _position(view: LogView, dlsn: DLSN, sequence_id: int | None) -> str:
-    found = Offset()
-    found.put(view.name, dlsn, view.incarnation, sequence_id)
-    return json.dumps(found.to_json())
+def _position_json(view: LogView, dlsn: DLSN, sequence_id: int | None) -> str:
+    offset = Offset()
+    offset.put(view.name, dlsn, view.incarnation, sequence_id)
+    return json.dumps(offset.to_json())
 
 
 def _escaped(path: str) -> str:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from ...log.format.dlsn import DLSN
 from ...runtime.interfaces.errors import LogExists, LogNotFound
-from ..client.retry import PATIENCE_S
+from ..client.retry import RETRY_S
 from ..client.spark_client import SparkClient, run
 from ..client.spark_errors import plain_errors
 from ..options.options import SourceOptions
@@ -32,11 +32,11 @@ SEGMENTS_MAX = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What an import did."""
 
     manifest: Manifest
-    already: bool
+    was_imported: bool
     """It was in: nothing was written."""
     first: DLSN | None
     """The first of its positions in the new log; None where it has no records."""
@@ -68,9 +68,9 @@ def export_log(
     }
     options = SourceOptions.parse({"uri": uri, "log": log, **bounds}, "batch")
     begin, stop = run(
-        uri, request_timeout_s, lambda held: _bounds(held, options), patience_s=PATIENCE_S
+        uri, request_timeout_s, lambda held: _resolve_bounds(held, options), retry_s=RETRY_S
     )
-    folder.prepare(store)
+    folder.prepare_new(store)
     plan = WritePlan(
         uuid4().hex[:16],
         0,
@@ -92,8 +92,8 @@ def export_log(
     spark.dataSource.register(ArchiveSource)
     writer = frame.write.format(FORMAT_NAME).mode("append").option("plan", plan.to_option())
     with plain_errors():
-        writer.save(store.where)
-    return folder.read(store)
+        writer.save(store.location)
+    return folder.read_manifest(store)
 
 
 def import_log(
@@ -103,7 +103,7 @@ def import_log(
     log: str,
     *,
     request_timeout_s: float = 10.0,
-) -> Imported:
+) -> ImportResult:
     """Write an archive into ``log``, which is made, or has no records, or has this import already.
 
     Raises `InvalidRequest` where there is no archive, `CorruptData` naming a file that is not as the
@@ -113,21 +113,23 @@ def import_log(
     from .archive_source import FORMAT_NAME, ArchiveSource
 
     store = store_of(directory)
-    manifest = folder.read(store)
+    manifest = folder.read_manifest(store)
     folder.verify(store, manifest)
     app = f"import-{manifest.id}"
 
-    async def look(held: SparkClient) -> bool:
-        return await _is_in(held, log, app, manifest)
+    async def look(spark_client: SparkClient) -> bool:
+        return await _is_imported(spark_client, log, app, manifest)
 
-    async def find(held: SparkClient) -> tuple[DLSN, DLSN] | None:
-        return await _place(held, log, app)
+    async def find(spark_client: SparkClient) -> tuple[DLSN, DLSN] | None:
+        return await _imported_range(spark_client, log, app)
 
-    already = run(uri, request_timeout_s, look, patience_s=PATIENCE_S)
-    if not already:
+    was_imported = run(uri, request_timeout_s, look, retry_s=RETRY_S)
+    if not was_imported:
         spark.dataSource.register(ArchiveSource)
-        whole = spark.read.format(FORMAT_NAME).option("until", str(manifest.end_sequence_id))
-        frame = whole.load(store.where)
+        archive_reader = spark.read.format(FORMAT_NAME).option(
+            "until", str(manifest.end_sequence_id)
+        )
+        frame = archive_reader.load(store.location)
         writer = frame.write.format("distributedlog").mode("append").option("log", log)
         size = max(SEGMENT_BYTES, manifest.payload_bytes // SEGMENTS_MAX)
         writer = writer.option("createLogs", "true").option("segmentBytes", str(size))
@@ -135,13 +137,15 @@ def import_log(
         writer = writer.option("requestTimeout", f"{request_timeout_s}s")
         with plain_errors():
             writer.save(uri)
-    place = run(uri, request_timeout_s, find, patience_s=PATIENCE_S)
-    return Imported(manifest, already, *(place or (None, None)))
+    position_range = run(uri, request_timeout_s, find, retry_s=RETRY_S)
+    return ImportResult(manifest, was_imported, *(position_range or (None, None)))
 
 
-async def _bounds(held: SparkClient, options: SourceOptions) -> tuple[Offset, Offset]:
+async def _resolve_bounds(
+    spark_client: SparkClient, options: SourceOptions
+) -> tuple[Offset, Offset]:
     """From where to where, each with the sequence id there."""
-    logs = SourceLogs(held.namespace, options)
+    logs = SourceLogs(spark_client.namespace, options)
     try:
         await logs.discover()
         (view,) = logs.views.values()
@@ -149,18 +153,20 @@ async def _bounds(held: SparkClient, options: SourceOptions) -> tuple[Offset, Of
             await logs.starts([view.name], "earliest"),
             await logs.ends([view.name]),
         )
-        found = Offset(), Offset()
+        bounds = Offset(), Offset()
         start = starts[view.name]
-        for offset, dlsn in zip(found, (start, max(start, ends[view.name])), strict=True):
-            offset.put(view.name, dlsn, view.incarnation, (await view.mark(dlsn)).sequence_id)
-        return found
+        for offset, dlsn in zip(bounds, (start, max(start, ends[view.name])), strict=True):
+            offset.put(
+                view.name, dlsn, view.incarnation, (await view.totals_before(dlsn)).sequence_id
+            )
+        return bounds
     finally:
         logs.close()
 
 
-async def _is_in(held: SparkClient, name: str, app: str, manifest: Manifest) -> bool:
+async def _is_imported(spark_client: SparkClient, name: str, app: str, manifest: Manifest) -> bool:
     """Has the log this import already? Raises `LogExists` where it has anything else."""
-    log = held.namespace.open_log(name)
+    log = spark_client.namespace.open_log(name)
     try:
         state = await log.snapshot()
         linked = await log.linked_version(app)
@@ -175,13 +181,15 @@ async def _is_in(held: SparkClient, name: str, app: str, manifest: Manifest) -> 
     return False
 
 
-async def _place(held: SparkClient, name: str, app: str) -> tuple[DLSN, DLSN] | None:
+async def _imported_range(
+    spark_client: SparkClient, name: str, app: str
+) -> tuple[DLSN, DLSN] | None:
     """The first and the last position of an import."""
-    log = held.namespace.open_log(name)
+    log = spark_client.namespace.open_log(name)
     linked = await log.linked_version(app)
     if linked is None or not linked.first_segment:
         return None
-    for one in await log.segments(first=linked.last_segment, limit=1):
-        if one.segment == linked.last_segment and one.last_dlsn is not None:
-            return DLSN(linked.first_segment, 0, 0), one.last_dlsn
+    for segment in await log.segments(first=linked.last_segment, limit=1):
+        if segment.segment == linked.last_segment and segment.last_dlsn is not None:
+            return DLSN(linked.first_segment, 0, 0), segment.last_dlsn
     return None  # truncated meanwhile

@@ -24,9 +24,9 @@ from ...runtime.interfaces.errors import CorruptData, ForeignData, InvalidReques
 
 FORMAT = 1
 KIND = "distributedlog archive"
-PLACE = 0x9E3779B97F4A7C15
-TXID = 0xC2B2AE3D27D4EB4F
-WRAP = 2**64
+POSITION_FACTOR = 0x9E3779B97F4A7C15
+TXID_FACTOR = 0xC2B2AE3D27D4EB4F
+DIGEST_MODULUS = 2**64
 """Of digests and seeds."""
 
 
@@ -55,16 +55,22 @@ class ArchiveFile:
 
     def to_json(self) -> dict[str, Any]:
         """Digests as 16 hex digits, positions as text."""
-        found = asdict(self)
-        return {name: _shown(name, value) for name, value in found.items()}
+        values = asdict(self)
+        return {name: _to_json_value(name, value) for name, value in values.items()}
 
     @classmethod
     def from_json(cls, value: Any) -> "ArchiveFile":
         """Raises `CorruptData`."""
-        found: ArchiveFile = _made(cls, value)
-        if found.name != found.name.rpartition("/")[2] or not found.name or found.records < 1:
-            raise CorruptData(f"a file of the name {found.name!r:.80} with {found.records} records")
-        return found
+        archive_file: ArchiveFile = _from_json_values(cls, value)
+        if (
+            archive_file.name != archive_file.name.rpartition("/")[2]
+            or not archive_file.name
+            or archive_file.records < 1
+        ):
+            raise CorruptData(
+                f"a file of the name {archive_file.name!r:.80} with {archive_file.records} records"
+            )
+        return archive_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,22 +92,22 @@ class Manifest:
     @property
     def records(self) -> int:
         """In all files."""
-        return sum(one.records for one in self.files)
+        return sum(archive_file.records for archive_file in self.files)
 
     @property
     def payload_bytes(self) -> int:
         """In all files."""
-        return sum(one.payload_bytes for one in self.files)
+        return sum(archive_file.payload_bytes for archive_file in self.files)
 
     @property
     def file_bytes(self) -> int:
         """Of all files."""
-        return sum(one.file_bytes for one in self.files)
+        return sum(archive_file.file_bytes for archive_file in self.files)
 
     @property
     def digest(self) -> str:
         """Of all records, 16 hex digits."""
-        return f"{sum(one.digest for one in self.files) % WRAP:016x}"
+        return f"{sum(archive_file.digest for archive_file in self.files) % DIGEST_MODULUS:016x}"
 
     def grown(self, files: Iterable[ArchiveFile], end: DLSN | None = None) -> "Manifest":
         """With more files, in order, up to ``end`` (else right after the last record), a generation on.
@@ -110,46 +116,51 @@ class Manifest:
         """
         files = tuple(files)
         last = files[-1].last.next() if files else self.end
-        made = replace(
+        grown_manifest = replace(
             self,
             generation=self.generation + 1,
             files=self.files + files,
             end=last if end is None else end,
             end_sequence_id=files[-1].end_sequence_id if files else self.end_sequence_id,
         )
-        made.check(InvalidRequest)
-        return made
+        grown_manifest.check(InvalidRequest)
+        return grown_manifest
 
     def check(self, error: type[CorruptData] | type[InvalidRequest]) -> None:
         """Are its records those from its first to its end, once, in order? Raises ``error``."""
-        expected, position = self.first_sequence_id, self.first
-        for one in self.files:
-            if one.first_sequence_id != expected or one.first < position:
+        next_sequence_id, next_position = self.first_sequence_id, self.first
+        for file in self.files:
+            if file.first_sequence_id != next_sequence_id or file.first < next_position:
                 raise error(
-                    f"file {one.name} begins with record {one.first_sequence_id} at {one.first}, expected "
-                    f"is record {expected} from {position} on: a gap, or records twice or out of order"
+                    f"file {file.name} begins with record {file.first_sequence_id} at {file.first}, expected "
+                    f"is record {next_sequence_id} from {next_position} on: a gap, or records twice or "
+                    "out of order"
                 )
-            expected, position = one.end_sequence_id, one.last.next()
-        if expected != self.end_sequence_id or position > self.end or self.first > self.end:
+            next_sequence_id, next_position = file.end_sequence_id, file.last.next()
+        if (
+            next_sequence_id != self.end_sequence_id
+            or next_position > self.end
+            or self.first > self.end
+        ):
             raise error(
                 f"records {self.first_sequence_id} to {self.end_sequence_id} up to {self.end} are stated, "
-                f"the files end before record {expected} at {position}"
+                f"the files end before record {next_sequence_id} at {next_position}"
             )
-        if len({one.name for one in self.files}) != len(self.files):
+        if len({file.name for file in self.files}) != len(self.files):
             raise error("a file is named twice")
 
-    def check_listing(self, sizes: Mapping[str, int], where: str, *, alone: bool) -> None:
+    def check_listing(self, sizes: Mapping[str, int], where: str, *, no_others: bool) -> None:
         """Are its files there, whole by their size; ``alone``: and no others? Raises `CorruptData` naming
         one that is missing or of another size, `ForeignData` naming one that does not belong here."""
-        for one in self.files:
-            if one.name not in sizes:
-                raise CorruptData(f"{where}/{one.name} is missing")
-            if sizes[one.name] != one.file_bytes:
+        for file in self.files:
+            if file.name not in sizes:
+                raise CorruptData(f"{where}/{file.name} is missing")
+            if sizes[file.name] != file.file_bytes:
                 raise CorruptData(
-                    f"{where}/{one.name} has {sizes[one.name]} bytes, the manifest says {one.file_bytes}"
+                    f"{where}/{file.name} has {sizes[file.name]} bytes, the manifest says {file.file_bytes}"
                 )
-        extra = sorted(set(sizes) - {one.name for one in self.files})
-        if alone and extra:
+        extra = sorted(set(sizes) - {file.name for file in self.files})
+        if no_others and extra:
             raise ForeignData(f"{where}/{extra[0]} is not in the manifest: it does not belong here")
 
     def encode(self) -> bytes:
@@ -158,14 +169,16 @@ class Manifest:
             "format": FORMAT,
             "kind": KIND,
             **{
-                one.name: _shown(one.name, getattr(self, one.name))
-                for one in fields(self)
-                if one.name != "files"
+                manifest_field.name: _to_json_value(
+                    manifest_field.name, getattr(self, manifest_field.name)
+                )
+                for manifest_field in fields(self)
+                if manifest_field.name != "files"
             },
             "records": self.records,
             "payload_bytes": self.payload_bytes,
             "digest": self.digest,
-            "files": [one.to_json() for one in self.files],
+            "files": [manifest_field.to_json() for manifest_field in self.files],
         }
         return json.dumps({**body, "xxh3": _digest_of(body)}, indent=1).encode() + b"\n"
 
@@ -180,12 +193,12 @@ class Manifest:
             raise CorruptData(f"{where} is damaged: it is nested too deep") from None
         if not isinstance(body, dict) or body.get("kind") != KIND:
             raise ForeignData(f"{where} is not the manifest of a {KIND}")
-        stated = body.pop("xxh3", None)
+        stated_digest = body.pop("xxh3", None)
         try:
-            sound = stated == _digest_of(body)
+            is_sound = stated_digest == _digest_of(body)
         except (ValueError, RecursionError):
-            sound = False
-        if not sound:
+            is_sound = False
+        if not is_sound:
             raise CorruptData(f"{where} is damaged: its digest is not the one that it states")
         if body.get("format") != FORMAT:
             raise UnsupportedFormat(
@@ -193,43 +206,43 @@ class Manifest:
                 " version made it"
             )
         try:
-            listed = [ArchiveFile.from_json(one) for one in body["files"]]
-            made: Manifest = _made(cls, {**body, "files": tuple(listed)})
-            made.check(CorruptData)
+            files = [ArchiveFile.from_json(one) for one in body["files"]]
+            manifest: Manifest = _from_json_values(cls, {**body, "files": tuple(files)})
+            manifest.check(CorruptData)
         except (CorruptData, KeyError, TypeError, OverflowError) as error:
             raise CorruptData(f"{where} contradicts itself: {error!s:.400}") from None
-        sums = (made.records, made.payload_bytes, made.digest)
+        sums = (manifest.records, manifest.payload_bytes, manifest.digest)
         if sums != (body.get("records"), body.get("payload_bytes"), body.get("digest")):
             raise CorruptData(f"{where} contradicts itself: the sums are not those of its files")
-        return made
+        return manifest
 
 
 _POSITIONS = {"first", "last", "end"}
 _DIGESTS = {"digest", "file_xxh3"}
 
 
-def _shown(name: str, value: Any) -> Any:
+def _to_json_value(name: str, value: Any) -> Any:
     if name in _POSITIONS:
         return str(DLSN(*value))
     return f"{value:016x}" if name in _DIGESTS else value
 
 
-def _made(cls: type[Any], value: Any) -> Any:
+def _from_json_values(cls: type[Any], value: Any) -> Any:
     """A dataclass of its JSON; what else is in there is left alone. Raises `CorruptData`."""
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     try:
-        for one in fields(cls):
-            found = value[one.name]
-            if one.name in _POSITIONS:
-                found = DLSN.parse(found)
-            elif one.name in _DIGESTS:
-                found = int(found, 16)
-            elif one.type in (int, str) and type(found) is not one.type:
-                raise ValueError(f"{one.name} is {type(found).__name__}, no {one.type.__name__}")
-            given[one.name] = found
+        for field in fields(cls):
+            raw = value[field.name]
+            if field.name in _POSITIONS:
+                raw = DLSN.parse(raw)
+            elif field.name in _DIGESTS:
+                raw = int(raw, 16)
+            elif field.type in (int, str) and type(raw) is not field.type:
+                raise ValueError(f"{field.name} is {type(raw).__name__}, no {field.type.__name__}")
+            arguments[field.name] = raw
     except (KeyError, TypeError, ValueError, InvalidRequest) as error:
         raise CorruptData(f"{cls.__name__}: {error}") from None
-    return cls(**given)
+    return cls(**arguments)
 
 
 def _digest_of(body: Mapping[str, Any]) -> str:

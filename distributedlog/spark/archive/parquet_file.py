@@ -20,7 +20,7 @@ from ...log.format.dlsn import DLSN
 from ...runtime.interfaces.errors import CorruptData, InvalidRequest
 from .archive_folder import file_name
 from .archive_store import ArchiveStore, NewObject
-from .manifest import PLACE, TXID, WRAP, ArchiveFile
+from .manifest import DIGEST_MODULUS, POSITION_FACTOR, TXID_FACTOR, ArchiveFile
 
 ROW_GROUP_BYTES = 32 * 1024 * 1024
 FILE_BYTES = 256 * 1024 * 1024
@@ -42,20 +42,22 @@ SCHEMA = pa.schema(
 """The columns of the source, all of them; ``timestamp`` as the frame gave it, null where it gave none."""
 
 
-def digest(batch: pa.RecordBatch, place: int) -> int:
+def records_digest(batch: pa.RecordBatch, first_index: int) -> int:
     """Of the records of a batch, whose first one has this place in the archive. From 0 up to 2^64."""
     count = batch.num_rows
     payload, txids = batch.column("payload"), batch.column("txid").to_numpy()
     _, offsets, data = payload.buffers()
     ends = np.frombuffer(offsets, np.int32, count + 1, 4 * payload.offset).tolist()
-    places = np.arange(place, place + count, dtype=np.uint64)
-    seeds = places * np.uint64(PLACE) + txids.astype(np.uint64) * np.uint64(TXID)  # wraps
+    indexes = np.arange(first_index, first_index + count, dtype=np.uint64)
+    seeds = indexes * np.uint64(POSITION_FACTOR) + txids.astype(np.uint64) * np.uint64(
+        TXID_FACTOR
+    )  # wraps
     view = memoryview(b"" if data is None else data)
     pieces = [view[a:b] for a, b in pairwise(ends)]
-    return sum(map(xxhash.xxh3_64_intdigest, pieces, seeds.tolist())) % WRAP
+    return sum(map(xxhash.xxh3_64_intdigest, pieces, seeds.tolist())) % DIGEST_MODULUS
 
 
-class PartWriter:
+class ParquetFileWriter:
     """Writes one file; `close` syncs it and tells what is in it.
 
     ``first_sequence_id``: of the archive's first record. Raises `InvalidRequest` for records that are not
@@ -75,10 +77,10 @@ class PartWriter:
         name it."""
         self.name = file_name(next_, generation)
         self._log = log
-        self._base = first_sequence_id
-        self._first_id = self._next = next_
-        self._about = {"log": log, "incarnation": incarnation}
-        self._sink = _Digesting(store.new(self.name))
+        self._archive_first_id = first_sequence_id
+        self._first_id = self._next_sequence_id = next_
+        self._metadata = {"log": log, "incarnation": incarnation}
+        self._sink = _DigestingFile(store.begin_object(self.name))
         self._parquet = pq.ParquetWriter(
             self._sink,
             SCHEMA,
@@ -86,8 +88,8 @@ class PartWriter:
             use_dictionary=["log"],
             write_statistics=["segment", "entry", "slot", "sequence_id", "txid"],
         )
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
+        self._row_group_batches: list[pa.RecordBatch] = []
+        self._row_group_bytes = 0
         self.size_bytes = 0
         """Before compression."""
         self._payload_bytes = 0
@@ -97,44 +99,45 @@ class PartWriter:
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Write records that follow on those before."""
-        ids = batch.column("sequence_id").to_numpy()
-        expected = np.arange(self._next, self._next + len(ids))
-        if not np.array_equal(ids, expected):
-            at = int(np.argmax(ids != expected))
+        sequence_ids = batch.column("sequence_id").to_numpy()
+        expected = np.arange(self._next_sequence_id, self._next_sequence_id + len(sequence_ids))
+        if not np.array_equal(sequence_ids, expected):
+            index = int(np.argmax(sequence_ids != expected))
             raise InvalidRequest(
-                f'log "{self._log}": record {ids[at]} where record {expected[at]} is expected: records must '
+                f'log "{self._log}": record {sequence_ids[index]} where record {expected[index]} is '
+                "expected: records must "
                 "come as the source gives them (coalesce keeps their order, repartition does not), and "
                 "without gaps"
             )
         if pc.all(pc.equal(batch.column("log"), self._log)).as_py() is not True:
             raise InvalidRequest(f'the frame has records of another log than "{self._log}"')
         batch = _with_time(batch, SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
-        self._digest += digest(batch, self._next - self._base)
-        self._next += len(ids)
+        self._digest += records_digest(batch, self._next_sequence_id - self._archive_first_id)
+        self._next_sequence_id += len(sequence_ids)
         self._payload_bytes += pc.sum(pc.binary_length(batch.column("payload"))).as_py()
         self._first = self._first or _position(batch, 0)
         self._last = _position(batch, batch.num_rows - 1)
-        self._held.append(batch)
-        self._held_bytes += batch.nbytes
+        self._row_group_batches.append(batch)
+        self._row_group_bytes += batch.nbytes
         self.size_bytes += batch.nbytes
-        if self._held_bytes >= ROW_GROUP_BYTES:
-            self._row_group()
+        if self._row_group_bytes >= ROW_GROUP_BYTES:
+            self._write_row_group()
 
     def close(self) -> ArchiveFile:
         """Durable, and what is in it. There is a record in it."""
         assert self._first is not None
         assert self._last is not None
-        self._row_group()
-        records = self._next - self._first_id
-        about = {
-            **self._about,
+        self._write_row_group()
+        records = self._next_sequence_id - self._first_id
+        metadata = {
+            **self._metadata,
             "first": str(self._first),
             "last": str(self._last),
             "first_sequence_id": self._first_id,
             "records": records,
-            "digest": f"{self._digest % WRAP:016x}",
+            "digest": f"{self._digest % DIGEST_MODULUS:016x}",
         }
-        self._parquet.add_key_value_metadata({"distributedlog": json.dumps(about)})
+        self._parquet.add_key_value_metadata({"distributedlog": json.dumps(metadata)})
         self._parquet.close()
         self._sink.file.close()
         return ArchiveFile(
@@ -144,7 +147,7 @@ class PartWriter:
             self._first,
             self._last,
             self._first_id,
-            self._digest % WRAP,
+            self._digest % DIGEST_MODULUS,
             self._sink.size,
             self._sink.xxh3.intdigest(),
         )
@@ -155,35 +158,42 @@ class PartWriter:
             self._parquet.close()
         self._sink.file.discard()
 
-    def _row_group(self) -> None:
-        if self._held:
-            table = pa.Table.from_batches(self._held, SCHEMA)
+    def _write_row_group(self) -> None:
+        if self._row_group_batches:
+            table = pa.Table.from_batches(self._row_group_batches, SCHEMA)
             self._parquet.write_table(table, row_group_size=table.num_rows)
-            self._held, self._held_bytes = [], 0
+            self._row_group_batches, self._row_group_bytes = [], 0
 
 
-def records_of(
-    store: ArchiveStore, one: ArchiveFile, place: int, columns: Sequence[str] = ("txid", "payload")
+def read_records(
+    store: ArchiveStore,
+    archive_file: ArchiveFile,
+    first_index: int,
+    columns: Sequence[str] = ("txid", "payload"),
 ) -> Iterator[pa.RecordBatch]:
     """The records of a file in order, some columns of them; ``place`` of its first record in the archive.
 
     Whoever uses what this yields must see it to its end: only there the digest of the records is known.
     Raises `CorruptData` naming the file.
     """
-    wrong = f"{store.path(one.name)} is damaged: "
-    data = store.whole(one.name)
-    if xxhash.xxh3_64_intdigest(data) != one.file_xxh3:
-        raise CorruptData(wrong + "its bytes are not those that the manifest states")
+    damage_text = f"{store.path(archive_file.name)} is damaged: "
+    data = store.read_buffer(archive_file.name)
+    if xxhash.xxh3_64_intdigest(data) != archive_file.file_xxh3:
+        raise CorruptData(damage_text + "its bytes are not those that the manifest states")
     parquet = pq.ParquetFile(pa.BufferReader(data))
-    rows = max(100, min(65_536, BATCH_BYTES * one.records // max(1, one.payload_bytes)))
-    read = list(dict.fromkeys([*columns, "txid", "payload"]))
-    found = seen = 0
-    for batch in parquet.iter_batches(rows, columns=read, use_threads=False):
-        found += digest(batch, place + seen)
-        seen += batch.num_rows
+    batch_rows = max(
+        100, min(65_536, BATCH_BYTES * archive_file.records // max(1, archive_file.payload_bytes))
+    )
+    columns_read = list(dict.fromkeys([*columns, "txid", "payload"]))
+    digest_sum = records_seen = 0
+    for batch in parquet.iter_batches(batch_rows, columns=columns_read, use_threads=False):
+        digest_sum += records_digest(batch, first_index + records_seen)
+        records_seen += batch.num_rows
         yield _with_time(batch, columns).select(list(columns))
-    if (seen, found % WRAP) != (one.records, one.digest):
-        raise CorruptData(wrong + f"its {seen} records are not those that the manifest states")
+    if (records_seen, digest_sum % DIGEST_MODULUS) != (archive_file.records, archive_file.digest):
+        raise CorruptData(
+            damage_text + f"its {records_seen} records are not those that the manifest states"
+        )
 
 
 def _with_time(batch: pa.RecordBatch, columns: Sequence[str]) -> pa.RecordBatch:
@@ -198,7 +208,7 @@ def _position(batch: pa.RecordBatch, row: int) -> DLSN:
     return DLSN(*(batch.column(name)[row].as_py() for name in ("segment", "entry", "slot")))
 
 
-class _Digesting:
+class _DigestingFile:
     """An object that is written once from front to back, and its digest: what Arrow takes for a file."""
 
     closed = False

@@ -9,14 +9,14 @@ this user on this machine, there is nothing to lend.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ...runtime.interfaces.principals import Narrowing
+from ...runtime.interfaces.principals import TokenScope
 from ...runtime.protocol.tokens import MANAGE, READ, WRITE
 from ..options.options import SinkOptions, SourceOptions
 
 BATCH_S = 24 * 3600
 STREAM_S = 6 * 3600
 """A stream asks for another with each of its micro-batches, about; a task that runs longer fails."""
-AGAIN_S = 60.0
+REUSE_S = 60.0
 """A token that was asked for so lately is lent again."""
 LOGS_MAX = 8
 CHARS_MAX = 400
@@ -30,11 +30,11 @@ class DelegatedToken:
     token: bytes = field(repr=False)
     authority: str = field(repr=False)
     """The cluster's ``ca.pem``."""
-    narrowing: Narrowing = ()
+    scope: TokenScope = ()
     """Tokens of one user and one narrowing follow each other in one client of a worker."""
 
 
-def token_scope(namespace: str, options: SourceOptions | SinkOptions) -> Narrowing:
+def token_scope(namespace: str, options: SourceOptions | SinkOptions) -> TokenScope:
     """What the tasks of such a query need."""
     if isinstance(options, SourceOptions):
         paths, rights = paths_of(options.names, options.log_pattern), READ
@@ -49,18 +49,24 @@ def paths_of(names: Sequence[str] | None, pattern: str | None) -> list[str]:
     if names is not None and len(names) <= LOGS_MAX and sum(map(len, names)) <= CHARS_MAX:
         return sorted(set(names))
     if names is not None:
-        pattern = _shared(min(names), max(names)) + "*"
+        pattern = _common_prefix(min(names), max(names)) + "*"
     if pattern is None:
         return [""]
-    fixed = next((at for at, letter in enumerate(pattern) if letter in "*?["), len(pattern))
-    return [pattern if fixed == len(pattern) else pattern[: pattern.rfind("/", 0, fixed) + 1]]
+    wildcard_index = next(
+        (index for index, letter in enumerate(pattern) if letter in "*?["), len(pattern)
+    )
+    return [
+        pattern
+        if wildcard_index == len(pattern)
+        else pattern[: pattern.rfind("/", 0, wildcard_index) + 1]
+    ]
 
 
-def _shared(first: str, last: str) -> str:
+def _common_prefix(first: str, last: str) -> str:
     """What both begin with."""
     length = 0
-    for one, other in zip(first, last, strict=False):
-        if one != other:
+    for first_char, last_char in zip(first, last, strict=False):
+        if first_char != last_char:
             break
         length += 1
     return first[:length]

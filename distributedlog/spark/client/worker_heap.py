@@ -6,11 +6,11 @@ import sys
 
 DAEMON = "pyspark.daemon"
 
-_settled = (0, False)
+_frozen = (0, False)
 """(process id, had it a client by then?)"""
 
 
-def settle(*, with_client: bool = False) -> None:
+def freeze_worker_heap(*, with_client: bool = False) -> None:
     """In a process of Spark's daemon: what is loaded by now is looked at by no collection any more.
 
     The daemon collects after *every* call that it serves, a task or a look of the driver's (which source,
@@ -18,16 +18,18 @@ def settle(*, with_client: bool = False) -> None:
     once more ``with_client``: what a client is made of is a quarter as much. Nowhere else, for what is
     frozen is never looked at again: a program would keep what it drops.
     """
-    global _settled
-    pid, before = os.getpid(), _settled
-    if (before[0] == pid and before[1] >= with_client) or not _of_sparks_daemon():
+    global _frozen
+    pid, frozen_before = os.getpid(), _frozen
+    if (
+        frozen_before[0] == pid and frozen_before[1] >= with_client
+    ) or not _is_spark_daemon_child():
         return
-    _settled = (pid, with_client)
+    _frozen = (pid, with_client)
     gc.collect()
     gc.freeze()
 
 
-def _of_sparks_daemon() -> bool:
+def _is_spark_daemon_child() -> bool:
     """Is this a process that Spark's daemon has forked? It runs as the main module, or is imported by one."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return getattr(main, "name", "") == DAEMON or DAEMON in sys.modules

@@ -9,12 +9,12 @@ from ...log.format.dlsn import DLSN
 from ...log.model.position_outcome import HeldPosition
 from ...log.read.log_view import LogView
 from ...runtime.interfaces.errors import InvalidRequest, LogNotFound
-from ..client.retry import PATIENCE_S
+from ..client.retry import RETRY_S
 from ..client.spark_client import SparkClient, run
 from ..options.options import SourceOptions
-from ..read.data_loss_policy import Do, decide
-from ..read.offsets import Offset, wanted_positions
-from ..read.source_logs import SourceLogs, each
+from ..read.data_loss_policy import LogAction, decide
+from ..read.offsets import Offset, requested_positions
+from ..read.source_logs import SourceLogs, for_each_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def lag(
     positions: Any = None,
     logs: Sequence[str] | str | None = None,
     request_timeout_s: float = 10.0,
-    read_timeout_s: float = PATIENCE_S,
+    read_timeout_s: float = RETRY_S,
 ) -> list[Lag]:
     """How far somebody is behind now, a row a log, by name. Exactly one of the three says who.
 
@@ -61,22 +61,22 @@ def lag(
     """
     if sum(one is not None for one in (query, subscriber, positions)) != 1:
         raise InvalidRequest("whose lag: exactly one of query, subscriber, positions")
-    given = _json(positions, "positions") if query is None else offset_of(query).to_json()
+    positions_json = _json(positions, "positions") if query is None else offset_of(query).to_json()
     if isinstance(logs, str):
         options = SourceOptions(uri=uri, log_pattern=logs, fail_on_data_loss=False)
     else:
-        names = _named(given) if logs is None else tuple(logs)
+        names = _names_in_positions(positions_json) if logs is None else tuple(logs)
         pattern = "*" if names is None else None
         options = SourceOptions(uri=uri, logs=names, log_pattern=pattern, fail_on_data_loss=False)
 
-    async def ask(held: SparkClient) -> list[Lag]:
-        found = SourceLogs(held.namespace, options)
+    async def ask(spark_client: SparkClient) -> list[Lag]:
+        source_logs = SourceLogs(spark_client.namespace, options)
         try:
-            return await _rows(held, found, given, subscriber)
+            return await _rows(spark_client, source_logs, positions_json, subscriber)
         finally:
-            found.close()
+            source_logs.close()
 
-    return run(uri, request_timeout_s, ask, patience_s=read_timeout_s)
+    return run(uri, request_timeout_s, ask, retry_s=read_timeout_s)
 
 
 def offset_of(query: Any) -> Offset:
@@ -87,109 +87,113 @@ def offset_of(query: Any) -> Offset:
     progress = _json(getattr(query, "lastProgress", query), "query")
     if progress is None:
         raise InvalidRequest("the query has made no progress yet: there is nothing to compare")
-    found = Offset()
-    ours = False
+    offset = Offset()
+    is_own_source = False
     for source in _field(progress, "sources") or ():
         value = _json(_field(source, "endOffset"), "endOffset")
         if not isinstance(value, dict) or not {"v", "logs", "ids"} <= set(value):
             continue  # another source's
-        ours, one = True, Offset.from_json(value)
-        for name, dlsn in one.logs.items():
-            if name not in found.logs or dlsn < found.logs[name]:
-                found.sequence_ids.pop(name, None)
-                found.keep(name, one)
-    if not ours:
+        is_own_source, source_offset = True, Offset.from_json(value)
+        for name, dlsn in source_offset.logs.items():
+            if name not in offset.logs or dlsn < offset.logs[name]:
+                offset.sequence_ids.pop(name, None)
+                offset.copy_position(name, source_offset)
+    if not is_own_source:
         raise InvalidRequest(
             "the query's last progress names no position of a log: not our source's"
         )
-    return found
+    return offset
 
 
 async def _rows(
-    held: SparkClient, logs: SourceLogs, given: Any, subscriber: str | None
+    spark_client: SparkClient, logs: SourceLogs, positions: Any, subscriber: str | None
 ) -> list[Lag]:
-    named = logs.options.names
+    named_logs = logs.options.names
     await logs.discover(required=False)
     if subscriber is not None:
-        holds = await _of_subscriber(held, logs, subscriber)
+        position_by_log = await _subscriber_positions(spark_client, logs, subscriber)
     else:
-        wanted = list(named or sorted(logs.views))
-        holds = _of_positions(logs, given, wanted)
-    now_ms = held.namespace.wall_ms()
+        names = list(named_logs or sorted(logs.views))
+        position_by_log = _given_positions(logs, positions, names)
+    now_ms = spark_client.namespace.wall_ms()
     rows: dict[str, Lag] = {}
 
     async def look(name: str) -> None:
-        rows[name] = await _row(logs, name, holds[name], now_ms)
+        rows[name] = await _row(logs, name, position_by_log[name], now_ms)
 
-    await each(sorted(holds), look)
+    await for_each_log(sorted(position_by_log), look)
     return [rows[name] for name in sorted(rows)]
 
 
-async def _of_subscriber(
-    held: SparkClient, logs: SourceLogs, subscriber: str
+async def _subscriber_positions(
+    spark_client: SparkClient, logs: SourceLogs, subscriber: str
 ) -> dict[str, HeldPosition | None]:
     """Its positions; of logs that were named also where it has none."""
-    found: dict[str, HeldPosition | None] = {}
-    named = logs.options.names
+    position_by_log: dict[str, HeldPosition | None] = {}
+    named_logs = logs.options.names
 
     async def look(name: str) -> None:
         identity = logs.views[name].incarnation
-        target = held.namespace.open_log(name, incarnation=identity)
-        dlsn = await target.positions.get(subscriber)
+        log_handle = spark_client.namespace.open_log(name, incarnation=identity)
+        dlsn = await log_handle.positions.get(subscriber)
         if dlsn is not None:
-            proven = await target.positions.proven(subscriber)
-            found[name] = HeldPosition(
+            proven = await log_handle.positions.proven(subscriber)
+            position_by_log[name] = HeldPosition(
                 dlsn, identity, None if proven is None else proven.sequence_id
             )
-        elif named is not None:
-            found[name] = None
+        elif named_logs is not None:
+            position_by_log[name] = None
 
-    await each(sorted(logs.views), look)
-    for name in named or ():
+    await for_each_log(sorted(logs.views), look)
+    for name in named_logs or ():
         if name not in logs.views:
             raise LogNotFound(f'log "{name}" does not exist', name)
-    return found
+    return position_by_log
 
 
-def _of_positions(
-    logs: SourceLogs, given: Any, names: Sequence[str]
+def _given_positions(
+    logs: SourceLogs, positions_json: Any, names: Sequence[str]
 ) -> dict[str, HeldPosition | None]:
-    found: dict[str, HeldPosition | None] = {}
-    for name, wanted in wanted_positions(given, names, "positions", "earliest").items():
+    position_by_log: dict[str, HeldPosition | None] = {}
+    for name, requested in requested_positions(
+        positions_json, names, "positions", "earliest"
+    ).items():
         view = logs.views.get(name)
-        if wanted.identity is None and view is None:
+        if requested.identity is None and view is None:
             raise LogNotFound(f'log "{name}" does not exist', name)
-        if wanted.dlsn is not None:
-            identity = wanted.identity or (view.incarnation if view is not None else "")
-            found[name] = HeldPosition(wanted.dlsn, identity, wanted.sequence_id)
-        elif view is not None and wanted.word == "latest":
-            found[name] = HeldPosition(view.end, view.incarnation, None)
+        if requested.dlsn is not None:
+            identity = requested.identity or (view.incarnation if view is not None else "")
+            position_by_log[name] = HeldPosition(requested.dlsn, identity, requested.sequence_id)
+        elif view is not None and requested.word == "latest":
+            position_by_log[name] = HeldPosition(view.end, view.incarnation, None)
         else:
-            found[name] = None
-    return found
+            position_by_log[name] = None
+    return position_by_log
 
 
-async def _row(logs: SourceLogs, name: str, held: HeldPosition | None, now_ms: int) -> Lag:
-    lost: int | None = 0
+async def _row(logs: SourceLogs, name: str, position: HeldPosition | None, now_ms: int) -> Lag:
+    lost_records: int | None = 0
     note = ""
-    if held is None:
+    if position is None:
         view = logs.views[name]
-        return await _between(view, None, view.earliest, now_ms, lost, note)
+        return await _lag_between(view, None, view.earliest, now_ms, lost_records, note)
     view_now = logs.views.get(name)
-    if view_now is not None and view_now.incarnation == held.identity:
-        view_now.prove(held.dlsn)
-    decision = decide(name, held, await logs.found(name, held), logs.rules(name))
-    lost, note = decision.lost, decision.warning
-    if decision.do is not Do.READ:
-        return Lag(name, None, None, 0, 0, 0.0, lost, note)
-    assert decision.at is not None
-    return await _between(logs.views[name], decision.at, decision.at, now_ms, lost, note)
+    if view_now is not None and view_now.incarnation == position.incarnation:
+        view_now.mark_readable_before(position.dlsn)
+    decision = decide(name, position, await logs.look_up(name, position), logs.loss_rules(name))
+    lost_records, note = decision.lost_records, decision.warning
+    if decision.action is not LogAction.READ:
+        return Lag(name, None, None, 0, 0, 0.0, lost_records, note)
+    assert decision.start is not None
+    return await _lag_between(
+        logs.views[name], decision.start, decision.start, now_ms, lost_records, note
+    )
 
 
-async def _between(
+async def _lag_between(
     view: LogView, position: DLSN | None, begin: DLSN, now_ms: int, lost: int | None, note: str
 ) -> Lag:
-    records, size = await view.between(begin, view.end)
+    records, size = await view.totals_between(begin, view.end)
     since_ms = await view.time_at(begin) if records else None
     seconds = 0.0
     if since_ms is not None:
@@ -199,11 +203,11 @@ async def _between(
     return Lag(view.name, position, view.end, records, size if records else 0, seconds, lost, note)
 
 
-def _named(given: Any) -> tuple[str, ...] | None:
+def _names_in_positions(positions_json: Any) -> tuple[str, ...] | None:
     """The logs that JSON of positions names, in either form."""
-    if not isinstance(given, Mapping):
+    if not isinstance(positions_json, Mapping):
         return None
-    logs = given.get("logs") if "v" in given else given
+    logs = positions_json.get("logs") if "v" in positions_json else positions_json
     if not isinstance(logs, Mapping) or not logs:
         raise InvalidRequest("positions of no log: there is nothing to compare")
     return tuple(str(name) for name in logs)

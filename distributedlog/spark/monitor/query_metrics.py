@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ...log.services.log_metrics import Registry
-from ...runtime.declarations.meters import Buckets, Metric, Sample, samples
+from ...runtime.declarations.meters import DurationHistogram, Metric, Sample, samples
 from ...runtime.interfaces.errors import DistributedLogError
 from ..read.offsets import Offset
 
@@ -57,39 +57,41 @@ class QueryMeters:
 
     batches: int = 0
     records: int = 0
-    batch_seconds: Buckets = field(default_factory=Buckets)
+    batch_seconds: DurationHistogram = field(default_factory=DurationHistogram)
     behind_records: int | None = None
     """None: an end is not known."""
 
-    def take(self, progress: Mapping[str, Any]) -> bool:
+    def count_batch(self, progress: Mapping[str, Any]) -> bool:
         """Count one micro-batch's progress (Spark's, as JSON); False: it reads no log of ours."""
-        ours = [
-            one
-            for one in progress.get("sources") or ()
-            if _offset(one.get("endOffset")) is not None
+        own_sources = [
+            source
+            for source in progress.get("sources") or ()
+            if _offset(source.get("endOffset")) is not None
         ]
-        if not ours:
+        if not own_sources:
             return False
-        records = sum(max(0, int(one.get("numInputRows") or 0)) for one in ours)
-        took_ms = (progress.get("durationMs") or {}).get("triggerExecution", 0)
+        records = sum(max(0, int(source.get("numInputRows") or 0)) for source in own_sources)
+        duration_ms = (progress.get("durationMs") or {}).get("triggerExecution", 0)
         self.batches += 1
         self.records += records
-        self.batch_seconds.observe(max(0.0, float(took_ms) / 1000))
-        behind = [_behind(one) for one in ours]
+        self.batch_seconds.observe(max(0.0, float(duration_ms) / 1000))
+        behind_by_source = [_behind_records(source) for source in own_sources]
         self.behind_records = (
-            None if any(one is None for one in behind) else sum(filter(None, behind))
+            None
+            if any(source is None for source in behind_by_source)
+            else sum(filter(None, behind_by_source))
         )
         return True
 
     def samples(self) -> list[Sample]:
         """With what each of them means."""
-        said: dict[str, Any] = {
+        values: dict[str, Any] = {
             "batches": self.batches,
             "records": self.records,
-            "batch_seconds": self.batch_seconds.said(),
+            "batch_seconds": self.batch_seconds.snapshot(),
             "behind_records": self.behind_records,
         }
-        return samples(METRICS, said)
+        return samples(METRICS, values)
 
 
 def _offset(text: Any) -> Offset | None:
@@ -100,35 +102,41 @@ def _offset(text: Any) -> Offset | None:
         return None
 
 
-def _behind(source: Mapping[str, Any]) -> int | None:
+def _behind_records(source: Mapping[str, Any]) -> int | None:
     """Records between where a batch ended and where its logs did; None: not known."""
-    at, end = _offset(source.get("endOffset")), _offset(source.get("latestOffset"))
-    if at is None or end is None:
+    read_offset, latest_offset = (
+        _offset(source.get("endOffset")),
+        _offset(source.get("latestOffset")),
+    )
+    if read_offset is None or latest_offset is None:
         return None
-    behind = 0
-    for name, identity in end.ids.items():
-        if at.ids.get(name) not in (None, identity):
+    total = 0
+    for name, identity in latest_offset.ids.items():
+        if read_offset.ids.get(name) not in (None, identity):
             return None  # it was made anew: how much of the old one is left nobody says
-        to = end.sequence_ids.get(name)
-        since = at.sequence_ids.get(name) if name in at.ids else 0
-        if to is None or since is None:
+        end_sequence_id = latest_offset.sequence_ids.get(name)
+        read_sequence_id = read_offset.sequence_ids.get(name) if name in read_offset.ids else 0
+        if end_sequence_id is None or read_sequence_id is None:
             return None
-        behind += max(0, to - since)
-    return behind
+        total += max(0, end_sequence_id - read_sequence_id)
+    return total
 
 
-class Queries:
+class QueryCollector:
     """All queries of a process, by name (without one: by id), for a registry; goes by events of Spark."""
 
     def __init__(self) -> None:
         self._meters: dict[str, tuple[str, QueryMeters]] = {}
         """By the run's id: the label, and what it has counted."""
 
-    def progress(self, found: Mapping[str, Any]) -> None:
+    def record_progress(self, progress_json: Mapping[str, Any]) -> None:
         """Of a query that has ended a micro-batch."""
-        run, label = str(found.get("runId")), str(found.get("name") or found.get("id"))
+        run, label = (
+            str(progress_json.get("runId")),
+            str(progress_json.get("name") or progress_json.get("id")),
+        )
         _, meters = self._meters.get(run, (label, QueryMeters()))
-        if meters.take(found):
+        if meters.count_batch(progress_json):
             # One query starts again under another run: its counters begin at 0, as a process' do.
             for other in [
                 key for key, (of, _) in self._meters.items() if of == label and key != run
@@ -136,7 +144,7 @@ class Queries:
                 del self._meters[other]
             self._meters[run] = (label, meters)
 
-    def ended(self, run: str) -> None:
+    def remove_query(self, run: str) -> None:
         """A query is over: it has no samples any more."""
         self._meters.pop(run, None)
 
@@ -146,10 +154,10 @@ class Queries:
 
     def collect(self) -> Iterable[Any]:
         """Metric families of `prometheus_client`, which is imported here first."""
-        from ...runtime.declarations.metrics_text import families
+        from ...runtime.declarations.metrics_text import metric_families
 
         found = list(self._meters.values())
-        return families([({"query": label}, meters.samples()) for label, meters in found])
+        return metric_families([({"query": label}, meters.samples()) for label, meters in found])
 
 
 def query_listener(registry: Registry) -> "StreamingQueryListener":
@@ -161,19 +169,19 @@ def query_listener(registry: Registry) -> "StreamingQueryListener":
     from pyspark.sql.streaming import StreamingQueryListener
 
     class QueryListener(StreamingQueryListener):
-        queries = Queries()
+        queries = QueryCollector()
 
         def onQueryStarted(self, event: Any) -> None:
             """Its first progress says what it reads."""
 
         def onQueryProgress(self, event: Any) -> None:
-            self.queries.progress(json.loads(event.progress.json))
+            self.queries.record_progress(json.loads(event.progress.json))
 
         def onQueryIdle(self, event: Any) -> None:
             """Nothing new."""
 
         def onQueryTerminated(self, event: Any) -> None:
-            self.queries.ended(str(event.runId))
+            self.queries.remove_query(str(event.runId))
 
     listener = QueryListener()
     registry.register(listener.queries)

@@ -16,17 +16,17 @@ LOG_TIME_UNIT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ValueRange:
     """Lowest and highest value that may be wanted, both included."""
 
     low: int = LOW
     high: int = HIGH
 
-    def both(self, other: "Bound") -> "Bound":
+    def intersect(self, other: "ValueRange") -> "ValueRange":
         """What both allow."""
-        return Bound(max(self.low, other.low), min(self.high, other.high))
+        return ValueRange(max(self.low, other.low), min(self.high, other.high))
 
-    def meets(self, low: int, high: int) -> bool:
+    def overlaps(self, low: int, high: int) -> bool:
         """May a value from ``low`` to ``high`` be wanted?"""
         return self.low <= high and low <= self.high
 
@@ -37,33 +37,33 @@ class FilterBounds:
 
     logs: frozenset[str] | None = None
     """None: all."""
-    bounds: dict[str, Bound] = field(default_factory=dict)
+    bounds: dict[str, ValueRange] = field(default_factory=dict)
 
-    def bound(self, column: str) -> Bound:
+    def bound(self, column: str) -> ValueRange:
         """Of one column; everything where no filter names it."""
-        return self.bounds.get(column, Bound())
+        return self.bounds.get(column, ValueRange())
 
     def allows(self, log: str) -> bool:
         """May a log be wanted?"""
         return self.logs is None or log in self.logs
 
-    def wants(self, one: SegmentRecord) -> bool:
+    def may_match(self, segment: SegmentRecord) -> bool:
         """May a segment hold a wanted record? Its txids and times are known only when it is closed."""
-        if not self.bound("segment").meets(one.segment, one.segment):
+        if not self.bound("segment").overlaps(segment.segment, segment.segment):
             return False
-        if not self.bound("sequence_id").meets(
-            one.start_sequence_id, max(one.start_sequence_id, one.end_sequence_id - 1)
+        if not self.bound("sequence_id").overlaps(
+            segment.start_sequence_id, max(segment.start_sequence_id, segment.end_sequence_id - 1)
         ):
             return False
-        if not one.closed or one.records == 0:
+        if not segment.closed or segment.records == 0:
             return True
-        if one.last_time_ms and not self.bound("timestamp").meets(
-            one.time_floor_ms, one.last_time_ms
+        if segment.last_time_ms and not self.bound("timestamp").overlaps(
+            segment.time_floor_ms, segment.last_time_ms
         ):
             return False
-        return self.bound("txid").meets(one.first_txid, one.last_txid)
+        return self.bound("txid").overlaps(segment.first_txid, segment.last_txid)
 
-    def without(self, column: str) -> "FilterBounds":
+    def without_column(self, column: str) -> "FilterBounds":
         """What is left where a column bounds nothing."""
         return replace(self, bounds={k: v for k, v in self.bounds.items() if k != column})
 
@@ -76,25 +76,25 @@ class FilterBounds:
 def filter_bounds(filters: Iterable[Any], txid_factor: int | None) -> FilterBounds:
     """From Spark's filters. ``txid_factor``: microseconds a txid, where ``timestamp`` is made of it; else
     it is log time, whose bound is in ms."""
-    found = FilterBounds()
-    for one in filters:
-        kind = type(one).__name__
-        path: tuple[str, ...] = getattr(one, "attribute", ())
+    bounds_so_far = FilterBounds()
+    for spark_filter in filters:
+        kind = type(spark_filter).__name__
+        path: tuple[str, ...] = getattr(spark_filter, "attribute", ())
         if kind in ("And", "Not", "IsNull") or len(path) != 1:
             continue
-        column, value = path[0], getattr(one, "value", None)
+        column, value = path[0], getattr(spark_filter, "value", None)
         if column == "log":
             names = _names(kind, value)
             if names is not None:
-                both = names if found.logs is None else found.logs & names
-                found = replace(found, logs=both)
+                common_logs = names if bounds_so_far.logs is None else bounds_so_far.logs & names
+                bounds_so_far = replace(bounds_so_far, logs=common_logs)
             continue
-        bound = _bound(kind, column, value, txid_factor or LOG_TIME_UNIT)
+        bound = _range_of_filter(kind, column, value, txid_factor or LOG_TIME_UNIT)
         if bound is not None:
             name = "txid" if column == "timestamp" and txid_factor else column
-            bounds = {**found.bounds, name: found.bound(name).both(bound)}
-            found = replace(found, bounds=bounds)
-    return found
+            bounds = {**bounds_so_far.bounds, name: bounds_so_far.bound(name).intersect(bound)}
+            bounds_so_far = replace(bounds_so_far, bounds=bounds)
+    return bounds_so_far
 
 
 def _names(kind: str, value: Any) -> frozenset[str] | None:
@@ -105,14 +105,18 @@ def _names(kind: str, value: Any) -> frozenset[str] | None:
     return None
 
 
-def _bound(kind: str, column: str, value: Any, factor: int) -> Bound | None:
+def _range_of_filter(kind: str, column: str, value: Any, factor: int) -> ValueRange | None:
     if column not in ("segment", "entry", "sequence_id", "txid", "timestamp"):
         return None
     if kind == "In":
-        each = [_bound("EqualTo", column, one, factor) for one in value if one is not None]
-        if not each or any(one is None for one in each):
+        ranges = [
+            _range_of_filter("EqualTo", column, item, factor) for item in value if item is not None
+        ]
+        if not ranges or any(item is None for item in ranges):
             return None
-        return Bound(min(one.low for one in each if one), max(one.high for one in each if one))
+        return ValueRange(
+            min(item.low for item in ranges if item), max(item.high for item in ranges if item)
+        )
     low = high = value
     if column == "timestamp":
         micros = _micros(value)
@@ -123,11 +127,11 @@ def _bound(kind: str, column: str, value: Any, factor: int) -> Bound | None:
     if isinstance(low, bool) or not isinstance(low, int):
         return None
     if kind in ("EqualTo", "EqualNullSafe"):
-        return Bound(low, high)
+        return ValueRange(low, high)
     if kind in ("GreaterThan", "GreaterThanOrEqual"):
-        return Bound(low=low)
+        return ValueRange(low=low)
     if kind in ("LessThan", "LessThanOrEqual"):
-        return Bound(high=high)
+        return ValueRange(high=high)
     return None
 
 

@@ -68,9 +68,9 @@ def check_sink(options: Any, where: Where) -> None:
 
 def shown_name(options: Any, attribute: str) -> str:
     """The name of an option as users write it."""
-    for one in fields(options):
-        if one.name == attribute:
-            return str(one.metadata["name"])
+    for option_field in fields(options):
+        if option_field.name == attribute:
+            return str(option_field.metadata["name"])
     raise AssertionError(attribute)
 
 
@@ -86,10 +86,10 @@ def _check_stream(options: Any) -> None:
             )
     if options.pushdown:
         raise InvalidRequest('option "pushdown" is for spark.read alone: leave it out')
-    most, least = options.max_records_per_trigger, options.min_records_per_trigger
-    if most is not None and least is not None and least > most:
+    records_max, least = options.max_records_per_trigger, options.min_records_per_trigger
+    if records_max is not None and least is not None and least > records_max:
         raise InvalidRequest(
-            f'option "minRecordsPerTrigger" ({least}) is above "maxRecordsPerTrigger" ({most})'
+            f'option "minRecordsPerTrigger" ({least}) is above "maxRecordsPerTrigger" ({records_max})'
         )
     if options.subscriber is not None:
         try:
@@ -129,31 +129,31 @@ def _check_bounds(options: Any) -> None:
     for unit in ("txid", "timestamp"):
         first, last = getattr(options, f"starting_{unit}"), getattr(options, f"ending_{unit}")
         if first is not None and last is not None and first > last:
-            shown = shown_name(options, f"ending_{unit}")
+            option_name = shown_name(options, f"ending_{unit}")
             raise InvalidRequest(
-                f'option "{shown}" is before "{shown_name(options, f"starting_{unit}")}": the range '
+                f'option "{option_name}" is before "{shown_name(options, f"starting_{unit}")}": the range '
                 "would hold nothing"
             )
 
 
-def _positions(option: str, given: Any) -> dict[str, DLSN]:
+def _positions(option: str, json_value: Any) -> dict[str, DLSN]:
     """The positions of JSON, in either form; words say nothing here."""
-    if not isinstance(given, dict):
+    if not isinstance(json_value, dict):
         return {}
-    logs = given.get("logs") if "v" in given else given
+    logs = json_value.get("logs") if "v" in json_value else json_value
     if not isinstance(logs, dict):
         raise InvalidRequest(f'option "{option}": JSON with "v" has positions by log under "logs"')
-    found = {}
+    dlsns = {}
     for name, value in logs.items():
         if value in ("earliest", "latest"):
             continue
         try:
-            found[name] = DLSN.parse(str(value))
+            dlsns[name] = DLSN.parse(str(value))
         except InvalidRequest as error:
             raise InvalidRequest(
                 f'option "{option}", log {name!r}: {error}, or earliest, or latest'
             ) from None
-    return found
+    return dlsns
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -174,14 +174,18 @@ def _check_log_name(option: str, name: str) -> None:
 
 
 def _exactly_one(options: Any, *attributes: str) -> None:
-    given = [shown_name(options, name) for name in attributes if getattr(options, name) is not None]
-    if len(given) != 1:
-        what = "none is given" if not given else f"{' and '.join(given)} are"
-        shown = ", ".join(shown_name(options, name) for name in attributes)
-        raise InvalidRequest(f"which logs: exactly one of the options {shown}; {what}")
+    given_names = [
+        shown_name(options, name) for name in attributes if getattr(options, name) is not None
+    ]
+    if len(given_names) != 1:
+        what = "none is given" if not given_names else f"{' and '.join(given_names)} are"
+        option_names = ", ".join(shown_name(options, name) for name in attributes)
+        raise InvalidRequest(f"which logs: exactly one of the options {option_names}; {what}")
 
 
 def _at_most_one(options: Any, *attributes: str) -> None:
-    given = [shown_name(options, name) for name in attributes if getattr(options, name) is not None]
-    if len(given) > 1:
-        raise InvalidRequest(f"options {' and '.join(given)} contradict each other: give one")
+    given_names = [
+        shown_name(options, name) for name in attributes if getattr(options, name) is not None
+    ]
+    if len(given_names) > 1:
+        raise InvalidRequest(f"options {' and '.join(given_names)} contradict each other: give one")

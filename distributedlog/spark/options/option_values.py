@@ -1,6 +1,6 @@
 """How the value of an option is read: sizes, durations, times, names, positions.
 
-Each reader takes the text as Spark gives it and raises `Bad`, whose text says what would be legal.
+Each reader takes the text as Spark gives it and raises `InvalidValue`, whose text says what would be legal.
 """
 
 import json
@@ -17,84 +17,84 @@ SIZE_MAX = 1 << 60
 TIMES = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Bad(ValueError):
+class InvalidValue(ValueError):
     """A value that cannot be meant; its text says what would be."""
 
     def __init__(self, said: str, *, shows: bool = True) -> None:
         """``shows``: may the value be told?"""
         super().__init__(said)
-        self.shows = shows
+        self.may_show_value = shows
 
 
 def name_of_credentials(value: str) -> str:
     """``file:PATH``; never a secret, which Spark would show."""
     if not value.startswith("file:") or len(value) <= len("file:"):
-        raise Bad("the name of credentials, file:PATH", shows=False)
+        raise InvalidValue("the name of credentials, file:PATH", shows=False)
     return value
 
 
 def text(value: str) -> str:
     """Anything but nothing."""
     if not value.strip():
-        raise Bad("some text")
+        raise InvalidValue("some text")
     return value
 
 
 def flag(value: str) -> bool:
     """``true`` or ``false``, in any case."""
     if value.strip().lower() not in ("true", "false"):
-        raise Bad("true or false")
+        raise InvalidValue("true or false")
     return value.strip().lower() == "true"
 
 
 def whole(value: str) -> int:
     """A whole number from 1 up."""
     if not re.fullmatch(r"\s*[0-9]{1,18}\s*", value) or int(value) < 1:
-        raise Bad("a whole number from 1 up")
+        raise InvalidValue("a whole number from 1 up")
     return int(value)
 
 
 def number(value: str) -> int:
     """A txid or a version: a whole number from 0 up."""
     if not re.fullmatch(r"\s*[0-9]{1,19}\s*", value) or int(value) > 2**63 - 2:
-        raise Bad("a whole number from 0 to 2^63 - 2")
+        raise InvalidValue("a whole number from 0 to 2^63 - 2")
     return int(value)
 
 
 def size(value: str) -> int:
     """Bytes: ``131072``, ``128k``, ``128 MiB``."""
     match = re.fullmatch(r"\s*([0-9]{1,15})\s*([bkmgt]?)(?:i?b)?\s*", value.lower())
-    found = 0 if match is None else int(match[1]) * SIZES[match[2]]
-    if not 1 <= found <= SIZE_MAX:
-        raise Bad("a size from 1 byte up, whole, such as 131072, 256k or 128m")
-    return found
+    size_bytes = 0 if match is None else int(match[1]) * SIZES[match[2]]
+    if not 1 <= size_bytes <= SIZE_MAX:
+        raise InvalidValue("a size from 1 byte up, whole, such as 131072, 256k or 128m")
+    return size_bytes
 
 
 def duration(value: str) -> float:
     """Seconds: ``5``, ``500ms``, ``10s``, ``15 min``, ``24h``."""
     match = re.fullmatch(r"\s*([0-9]{1,12}(?:\.[0-9]{1,9})?)\s*(ms|s|min|m|h|d|)\s*", value.lower())
     if match is None:
-        raise Bad("a duration, such as 5s, 500ms, 15min or 24h (a bare number is seconds)")
-    found = float(match[1]) * TIMES[match[2]]
-    if found > DURATION_S_MAX:
-        raise Bad("a duration of at most 10 years (3,650d)")
-    return found
+        raise InvalidValue("a duration, such as 5s, 500ms, 15min or 24h (a bare number is seconds)")
+    seconds = float(match[1]) * TIMES[match[2]]
+    if seconds > DURATION_S_MAX:
+        raise InvalidValue("a duration of at most 10 years (3,650d)")
+    return seconds
 
 
-def some_time(value: str) -> float:
+def positive_duration(value: str) -> float:
     """Seconds as `duration`, and more than none."""
     found = duration(value)
     if found <= 0:
-        raise Bad("a duration above 0, such as 10s or 500ms")
+        raise InvalidValue("a duration above 0, such as 10s or 500ms")
     return found
 
 
 def names(value: str) -> tuple[str, ...]:
     """A comma list, each name once, in the order given."""
-    found = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
-    if not found:
-        raise Bad("names of logs, separated by commas")
-    return found
+    parsed_names = tuple(dict.fromkeys(part.strip() for part in value.split(",") if part.strip()))
+    if not parsed_names:
+        raise InvalidValue("names of logs, separated by commas")
+    return parsed_names
 
 
 def one_of(*legal: str) -> Callable[[str], str]:
@@ -102,7 +102,7 @@ def one_of(*legal: str) -> Callable[[str], str]:
 
     def read(value: str) -> str:
         if value.strip().lower() not in legal:
-            raise Bad(" or ".join(legal))
+            raise InvalidValue(" or ".join(legal))
         return value.strip().lower()
 
     return read
@@ -111,27 +111,27 @@ def one_of(*legal: str) -> Callable[[str], str]:
 def instant(value: str) -> int:
     """Microseconds since 1970 of an ISO 8601 time; without an offset it is UTC."""
     try:
-        at = datetime.fromisoformat(value.strip())
+        moment = datetime.fromisoformat(value.strip())
     except ValueError:
-        raise Bad("an ISO 8601 time, such as 2026-01-31T12:00:00Z") from None
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    since = at - datetime(1970, 1, 1, tzinfo=UTC)
+        raise InvalidValue("an ISO 8601 time, such as 2026-01-31T12:00:00Z") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def position(value: str) -> Any:
-    """``earliest``, ``latest``, or the JSON of positions by log; see `offsets.wanted_positions`."""
+    """``earliest``, ``latest``, or the JSON of positions by log; see `offsets.requested_positions`."""
     word = value.strip()
     if word.lower() in ("earliest", "latest"):
         return word.lower()
     legal = 'earliest, latest, or JSON such as {"orders": "1.12.3"}'
     try:
-        found = json.loads(word)
+        decoded = json.loads(word)
     except ValueError as error:
-        raise Bad(f"{legal} (this is no JSON: {error})") from None
+        raise InvalidValue(f"{legal} (this is no JSON: {error})") from None
     except RecursionError:
-        raise Bad(f"{legal} (this is nested too deep)") from None
-    if not isinstance(found, dict) or not found:
-        raise Bad(legal)
-    return found
+        raise InvalidValue(f"{legal} (this is nested too deep)") from None
+    if not isinstance(decoded, dict) or not decoded:
+        raise InvalidValue(legal)
+    return decoded

@@ -16,7 +16,7 @@ from ...runtime.interfaces.errors import InvalidRequest
 from .filter_pushdown import LOG_TIME_UNIT
 from .option_rules import Where, check_sink, check_source
 from .option_values import (
-    Bad,
+    InvalidValue,
     duration,
     flag,
     instant,
@@ -25,8 +25,8 @@ from .option_values import (
     number,
     one_of,
     position,
+    positive_duration,
     size,
-    some_time,
     text,
     whole,
 )
@@ -57,7 +57,7 @@ def option(
     kafka: str = "–",
 ) -> Any:
     """An option whose value comes as text: what reads it, and the default as a user would write it."""
-    unit = "bytes" if read is size else "s" if read in (duration, some_time) else ""
+    unit = "bytes" if read is size else "s" if read in (duration, positive_duration) else ""
     return describe(default, unit, reason, name=name, read=read, shown=shown, kafka=kafka)
 
 
@@ -171,21 +171,25 @@ class SourceOptions:
     )  # fmt: skip
     request_timeout_s: float = option(
         "requestTimeout",
-        some_time,
+        positive_duration,
         "Timeout of one request to the cluster.",
         default=10.0,
         shown="`10s`",
     )
     read_timeout_s: float = option(
-        "readTimeout", some_time, "Planning retries for this long if the cluster is unavailable. A task "
-        "without progress for this long fails.", default=120.0, shown="`120s`",
+        "readTimeout",
+        positive_duration,
+        "Planning retries for this long if the cluster is unavailable. A task "
+        "without progress for this long fails.",
+        default=120.0,
+        shown="`120s`",
         kafka="kafkaConsumer.pollTimeoutMs",
-    )  # fmt: skip
+    )
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], where: Where) -> "SourceOptions":
+    def parse(cls, option_values: Mapping[str, str], where: Where) -> "SourceOptions":
         """Read and check a reader's options. Raises `InvalidRequest`, one line that names the option."""
-        options = cls(**_parse(cls, given))
+        options = cls(**_parse(cls, option_values))
         check_source(options, where)
         return options
 
@@ -195,16 +199,16 @@ class SourceOptions:
         return (self.log,) if self.log is not None else self.logs
 
     @property
-    def start(self) -> "Start":
+    def start(self) -> "ReadBound":
         """Where to begin, whichever option said it."""
         return self._bound("starting")
 
     @property
-    def end(self) -> "Start":
+    def end(self) -> "ReadBound":
         """Where to end, whichever option said it."""
         return self._bound("ending")
 
-    def _bound(self, which: str) -> "Start":
+    def _bound(self, which: str) -> "ReadBound":
         txid = getattr(self, f"{which}_txid")
         at_us, time_ms = getattr(self, f"{which}_timestamp"), None
         # The first txid, or log time, that is not before: rounded up.
@@ -212,11 +216,11 @@ class SourceOptions:
             txid = max(0, -(-at_us // TXID_UNITS[self.txid_unit]))
         elif at_us is not None:
             time_ms = max(0, -(-at_us // LOG_TIME_UNIT))
-        return Start(getattr(self, f"{which}_position"), txid, time_ms)
+        return ReadBound(getattr(self, f"{which}_position"), txid, time_ms)
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ReadBound:
     """A bound of what is read: a position option (word or JSON), or a txid, or a log time, or none."""
 
     position: Any = None
@@ -224,7 +228,7 @@ class Start:
     time_ms: int | None = None
 
     @property
-    def searches(self) -> bool:
+    def is_search(self) -> bool:
         """Whether the log is searched for the first record that this means."""
         return self.txid is not None or self.time_ms is not None
 
@@ -282,61 +286,64 @@ class SinkOptions:
     )  # fmt: skip
     request_timeout_s: float = option(
         "requestTimeout",
-        some_time,
+        positive_duration,
         "Timeout of one request to the cluster.",
         default=10.0,
         shown="`10s`",
     )
     read_timeout_s: float = option(
-        "readTimeout", some_time, "Time of retries before writing if the cluster is "
+        "readTimeout", positive_duration, "Time of retries before writing if the cluster is "
         "unavailable.", default=120.0, shown="`120s`",
     )  # fmt: skip
 
     @classmethod
-    def parse(cls, given: Mapping[str, str], where: Where) -> "SinkOptions":
+    def parse(cls, option_values: Mapping[str, str], where: Where) -> "SinkOptions":
         """Read and check a writer's options. Raises `InvalidRequest`, one line that names the option."""
-        options = cls(**_parse(cls, given))
+        options = cls(**_parse(cls, option_values))
         check_sink(options, where)
         return options
 
 
-def _parse(cls: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
-    table = {one.metadata["name"].lower(): one for one in fields(cls)}
-    found: dict[str, Any] = {}
-    for key in sorted(given, key=str.lower):
-        name, value = key.lower(), str(given[key])
+def _parse(cls: type[Any], option_values: Mapping[str, str]) -> dict[str, Any]:
+    table = {option_field.metadata["name"].lower(): option_field for option_field in fields(cls)}
+    values: dict[str, Any] = {}
+    for key in sorted(option_values, key=str.lower):
+        name, value = key.lower(), str(option_values[key])
         if name in SPARKS_OWN or name.startswith(("__", "spark.")):
             continue
-        one = table.get(name)
-        if one is None:
+        option_field = table.get(name)
+        if option_field is None:
             raise InvalidRequest(_unknown(key, table))
         try:
-            found[one.name] = one.metadata["read"](value)
-        except Bad as bad:
-            shown = f"{value[:80]!r}" if bad.shows else "that"
-            wrong = f"{shown} is not {bad}" if value.strip() else f"empty; it takes {bad}"
-            raise InvalidRequest(f'option "{one.metadata["name"]}": {wrong}') from None
-    path = next((str(given[key]) for key in given if key.lower() == "path"), "")
-    if path and found.get("uri", path) != path:
+            values[option_field.name] = option_field.metadata["read"](value)
+        except InvalidValue as bad:
+            shown_value = f"{value[:80]!r}" if bad.may_show_value else "that"
+            problem = f"{shown_value} is not {bad}" if value.strip() else f"empty; it takes {bad}"
+            raise InvalidRequest(f'option "{option_field.metadata["name"]}": {problem}') from None
+    path = next((str(option_values[key]) for key in option_values if key.lower() == "path"), "")
+    if path and values.get("uri", path) != path:
         raise InvalidRequest(
-            f'option "uri" says {found["uri"]!r} and load() or save() says {path!r}: give one of them'
+            f'option "uri" says {values["uri"]!r} and load() or save() says {path!r}: give one of them'
         )
     if path:
-        found["uri"] = path
-    if not found.get("uri"):
+        values["uri"] = path
+    if not values.get("uri"):
         raise InvalidRequest(
             'option "uri" is missing: distributedlog://HOST:PORT/NAMESPACE, where the cluster is'
         )
-    assert all(one.default is not MISSING for one in fields(cls))
-    return found
+    assert all(option_field.default is not MISSING for option_field in fields(cls))
+    return values
 
 
 def _unknown(key: str, table: Mapping[str, Any]) -> str:
-    known = [str(one.metadata["name"]) for one in table.values()]
-    kafka = {one.metadata["kafka"].lower(): str(one.metadata["name"]) for one in table.values()}
+    known_names = [str(option_field.metadata["name"]) for option_field in table.values()]
+    kafka = {
+        option_field.metadata["kafka"].lower(): str(option_field.metadata["name"])
+        for option_field in table.values()
+    }
     near = difflib.get_close_matches(key.lower(), table, n=3, cutoff=0.6)
-    meant = (
+    suggestions = (
         [kafka[key.lower()]] if key.lower() in kafka else [table[n].metadata["name"] for n in near]
     )
-    hint = f"; did you mean {' or '.join(meant)}?" if meant else ""
-    return f'unknown option "{key}"{hint} (known: {", ".join(known)})'
+    hint = f"; did you mean {' or '.join(suggestions)}?" if suggestions else ""
+    return f'unknown option "{key}"{hint} (known: {", ".join(known_names)})'

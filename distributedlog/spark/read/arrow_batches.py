@@ -27,14 +27,14 @@ MILLISECONDS_MAX = MICROSECONDS_MAX // 1000
 """A clock may be anywhere; a column of microseconds ends in the year 294247."""
 
 
-class Builder:
+class BatchBuilder:
     """Builds the batches of one task. ``built`` counts the columns that were made, by name."""
 
     def __init__(self, projection: Projection) -> None:
-        self.built: Counter[str] = Counter()
+        self.built_columns: Counter[str] = Counter()
         self._projection = projection
-        self._makers = [(name, getattr(self, f"_{name}")) for name in projection.names]
-        self._last: dict[str, tuple[Any, int, pa.Array]] = {}
+        self._column_makers = [(name, getattr(self, f"_{name}")) for name in projection.names]
+        self._last_constant: dict[str, tuple[Any, int, pa.Array]] = {}
         self._last_slots: tuple[list[tuple[int, int]], pa.Array] | None = None
         self._ramp: Any = np.arange(4096, dtype=np.int32)
         self._slots = pa.array(self._ramp)
@@ -42,8 +42,8 @@ class Builder:
     def batch(self, log: str, parts: Sequence[Columns]) -> pa.RecordBatch:
         """The records of one or more entries of a log, in order. Raises `InvalidRequest`."""
         arrays = []
-        for name, make in self._makers:
-            self.built[name] += 1
+        for name, make in self._column_makers:
+            self.built_columns[name] += 1
             arrays.append(make(log, parts))
         if not arrays:  # count(*) asks for no column at all
             rows = sum(part.count for part in parts)
@@ -59,10 +59,10 @@ class Builder:
         first = parts[0].origin.segment
         if all(part.origin.segment == first for part in parts):
             return self._constant("segment", pa.int64(), first, _rows(parts))
-        return _repeated(pa.int64(), [part.origin.segment for part in parts], parts)
+        return _repeat_per_entry(pa.int64(), [part.origin.segment for part in parts], parts)
 
     def _entry(self, _: str, parts: Sequence[Columns]) -> pa.Array:
-        return _repeated(pa.int64(), [part.origin.entry for part in parts], parts)
+        return _repeat_per_entry(pa.int64(), [part.origin.entry for part in parts], parts)
 
     def _slot(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         slots = [(part.first_slot, part.count) for part in parts]
@@ -76,22 +76,22 @@ class Builder:
         if len(slots) == 1:
             return self._slots.slice(*slots[0])
         made = np.concatenate([self._ramp[first : first + count] for first, count in slots])
-        column = _view(pa.int32(), len(made), made)
+        column = _array_view(pa.int32(), len(made), made)
         self._last_slots = (slots, column)
         return column
 
     def _sequence_id(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         ids: list[Any] = [
-            np.arange(first, stop, dtype=np.int64) for first, stop in _stretches(parts)
+            np.arange(first, stop, dtype=np.int64) for first, stop in _sequence_id_ranges(parts)
         ]
         made = ids[0] if len(ids) == 1 else np.concatenate(ids)
-        return _view(pa.int64(), len(made), made)
+        return _array_view(pa.int64(), len(made), made)
 
     def _txid(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         if len(parts) == 1:
-            return _view(pa.int64(), parts[0].count, parts[0].txids)
+            return _array_view(pa.int64(), parts[0].count, parts[0].txids)
         txids = _txids(parts)
-        return _view(pa.int64(), len(txids), txids)
+        return _array_view(pa.int64(), len(txids), txids)
 
     def _payload(self, _: str, parts: Sequence[Columns]) -> pa.Array:
         columns = [
@@ -109,7 +109,7 @@ class Builder:
         unit, kind = self._projection.txid_unit, pa.timestamp("us", tz="UTC")
         if unit is None:  # log time: an entry has one
             times = [min(part.time_ms, MILLISECONDS_MAX) * 1000 for part in parts]
-            return _repeated(kind, times, parts)
+            return _repeat_per_entry(kind, times, parts)
         factor = TXID_UNITS[unit]
         txids = _txids(parts)
         if len(txids) and int(txids.max()) > MICROSECONDS_MAX // factor:
@@ -117,7 +117,7 @@ class Builder:
                 f'log "{log}": txid {int(txids.max())} is no time in {unit}; option "txidUnit" is for logs '
                 "whose txids are times"
             )
-        return _view(kind, len(txids), txids if factor == 1 else txids * factor)
+        return _array_view(kind, len(txids), txids if factor == 1 else txids * factor)
 
     def _dlsn(self, log: str, parts: Sequence[Columns]) -> pa.Array:
         if self._projection.dlsn_as_text:
@@ -134,38 +134,38 @@ class Builder:
 
     def _constant(self, name: str, kind: Any, value: Any, rows: int) -> pa.Array:
         """A column of one value; made anew only where it grows."""
-        last = self._last.get(name)
+        last = self._last_constant.get(name)
         if last is None or last[0] != value or last[1] < rows:
             last = (value, rows, pa.repeat(pa.scalar(value, kind), rows))
-            self._last[name] = last
+            self._last_constant[name] = last
         return last[2] if last[1] == rows else last[2].slice(0, rows)
 
 
-def gathered(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list[Columns]]:
+def group_entries(entries: Iterable[Columns], batch_bytes: int) -> Iterator[list[Columns]]:
     """Entries of ``batch_bytes`` and more one by one; smaller ones together, up to about that."""
-    held: list[Columns] = []
-    held_bytes = records = 0
-    bound = min(batch_bytes, BATCH_BYTES_MAX)
+    group: list[Columns] = []
+    group_bytes = records = 0
+    bytes_max = min(batch_bytes, BATCH_BYTES_MAX)
     for part in entries:
         size = part.payload_bytes
-        if held and (held_bytes + size > bound or records + part.count > BATCH_RECORDS_MAX):
-            yield held
-            held, held_bytes, records = [], 0, 0
-        held.append(part)
-        held_bytes += size
+        if group and (group_bytes + size > bytes_max or records + part.count > BATCH_RECORDS_MAX):
+            yield group
+            group, group_bytes, records = [], 0, 0
+        group.append(part)
+        group_bytes += size
         records += part.count
-        if held_bytes >= bound:
-            yield held
-            held, held_bytes, records = [], 0, 0
-    if held:
-        yield held
+        if group_bytes >= bytes_max:
+            yield group
+            group, group_bytes, records = [], 0, 0
+    if group:
+        yield group
 
 
 def _rows(parts: Sequence[Columns]) -> int:
     return sum(part.count for part in parts)
 
 
-def _view(kind: Any, rows: int, data: Any) -> pa.Array:
+def _array_view(kind: Any, rows: int, data: Any) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
 
 
@@ -174,18 +174,18 @@ def _txids(parts: Sequence[Columns]) -> Any:
     return views[0] if len(views) == 1 else np.concatenate(views)
 
 
-def _repeated(kind: Any, values: list[int], parts: Sequence[Columns]) -> pa.Array:
+def _repeat_per_entry(kind: Any, values: list[int], parts: Sequence[Columns]) -> pa.Array:
     """A value an entry, 64 bits, as a column."""
     made = np.array(values, np.int64).repeat([part.count for part in parts])
-    return _view(kind, len(made), made)
+    return _array_view(kind, len(made), made)
 
 
-def _stretches(parts: Sequence[Columns]) -> list[tuple[int, int]]:
+def _sequence_id_ranges(parts: Sequence[Columns]) -> list[tuple[int, int]]:
     """The sequence ids as first and stop; entries that follow each other are one stretch."""
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for part in parts:
         first = part.first_sequence_id
-        if found and found[-1][1] == first:
-            first = found.pop()[0]
-        found.append((first, part.first_sequence_id + part.count))
-    return found
+        if ranges and ranges[-1][1] == first:
+            first = ranges.pop()[0]
+        ranges.append((first, part.first_sequence_id + part.count))
+    return ranges

@@ -26,18 +26,18 @@ from ...runtime.interfaces.errors import DistributedLogError
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class LossRules:
     """The options that have a say."""
 
     fail_on_data_loss: bool = True
     new_logs: str = "earliest"
-    named: bool = True
+    is_named: bool = True
     """By ``log`` or ``logs``; False: it matches ``logPattern``."""
-    wanted: bool = True
+    is_selected: bool = True
     """False: the options name other logs now."""
 
 
-class Do(Enum):
+class LogAction(Enum):
     """What becomes of the log in the next offset."""
 
     READ = "read"
@@ -53,76 +53,109 @@ class Do(Enum):
 class SourceDecision:
     """What to do, from where, and what is said."""
 
-    do: Do
-    at: DLSN | None = None
-    lost: int | None = 0
+    action: LogAction
+    start: DLSN | None = None
+    lost_records: int | None = 0
     """Records that were acknowledged and will never be read; None: not known how many, if any."""
     warning: str = ""
     """A text for people, or ""."""
-    loss_allowed: bool = False
+    is_loss_allowed: bool = False
     """Records are lost, and `failOnDataLoss` is false: the warning is about that."""
-    met: PositionOutcome | None = None
+    outcome: PositionOutcome | None = None
     """The state of the log that was read before, None if no log was or it is not among the options."""
     error: DistributedLogError | None = field(default=None, compare=False)
 
 
-def decide(name: str, held: HeldPosition | None, found: LogLookup, rules: Rules) -> SourceDecision:
+def decide(
+    name: str, position: HeldPosition | None, lookup: LogLookup, rules: LossRules
+) -> SourceDecision:
     """What to do about one log. ``held``: None for one that the checkpoint does not know."""
-    if held is None:
-        return _begin(found.there, rules)
-    if not rules.wanted:
+    if position is None:
+        return _begin_new_log(lookup.current_log, rules)
+    if not rules.is_selected:
         return SourceDecision(
-            Do.LEAVE,
+            LogAction.LEAVE,
             warning=f'log "{name}" of the checkpoint is not among the options: its position is dropped',
         )
-    verdict, there = resolve_position(held, found), found.there
-    if verdict.met is PositionOutcome.GO_ON:
-        return SourceDecision(Do.READ, verdict.at, met=verdict.met)
-    if verdict.met is PositionOutcome.TRUNCATED:
-        said = verdict.told(name, held)
+    resolution, current = resolve_position(position, lookup), lookup.current_log
+    if resolution.outcome is PositionOutcome.CONTINUE:
+        return SourceDecision(LogAction.READ, resolution.position, outcome=resolution.outcome)
+    if resolution.outcome is PositionOutcome.TRUNCATED:
+        text = resolution.describe(name, position)
         if rules.fail_on_data_loss:
-            error = verdict.error_of(f'{said}; "failOnDataLoss"=false goes on from there')
-            return SourceDecision(Do.FAIL, None, verdict.lost, met=verdict.met, error=error)
-        return SourceDecision(Do.READ, verdict.at, verdict.lost, said, True, verdict.met)
-    if verdict.met is PositionOutcome.DELETING:
-        return SourceDecision(Do.KEEP, warning=verdict.told(name, held), met=verdict.met)
-    if verdict.met is PositionOutcome.RENAMED and there is None:
-        said = verdict.told(name, held)
+            error = resolution.error_with_message(
+                f'{text}; "failOnDataLoss"=false goes on from there'
+            )
+            return SourceDecision(
+                LogAction.FAIL, None, resolution.lost, outcome=resolution.outcome, error=error
+            )
         return SourceDecision(
-            Do.KEEP,
-            warning=f"{said}: nothing more is read from it, its position is kept",
-            met=verdict.met,
+            LogAction.READ, resolution.position, resolution.lost, text, True, resolution.outcome
         )
-    verdict = replace(verdict, lost=_lost(verdict, held, found.gone, rules))
-    said, lost = verdict.told(name, held), verdict.lost
-    if lost != 0 and rules.fail_on_data_loss:
-        error = verdict.error_of(f'{said}; "failOnDataLoss"=false goes on without them')
-        return SourceDecision(Do.FAIL, None, lost, met=verdict.met, error=error)
-    if there is None and rules.named:
+    if resolution.outcome is PositionOutcome.DELETING:
+        return SourceDecision(
+            LogAction.KEEP, warning=resolution.describe(name, position), outcome=resolution.outcome
+        )
+    if resolution.outcome is PositionOutcome.RENAMED and current is None:
+        text = resolution.describe(name, position)
+        return SourceDecision(
+            LogAction.KEEP,
+            warning=f"{text}: nothing more is read from it, its position is kept",
+            outcome=resolution.outcome,
+        )
+    resolution = replace(
+        resolution, lost=_lost_records(resolution, position, lookup.deleted_logs, rules)
+    )
+    text, lost_records = resolution.describe(name, position), resolution.lost
+    if lost_records != 0 and rules.fail_on_data_loss:
+        error = resolution.error_with_message(
+            f'{text}; "failOnDataLoss"=false goes on without them'
+        )
+        return SourceDecision(
+            LogAction.FAIL, None, lost_records, outcome=resolution.outcome, error=error
+        )
+    if current is None and rules.is_named:
         # Of what is named, nothing may come and go unseen: the next log of the name is met from here.
-        return SourceDecision(Do.KEEP, None, lost, said, lost != 0, verdict.met)
-    then = _begin(there, rules)
-    if then.do is Do.READ:
-        said += f"; the new log is read from {then.at} on"
-    return SourceDecision(then.do, then.at, lost, said, lost != 0, verdict.met)
+        return SourceDecision(
+            LogAction.KEEP, None, lost_records, text, lost_records != 0, resolution.outcome
+        )
+    begin_decision = _begin_new_log(current, rules)
+    if begin_decision.action is LogAction.READ:
+        text += f"; the new log is read from {begin_decision.start} on"
+    return SourceDecision(
+        begin_decision.action,
+        begin_decision.start,
+        lost_records,
+        text,
+        lost_records != 0,
+        resolution.outcome,
+    )
 
 
-def _lost(
-    verdict: PositionResolution, held: HeldPosition, gone: Sequence[DeletedLog], rules: Rules
+def _lost_records(
+    resolution: PositionResolution,
+    position: HeldPosition,
+    deleted_logs: Sequence[DeletedLog],
+    rules: LossRules,
 ) -> int | None:
     """Records of the log that is held, and of those that came and went after it, that were never read."""
-    lost = verdict.lost
-    at = next((n for n, one in enumerate(gone) if one.identity == held.identity), len(gone))
-    between = gone[at + 1 :] if rules.new_logs == "earliest" else ()
-    for one in between:
-        if lost is None or not one.end.exact:
+    lost_records = resolution.lost
+    index = next(
+        (n for n, one in enumerate(deleted_logs) if one.incarnation == position.incarnation),
+        len(deleted_logs),
+    )
+    deleted_between = deleted_logs[index + 1 :] if rules.new_logs == "earliest" else ()
+    for one in deleted_between:
+        if lost_records is None or not one.end.is_exact:
             return None
-        lost += max(0, one.end.sequence_id - one.first_sequence_id)
-    return lost
+        lost_records += max(0, one.end.sequence_id - one.first_sequence_id)
+    return lost_records
 
 
-def _begin(there: CurrentLog | None, rules: Rules) -> SourceDecision:
+def _begin_new_log(current: CurrentLog | None, rules: LossRules) -> SourceDecision:
     """A log that was not read before, by ``newLogs``."""
-    if there is None or rules.new_logs == "ignore":
-        return SourceDecision(Do.LEAVE)
-    return SourceDecision(Do.READ, there.first if rules.new_logs == "earliest" else there.end)
+    if current is None or rules.new_logs == "ignore":
+        return SourceDecision(LogAction.LEAVE)
+    return SourceDecision(
+        LogAction.READ, current.first_dlsn if rules.new_logs == "earliest" else current.end
+    )

@@ -42,13 +42,13 @@ class Offset:
         if sequence_id is not None:
             self.sequence_ids[name] = sequence_id
 
-    def keep(self, name: str, other: "Offset") -> None:
+    def copy_position(self, name: str, other: "Offset") -> None:
         """Take one log's position over as it is spelled."""
         self.put(name, other.logs[name], other.ids[name], other.sequence_ids.get(name))
         if name in other.searched:
             self.searched.add(name)
 
-    def held(self, name: str) -> HeldPosition | None:
+    def position_of(self, name: str) -> HeldPosition | None:
         """One log's position, if there is one."""
         if name not in self.logs:
             return None
@@ -66,36 +66,39 @@ class Offset:
         }
 
     @classmethod
-    def from_json(cls, found: Any) -> "Offset":
+    def from_json(cls, value: Any) -> "Offset":
         """Raises `UnsupportedFormat`, `InvalidRequest`: this checkpoint is another source's."""
-        if not isinstance(found, dict) or "v" not in found:
+        if not isinstance(value, dict) or "v" not in value:
             raise InvalidRequest(
-                f"not an offset of distributedlog: {str(found)[:120]}; the checkpoint belongs to another "
+                f"not an offset of distributedlog: {str(value)[:120]}; the checkpoint belongs to another "
                 "source: use a new checkpointLocation"
             )
-        if found["v"] != FORMAT:
+        if value["v"] != FORMAT:
             raise UnsupportedFormat(
-                f"an offset of format {str(found['v'])[:20]}, this version reads {FORMAT}: a newer version "
+                f"an offset of format {str(value['v'])[:20]}, this version reads {FORMAT}: a newer version "
                 "wrote it (a checkpoint, or positions)"
             )
-        logs, ids = found.get("logs"), found.get("ids")
+        logs, ids = value.get("logs"), value.get("ids")
         if not isinstance(logs, dict) or not isinstance(ids, dict) or set(logs) != set(ids):
-            raise InvalidRequest(f"an offset without logs and ids: {str(found)[:120]}")
+            raise InvalidRequest(f"an offset without logs and ids: {str(value)[:120]}")
         try:
             return cls(
                 {name: DLSN.parse(str(text)) for name, text in logs.items()},
-                {name: str(one) for name, one in ids.items()},
-                {name: int(one) for name, one in dict(found.get("sequence_ids") or {}).items()},
-                {name for name in found.get("searched") or () if name in logs},
+                {name: str(text_value) for name, text_value in ids.items()},
+                {
+                    name: int(text_value)
+                    for name, text_value in dict(value.get("sequence_ids") or {}).items()
+                },
+                {name for name in value.get("searched") or () if name in logs},
             )
         except (InvalidRequest, ValueError, TypeError) as error:
             raise InvalidRequest(
-                f"a damaged offset of distributedlog: {error}: {str(found)[:120]}"
+                f"a damaged offset of distributedlog: {error}: {str(value)[:120]}"
             ) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedPosition:
     """Where one log is to begin or to end: a word, or a position, perhaps of a certain incarnation."""
 
     word: Word | None = None
@@ -105,9 +108,9 @@ class Wanted:
     """Of the record at the position: tells what a truncation took from what only moved the first position."""
 
 
-def wanted_positions(
-    given: Any, names: Iterable[str], option: str, otherwise: Word
-) -> dict[str, Wanted]:
+def requested_positions(
+    given: Any, names: Iterable[str], option: str, default: Word
+) -> dict[str, RequestedPosition]:
     """What an option such as ``startingPosition`` says of each log.
 
     ``given``: None, a word, or JSON by log, in the short form or as `Offset.to_json`. A log that the JSON
@@ -116,8 +119,8 @@ def wanted_positions(
     """
     names = list(names)
     if given is None or isinstance(given, str):
-        word: Word = given if given in ("earliest", "latest") else otherwise  # type: ignore[assignment]
-        return dict.fromkeys(names, Wanted(word))
+        word: Word = given if given in ("earliest", "latest") else default  # type: ignore[assignment]
+        return dict.fromkeys(names, RequestedPosition(word))
     identities: Mapping[str, str] = {}
     sequence_ids: Mapping[str, int] = {}
     if "v" in given and isinstance(given.get("logs"), dict):
@@ -126,20 +129,20 @@ def wanted_positions(
         except DistributedLogError as error:
             raise error.again(f'option "{option}": {error}') from None
         given, identities, sequence_ids = given["logs"], offset.ids, offset.sequence_ids
-    strangers = sorted(set(given) - set(names))
-    if strangers:
+    unknown_names = sorted(set(given) - set(names))
+    if unknown_names:
         raise InvalidRequest(
-            f'option "{option}" names {strangers[0]!r}, which is not among the logs that are read: '
+            f'option "{option}" names {unknown_names[0]!r}, which is not among the logs that are read: '
             f"{', '.join(sorted(names)[:20]) or 'none'}"
         )
-    found = {}
+    requested = {}
     for name in names:
-        value = given.get(name, otherwise)
+        value = given.get(name, default)
         if value in ("earliest", "latest"):
-            found[name] = Wanted(value)
+            requested[name] = RequestedPosition(value)
             continue
         try:
-            found[name] = Wanted(
+            requested[name] = RequestedPosition(
                 dlsn=DLSN.parse(str(value)),
                 identity=identities.get(name),
                 sequence_id=sequence_ids.get(name),
@@ -148,4 +151,4 @@ def wanted_positions(
             raise InvalidRequest(
                 f'option "{option}", log {name!r}: {error}, or earliest, or latest'
             ) from None
-    return found
+    return requested

@@ -18,7 +18,7 @@ TASK_BYTES_MIN = 1024 * 1024
 """A hint for more tasks makes none smaller than this."""
 
 
-def shares(limit: int, backlog: Mapping[str, int]) -> dict[str, int]:
+def share_limit(limit: int, backlog: Mapping[str, int]) -> dict[str, int]:
     """The limit in proportion to the backlog, both in records or both in bytes; never above the backlog.
 
     The rest after rounding is added to the largest remainders, for equal ones by name.
@@ -26,56 +26,62 @@ def shares(limit: int, backlog: Mapping[str, int]) -> dict[str, int]:
     total = sum(backlog.values())
     if total <= limit:
         return dict(backlog)
-    found = {name: waiting * limit // total for name, waiting in backlog.items()}
-    left = limit - sum(found.values())
-    for name in sorted(backlog, key=lambda name: (-(backlog[name] * limit % total), name))[:left]:
-        found[name] += 1
-    return found
+    limits = {name: waiting * limit // total for name, waiting in backlog.items()}
+    remainder = limit - sum(limits.values())
+    for name in sorted(backlog, key=lambda name: (-(backlog[name] * limit % total), name))[
+        :remainder
+    ]:
+        limits[name] += 1
+    return limits
 
 
-def turn_of(turn: int, backlog: Mapping[str, int]) -> str | None:
+def log_of_turn(turn: int, backlog: Mapping[str, int]) -> str | None:
     """Whose turn it is among the logs that have something waiting; None when none has."""
-    waiting = sorted(name for name, number in backlog.items() if number > 0)
+    waiting = sorted(name for name, waiting_count in backlog.items() if waiting_count > 0)
     return waiting[turn % len(waiting)] if waiting else None
 
 
-def pack(
+def pack_tasks(
     ranges: Sequence[SegmentRange], bytes_max: int, partitions_min: int | None = None
 ) -> list[list[SegmentRange]]:
     """The ranges as tasks, in order, each of about the same size and about ``bytes_max`` at most."""
-    total = sum(_weight(one) for one in ranges)
+    total = sum(_weight(segment_range) for segment_range in ranges)
     if not total:
         return []
-    size = sum(one.size_bytes for one in ranges)
+    size = sum(segment_range.size_bytes for segment_range in ranges)
     # A tenth above the limit is no reason for one more task, which would run alone after the others.
-    number = max(1, -(-size * 10 // (11 * bytes_max)), total // bytes_max)
+    task_count = max(1, -(-size * 10 // (11 * bytes_max)), total // bytes_max)
     if partitions_min is not None:
-        number = max(number, min(partitions_min, size // TASK_BYTES_MIN))
-    target = total / max(1, number)
+        task_count = max(task_count, min(partitions_min, size // TASK_BYTES_MIN))
+    target = total / max(1, task_count)
     tasks: list[list[SegmentRange]] = [[]]
-    filled = 0.0
-    left = list(reversed(ranges))
-    while left:
-        one = left.pop()
-        room = target * len(tasks) - filled
-        if _weight(one) > room + RANGE_BYTES and len(tasks) < number:
-            fits = int((room - RANGE_BYTES) * one.entries / max(1, one.size_bytes))
-            if 0 < fits < one.entries:
-                head, rest = one.cut(fits)
+    filled_weight = 0.0
+    remaining = list(reversed(ranges))
+    while remaining:
+        segment_range = remaining.pop()
+        free_weight = target * len(tasks) - filled_weight
+        if _weight(segment_range) > free_weight + RANGE_BYTES and len(tasks) < task_count:
+            entries_that_fit = int(
+                (free_weight - RANGE_BYTES)
+                * segment_range.entries
+                / max(1, segment_range.size_bytes)
+            )
+            if 0 < entries_that_fit < segment_range.entries:
+                head, rest = segment_range.split(entries_that_fit)
                 tasks[-1].append(head)
-                filled += _weight(head)
-                left.append(rest)
+                filled_weight += _weight(head)
+                remaining.append(rest)
                 tasks.append([])
                 continue
-            if tasks[-1] and room < _weight(one) / 2:
-                left.append(one)
-                filled = target * len(tasks)
+            if tasks[-1] and free_weight < _weight(segment_range) / 2:
+                remaining.append(segment_range)
+                filled_weight = target * len(tasks)
                 tasks.append([])
                 continue
-        tasks[-1].append(one)
-        filled += _weight(one)
+        tasks[-1].append(segment_range)
+        filled_weight += _weight(segment_range)
     return tasks
 
 
-def _weight(one: SegmentRange) -> int:
-    return one.size_bytes + RANGE_BYTES
+def _weight(segment_range: SegmentRange) -> int:
+    return segment_range.size_bytes + RANGE_BYTES

@@ -23,10 +23,10 @@ from ...log.read.log_view import LogView
 from ...runtime.interfaces.errors import DistributedLogError
 from ..client.retry import retry_unavailable
 from ..options.options import SourceOptions
-from .data_loss_policy import Do, decide
+from .data_loss_policy import LogAction, decide
 from .offsets import Offset
-from .scan_planner import shares, turn_of
-from .source_logs import SourceLogs, each, seen
+from .scan_planner import log_of_turn, share_limit
+from .source_logs import SourceLogs, current_log, for_each_log
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ log = logging.getLogger("distributedlog.spark")
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class BatchLimit:
     """Of a micro-batch: records, or bytes, or neither."""
 
     records: int | None
@@ -45,18 +45,18 @@ class StreamProgress:
     """One query's. All in the background loop."""
 
     def __init__(
-        self, namespace: Namespace, options: SourceOptions, before: "StreamProgress | None" = None
+        self, namespace: Namespace, options: SourceOptions, previous: "StreamProgress | None" = None
     ) -> None:
         """``before``: the same query's, whose client has ended; what was answered stays true."""
         self._namespace = namespace
         self._options = options
         self._logs = SourceLogs(namespace, options)
-        self._initial: Offset | None = None if before is None else before._initial
-        self._target: Offset | None = None if before is None else before._target
+        self._initial: Offset | None = None if previous is None else previous._initial
+        self._target: Offset | None = None if previous is None else previous._target
         """What an AvailableNow run will not pass."""
-        self._turn = 0
-        self._waiting_since: float | None = None
-        self._kept: dict[str, tuple[str, float]] = {}
+        self._next_turn = 0
+        self._waiting_from: float | None = None
+        self._deleted_logs: dict[str, tuple[str, float]] = {}
         """Named logs that are gone: their incarnation, and when that was found. Another log of the name may
         have come and gone since, which leaves no view: so it is asked again with the next look for logs."""
 
@@ -74,176 +74,189 @@ class StreamProgress:
     async def initial(self) -> Offset:
         """Of a new query. Computed once: a moving ``latest`` would lose what lies between two answers."""
         if self._initial is None:
-            self._initial = await self._patiently(self._first)
+            self._initial = await self._with_retry(self._compute_initial)
         return self._initial
 
-    async def _first(self) -> Offset:
+    async def _compute_initial(self) -> Offset:
         await self._logs.discover()
         views = self._logs.views
-        found = Offset()
+        offset = Offset()
         for name, dlsn in (await self._logs.starts(sorted(views), "latest")).items():
-            await self._put(found, views[name], dlsn)
-            if self._options.start.searches and dlsn == views[name].end:
-                found.searched.add(name)
-        return found
+            await self._put_position(offset, views[name], dlsn)
+            if self._options.start.is_search and dlsn == views[name].end:
+                offset.searched.add(name)
+        return offset
 
     async def set_target(self) -> None:
         """AvailableNow: what is there now, and acknowledged, is what this run reads."""
-        await self._patiently(self._set_target)
+        await self._with_retry(self._set_target)
 
     async def _set_target(self) -> None:
         await self._discover()
-        await self._logs.refresh(now=True)
+        await self._logs.refresh(immediately=True)
         self._target = await self.ends()
 
     # --- how far ----------------------------------------------------------------------------------
 
     async def ends(self) -> Offset:
         """The ends as they were last seen."""
-        found = Offset()
+        offset = Offset()
         for name in sorted(self._logs.views):
             view = self._logs.views[name]
-            await self._put(found, view, view.end)
-        return found
+            await self._put_position(offset, view, view.end)
+        return offset
 
-    async def latest(self, start: Offset, limit: Limit) -> Offset:
+    async def latest(self, start: Offset, limit: BatchLimit) -> Offset:
         """How far the next micro-batch goes."""
-        return await self._patiently(partial(self._latest, start, limit))
+        return await self._with_retry(partial(self._latest, start, limit))
 
-    async def _latest(self, start: Offset, limit: Limit) -> Offset:
+    async def _latest(self, start: Offset, limit: BatchLimit) -> Offset:
         await self._discover()
         await self._logs.refresh()
-        found = Offset()
-        starts = await self._starts(start, found)
+        offset = Offset()
+        starts = await self._starts(start, offset)
         ends: dict[str, DLSN] = {}
         for name, begin in starts.items():
             end = self._logs.views[name].end
             if self._target is not None:
                 end = min(end, self._target.logs[name])
             ends[name] = max(begin, end)
-        begun = any(name in found.logs for name in start.searched - found.searched)
-        backlog = await self._backlog(starts, ends, count=True)
-        if not begun and self._should_wait(backlog):
+        has_new_start = any(name in offset.logs for name in start.searched - offset.searched)
+        backlog = await self._backlog(starts, ends, by_records=True)
+        if not has_new_start and self._should_wait(backlog):
             return start
         if limit.records is not None or limit.size is not None:
-            ends = await self._limited(starts, ends, limit)
+            ends = await self._apply_limit(starts, ends, limit)
         for name, begin in starts.items():
             view = self._logs.views[name]
-            moved = bool(view.ranges(begin, ends[name]))
-            same = start.ids.get(name) == view.incarnation and start.logs.get(name) == begin
-            if not moved and same:
-                found.keep(name, start)
-            else:
-                await self._put(found, view, ends[name] if moved else begin)
-        return found
-
-    async def _limited(
-        self, starts: dict[str, DLSN], ends: dict[str, DLSN], limit: Limit
-    ) -> dict[str, DLSN]:
-        count = limit.records is not None
-        bound = limit.records if limit.records is not None else limit.size
-        assert bound is not None
-        backlog = await self._backlog(starts, ends, count=count)
-        if sum(backlog.values()) <= bound:
-            return ends
-        whose = turn_of(self._turn, backlog)
-        self._turn += 1
-        found = {}
-        for name, share in shares(bound, backlog).items():
-            view, begin, end = self._logs.views[name], starts[name], ends[name]
-            found[name] = await view.advance(
-                begin, end, records=share if count else None, size=None if count else share
+            is_moved = bool(view.ranges(begin, ends[name]))
+            is_same_start = (
+                start.ids.get(name) == view.incarnation and start.logs.get(name) == begin
             )
-            if name == whose and not view.ranges(begin, found[name]):
-                found[name] = min(end, view.entry_after(begin))
-        return found
+            if not is_moved and is_same_start:
+                offset.copy_position(name, start)
+            else:
+                await self._put_position(offset, view, ends[name] if is_moved else begin)
+        return offset
+
+    async def _apply_limit(
+        self, starts: dict[str, DLSN], ends: dict[str, DLSN], limit: BatchLimit
+    ) -> dict[str, DLSN]:
+        by_records = limit.records is not None
+        total_limit = limit.records if limit.records is not None else limit.size
+        assert total_limit is not None
+        backlog = await self._backlog(starts, ends, by_records=by_records)
+        if sum(backlog.values()) <= total_limit:
+            return ends
+        favored_log = log_of_turn(self._next_turn, backlog)
+        self._next_turn += 1
+        limited_ends = {}
+        for name, log_limit in share_limit(total_limit, backlog).items():
+            view, begin, end = self._logs.views[name], starts[name], ends[name]
+            limited_ends[name] = await view.limit_position(
+                begin,
+                end,
+                records=log_limit if by_records else None,
+                size=None if by_records else log_limit,
+            )
+            if name == favored_log and not view.ranges(begin, limited_ends[name]):
+                limited_ends[name] = min(end, view.entry_after(begin))
+        return limited_ends
 
     async def _backlog(
-        self, starts: dict[str, DLSN], ends: dict[str, DLSN], *, count: bool
+        self, starts: dict[str, DLSN], ends: dict[str, DLSN], *, by_records: bool
     ) -> dict[str, int]:
         """Of each log, in records or bytes; at least 1 where an entry waits."""
-        found = {}
+        backlog = {}
         for name, begin in starts.items():
             view = self._logs.views[name]
             if not view.ranges(begin, ends[name]):
-                found[name] = 0
+                backlog[name] = 0
                 continue
-            records, size = await view.between(begin, ends[name])
-            found[name] = max(1, records if count else size)
-        return found
+            records, size = await view.totals_between(begin, ends[name])
+            backlog[name] = max(1, records if by_records else size)
+        return backlog
 
     def _should_wait(self, backlog: dict[str, int]) -> bool:
         """``minRecordsPerTrigger``: is it too early for a micro-batch?"""
-        least = self._options.min_records_per_trigger
-        if least is None or self._target is not None:
+        minimum = self._options.min_records_per_trigger
+        if minimum is None or self._target is not None:
             return False
         now = trio.current_time()
-        if self._waiting_since is None:
-            self._waiting_since = now
+        if self._waiting_from is None:
+            self._waiting_from = now
         if (
-            sum(backlog.values()) < least
-            and now - self._waiting_since < self._options.max_trigger_delay_s
+            sum(backlog.values()) < minimum
+            and now - self._waiting_from < self._options.max_trigger_delay_s
         ):
             return True
-        self._waiting_since = None
+        self._waiting_from = None
         return False
 
     # --- what a micro-batch reads -----------------------------------------------------------------
 
     async def ranges(self, start: Offset, end: Offset) -> list[SegmentRange]:
         """Between two offsets that this source gave, perhaps before a restart."""
-        return await self._patiently(partial(self._ranges, start, end))
+        return await self._with_retry(partial(self._ranges, start, end))
 
     async def _ranges(self, start: Offset, end: Offset) -> list[SegmentRange]:
         views = self._logs.views
-        absent = [name for name in end.logs if not self._is_there(name, end)]
+        absent = [name for name in end.logs if not self._is_current(name, end)]
         if absent:
-            await self._logs.look_for([name for name in absent if name not in views])
-        behind = [
+            await self._logs.open_views([name for name in absent if name not in views])
+        outdated = [
             name for name, dlsn in end.logs.items() if name in views and views[name].end < dlsn
         ]
-        if behind:
-            await self._logs.refresh(now=True)
-        found: list[SegmentRange] = []
+        if outdated:
+            await self._logs.refresh(immediately=True)
+        ranges: list[SegmentRange] = []
         for name in sorted(end.logs):
-            held = start.held(name)
-            if held is not None and held.identity != end.ids[name]:
-                held = None  # what became of the log before it was decided with the offset
-            if not self._is_there(name, end):
-                self._planned_and_gone(name, held, end)
+            start_position = start.position_of(name)
+            if start_position is not None and start_position.incarnation != end.ids[name]:
+                start_position = (
+                    None  # what became of the log before it was decided with the offset
+                )
+            if not self._is_current(name, end):
+                self._check_deleted_after_planning(name, start_position, end)
                 continue
             view = views[name]
-            view.prove(end.logs[name])
-            if held is not None and name in start.searched:
+            view.mark_readable_before(end.logs[name])
+            if start_position is not None and name in start.searched:
                 continue
-            if held is not None:
-                begin = self._logs.still_there(view, held)
+            if start_position is not None:
+                begin = self._logs.check_position(view, start_position)
             elif self._options.new_logs == "latest":
                 continue  # its end is in the offset: nothing before it
             else:
                 begin = view.earliest
-            found += view.ranges(begin, end.logs[name])
-        return found
+            ranges += view.ranges(begin, end.logs[name])
+        return ranges
 
-    def _is_there(self, name: str, end: Offset) -> bool:
+    def _is_current(self, name: str, end: Offset) -> bool:
         view = self._logs.views.get(name)
         return view is not None and view.incarnation == end.ids[name]
 
-    def _planned_and_gone(self, name: str, held: HeldPosition | None, end: Offset) -> None:
+    def _check_deleted_after_planning(
+        self, name: str, start_position: HeldPosition | None, end: Offset
+    ) -> None:
         """A log was deleted before a micro-batch that was to read it: is anything of the batch lost?
 
         What lies after the batch was decided about with the next offset.
         """
-        if held is None:
+        if start_position is None:
             if self._options.new_logs == "latest":
                 return
-            held = HeldPosition(DLSN.INITIAL, end.ids[name], 0)
-        if held.dlsn == end.logs[name]:
+            start_position = HeldPosition(DLSN.INITIAL, end.ids[name], 0)
+        if start_position.dlsn == end.logs[name]:
             return
         sequence_id = end.sequence_ids.get(name)
-        planned = LogEnd(end.logs[name], sequence_id or 0, exact=sequence_id is not None)
-        batch = DeletedLog(incarnation_id(end.ids[name]), planned, 0, 0)
-        self._logs.heed(decide(name, held, LogLookup(gone=[batch]), self._logs.rules(name)))
+        planned = LogEnd(end.logs[name], sequence_id or 0, is_exact=sequence_id is not None)
+        deleted = DeletedLog(incarnation_id(end.ids[name]), planned, 0, 0)
+        self._logs.apply_decision(
+            decide(
+                name, start_position, LogLookup(deleted_logs=[deleted]), self._logs.loss_rules(name)
+            )
+        )
 
     async def committed(self, end: Offset) -> None:
         """Advance the subscriber's positions; what fails is logged: an exception here would end the query."""
@@ -252,29 +265,31 @@ class StreamProgress:
 
         async def advance(name: str) -> None:
             try:
-                target = self._namespace.open_log(name, incarnation=end.ids[name])
-                await target.positions.advance(subscriber, end.logs[name])
+                log_handle = self._namespace.open_log(name, incarnation=end.ids[name])
+                await log_handle.positions.advance(subscriber, end.logs[name])
             except DistributedLogError as error:
                 log.warning('log "%s": position "%s" stays behind: %s', name, subscriber, error)
 
-        with trio.move_on_after(self._options.request_timeout_s) as patience:
-            await each([name for name in sorted(end.logs) if name not in self._kept], advance)
-        if patience.cancelled_caught:
+        with trio.move_on_after(self._options.request_timeout_s) as timeout:
+            await for_each_log(
+                [name for name in sorted(end.logs) if name not in self._deleted_logs], advance
+            )
+        if timeout.cancelled_caught:
             log.warning(
                 'positions "%s" stay behind: no answer within %g s (option "requestTimeout")',
                 subscriber,
                 self._options.request_timeout_s,
             )
 
-    async def _patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Ask again while the store or bookies are away, up to the ``readTimeout``: as tasks do (S27)."""
         return await retry_unavailable(attempt, self._options.read_timeout_s)
 
     # --- logs that come and go --------------------------------------------------------------------
 
     async def _discover(self) -> None:
-        views, named = self._logs.views, self._options.names
-        if named is None or any(name not in views for name in named):
+        views, named_logs = self._logs.views, self._options.names
+        if named_logs is None or any(name not in views for name in named_logs):
             every_s = self._options.discovery_interval_s if views else 0.0
             await self._logs.discover(every_s=every_s, required=False)
 
@@ -283,71 +298,77 @@ class StreamProgress:
         views = self._logs.views
         starts: dict[str, DLSN] = {}
         for name in sorted(set(views) | set(start.logs) | set(self._options.names or ())):
-            held = start.held(name)
-            if held is not None and name not in views and self._is_known_gone(name, held):
-                offset.keep(name, start)
+            position = start.position_of(name)
+            if (
+                position is not None
+                and name not in views
+                and self._is_recently_deleted(name, position)
+            ):
+                offset.copy_position(name, start)
                 continue
-            found = await self._found(name, held)
-            if name in start.searched and held is not None and self._has(name, held):
-                await self._search(name, start, offset)
+            lookup = await self._look_up_log(name, position)
+            if name in start.searched and position is not None and self._is_view_of(name, position):
+                await self._search_start(name, start, offset)
                 continue
-            decision = self._logs.heed(decide(name, held, found, self._logs.rules(name)))
-            if decision.do is Do.KEEP:
-                offset.keep(name, start)
-                if not found.deleting and held is not None:
-                    self._kept[name] = held.identity, trio.current_time()
-            elif decision.do is Do.READ and self._is_late(name):
-                if held is not None:
-                    offset.keep(name, start)
-            elif decision.do is Do.READ:
-                assert decision.at is not None
-                starts[name] = decision.at
+            decision = self._logs.apply_decision(
+                decide(name, position, lookup, self._logs.loss_rules(name))
+            )
+            if decision.action is LogAction.KEEP:
+                offset.copy_position(name, start)
+                if not lookup.is_being_deleted and position is not None:
+                    self._deleted_logs[name] = position.incarnation, trio.current_time()
+            elif decision.action is LogAction.READ and self._is_after_target(name):
+                if position is not None:
+                    offset.copy_position(name, start)
+            elif decision.action is LogAction.READ:
+                assert decision.start is not None
+                starts[name] = decision.start
         return starts
 
-    def _has(self, name: str, held: HeldPosition) -> bool:
+    def _is_view_of(self, name: str, position: HeldPosition) -> bool:
         view = self._logs.views.get(name)
-        return view is not None and view.incarnation == held.identity
+        return view is not None and view.incarnation == position.incarnation
 
-    async def _search(self, name: str, start: Offset, offset: Offset) -> None:
+    async def _search_start(self, name: str, start: Offset, offset: Offset) -> None:
         """Look again for the first record that the options mean, of a log that had none.
 
         Records before it are not read. When it exists, the position moves there in a micro-batch
         without rows, and the next one reads from there, as after any restart.
         """
-        if not self._options.start.searches:
-            at: DLSN | None = start.logs[name]  # the option was left out since
+        if not self._options.start.is_search:
+            first_dlsn: DLSN | None = start.logs[name]  # the option was left out since
         else:
-            at = await self._logs.first(name)
-        if at is None:
-            offset.keep(name, start)
+            first_dlsn = await self._logs.first_matching(name)
+        if first_dlsn is None:
+            offset.copy_position(name, start)
         else:
-            await self._put(offset, self._logs.views[name], at)
+            await self._put_position(offset, self._logs.views[name], first_dlsn)
 
-    async def _found(self, name: str, held: HeldPosition | None) -> LogLookup:
+    async def _look_up_log(self, name: str, position: HeldPosition | None) -> LogLookup:
         view = self._logs.views.get(name)
-        if held is not None:
-            if view is not None and view.incarnation == held.identity:
-                view.prove(held.dlsn)
-            return await self._logs.found(name, held)
+        if position is not None:
+            if view is not None and view.incarnation == position.incarnation:
+                view.mark_readable_before(position.dlsn)
+            return await self._logs.look_up(name, position)
         if view is None:
-            self._logs.warn(f'log "{name}" does not exist (yet): it is looked for')
-        return LogLookup(None if view is None else seen(view))
+            self._logs.warn_once(f'log "{name}" does not exist (yet): it is looked for')
+        return LogLookup(None if view is None else current_log(view))
 
-    def _is_known_gone(self, name: str, held: HeldPosition) -> bool:
-        identity, asked = self._kept.get(name, ("", 0.0))
-        due = asked + self._options.discovery_interval_s
-        return identity == held.identity and trio.current_time() < due
+    def _is_recently_deleted(self, name: str, position: HeldPosition) -> bool:
+        identity, checked_at = self._deleted_logs.get(name, ("", 0.0))
+        check_again_at = checked_at + self._options.discovery_interval_s
+        return identity == position.incarnation and trio.current_time() < check_again_at
 
-    def _is_late(self, name: str) -> bool:
+    def _is_after_target(self, name: str) -> bool:
         """Was this log found after an AvailableNow run began? Then it is the next run's."""
         view = self._logs.views[name]
         return self._target is not None and self._target.ids.get(name) != view.incarnation
 
-    async def _put(self, offset: Offset, view: LogView, dlsn: DLSN) -> None:
+    async def _put_position(self, offset: Offset, view: LogView, dlsn: DLSN) -> None:
         """Set a position, with its sequence id where that can be known now."""
         sequence_id: int | None = None
         try:
-            sequence_id = (await view.mark(dlsn)).sequence_id
+            sequence_id = (await view.totals_before(dlsn)).sequence_id
         except DistributedLogError as error:
             if not error.retryable:
                 raise

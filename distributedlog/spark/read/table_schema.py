@@ -60,19 +60,19 @@ def projection(
     legal = ddl()
     for name, kind in fields:
         if name == "dlsn":
-            wanted: tuple[str, ...] = DLSN_TYPES
+            allowed_types: tuple[str, ...] = DLSN_TYPES
         elif name in COLUMNS:
-            wanted = (COLUMNS[name],)
+            allowed_types = (COLUMNS[name],)
         else:
             raise InvalidRequest(
                 f'unknown column "{name}": a log has {legal}, and dlsn {" or ".join(DLSN_TYPES)}'
             )
-        if kind not in wanted:
-            raise InvalidRequest(f'column "{name}" is {" or ".join(wanted)}, not {kind}')
+        if kind not in allowed_types:
+            raise InvalidRequest(f'column "{name}" is {" or ".join(allowed_types)}, not {kind}')
     return Projection(tuple(name for name, _ in fields), arrow, txid_unit)
 
 
-def of_spark(schema: Any, txid_unit: str | None) -> Projection:
+def projection_of_schema(schema: Any, txid_unit: str | None) -> Projection:
     """The same from Spark's ``StructType``."""
     from pyspark.sql.pandas.types import to_arrow_schema
 

@@ -30,7 +30,7 @@ from ..client.spark_client import SparkClient
 PIECE_BYTES = 2 * 1024 * 1024
 """Of entries that go from the loop to the thread at once."""
 PIECES_AHEAD = 4
-PIECES_LOW = 2
+PIECES_TO_WAKE = 2
 """With so few ahead the loop is woken, if it had to stop: not for each of them."""
 READ_AHEAD_BYTES = 2 * 1024 * 1024
 """Besides the pieces. All together hardly more than the buffers that a process receives into again and again
@@ -46,100 +46,101 @@ class TaskEntries:
 
     def __init__(
         self,
-        held: SparkClient,
+        spark_client: SparkClient,
         ranges: Sequence[SegmentRange],
         *,
         timeout_s: float,
         fail_on_data_loss: bool,
     ) -> None:
-        context = held.namespace.context
+        context = spark_client.namespace.context
         options = replace(
             context.options,
             read_ahead_bytes=READ_AHEAD_BYTES,
             read_bytes=READ_BYTES,
             read_retry_s=timeout_s,
         )
-        self._held = held
+        self._spark_client = spark_client
         self._timeout_s = timeout_s
         self._reader = RangeReader(
             replace(context, options=options),
             ranges,
             on_loss=_refuse_loss if fail_on_data_loss else _warn_of_loss,
-            on_ready=self._hand_over,
+            on_ready=self._send_ready_pieces,
         )
         self._pieces: SimpleQueue[list[tuple[str, list[Columns]]]] = SimpleQueue()
         """An empty one: the end, or `_error`."""
         self._error: BaseException | None = None
-        self._handed = 0
+        self._pieces_sent = 0
         """Counted by the loop; the next one by the thread."""
-        self._asked = 0
-        self._full = False
+        self._pieces_taken = 0
+        self._is_paused = False
         """Has the loop stopped, and is to be woken?"""
-        self._over = False
+        self._is_over = False
         self._starvation = StarvationDetector()
         self._waited_s = 0.0
         self._running: list[Future[None]] = []
 
     def by_log(self) -> Iterator[tuple[str, Iterator[Columns]]]:
         """(log, its entries) in the order of the ranges. Take all of a log's before the next log."""
-        for name, some in groupby(self._taken(), itemgetter(0)):
-            yield name, chain.from_iterable(map(itemgetter(1), some))
+        for name, pieces in groupby(self._take_pieces(), itemgetter(0)):
+            yield name, chain.from_iterable(map(itemgetter(1), pieces))
 
     def close(self) -> None:
         """Fetch nothing more, also when Spark left in the middle (LIMIT). Idempotent."""
         if self._running:
-            self._held.users -= 1
+            self._spark_client.users -= 1
         while self._running:
             self._running.pop().cancel()
 
-    def _taken(self) -> Iterator[tuple[str, list[Columns]]]:
-        self._held.users += 1
-        running = self._held.background.submit(self._reader.run)
+    def _take_pieces(self) -> Iterator[tuple[str, list[Columns]]]:
+        self._spark_client.users += 1
+        running = self._spark_client.background.submit(self._reader.run)
         self._running = [running]
         running.add_done_callback(self._on_fetched)
-        while found := self._next():
-            yield from found
+        while piece := self._next_piece():
+            yield from piece
         if self._error is not None:
             raise self._error
 
-    def _next(self) -> list[tuple[str, list[Columns]]]:
-        began = time.monotonic()
+    def _next_piece(self) -> list[tuple[str, list[Columns]]]:
+        started_at = time.monotonic()
         try:
-            found = self._pieces.get(timeout=self._timeout_s)
+            piece = self._pieces.get(timeout=self._timeout_s)
         except Empty:
-            one = self._reader.next
-            assert one is not None, "at the end nothing is waited for"
+            waiting_range = self._reader.current_range
+            assert waiting_range is not None, "at the end nothing is waited for"
             raise RequestTimeout(
-                f'log "{one.log}": nothing came from {one.start} on for {self._timeout_s:g} s (option '
+                f'log "{waiting_range.log}": nothing came from {waiting_range.start} on for '
+                f"{self._timeout_s:g} s (option "
                 '"readTimeout")'
             ) from None
-        self._asked += 1
-        if self._full and self._handed - self._asked <= PIECES_LOW:
-            self._full = False
-            self._held.background.post(self._hand_over)
+        self._pieces_taken += 1
+        if self._is_paused and self._pieces_sent - self._pieces_taken <= PIECES_TO_WAKE:
+            self._is_paused = False
+            self._spark_client.background.post(self._send_ready_pieces)
         now = time.monotonic()
-        self._waited_s += now - began
-        if self._starvation.is_seen(self._waited_s, now):
-            self._held.background.post(self._reader.read_from_several)
-        return found
+        self._waited_s += now - started_at
+        if self._starvation.is_starved(self._waited_s, now):
+            self._spark_client.background.post(self._reader.start_parallel_read)
+        return piece
 
-    def _hand_over(self) -> None:
+    def _send_ready_pieces(self) -> None:
         """In the loop: whenever something is ready, and when there is room again."""
         try:
-            while not self._over:
-                if self._handed - self._asked >= PIECES_AHEAD:
-                    self._full = True
+            while not self._is_over:
+                if self._pieces_sent - self._pieces_taken >= PIECES_AHEAD:
+                    self._is_paused = True
                     # The thread may have taken the rest just before, and would not wake the loop.
-                    if self._handed - self._asked > PIECES_LOW:
+                    if self._pieces_sent - self._pieces_taken > PIECES_TO_WAKE:
                         return
-                found = self._reader.take(bytes_max=PIECE_BYTES)
-                if found is None:
+                piece = self._reader.read_ready(bytes_max=PIECE_BYTES)
+                if piece is None:
                     self._end(None)
-                elif not found:
+                elif not piece:
                     return
                 else:
-                    self._handed += 1
-                    self._pieces.put(found)
+                    self._pieces_sent += 1
+                    self._pieces.put(piece)
         except DistributedLogError as error:
             self._end(error)
 
@@ -147,12 +148,12 @@ class TaskEntries:
         """All has been fetched, and is handed over as the thread takes it; or never will be."""
         error = AlreadyClosed("this task was left") if running.cancelled() else running.exception()
         if error is None:
-            self._hand_over()
+            self._send_ready_pieces()
         else:
             self._end(error)
 
     def _end(self, error: BaseException | None) -> None:
-        self._over, self._error = True, error
+        self._is_over, self._error = True, error
         self._pieces.put([])
 
 

@@ -46,7 +46,7 @@ class SinkColumns:
         """What they take in an entry, about."""
         return self.payload_bytes + RECORD_COLUMN_BYTES * self.count
 
-    def part(self, start: int, stop: int) -> "SinkColumns":
+    def slice_rows(self, start: int, stop: int) -> "SinkColumns":
         """Some of them: views."""
         txids = None if self.txids is None else self.txids[start:stop]
         return SinkColumns(txids, self.offsets[start : stop + 1], self.data)
@@ -66,10 +66,10 @@ class SinkColumns:
         """The sum of the records' digests, whatever their order: tells a repetition from another write."""
         ends, data = self.offsets.tolist(), self.data
         seeds = repeat(0) if self.txids is None else self.txids.tolist()
-        found = 0
+        total = 0
         for (start, stop), seed in zip(pairwise(ends), seeds, strict=False):
-            found += xxhash.xxh3_64_intdigest(data[start:stop], seed)
-        return found % (1 << 64)
+            total += xxhash.xxh3_64_intdigest(data[start:stop], seed)
+        return total % (1 << 64)
 
     def payloads(self) -> list[bytes]:
         """One by one, for the few records that no packed entry takes."""
@@ -98,13 +98,13 @@ def check_schema(fields: Sequence[tuple[str, str]], *, log_given: bool) -> None:
         raise InvalidRequest('which log: give the option "log", or a column log string')
 
 
-def columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
+def sink_columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
     """The records of a batch, without txids where it has no such column.
 
     ``where`` names log, partition and position for the error. Raises `InvalidRequest` for nulls.
     """
     payload = batch.column("payload")
-    _no_nulls(payload, "payload", where)
+    _check_no_nulls(payload, "payload", where)
     if payload.type not in (pa.binary(), pa.string()):
         payload = payload.cast(pa.binary())  # large or view types, by Spark's configuration
     _, offsets, data = payload.buffers()
@@ -115,7 +115,7 @@ def columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
         ends = np.zeros(1, np.int32)
     if "txid" in batch.schema.names:
         column = batch.column("txid")
-        _no_nulls(column, "txid", where)
+        _check_no_nulls(column, "txid", where)
         txids = column.to_numpy(zero_copy_only=False)
         if count and not 0 <= int(txids.min()) <= int(txids.max()) <= TXID_MAX:
             raise InvalidRequest(f"{where}: a txid is 0 to 2^63 - 2, not {int(txids.min())}")
@@ -127,7 +127,7 @@ def columns_of(batch: pa.RecordBatch, where: str) -> SinkColumns:
 def by_log(batch: pa.RecordBatch, where: str) -> Iterator[tuple[str, pa.RecordBatch]]:
     """The rows of each log, in the order in which the batch has them; logs by their first row."""
     column = batch.column("log")
-    _no_nulls(column, "log", where)
+    _check_no_nulls(column, "log", where)
     encoded = column.dictionary_encode()
     if len(encoded.dictionary) == 1:
         yield encoded.dictionary[0].as_py(), batch
@@ -136,7 +136,7 @@ def by_log(batch: pa.RecordBatch, where: str) -> Iterator[tuple[str, pa.RecordBa
         yield name, batch.filter(pc.equal(encoded.indices, number))
 
 
-def _no_nulls(column: pa.Array, name: str, where: str) -> None:
+def _check_no_nulls(column: pa.Array, name: str, where: str) -> None:
     if column.null_count:
         row = int(pc.index(column.is_null(), True).as_py())
         raise InvalidRequest(f"{where}, row {row} of an Arrow batch: {name} is null")
@@ -148,52 +148,54 @@ class Packer:
 
     def __init__(self, entry_bytes: int) -> None:
         self._entry_bytes = entry_bytes
-        self._held: list[SinkColumns] = []
-        self._held_bytes = 0
+        self._waiting: list[SinkColumns] = []
+        self._waiting_bytes = 0
 
     def add(self, rows: SinkColumns) -> Iterator[SinkColumns]:
         """Take rows; the entries that are full."""
-        at, count = 0, rows.count
+        row, count = 0, rows.count
         # Row k ends at the k + 1st of these, its columns included: one sum for all entries of the batch.
         ends = rows.offsets + RECORD_COLUMN_BYTES * np.arange(count + 1, dtype=np.int64)
-        if self._held:
-            at = _fitting(ends, 0, self._entry_bytes - self._held_bytes)
-            self._hold(rows.part(0, at))
-            if at < count:
-                yield self._joined()
-        while at < count:
-            stop = max(at + 1, _fitting(ends, at, self._entry_bytes))
-            if stop == count and int(ends[stop] - ends[at]) < self._entry_bytes:
-                self._hold(rows.part(at, stop))
+        if self._waiting:
+            row = _last_fitting_row(ends, 0, self._entry_bytes - self._waiting_bytes)
+            self._keep_rows(rows.slice_rows(0, row))
+            if row < count:
+                yield self._take_waiting()
+        while row < count:
+            stop = max(row + 1, _last_fitting_row(ends, row, self._entry_bytes))
+            if stop == count and int(ends[stop] - ends[row]) < self._entry_bytes:
+                self._keep_rows(rows.slice_rows(row, stop))
                 return
-            yield rows.part(at, stop)
-            at = stop
+            yield rows.slice_rows(row, stop)
+            row = stop
 
-    def rest(self) -> Iterator[SinkColumns]:
+    def flush(self) -> Iterator[SinkColumns]:
         """What waits, as a last entry."""
-        if self._held:
-            yield self._joined()
+        if self._waiting:
+            yield self._take_waiting()
 
-    def _hold(self, rows: SinkColumns) -> None:
+    def _keep_rows(self, rows: SinkColumns) -> None:
         if rows.count:
-            self._held.append(rows)
-            self._held_bytes += rows.size_bytes
+            self._waiting.append(rows)
+            self._waiting_bytes += rows.size_bytes
 
-    def _joined(self) -> SinkColumns:
-        held, self._held, self._held_bytes = self._held, [], 0
-        if len(held) == 1:
-            return held[0]
-        offsets: Any = np.zeros(sum(one.count for one in held) + 1, np.int32)
-        at, end = 1, 0
-        for one in held:
-            offsets[at : at + one.count] = one.offsets[1:] + (end - int(one.offsets[0]))
-            at += one.count
-            end += one.payload_bytes
-        data = b"".join(one.data[int(one.offsets[0]) : int(one.offsets[-1])] for one in held)
-        txids = None if held[0].txids is None else np.concatenate([one.txids for one in held])
+    def _take_waiting(self) -> SinkColumns:
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if len(waiting) == 1:
+            return waiting[0]
+        offsets: Any = np.zeros(sum(rows.count for rows in waiting) + 1, np.int32)
+        index, end = 1, 0
+        for rows in waiting:
+            offsets[index : index + rows.count] = rows.offsets[1:] + (end - int(rows.offsets[0]))
+            index += rows.count
+            end += rows.payload_bytes
+        data = b"".join(rows.data[int(rows.offsets[0]) : int(rows.offsets[-1])] for rows in waiting)
+        txids = (
+            None if waiting[0].txids is None else np.concatenate([rows.txids for rows in waiting])
+        )
         return SinkColumns(txids, offsets, memoryview(data))
 
 
-def _fitting(ends: Any, at: int, room: int) -> int:
+def _last_fitting_row(ends: Any, row: int, free_bytes: int) -> int:
     """The row after the last one, from ``at`` on, that still has room."""
-    return int(np.searchsorted(ends, ends[at] + room, side="right")) - 1
+    return int(np.searchsorted(ends, ends[row] + free_bytes, side="right")) - 1

@@ -17,12 +17,12 @@ from ...log.model.segment_ranges import SegmentToken
 from ...log.segments.app_versions import LinkContent
 from ...runtime.interfaces.errors import LinkOutOfOrder, LogNotFound, TransactionIdOutOfOrder
 from ..client.delegation_token import DelegatedToken
-from ..client.retry import retry_unavailable, wait_for
+from ..client.retry import retry_unavailable, retry_unavailable_blocking
 from ..client.spark_client import SparkClient, client
 from ..options.option_rules import ENTRY_BYTES_MAX
 from ..options.options import SinkOptions
-from ..read.source_logs import each
-from .sink_columns import Packer, SinkColumns, by_log, columns_of
+from ..read.source_logs import for_each_log
+from .sink_columns import Packer, SinkColumns, by_log, sink_columns_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,7 +53,7 @@ class SinkIdentity:
 
 
 @dataclass
-class Message(WriterCommitMessage):
+class TaskMessage(WriterCommitMessage):
     """What a task reports to the driver."""
 
     partition: int
@@ -81,32 +81,34 @@ def identity_of(options: SinkOptions, context: TaskContext, *, streaming: bool) 
 def write_task(
     options: SinkOptions,
     batches: "Iterator[pa.RecordBatch]",
-    lent: DelegatedToken | None,
+    delegated_token: DelegatedToken | None,
     *,
     streaming: bool,
-) -> Message:
+) -> TaskMessage:
     """Write one task's rows. Raises what names log, partition and remedy."""
     context = TaskContext.get()
     assert context is not None, "tasks run in a worker of Spark's"
-    message = Message(context.partitionId(), identity_of(options, context, streaming=streaming))
-    held = wait_for(
-        lambda: client(options.uri, options.request_timeout_s, options.credentials, lent),
+    message = TaskMessage(context.partitionId(), identity_of(options, context, streaming=streaming))
+    spark_client = retry_unavailable_blocking(
+        lambda: client(
+            options.uri, options.request_timeout_s, options.credentials, delegated_token
+        ),
         options.read_timeout_s,
         "a task",
     )
-    held.users += 1
-    compared = options.mode == "segments" and (streaming or options.txn_app_id is not None)
-    work = _Work(held, options, message, compared=compared)
+    spark_client.users += 1
+    counts_content = options.mode == "segments" and (streaming or options.txn_app_id is not None)
+    task = _SinkTaskRun(spark_client, options, message, counts_content=counts_content)
     try:
         for batch in batches:
             if batch.num_rows:
-                work.take(batch)
-        work.finish()
+                task.write_batch(batch)
+        task.finish()
     except BaseException:
-        work.abort()
+        task.abort()
         raise
     finally:
-        held.users -= 1
+        spark_client.users -= 1
     return message
 
 
@@ -130,21 +132,26 @@ class SinkTarget(Protocol):
         ...
 
 
-class _Work:
+class _SinkTaskRun:
     """One task: splits batches by log, and keeps one hand-over to the loop under way while Spark computes."""
 
     def __init__(
-        self, held: SparkClient, options: SinkOptions, message: Message, *, compared: bool
+        self,
+        spark_client: SparkClient,
+        options: SinkOptions,
+        message: TaskMessage,
+        *,
+        counts_content: bool,
     ) -> None:
-        self._held = held
+        self._spark_client = spark_client
         self._options = options
         self._message = message
-        self._compared = compared
+        self._counts_content = counts_content
         self._targets: dict[str, tuple[SinkTarget, Packer]] = {}
         self._pending: Future[None] | None = None
         self._row = 0
 
-    def take(self, batch: "pa.RecordBatch") -> None:
+    def write_batch(self, batch: "pa.RecordBatch") -> None:
         """Write one batch."""
         name = self._options.log
         where = f"partition {self._message.partition}, from row {self._row} on"
@@ -152,29 +159,29 @@ class _Work:
         parts = [(name, batch)] if name is not None else list(by_log(batch, where))
         self._open_all([name for name, _ in parts])
         for name, part in parts:
-            opened = self._targets.get(name)
-            if opened is None and not self._compared:
+            target_and_packer = self._targets.get(name)
+            if target_and_packer is None and not self._counts_content:
                 continue
-            rows = columns_of(part, f'log "{name}", {where}')
-            if self._compared:
-                self._note(name, LinkContent(rows.count, rows.digest()))
-            if opened is None:
+            rows = sink_columns_of(part, f'log "{name}", {where}')
+            if self._counts_content:
+                self._add_content(name, LinkContent(rows.count, rows.digest()))
+            if target_and_packer is None:
                 continue
-            target, packer = opened
+            target, packer = target_and_packer
             self._message.records += rows.count
             self._hand_over(target, list(packer.add(rows)))
 
     def finish(self) -> None:
         """Make everything durable; the message then says where it is."""
         for target, packer in self._targets.values():
-            self._hand_over(target, list(packer.rest()))
-        self._settle()
+            self._hand_over(target, list(packer.flush()))
+        self._wait_pending()
         finished: dict[str, list[SegmentToken]] = {}
 
         async def finish(name: str) -> None:
             finished[name] = await self._targets[name][0].finish()
 
-        self._held.run(each, list(self._targets), finish)
+        self._spark_client.run(for_each_log, list(self._targets), finish)
         for name in self._targets:
             self._message.segments += [(name, token) for token in finished[name] if token.records]
 
@@ -184,11 +191,11 @@ class _Work:
             self._pending.cancel()
         for target, _ in self._targets.values():
             with suppress(Exception):  # the error that brought us here is the one to be told
-                self._held.run(target.abort)
+                self._spark_client.run(target.abort)
 
-    def _note(self, name: str, content: LinkContent) -> None:
+    def _add_content(self, name: str, added: LinkContent) -> None:
         before = self._message.contents.get(name, LinkContent(0, 0))
-        self._message.contents[name] = before + content
+        self._message.contents[name] = before + added
 
     def _open_all(self, names: Sequence[str]) -> None:
         """Have a target for each log that does not hold this batch already."""
@@ -197,37 +204,37 @@ class _Work:
         if not new:
             return
         if self._options.mode == "segments":
-            self._held.run(each, new, self._open)
+            self._spark_client.run(for_each_log, new, self._open_log)
             return
         for name in sorted(
             new
         ):  # in one order: else two tasks may each wait for what the other has
-            self._held.run(self._open, name)
+            self._spark_client.run(self._open_log, name)
 
-    async def _open(self, name: str) -> None:
+    async def _open_log(self, name: str) -> None:
         """In the background loop."""
         options = self._options
-        log = await self._ask(partial(create_if_wanted, self._held, options, name))
+        log = await self._with_retry(partial(open_or_create, self._spark_client, options, name))
         if options.mode == "segments":
-            if await self._ask(partial(already_linked, log, self._message.identity)):
+            if await self._with_retry(partial(is_already_linked, log, self._message.identity)):
                 self._message.skipped.append(name)
                 return
             target: SinkTarget = SegmentTarget(log, options, self._message)
         else:
             target = AppendTarget(log, options)
         self._targets[name] = (target, Packer(options.entry_bytes))
-        await self._ask(target.open)
+        await self._with_retry(target.open)
 
-    async def _ask(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def _with_retry(self, call: Callable[[], Awaitable[T]]) -> T:
         """Before anything is written: asked again while the cluster is away."""
         return await retry_unavailable(call, self._options.read_timeout_s, "a task")
 
     def _hand_over(self, target: SinkTarget, entries: list[SinkColumns]) -> None:
         if entries:
-            self._settle()
-            self._pending = self._held.background.submit(target.write, entries)
+            self._wait_pending()
+            self._pending = self._spark_client.background.submit(target.write, entries)
 
-    def _settle(self) -> None:
+    def _wait_pending(self) -> None:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             try:
@@ -241,7 +248,7 @@ class _Work:
 class SegmentTarget:
     """Sealed segments that no log refers to yet; another one begins at ``segmentBytes``."""
 
-    def __init__(self, log: "Log", options: SinkOptions, message: Message) -> None:
+    def __init__(self, log: "Log", options: SinkOptions, message: TaskMessage) -> None:
         self._log = log
         self._options = options
         self._message = message
@@ -326,7 +333,7 @@ class AppendTarget:
             await self._writer.abort()
 
 
-async def already_linked(log: "Log", identity: SinkIdentity) -> bool:
+async def is_already_linked(log: "Log", identity: SinkIdentity) -> bool:
     """Is this batch of this application in the log? Raises `LinkOutOfOrder` for another query's app."""
     if not identity.app:
         return False
@@ -343,14 +350,14 @@ async def already_linked(log: "Log", identity: SinkIdentity) -> bool:
     return last.version >= identity.version
 
 
-async def create_if_wanted(held: SparkClient, options: SinkOptions, name: str) -> "Log":
+async def open_or_create(spark_client: SparkClient, options: SinkOptions, name: str) -> "Log":
     """The log to write, made by ``createLogs``. Raises `LogNotFound`."""
-    log = held.namespace.open_log(name, config={"create_if_missing": False})
-    if not await held.namespace.log_exists(name):
+    log = spark_client.namespace.open_log(name, config={"create_if_missing": False})
+    if not await spark_client.namespace.log_exists(name):
         if not options.create_logs:
             raise LogNotFound(
                 f'log "{name}" does not exist in {options.uri}; create it, or set "createLogs"=true',
                 name,
             )
-        await held.namespace.create_or_find(name)
+        await spark_client.namespace.create_or_find(name)
     return log

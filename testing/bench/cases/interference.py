@@ -49,7 +49,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
         try:
             await reader.stdout.receive_some(1)  # it reads
             term = await _term(namespace)
-            others = OthersCpu()
+            other_processes = OthersCpu()
             start = perf_counter()
             payload = bytes(plan.size)
             count = 0
@@ -60,29 +60,29 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
                 while count < plan.records or (
                     not plan.records and perf_counter() - start < plan.seconds
                 ):
-                    before = perf_counter()
+                    begun_at = perf_counter()
                     await writer.write(LogRecord(count, payload))
-                    histogram.add(perf_counter() - before)
+                    histogram.add(perf_counter() - begun_at)
                     count += 1
             seconds = perf_counter() - start
-            found = result(plan, count, seconds, histogram, others, rates)
-            found["elections"] = await _term(namespace) - term
+            write_result = result(plan, count, seconds, histogram, other_processes, rates)
+            write_result["elections"] = await _term(namespace) - term
             await reader.stdin.aclose()  # its life line
-            said = b""
+            reader_output = b""
             with trio.move_on_after(STOP_S):
-                while more := await reader.stdout.receive_some(65_536):
-                    said += more
-            if said:
-                found["beside"] = json.loads(said)
+                while chunk := await reader.stdout.receive_some(65_536):
+                    reader_output += chunk
+            if reader_output:
+                write_result["beside"] = json.loads(reader_output)
         finally:
             if reader.returncode is None:
                 reader.kill()
-    return found
+    return write_result
 
 
 async def _term(namespace: Any) -> int:
     """Raft's: it grows with each election."""
-    return max(int(one.term) for one in await namespace.metadata.status() if one.alive)
+    return max(int(member.term) for member in await namespace.metadata.status() if member.alive)
 
 
 async def _read(uri: str, name: str, take: str) -> None:

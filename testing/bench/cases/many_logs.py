@@ -43,58 +43,58 @@ def main() -> None:
         "--data", type=data_directory, help="where the clusters' data goes (default: temporary)"
     )
     parser.add_argument("--json", help="write all turns there")
-    asked = parser.parse_args()
-    cases = [tuple(map(int, case.split("@"))) for case in asked.cases.split(",")]
-    other = asked.other and whole(asked.other)
-    builds = [sys.executable, *([other] if other else [])]
-    found: dict[str, list[Figures]] = {}
-    for turn in range(asked.turns):
+    arguments = parser.parse_args()
+    cases = [tuple(map(int, case.split("@"))) for case in arguments.cases.split(",")]
+    other_python = arguments.other and whole(arguments.other)
+    builds = [sys.executable, *([other_python] if other_python else [])]
+    figures_by_case: dict[str, list[Figures]] = {}
+    for turn in range(arguments.turns):
         for logs, rate in cases:
             for build in builds if turn % 2 == 0 else builds[::-1]:
                 name = f"{logs:,} at {rate:,}/s"
-                print(f"turn {turn + 1} of {asked.turns}: {name}, {build}", file=sys.stderr)
-                with tempfile.TemporaryDirectory(dir=asked.data) as directory:
+                print(f"turn {turn + 1} of {arguments.turns}: {name}, {build}", file=sys.stderr)
+                with tempfile.TemporaryDirectory(dir=arguments.data) as directory:
                     figures = one_case(
-                        build, Path(directory), logs, rate, asked.size, asked.seconds
+                        build, Path(directory), logs, rate, arguments.size, arguments.seconds
                     )
-                found.setdefault(f"{name}|{build}", []).append(figures)
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(found, indent=1))
+                figures_by_case.setdefault(f"{name}|{build}", []).append(figures)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(figures_by_case, indent=1))
     print(f"{this_build().describe()}\n")
-    print(table(found, other))
+    print(table(figures_by_case, other_python))
 
 
 def one_case(
     python: str, directory: Path, logs: int, rate: int, size: int, seconds: float
 ) -> Figures:
     """A cluster of this build that is started and ended here, and its `dlog bench write`."""
-    with cluster_of(python, directory) as (said, bench):
-        bookies = [node["pid"] for node in said["nodes"] if node["kind"] == "bookie"]
-        others = OthersCpu()
-        before = sum(map(cpu_seconds, bookies))
-        wrote = bench(
+    with cluster_of(python, directory) as (cluster_info, bench):
+        bookies = [node["pid"] for node in cluster_info["nodes"] if node["kind"] == "bookie"]
+        other_processes = OthersCpu()
+        cpu_before = sum(map(cpu_seconds, bookies))
+        write_result = bench(
             *("write", "--logs", str(logs), "--rate", str(rate), "--size", str(size)),
             *("--seconds", str(seconds)),
         )
-        used = sum(map(cpu_seconds, bookies)) - before
+        bookie_cpu_s = sum(map(cpu_seconds, bookies)) - cpu_before
         return {
-            "p50_ms": wrote["latency_ms"]["p50"],
-            "p99_ms": wrote["latency_ms"]["p99"],
-            "records_per_s": wrote["records_per_s"],
-            "client_cpu_us": wrote["writer_cpu_us"],
-            "bookie_cpu_us": used / wrote["records"] * 1e6,
-            "idle_cpu_ms_per_s": idle_cpu_ms_per_s(python, said["uri"], logs, directory),
-            "others_cpu_pct": others.percent(),
+            "p50_ms": write_result["latency_ms"]["p50"],
+            "p99_ms": write_result["latency_ms"]["p99"],
+            "records_per_s": write_result["records_per_s"],
+            "client_cpu_us": write_result["writer_cpu_us"],
+            "bookie_cpu_us": bookie_cpu_s / write_result["records"] * 1e6,
+            "idle_cpu_ms_per_s": idle_cpu_ms_per_s(python, cluster_info["uri"], logs, directory),
+            "others_cpu_pct": other_processes.percent(),
         }
 
 
 def idle_cpu_ms_per_s(python: str, uri: str, logs: int, directory: Path) -> float:
     """What a process with so many open writers uses while nobody writes."""
     program = [python, "-c", IDLE_PROGRAM, uri, str(logs), str(IDLE_S), str(SETTLE_S)]
-    run = subprocess.run(
+    completed = subprocess.run(
         program, env=own_environment(), cwd=directory, stdout=subprocess.PIPE, check=True
     )
-    return float(run.stdout)
+    return float(completed.stdout)
 
 
 IDLE_PROGRAM = """
@@ -126,25 +126,25 @@ trio.run(main, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]), float(sys.argv
 """Also for a build that has no such module."""
 
 
-def table(found: dict[str, list[Figures]], other: str | None) -> str:
+def table(figures_by_case: dict[str, list[Figures]], other_python: str | None) -> str:
     """Medians over the turns, as Markdown."""
     lines = [
         "| logs, records/s offered | build | written/s | p50 / p99 ms | client CPU µs a record"
         " | three bookies' | at rest, ms of CPU a second | others' CPU % |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for name, turns in found.items():
+    for name, turns in figures_by_case.items():
         case, build = name.split("|")
-        middle = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
+        medians = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
         cells = [
             case,
-            "the other" if build == other else "this",
-            f"{middle['records_per_s']:,.0f}",
-            f"{middle['p50_ms']:.1f} / {middle['p99_ms']:.1f}",
-            f"{middle['client_cpu_us']:.1f}",
-            f"{middle['bookie_cpu_us']:.1f}",
-            f"{middle['idle_cpu_ms_per_s']:.1f}",
-            f"{middle['others_cpu_pct']:.0f}",
+            "the other" if build == other_python else "this",
+            f"{medians['records_per_s']:,.0f}",
+            f"{medians['p50_ms']:.1f} / {medians['p99_ms']:.1f}",
+            f"{medians['client_cpu_us']:.1f}",
+            f"{medians['bookie_cpu_us']:.1f}",
+            f"{medians['idle_cpu_ms_per_s']:.1f}",
+            f"{medians['others_cpu_pct']:.0f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -55,18 +55,18 @@ async def measure(data: Path | None, seconds: float) -> dict[str, Any]:
                 await nursery.start(client.run)
                 numbers = count()
                 await _run(client, 1, 16, WARM_S, numbers)
-                found = {}
+                results = {}
                 for name, (puts, width) in CASES.items():
-                    before, began = _cpu_s(pids), perf_counter()
+                    cpu_before, begun_at = _cpu_s(pids), perf_counter()
                     histogram = await _run(client, puts, width, seconds, numbers)
-                    took = perf_counter() - began
-                    found[name] = {
-                        "transactions_per_s": round(histogram.count / took, 1),
-                        "cpu_us": round((_cpu_s(pids) - before) / histogram.count * 1e6, 1),
+                    elapsed_s = perf_counter() - begun_at
+                    results[name] = {
+                        "transactions_per_s": round(histogram.count / elapsed_s, 1),
+                        "cpu_us": round((_cpu_s(pids) - cpu_before) / histogram.count * 1e6, 1),
                         "latency_ms": histogram.summary_ms(),
                     }
                 nursery.cancel_scope.cancel()
-            return found
+            return results
 
 
 async def _run(
@@ -77,11 +77,11 @@ async def _run(
     end = perf_counter() + seconds
 
     async def change() -> None:
-        while (began := perf_counter()) < end:
+        while (begun_at := perf_counter()) < end:
             value = os.urandom(VALUE_BYTES)
             keys = [b"bench/%06d" % (next(numbers) % KEYS) for _ in range(puts)]
             await client.transact(Transaction((), tuple(Put(key, value) for key in keys)))
-            histogram.add(perf_counter() - began)
+            histogram.add(perf_counter() - begun_at)
 
     async with trio.open_nursery() as nursery:
         for _ in range(width):
@@ -90,8 +90,8 @@ async def _run(
 
 
 def _cpu_s(pids: list[int]) -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime + sum(cpu_seconds(pid) for pid in pids)
+    own_usage = resource.getrusage(resource.RUSAGE_SELF)
+    return own_usage.ru_utime + own_usage.ru_stime + sum(cpu_seconds(pid) for pid in pids)
 
 
 def medians(turns: list[dict[str, Any]]) -> dict[str, Any]:
@@ -125,19 +125,23 @@ def main() -> None:
     parser.add_argument("--data", type=data_directory, help="a directory on the device to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
-    others = OthersCpu()
-    found = medians([trio.run(measure, args.data, args.seconds) for _ in range(args.turns)])
+    other_processes = OthersCpu()
+    case_medians = medians([trio.run(measure, args.data, args.seconds) for _ in range(args.turns)])
     if args.json:
-        result = {"cases": found, "settings": settings(), "others_cpu_pct": others.percent()}
+        result = {
+            "cases": case_medians,
+            "settings": settings(),
+            "others_cpu_pct": other_processes.percent(),
+        }
         print(json.dumps(result))
         return
     print(this_build().describe())
-    for name, figures in found.items():
+    for name, figures in case_medians.items():
         print(
             f"{name:28} {figures['transactions_per_s']:>9,.0f}/s  {figures['cpu_us']:>7,.0f} us of CPU"
             f"  p50 {figures['p50_ms']:.3f} ms, p99 {figures['p99_ms']:.3f} ms"
         )
-    print(f"other processes took {others.percent()} % of the CPU")
+    print(f"other processes took {other_processes.percent()} % of the CPU")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ import trio
 from ....cluster.local.local_cluster import local_cluster
 from ....metadata.client.metadata_client import MetadataClient
 from ....metadata.model.transaction import Put, Transaction
-from ....runtime.disk.atomic_file import ASIDE
+from ....runtime.disk.atomic_file import TEMPORARY_SUFFIX
 from ....runtime.machine import real_host
 from ....runtime.net.rpc import Endpoint
 from ....runtime.protocol.handshake import Hello
@@ -50,20 +50,20 @@ class Snapshots:
 
     def __init__(self, data: Path) -> None:
         self._data = data
-        self.taken = 0
-        self.last_at = float("-inf")
+        self.completed = 0
+        self.last_seen_at = float("-inf")
         """A snapshot was under way then."""
-        self._known: frozenset[str] = frozenset()
+        self._known_files: frozenset[str] = frozenset()
 
     async def watch(self) -> None:
         """Look, until cancelled."""
         while True:
-            found = frozenset(str(path) for path in self._data.glob("**/snapshot.*"))
-            fresh = found - self._known
-            self.taken += sum(not name.endswith(ASIDE) for name in fresh)
-            if found != self._known or any(name.endswith(ASIDE) for name in found):
-                self.last_at = perf_counter()
-            self._known = found
+            files = frozenset(str(path) for path in self._data.glob("**/snapshot.*"))
+            new_files = files - self._known_files
+            self.completed += sum(not name.endswith(TEMPORARY_SUFFIX) for name in new_files)
+            if files != self._known_files or any(name.endswith(TEMPORARY_SUFFIX) for name in files):
+                self.last_seen_at = perf_counter()
+            self._known_files = files
             await trio.sleep(LOOK_S)
 
 
@@ -89,14 +89,14 @@ async def measure(
                 nursery.start_soon(snapshots.watch)
                 await trio.sleep(1.0)  # what filling began is over
                 nursery.start_soon(_fill, client, filler_per_s, count())
-                snapshots.taken = 0
-                beside, apart = await _put(client, snapshots, seconds)
+                snapshots.completed = 0
+                during_snapshots, without_snapshots = await _put(client, snapshots, seconds)
                 nursery.cancel_scope.cancel()
             return {
                 "keys": keys,
-                "snapshots": snapshots.taken,
-                "beside": {"count": beside.count, **beside.summary_ms()},
-                "apart": {"count": apart.count, **apart.summary_ms()},
+                "snapshots": snapshots.completed,
+                "beside": {"count": during_snapshots.count, **during_snapshots.summary_ms()},
+                "apart": {"count": without_snapshots.count, **without_snapshots.summary_ms()},
             }
 
 
@@ -104,15 +104,17 @@ async def _put(
     client: MetadataClient, snapshots: Snapshots, seconds: float
 ) -> tuple[Histogram, Histogram]:
     """Latencies beside snapshots, and apart from them."""
-    beside, apart = Histogram(), Histogram()
+    during_snapshots, without_snapshots = Histogram(), Histogram()
     end = perf_counter() + seconds
-    while (began := perf_counter()) < end:
+    while (begun_at := perf_counter()) < end:
         await client.transact(Transaction((), (Put(b"paced", os.urandom(VALUE_BYTES)),)))
         now = perf_counter()
-        await trio.sleep(max(0.0, began + EVERY_S - now))
-        histogram = beside if snapshots.last_at > began - AFTER_S else apart
-        histogram.add(now - began)
-    return beside, apart
+        await trio.sleep(max(0.0, begun_at + EVERY_S - now))
+        histogram = (
+            during_snapshots if snapshots.last_seen_at > begun_at - AFTER_S else without_snapshots
+        )
+        histogram.add(now - begun_at)
+    return during_snapshots, without_snapshots
 
 
 async def _fill(client: MetadataClient, per_s: float, numbers: Iterator[int]) -> None:
@@ -138,20 +140,24 @@ def main() -> None:
     parser.add_argument("--data", type=data_directory, help="a directory on the device to measure")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
-    others = OthersCpu()
-    found = trio.run(measure, args.data, args.keys, args.seconds, args.filler)
+    other_processes = OthersCpu()
+    results = trio.run(measure, args.data, args.keys, args.seconds, args.filler)
     if args.json:
-        print(json.dumps({**found, "settings": settings(), "others_cpu_pct": others.percent()}))
+        print(
+            json.dumps(
+                {**results, "settings": settings(), "others_cpu_pct": other_processes.percent()}
+            )
+        )
         return
     print(this_build().describe())
-    print(f"{found['snapshots']} snapshots of {found['keys']:,} keys and more")
-    for part, where in (("beside", "beside them"), ("apart", "apart from them")):
-        figures = found[part]
+    print(f"{results['snapshots']} snapshots of {results['keys']:,} keys and more")
+    for part, part_text in (("beside", "beside them"), ("apart", "apart from them")):
+        figures = results[part]
         print(
-            f"puts {where}: {figures['count']:,}, p50 {figures['p50']:.2f} ms,"
+            f"puts {part_text}: {figures['count']:,}, p50 {figures['p50']:.2f} ms,"
             f" p99 {figures['p99']:.2f} ms, longest {figures['max']:.2f} ms"
         )
-    print(f"other processes took {others.percent()} % of the CPU")
+    print(f"other processes took {other_processes.percent()} % of the CPU")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 from ....metadata.model.commands import Transact, encode_command
 from ....metadata.model.transaction import Put, Transaction
-from ....metadata.state.kv_snapshot import SnapshotBuilder, snapshot
+from ....metadata.state.kv_snapshot import SnapshotBuilder, snapshot_chunks
 from ....metadata.state.kv_state import KeyValueState
 from ..measure.bench_plan import parser_of, run
 from ..measure.interpreter_info import this_build
@@ -27,57 +27,57 @@ SLOW_S = 0.005
 
 def measure(keys: int, value_bytes: int, seed: int = 1) -> dict[str, Any]:
     """Insert ``keys`` keys, take a snapshot, restore it."""
-    chance, state = random.Random(seed), KeyValueState()
-    held_before = _held_bytes()
+    rng, state = random.Random(seed), KeyValueState()
+    memory_before = _held_bytes()
     cpu_s = last_s = worst_s = 0.0
-    slow = 0
+    slow_applies = 0
     for first in range(1, keys + 1, BATCH):
         commands = []
         for number in range(first, min(keys + 1, first + BATCH)):
-            key = b"%032x" % chance.getrandbits(128)
-            put = Put(b"/" + key, chance.randbytes(value_bytes))
+            key = b"%032x" % rng.getrandbits(128)
+            put = Put(b"/" + key, rng.randbytes(value_bytes))
             change = Transact("bench", number, number - 1, Transaction((), (put,)))
             commands.append(encode_command(change))
-        began = process_time()
+        begun_cpu_s = process_time()
         for command in commands:
-            at = perf_counter()
+            begun_at = perf_counter()
             state.apply(state.index + 1, command)
-            took = perf_counter() - at
-            worst_s = max(worst_s, took)
-            slow += took > SLOW_S
-        last_s = process_time() - began
+            apply_s = perf_counter() - begun_at
+            worst_s = max(worst_s, apply_s)
+            slow_applies += apply_s > SLOW_S
+        last_s = process_time() - begun_cpu_s
         cpu_s += last_s
-    held = _held_bytes() - held_before
+    memory_bytes = _held_bytes() - memory_before
     assert state.revision == keys, "each key is new"
 
     size = chunks = 0
-    took_s = worst_chunk_s = 0.0
-    kept = []
-    began, at = process_time(), perf_counter()
-    for chunk in snapshot(state):
-        worst_chunk_s = max(worst_chunk_s, perf_counter() - at)
+    snapshot_cpu_s = worst_chunk_s = 0.0
+    stored_chunks = []
+    begun_cpu_s, begun_at = process_time(), perf_counter()
+    for chunk in snapshot_chunks(state):
+        worst_chunk_s = max(worst_chunk_s, perf_counter() - begun_at)
         size, chunks = size + len(chunk), chunks + 1
-        kept.append(chunk)
-        at = perf_counter()
-    took_s = process_time() - began
+        stored_chunks.append(chunk)
+        begun_at = perf_counter()
+    snapshot_cpu_s = process_time() - begun_cpu_s
     del state
     builder = SnapshotBuilder(KeyValueState())
-    began = process_time()
-    for chunk in kept:
+    begun_cpu_s = process_time()
+    for chunk in stored_chunks:
         builder.add(chunk)
-    builder.done()
+    builder.finish()
     return {
         "keys": keys,
         "inserts_per_cpu_s": round(keys / cpu_s),
         "last_inserts_per_cpu_s": round(len(commands) / last_s),
         "worst_apply_ms": round(worst_s * 1e3, 2),
-        "applies_over_5_ms": slow,
-        "bytes_a_key": round(held / keys),
+        "applies_over_5_ms": slow_applies,
+        "bytes_a_key": round(memory_bytes / keys),
         "snapshot_bytes": size,
         "snapshot_chunks": chunks,
-        "snapshot_cpu_s": round(took_s, 2),
+        "snapshot_cpu_s": round(snapshot_cpu_s, 2),
         "worst_chunk_ms": round(worst_chunk_s * 1e3, 2),
-        "restore_cpu_s": round(process_time() - began, 2),
+        "restore_cpu_s": round(process_time() - begun_cpu_s, 2),
         "peak_rss_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
 
@@ -94,12 +94,12 @@ def main() -> None:
     parser.add_argument("--value-bytes", type=int, default=200)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     args = parser.parse_args()
-    found = measure(args.keys, args.value_bytes)
+    results = measure(args.keys, args.value_bytes)
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps(results))
         return
     print(this_build().describe())
-    for name, figure in found.items():
+    for name, figure in results.items():
         print(f"{name:24} {figure:>13,}")
 
 

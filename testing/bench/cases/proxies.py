@@ -59,18 +59,21 @@ class Used:
 
     def __init__(self, nodes: Sequence[dict[str, Any]]) -> None:
         self._pids = {kind: [n["pid"] for n in nodes if n["kind"] == kind] for kind in KINDS}
-        self._others = OthersCpu()
-        self._before = self._now()
+        self._other_processes = OthersCpu()
+        self._started = self._read_seconds()
 
-    def _now(self) -> dict[str, float]:
-        found = {kind: sum(map(cpu_seconds, pids)) for kind, pids in self._pids.items()}
-        return {"client": process_time(), **found}
+    def _read_seconds(self) -> dict[str, float]:
+        seconds_by_kind = {kind: sum(map(cpu_seconds, pids)) for kind, pids in self._pids.items()}
+        return {"client": process_time(), **seconds_by_kind}
 
     def per_record(self, records: int) -> Result:
         """Microseconds, by who used them; and what others had of the machine, in percent."""
-        now = self._now()
-        us = {k: round((now[k] - self._before[k]) / max(1, records) * 1e6, 2) for k in now}
-        return {"cpu_us": us, "others_cpu_pct": self._others.percent()}
+        current = self._read_seconds()
+        cpu_us = {
+            kind: round((current[kind] - self._started[kind]) / max(1, records) * 1e6, 2)
+            for kind in current
+        }
+        return {"cpu_us": cpu_us, "others_cpu_pct": self._other_processes.percent()}
 
     @property
     def proxy_bytes(self) -> int:
@@ -79,7 +82,7 @@ class Used:
 
     def percent_of_proxy(self, seconds: float) -> float:
         """What the proxies used, percent of one core."""
-        return round(100 * (self._now()[KINDS[0]] - self._before[KINDS[0]]) / seconds, 1)
+        return round(100 * (self._read_seconds()[KINDS[0]] - self._started[KINDS[0]]) / seconds, 1)
 
 
 # --- loads ----------------------------------------------------------------------------------------
@@ -93,19 +96,19 @@ async def full_speed(writers: Sequence[Any], size: int, burst: int, seconds: flo
 
     async def one(writer: Any) -> None:
         count, submit = 0, writer.submit
-        under_way: deque[tuple[float, Any]] = deque()
-        while under_way or perf_counter() < end:
+        pending_bursts: deque[tuple[float, Any]] = deque()
+        while pending_bursts or perf_counter() < end:
             if perf_counter() < end:
-                before = perf_counter()
+                begun_at = perf_counter()
                 for _ in range(burst):
-                    last = await submit(payload)
+                    last_write = await submit(payload)
                 count += burst
-                under_way.append((before, last))
-                if len(under_way) < 2:
+                pending_bursts.append((begun_at, last_write))
+                if len(pending_bursts) < 2:
                     continue
-            before, last = under_way.popleft()
-            await last
-            histogram.add(perf_counter() - before, burst)
+            begun_at, last_write = pending_bursts.popleft()
+            await last_write
+            histogram.add(perf_counter() - begun_at, burst)
         counts.append(count)
 
     async with trio.open_nursery() as nursery:
@@ -119,20 +122,20 @@ async def at_a_rate(
 ) -> Result:
     """So many records a second in sum, a burst of each writer in turn; latency from the intended time."""
     histogram, payload = Histogram(), os.urandom(size)
-    total, number = max(1, int(rate * seconds / burst)), len(writers)
+    total, writer_count = max(1, int(rate * seconds / burst)), len(writers)
     start, count = perf_counter(), 0
     idle_s = TICK_S if rate / burst * TICK_S > 1 else 0.0
     async with Timed(histogram) as timed:
         while count < total:
-            due = min(total, int((perf_counter() - start) * rate / burst) + 1)
-            if due <= count:
+            due_bursts = min(total, int((perf_counter() - start) * rate / burst) + 1)
+            if due_bursts <= count:
                 await trio.sleep(max(idle_s, start + count * burst / rate - perf_counter()))
                 continue
-            while count < due:
-                submit = writers[count % number].submit
+            while count < due_bursts:
+                submit = writers[count % writer_count].submit
                 for _ in range(burst):
-                    last = await submit(payload)
-                timed.add(start + count * burst / rate, last)
+                    last_write = await submit(payload)
+                timed.add(start + count * burst / rate, last_write)
                 count += 1
     return _found(count * burst, perf_counter() - start, histogram)
 
@@ -151,7 +154,7 @@ def _found(records: int, seconds: float, latency: Histogram) -> Result:
 async def connected(
     uri: str,
     logs: Sequence[str],
-    over: trio.Event,
+    is_over: trio.Event,
     *,
     task_status: trio.TaskStatus[list[Any]],
 ) -> None:
@@ -171,43 +174,43 @@ async def connected(
                 for log in logs:
                     nursery.start_soon(open_one, log)
             task_status.started(writers)
-            await over.wait()
+            await is_over.wait()
         finally:
             async with trio.open_nursery() as nursery:
                 for writer in writers:
                     nursery.start_soon(writer.aclose)
 
 
-async def fan_in(said: Result, given: argparse.Namespace) -> list[Result]:
+async def fan_in(cluster_info: Result, arguments: argparse.Namespace) -> list[Result]:
     """A result a turn, size and way."""
-    found = []
-    async with open_namespace(said["uri"]) as namespace:
-        for turn in range(given.turns):
+    results = []
+    async with open_namespace(cluster_info["uri"]) as namespace:
+        for turn in range(arguments.turns):
             for size in SIZES:
                 log = f"fan-in-{turn}-{size}"
-                for way in ("proxy", "direct"):
-                    await namespace.create_log(f"{log}-{way}", txids="count")
-                _say(f"turn {turn + 1} of {given.turns}: {size} B, fan-in")
-                through = await _ways(said, log, size, given, None)
-                rate = SHARE * through["full"]["records_per_s"]
-                direct = await _ways(said, log, size, given, rate)
-                found.append({"size": size, "turn": turn, "proxy": through, "direct": direct})
-    return found
+                for path_name in ("proxy", "direct"):
+                    await namespace.create_log(f"{log}-{path_name}", txids="count")
+                _say(f"turn {turn + 1} of {arguments.turns}: {size} B, fan-in")
+                proxied = await _ways(cluster_info, log, size, arguments, None)
+                rate = SHARE * proxied["full"]["records_per_s"]
+                direct = await _ways(cluster_info, log, size, arguments, rate)
+                results.append({"size": size, "turn": turn, "proxy": proxied, "direct": direct})
+    return results
 
 
 async def _ways(
-    said: Result, log: str, size: int, given: argparse.Namespace, rate: float | None
+    cluster_info: Result, log: str, size: int, arguments: argparse.Namespace, rate: float | None
 ) -> Result:
     """Full speed, a share of it and lone records: through the proxy, or directly at its ``rate``."""
-    way = "proxy" if rate is None else "direct"
-    uri = said["proxied_uri" if rate is None else "uri"]
-    over, seconds, burst = trio.Event(), given.seconds, given.burst
-    found: Result = {}
+    path_name = "proxy" if rate is None else "direct"
+    uri = cluster_info["proxied_uri" if rate is None else "uri"]
+    is_over, seconds, burst = trio.Event(), arguments.seconds, arguments.burst
+    results: Result = {}
     async with trio.open_nursery() as nursery:
         writers: list[Any] = []
-        for _ in range(given.connections if rate is None else 1):
-            writers += await nursery.start(connected, uri, [f"{log}-{way}"], over)
-        writers *= given.connections // len(writers)
+        for _ in range(arguments.connections if rate is None else 1):
+            writers += await nursery.start(connected, uri, [f"{log}-{path_name}"], is_over)
+        writers *= arguments.connections // len(writers)
         await full_speed(writers, size, burst, 0.5)
         # Two hundred clients are one process here: a full collection of what all of them have, 60 ms or more,
         # is what none of them would see.
@@ -216,59 +219,63 @@ async def _ways(
         loads: dict[str, Callable[[], Any]] = {
             "full": partial(full_speed, writers, size, burst, seconds),
             "share": lambda: at_a_rate(
-                writers, size, burst, rate or SHARE * found["full"]["records_per_s"], seconds
+                writers, size, burst, rate or SHARE * results["full"]["records_per_s"], seconds
             ),
             "lone": partial(at_a_rate, writers, size, 1, LONE_RATE, seconds),
         }
         for name, load in loads.items():
-            used = Used(said["nodes"])
+            meter = Used(cluster_info["nodes"])
             result = await load()
-            found[name] = {**result, **used.per_record(result["records"])}
+            results[name] = {**result, **meter.per_record(result["records"])}
         gc.unfreeze()
-        over.set()
-    return found
+        is_over.set()
+    return results
 
 
-async def many_logs(said: Result, given: argparse.Namespace) -> Result:
+async def many_logs(cluster_info: Result, arguments: argparse.Namespace) -> Result:
     """Open them, let them rest, offer each rate."""
-    first, *names = [f"many-{n}" for n in range(given.logs)]
-    over = trio.Event()
+    first_log, *names = [f"many-{n}" for n in range(arguments.logs)]
+    is_over = trio.Event()
     async with trio.open_nursery() as nursery:
-        writers: list[Any] = await nursery.start(connected, said["proxied_uri"], [first], over)
-        used = Used(said["nodes"])
-        before = used.proxy_bytes
-        opened = perf_counter()
-        share = -(-given.logs // given.clients)
-        for at in range(0, len(names), share):
-            _say(f"many logs: {at} of {given.logs} are open")
-            mine = names[at : at + share]
-            writers = writers + await nursery.start(connected, said["proxied_uri"], mine, over)
-        opened = perf_counter() - opened
+        writers: list[Any] = await nursery.start(
+            connected, cluster_info["proxied_uri"], [first_log], is_over
+        )
+        meter = Used(cluster_info["nodes"])
+        bytes_before = meter.proxy_bytes
+        opened_s = perf_counter()
+        logs_per_client = -(-arguments.logs // arguments.clients)
+        for start in range(0, len(names), logs_per_client):
+            _say(f"many logs: {start} of {arguments.logs} are open")
+            client_logs = names[start : start + logs_per_client]
+            writers = writers + await nursery.start(
+                connected, cluster_info["proxied_uri"], client_logs, is_over
+            )
+        opened_s = perf_counter() - opened_s
         gc.collect()
         gc.freeze()  # of this process alone
-        open_bytes = used.proxy_bytes - before
+        open_bytes = meter.proxy_bytes - bytes_before
         await trio.sleep(IDLE_S)
-        resting = Used(said["nodes"])
+        idle_meter = Used(cluster_info["nodes"])
         await trio.sleep(IDLE_S)
-        found: Result = {
-            "logs": given.logs,
-            "opened_s": round(opened, 1),
-            "idle_proxy_cpu_pct": resting.percent_of_proxy(IDLE_S),
-            "open_kib_a_log": round(open_bytes / given.logs / 1024, 1),
+        results: Result = {
+            "logs": arguments.logs,
+            "opened_s": round(opened_s, 1),
+            "idle_proxy_cpu_pct": idle_meter.percent_of_proxy(IDLE_S),
+            "open_kib_a_log": round(open_bytes / arguments.logs / 1024, 1),
             "rates": [],
         }
-        for rate in given.rates:
+        for rate in arguments.rates:
             _say(f"many logs: {rate} records/s in sum")
-            used = Used(said["nodes"])
-            result = await at_a_rate(writers, given.many_size, 1, rate, given.many_seconds)
+            meter = Used(cluster_info["nodes"])
+            result = await at_a_rate(writers, arguments.many_size, 1, rate, arguments.many_seconds)
             for writer in writers:
                 await writer.commit()
-            written = {"offered_per_s": rate, **result, **used.per_record(result["records"])}
-            found["rates"].append(written)
-        found["kib_a_log"] = round((used.proxy_bytes - before) / given.logs / 1024, 1)
+            rate_result = {"offered_per_s": rate, **result, **meter.per_record(result["records"])}
+            results["rates"].append(rate_result)
+        results["kib_a_log"] = round((meter.proxy_bytes - bytes_before) / arguments.logs / 1024, 1)
         gc.unfreeze()
-        over.set()
-    return found
+        is_over.set()
+    return results
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -291,7 +298,7 @@ def cluster(directory: Path) -> Iterator[Result]:
         process.wait(timeout=60)
 
 
-def fan_in_table(found: list[Result], connections: int) -> str:
+def fan_in_table(results: list[Result], connections: int) -> str:
     """Medians over the turns, as Markdown, beside what is asked."""
     lines = [
         f"{connections} connections to one log",
@@ -301,63 +308,74 @@ def fan_in_table(found: list[Result], connections: int) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for size in SIZES:
-        turns = [one for one in found if one["size"] == size]
+        turns = [result for result in results if result["size"] == size]
         for load, name in (("full", "full speed"), ("share", "a tenth of it"), ("lone", "alone")):
             cells = [f"{size} B, {name}"]
-            rates = {way: _median(turns, way, load, "records_per_s") for way in ("proxy", "direct")}
+            rates = {
+                path_name: _median(turns, path_name, load, "records_per_s")
+                for path_name in ("proxy", "direct")
+            }
             cells += [f"{rates['proxy']:,.0f}", f"{rates['direct']:,.0f}"]
             cells.append(f"{rates['proxy'] / rates['direct']:.2f}" if load == "full" else "–")
-            for way in ("proxy", "direct"):
-                p50, p99 = (_median(turns, way, load, "latency_ms", p) for p in ("p50", "p99"))
+            for path_name in ("proxy", "direct"):
+                p50, p99 = (
+                    _median(turns, path_name, load, "latency_ms", p) for p in ("p50", "p99")
+                )
                 cells.append(f"{p50:.2f} / {p99:.2f}")
-            for way, kinds in (
+            for path_name, kinds in (
                 ("proxy", ("client", "write-proxy", "bookie")),
                 ("direct", ("client", "bookie")),
             ):
-                used = [_median(turns, way, load, "cpu_us", kind) for kind in kinds]
-                cells.append(", ".join(f"{us:.2f}" for us in used))
+                cpu_figures = [_median(turns, path_name, load, "cpu_us", kind) for kind in kinds]
+                cells.append(", ".join(f"{us:.2f}" for us in cpu_figures))
             lines.append("| " + " | ".join(cells) + " |")
     for size in SIZES:
-        turns = [one for one in found if one["size"] == size]
+        turns = [result for result in results if result["size"] == size]
         ratio = _median(turns, "proxy", "full", "records_per_s") / _median(
             turns, "direct", "full", "records_per_s"
         )
-        above = [
-            one["proxy"]["share"]["latency_ms"]["p99"] - one["direct"]["share"]["latency_ms"]["p99"]
-            for one in turns
+        p99_differences = [
+            result["proxy"]["share"]["latency_ms"]["p99"]
+            - result["direct"]["share"]["latency_ms"]["p99"]
+            for result in turns
         ]
         lines += [
             "",
             f"{size} B: {ratio:.2f} of the direct rate (asked: {ASKED['ratio']}); p99 at a tenth of it "
-            f"{statistics.median(above):+.2f} ms (asked: {ASKED['p99_above_ms']:+g} at most)",
+            f"{statistics.median(p99_differences):+.2f} ms (asked: {ASKED['p99_above_ms']:+g} at most)",
         ]
-    others = [one[way]["full"]["others_cpu_pct"] for one in found for way in ("proxy", "direct")]
-    lines += ["", f"others' CPU {statistics.median(others):.0f} %"]
+    others_cpu = [
+        result[path_name]["full"]["others_cpu_pct"]
+        for result in results
+        for path_name in ("proxy", "direct")
+    ]
+    lines += ["", f"others' CPU {statistics.median(others_cpu):.0f} %"]
     return "\n".join(lines)
 
 
-def many_logs_table(found: Result) -> str:
+def many_logs_table(results: Result) -> str:
     """As Markdown, beside what is asked."""
     lines = [
-        f"{found['logs']} logs on one proxy, opened in {found['opened_s']} s; at rest they cost it "
-        f"{found['idle_proxy_cpu_pct']} % of a core; {found['open_kib_a_log']} KiB a log when open, "
-        f"{found['kib_a_log']} after the load (asked: {ASKED['log_kib']:g})",
+        f"{results['logs']} logs on one proxy, opened in {results['opened_s']} s; at rest they cost it "
+        f"{results['idle_proxy_cpu_pct']} % of a core; {results['open_kib_a_log']} KiB a log when open, "
+        f"{results['kib_a_log']} after the load (asked: {ASKED['log_kib']:g})",
         "",
         "| records/s offered | written | p50 / p99 ms | CPU µs a record: client, proxy, bookies, metadata"
         " | others' CPU % |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for one in found["rates"]:
-        latency, us = one["latency_ms"], one["cpu_us"]
-        used = ", ".join(f"{us[k]:.1f}" for k in ("client", *KINDS))
+    for rate_result in results["rates"]:
+        latency, us = rate_result["latency_ms"], rate_result["cpu_us"]
+        cpu_figures = ", ".join(f"{us[k]:.1f}" for k in ("client", *KINDS))
         lines.append(
-            f"| {one['offered_per_s']:,} | {one['records_per_s']:,.0f} | {latency['p50']:.1f} /"
-            f" {latency['p99']:.1f} | {used} | {one['others_cpu_pct']:.0f} |"
+            f"| {rate_result['offered_per_s']:,} | {rate_result['records_per_s']:,.0f} | "
+            f"{latency['p50']:.1f} /"
+            f" {latency['p99']:.1f} | {cpu_figures} | {rate_result['others_cpu_pct']:.0f} |"
         )
-    last = found["rates"][-1]
+    last_rate = results["rates"][-1]
     lines += [
         "",
-        f"p99 at {last['offered_per_s']:,}/s: {last['latency_ms']['p99']:.1f} ms "
+        f"p99 at {last_rate['offered_per_s']:,}/s: {last_rate['latency_ms']['p99']:.1f} ms "
         f"(asked: {ASKED['many_p99_ms']:g} at 20,000)",
     ]
     return "\n".join(lines)
@@ -365,8 +383,8 @@ def many_logs_table(found: Result) -> str:
 
 def _median(turns: list[Result], *keys: str) -> float:
     values = []
-    for one in turns:
-        value: Any = one
+    for turn_result in turns:
+        value: Any = turn_result
         for key in keys:
             value = value[key]
         values.append(float(value))
@@ -394,19 +412,22 @@ def main() -> None:
     parser.add_argument("--rates", type=int, nargs="+", default=[2000, 20_000], help="records/s")
     parser.add_argument("--many-size", type=int, default=100, help="bytes of their records")
     parser.add_argument("--many-seconds", type=float, default=10.0)
-    given = parser.parse_args()
-    kept: dict[str, Any] = {}
+    arguments = parser.parse_args()
+    results: dict[str, Any] = {}
     print(f"{this_build().describe()}\n")
-    for case in given.cases or ("fan-in", "many-logs"):
-        with tempfile.TemporaryDirectory(dir=given.data) as place, cluster(Path(place)) as said:
+    for case in arguments.cases or ("fan-in", "many-logs"):
+        with (
+            tempfile.TemporaryDirectory(dir=arguments.data) as directory,
+            cluster(Path(directory)) as cluster_info,
+        ):
             if case == "fan-in":
-                kept[case] = trio.run(fan_in, said, given)
-                print(fan_in_table(kept[case], given.connections), end="\n\n", flush=True)
+                results[case] = trio.run(fan_in, cluster_info, arguments)
+                print(fan_in_table(results[case], arguments.connections), end="\n\n", flush=True)
             else:
-                kept[case] = trio.run(many_logs, said, given)
-                print(many_logs_table(kept[case]), end="\n\n", flush=True)
-    if given.json:
-        Path(given.json).write_text(json.dumps(kept, indent=1))
+                results[case] = trio.run(many_logs, cluster_info, arguments)
+                print(many_logs_table(results[case]), end="\n\n", flush=True)
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

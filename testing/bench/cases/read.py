@@ -34,31 +34,33 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
         for name in names:
             if plan.log is None:
                 await fill(namespace, name, records, plan.size, plan)
-        others = OthersCpu()
+        other_processes = OthersCpu()
         passes: list[Pass] = []
         start = perf_counter()
         # --records: once through; --seconds: again from the beginning until the time is over.
-        timed = not plan.records and not plan.passes
+        is_timed = not plan.records and not plan.passes
         async with per_second(namespace, "dlog_client_records_read_total") as rates:
-            over = False
-            while not over:
-                this = Pass()
-                passes.append(this)
+            is_over = False
+            while not is_over:
+                current_pass = Pass()
+                passes.append(current_pass)
                 for name in names:
-                    end = start + plan.seconds if timed else None
-                    this.count += await _read_once(plan, namespace, name, end)
-                this.end()
-                if timed:
-                    over = perf_counter() - start >= plan.seconds or not this.count
+                    end = start + plan.seconds if is_timed else None
+                    current_pass.count += await _read_once(plan, namespace, name, end)
+                current_pass.end()
+                if is_timed:
+                    is_over = perf_counter() - start >= plan.seconds or not current_pass.count
                 else:
-                    over = len(passes) >= plan.passes
+                    is_over = len(passes) >= plan.passes
         seconds = perf_counter() - start
-    found = result(plan, sum(one.count for one in passes), seconds, None, others, rates)
-    found["reader_cpu_us"] = summary(plan, passes)["reader_cpu_us"]
+    read_result = result(
+        plan, sum(read_pass.count for read_pass in passes), seconds, None, other_processes, rates
+    )
+    read_result["reader_cpu_us"] = summary(plan, passes)["reader_cpu_us"]
     if plan.passes:
-        found["cold"] = summary(plan, passes[:1])
-        found["hot"] = summary(plan, passes[1:])
-    return found
+        read_result["cold"] = summary(plan, passes[:1])
+        read_result["hot"] = summary(plan, passes[1:])
+    return read_result
 
 
 class Pass:
@@ -77,9 +79,9 @@ class Pass:
 
 def summary(plan: BenchPlan, passes: list[Pass]) -> dict[str, float]:
     """Several passes as one."""
-    count = sum(one.count for one in passes)
-    seconds = sum(one.seconds for one in passes)
-    cpu_s = sum(one.cpu_s for one in passes)
+    count = sum(read_pass.count for read_pass in passes)
+    seconds = sum(read_pass.seconds for read_pass in passes)
+    cpu_s = sum(read_pass.cpu_s for read_pass in passes)
     return {
         "records_per_s": round(count / seconds, 1),
         "bytes_per_s": round(count * plan.size / seconds, 1),

@@ -63,11 +63,12 @@ def batches_in_memory(records: int, size: int) -> list[Any]:
         }  # fmt: skip
         return pa.RecordBatch.from_pydict(columns)
 
-    each = max(1, BATCH_BYTES // size)
+    batch_records = max(1, BATCH_BYTES // size)
     if records and (records, size) not in _in_memory:
         _in_memory.clear()
         _in_memory[records, size] = [
-            batch(first, min(each, records - first)) for first in range(0, records, each)
+            batch(first, min(batch_records, records - first))
+            for first in range(0, records, batch_records)
         ]
     return _in_memory.get((records, size), [])
 
@@ -81,10 +82,10 @@ def source_in_memory(schema: Any, records: int, size: int, tasks: int) -> type[A
             return [InputPartition(task) for task in range(tasks)]
 
         def read(self, partition: Any) -> Iterator[Any]:
-            from ....spark.client.worker_heap import settle
+            from ....spark.client.worker_heap import freeze_worker_heap
             from .spark import batches_in_memory  # that of the worker
 
-            settle()
+            freeze_worker_heap()
             yield from batches_in_memory(records // tasks, size)
 
     class BenchSource(DataSource):
@@ -107,9 +108,9 @@ def dropping_sink() -> type[Any]:
 
     class Writer(DataSourceArrowWriter):
         def write(self, batches: Iterator[Any]) -> Any:
-            from ....spark.client.worker_heap import settle
+            from ....spark.client.worker_heap import freeze_worker_heap
 
-            settle()
+            freeze_worker_heap()
             for _ in batches:
                 pass
             return WriterCommitMessage()
@@ -128,15 +129,15 @@ def dropping_sink() -> type[Any]:
 def payloads_in_memory(size: int) -> list[bytes]:
     """The records that the plain writer is given again and again, each an object of its own."""
     data = os.urandom(size * max(1, BULK_BYTES // size))
-    return [data[at : at + size] for at in range(0, len(data), size)]
+    return [data[start : start + size] for start in range(0, len(data), size)]
 
 
 async def fill(namespace: Namespace, name: str, records: int, payloads: Sequence[bytes]) -> None:
     """Write a log, as fast as one plain writer does."""
     async with namespace.open_log(name).open_writer() as writer:
-        for at in range(0, records, len(payloads)):
-            some = payloads[: records - at]
-            await writer.submit_columns(list(range(at, at + len(some))), list(some))
+        for start in range(0, records, len(payloads)):
+            batch = payloads[: records - start]
+            await writer.submit_columns(list(range(start, start + len(batch))), list(batch))
 
 
 @dataclass(slots=True)
@@ -151,28 +152,29 @@ class BenchTimings:
     def median(self) -> tuple[float, float]:
         """Seconds and CPU seconds of the median turn."""
         return statistics.median(self.seconds), statistics.median(
-            sum(one.values()) for one in self.cpu_s
+            sum(turn_cpu.values()) for turn_cpu in self.cpu_s
         )
 
     def __str__(self) -> str:
         """CPU by kind of process, medians."""
         return ", ".join(
-            f"{kind} {statistics.median(one[kind] for one in self.cpu_s):.2f}" for kind in KINDS
+            f"{kind} {statistics.median(turn_cpu[kind] for turn_cpu in self.cpu_s):.2f}"
+            for kind in KINDS
         )
 
 
-def compared(what: str, mb: float, taken: Sequence[BenchTimings]) -> str:
+def compared(title: str, mb: float, timings: Sequence[BenchTimings]) -> str:
     """Rates and CPU of the two, whole and beyond what each takes for `FEW` records, and their ratios.
 
     ``taken``: ours of ``mb``, ours of few records, then the floor of both.
     """
     (seconds, cpu_s), (few_s, few_cpu_s), (floor_seconds, floor_cpu_s), floor_few = (
-        one.median for one in taken[:4]
+        timing.median for timing in timings[:4]
     )
     floor_few_s, floor_few_cpu_s = floor_few
     gb = mb / 1e3
     return (
-        f"{what} {mb / seconds:5.0f} against {mb / floor_seconds:5.0f} MB/s, ratio "
+        f"{title} {mb / seconds:5.0f} against {mb / floor_seconds:5.0f} MB/s, ratio "
         f"{floor_seconds / seconds:.2f}; CPU {cpu_s / gb:.2f} against {floor_cpu_s / gb:.2f} s/GB, ratio "
         f"{floor_cpu_s / cpu_s:.2f}; {FEW} records {few_s:.2f} against {floor_few_s:.2f} s, CPU "
         f"{few_cpu_s:.2f} against {floor_few_cpu_s:.2f} s; beyond these, ratio "
@@ -183,15 +185,15 @@ def compared(what: str, mb: float, taken: Sequence[BenchTimings]) -> str:
 
 def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[BenchTimings]:
     """One after the other, `TURNS` times, after turns that make all warm."""
-    taken = [BenchTimings() for _ in calls]
+    timings = [BenchTimings() for _ in calls]
     for turn in range(turns_before + TURNS):
-        for call, into in zip(calls, taken, strict=True):
-            before, started = _cpu_s(), time.perf_counter()
+        for call, timing in zip(calls, timings, strict=True):
+            cpu_before, started = _cpu_s(), time.perf_counter()
             call()
             if turn >= turns_before:
-                into.seconds.append(time.perf_counter() - started)
-                into.cpu_s.append(_used_s(before))
-    return taken
+                timing.seconds.append(time.perf_counter() - started)
+                timing.cpu_s.append(_used_s(cpu_before))
+    return timings
 
 
 def measure(spark: Any, uri: str, size: int, records: int) -> str:
@@ -201,8 +203,8 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
     from ....spark.read.table_schema import ddl
 
     name = f"bench-{size}"
-    fresh = count()
-    held = client(uri, 10.0)
+    log_numbers = count()
+    spark_client = client(uri, 10.0)
     payloads = payloads_in_memory(size)
     batch = "spark.sql.execution.arrow.maxRecordsPerBatch"
     spark.conf.set(batch, recommended_conf(record_bytes=size)[batch])
@@ -222,28 +224,31 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
         made(records).format("dropped").mode("append").save()
 
     def write(log: str, number: int) -> None:
-        held.run(fill, held.namespace, log, number, payloads)
+        spark_client.run(fill, spark_client.namespace, log, number, payloads)
 
     write(name, records)
     write(f"{name}-few", FEW)
     spark.dataSource.register(dropping_sink())
     spark.dataSource.register(source_in_memory(ddl(), records, size, 2))
-    ours = spark.read.format("distributedlog")
-    ours = ours.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
-    frame, few = (ours.option("log", one).load(uri) for one in (name, f"{name}-few"))
+    source = spark.read.format("distributedlog")
+    source = source.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
+    frame, few_frame = (
+        source.option("log", log_or_frame).load(uri) for log_or_frame in (name, f"{name}-few")
+    )
     memory = spark.read.format(f"memory{size}").load()
     spark.dataSource.register(source_in_memory(ddl(), 0, size, 2))
     memory_few = spark.read.format(f"memory{size}").load()
     mb = records * size / 1e6
     reads = by_turns(
-        [partial(read, one) for one in (frame, few, memory, memory_few)], READ_TURNS_BEFORE
+        [partial(read, log_or_frame) for log_or_frame in (frame, few_frame, memory, memory_few)],
+        READ_TURNS_BEFORE,
     )
     writes = by_turns(
         [
             lambda: link(records),
             lambda: link(FEW),
-            lambda: write(f"plain-{size}-{next(fresh)}", records),
-            lambda: write(f"plain-{size}-{next(fresh)}", FEW),
+            lambda: write(f"plain-{size}-{next(log_numbers)}", records),
+            lambda: write(f"plain-{size}-{next(log_numbers)}", FEW),
             drop,
         ],
         WRITE_TURNS_BEFORE,
@@ -269,9 +274,9 @@ def idle(spark: Any, uri: str, seconds: float) -> str:
         while query.lastProgress is None or query.lastProgress.numInputRows:
             time.sleep(0.5)
         time.sleep(5.0)
-        batch, before, started = query.lastProgress.batchId, _cpu_s(), time.monotonic()
+        batch, cpu_before, started = query.lastProgress.batchId, _cpu_s(), time.monotonic()
         time.sleep(seconds)
-        share = _used_s(before)["Spark's Python"] / (time.monotonic() - started)
+        share = _used_s(cpu_before)["Spark's Python"] / (time.monotonic() - started)
         batches = query.lastProgress.batchId - batch
     finally:
         query.stop()
@@ -280,12 +285,12 @@ def idle(spark: Any, uri: str, seconds: float) -> str:
 
 def latency(spark: Any, uri: str, seconds: float) -> str:
     """From an acknowledged record to the micro-batch that has it collected, at a trigger of 100 ms."""
-    seen: list[float] = []
+    latencies_ms: list[float] = []
 
     def take(frame: Any, _: int) -> None:
         rows = frame.select("txid").collect()
         now = time.time_ns() // 1_000_000
-        seen.extend(now - row[0] for row in rows)
+        latencies_ms.extend(now - row[0] for row in rows)
 
     async def write() -> None:
         async with (
@@ -310,13 +315,16 @@ def latency(spark: Any, uri: str, seconds: float) -> str:
         time.sleep(3.0)
     finally:
         query.stop()
-    late = sorted(seen[len(seen) // 3 :])  # the first batches start Spark's Python processes
-    if not late:
+    sorted_ms = sorted(
+        latencies_ms[len(latencies_ms) // 3 :]
+    )  # the first batches start Spark's Python processes
+    if not sorted_ms:
         return "latency: no batch came"
-    p95 = late[len(late) * 95 // 100]
-    middle = late[len(late) // 2]
+    p95_ms = sorted_ms[len(sorted_ms) * 95 // 100]
+    median_ms = sorted_ms[len(sorted_ms) // 2]
     return (
-        f"record to collected batch: median {middle:.0f} ms, p95 {p95:.0f} ms, {len(late)} records"
+        f"record to collected batch: median {median_ms:.0f} ms, p95 {p95_ms:.0f} ms, "
+        f"{len(sorted_ms)} records"
     )
 
 
@@ -325,45 +333,53 @@ def _stream(spark: Any, uri: str, log: str) -> Any:
     return reader.option("startingPosition", "earliest").load(uri).writeStream
 
 
-def _used_s(before: dict[int, tuple[str, float]]) -> dict[str, float]:
+def _used_s(cpu_before: dict[int, tuple[str, float]]) -> dict[str, float]:
     """CPU seconds since ``before``, by kind."""
-    used = dict.fromkeys(KINDS, 0.0)
-    for pid, (kind, cpu) in _cpu_s().items():
-        used[kind] += cpu - before.get(pid, (kind, 0.0))[1]
-    return used
+    used_by_kind = dict.fromkeys(KINDS, 0.0)
+    for pid, (kind, cpu_s) in _cpu_s().items():
+        used_by_kind[kind] += cpu_s - cpu_before.get(pid, (kind, 0.0))[1]
+    return used_by_kind
 
 
 def _cpu_s() -> dict[int, tuple[str, float]]:
     """Kind (`KINDS`) and CPU seconds of this process and of each below it, by /proc."""
     parents: dict[int, int] = {}
-    used: dict[int, tuple[str, float]] = {}
-    tick = os.sysconf("SC_CLK_TCK")
+    cpu_by_pid: dict[int, tuple[str, float]] = {}
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/stat") as file:
-                    name, _, rest = file.read().partition(") ")
+                    name, _, stat_fields = file.read().partition(") ")
             except OSError:
                 continue  # it has just ended
-            values = rest.split()
+            values = stat_fields.split()
             parents[int(entry)] = int(values[1])
-            used[int(entry)] = (name.partition("(")[2], (int(values[11]) + int(values[12])) / tick)
+            cpu_by_pid[int(entry)] = (
+                name.partition("(")[2],
+                (int(values[11]) + int(values[12])) / ticks_per_s,
+            )
 
     def above(pid: int) -> Iterator[int]:
         while pid in parents and pid != os.getpid():
             pid = parents[pid]
             yield pid
 
-    jvm, sparks_python, nodes, this = KINDS
-    found = {}
-    for pid, (name, cpu) in used.items():
+    jvm, sparks_python, nodes, this_process = KINDS
+    kind_and_cpu = {}
+    for pid, (name, cpu_s) in cpu_by_pid.items():
         ancestors = list(above(pid))
         if pid == os.getpid():
-            found[pid] = (this, cpu)
+            kind_and_cpu[pid] = (this_process, cpu_s)
         elif os.getpid() in ancestors:
-            below_a_jvm = any(used.get(one, ("", 0.0))[0] == "java" for one in ancestors)
-            found[pid] = (jvm if name == "java" else sparks_python if below_a_jvm else nodes, cpu)
-    return found
+            below_a_jvm = any(
+                cpu_by_pid.get(ancestor, ("", 0.0))[0] == "java" for ancestor in ancestors
+            )
+            kind_and_cpu[pid] = (
+                jvm if name == "java" else sparks_python if below_a_jvm else nodes,
+                cpu_s,
+            )
+    return kind_and_cpu
 
 
 def main() -> None:
@@ -382,19 +398,19 @@ def main() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     from ....spark import session
 
-    made = partial(session, conf={"spark.driver.memory": "2g"})
+    make_session = partial(session, conf={"spark.driver.memory": "2g"})
 
     async def run() -> None:
         async with local_cluster(processes=True) as cluster:
-            spark = await trio.to_thread.run_sync(made)
+            spark = await trio.to_thread.run_sync(make_session)
             try:
                 for size in (1024, 100):
                     records = arguments.mib * MIB // size // (1 if size > 512 else 2)
                     line = await trio.to_thread.run_sync(measure, spark, cluster.uri, size, records)
                     print(line, flush=True)
-                for measured in (idle, latency):
+                for measurement in (idle, latency):
                     line = await trio.to_thread.run_sync(
-                        measured, spark, cluster.uri, arguments.seconds
+                        measurement, spark, cluster.uri, arguments.seconds
                     )
                     print(line, flush=True)
             finally:

@@ -38,7 +38,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
         raise InvalidRequest(f"a record of {plan.size} bytes has no room for a time stamp of 8")
     rate = plan.rate or RATE
     total = plan.records or int(rate * plan.seconds)
-    others = OthersCpu()
+    other_processes = OthersCpu()
     async with (
         open_namespace(plan.uri, config=plan.config) as namespace,
         own_logs(namespace, plan) as names,
@@ -53,7 +53,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
             async with per_second(namespace, "dlog_client_records_written_total") as rates:
                 await _write(writer, plan, rate, total, start)
             with trio.move_on_after(DRAIN_S):
-                said = await _last_line(reader)
+                result_line = await _last_line(reader)
                 await reader.wait()
             if reader.returncode is None:
                 raise RuntimeError(
@@ -63,22 +63,22 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
             if reader.returncode is None:
                 reader.kill()  # before the log is deleted under it
         seconds = perf_counter() - start
-    found = json.loads(said)
-    histogram = Histogram.from_pairs(found["pairs"], found["max_s"])
+    reader_result = json.loads(result_line)
+    histogram = Histogram.from_pairs(reader_result["pairs"], reader_result["max_s"])
     return {
-        **result(plan, found["records"], seconds, histogram, others, rates),
-        "reader_cpu_us": round(found["cpu_s"] / found["records"] * 1e6, 1),
+        **result(plan, reader_result["records"], seconds, histogram, other_processes, rates),
+        "reader_cpu_us": round(reader_result["cpu_s"] / reader_result["records"] * 1e6, 1),
     }
 
 
 async def _write(writer: Any, plan: BenchPlan, rate: float, total: int, start: float) -> None:
-    filling = os.urandom(plan.size - STAMP.size)
+    padding = os.urandom(plan.size - STAMP.size)
     for count in range(total):
         intended = start + count / rate
         wait_s = intended - perf_counter()
         if wait_s > 0:
             await trio.sleep(wait_s)
-        await writer.submit(LogRecord(count, STAMP.pack(perf_counter()) + filling))
+        await writer.submit(LogRecord(count, STAMP.pack(perf_counter()) + padding))
     await writer.commit()
 
 
@@ -94,14 +94,14 @@ async def _start_reader(plan: BenchPlan, name: str, total: int) -> trio.Process:
         process_group=0,
     )
     assert reader.stdout is not None
-    said = b""
+    first_line = b""
     with trio.move_on_after(START_S):
-        while not said.endswith(b"\n"):
-            more = await reader.stdout.receive_some(1)  # what follows is the result's
-            if not more:
+        while not first_line.endswith(b"\n"):
+            chunk = await reader.stdout.receive_some(1)  # what follows is the result's
+            if not chunk:
                 break
-            said += more
-    if said != b"ready\n":
+            first_line += chunk
+    if first_line != b"ready\n":
         reader.kill()
         raise RuntimeError(f"the reader did not start (exit code {await reader.wait()})")
     return reader
@@ -144,13 +144,13 @@ async def read(uri: str, name: str, total: int, take: str) -> None:
                 histogram.add(now - STAMP.unpack_from(payload)[0])
             count += len(payloads)
     cpu_s += process_time()
-    found = {
+    reader_result = {
         "records": count,
         "cpu_s": cpu_s,
         "max_s": histogram.max_s,
         "pairs": histogram.as_pairs(),
     }
-    print(json.dumps(found), flush=True)
+    print(json.dumps(reader_result), flush=True)
 
 
 async def _read_while_wanted(uri: str, name: str, total: int, take: str) -> None:

@@ -33,25 +33,29 @@ def main() -> None:
     parser.add_argument("directory", type=Path)
     parser.add_argument("--mib", type=int, default=256, help="sent at each size, in each round")
     parser.add_argument("--receive", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.receive:
-        trio.run(_receive, given.directory, json.loads(given.receive))
+    arguments = parser.parse_args()
+    if arguments.receive:
+        trio.run(_receive, arguments.directory, json.loads(arguments.receive))
         return
     print("bytes   | plain: send  receive | TLS: send  receive | more, µs a message a side")
     for size in SIZES:
-        count = max(1, min(given.mib << 20, size * 400_000) // size)
-        least = {
+        count = max(1, min(arguments.mib << 20, size * 400_000) // size)
+        least_cpu_s = {
             secret: min(
-                trio.run(_round, given.directory, size, count, secret) for _ in range(ROUNDS)
+                trio.run(_round, arguments.directory, size, count, secret) for _ in range(ROUNDS)
             )
             for secret in (False, True)
         }
         gb = size * count / 1e9
-        (sent, got), (sent_tls, got_tls) = least[False], least[True]
-        more = [(tls - plain) / count * 1e6 for plain, tls in ((sent, sent_tls), (got, got_tls))]
+        (sent, received_s), (sent_tls, received_tls_s) = least_cpu_s[False], least_cpu_s[True]
+        added_us = [
+            (tls - plain) / count * 1e6
+            for plain, tls in ((sent, sent_tls), (received_s, received_tls_s))
+        ]
         print(
-            f"{size:7} | {sent / gb:11.2f} {got / gb:8.2f} | {sent_tls / gb:9.2f} {got_tls / gb:8.2f}"
-            f" | {more[0]:.1f} {more[1]:.1f}",
+            f"{size:7} | {sent / gb:11.2f} {received_s / gb:8.2f} | {sent_tls / gb:9.2f} "
+            f"{received_tls_s / gb:8.2f}"
+            f" | {added_us[0]:.1f} {added_us[1]:.1f}",
             flush=True,
         )
 
@@ -60,30 +64,32 @@ def _host(directory: Path, secret: bool) -> Host:
     return with_tls(real_host("bench"), Tls(directory)) if secret else real_host("bench")
 
 
-async def _round(directory: Path, size: int, count: int, secret: bool) -> tuple[float, float]:
+async def _round(directory: Path, size: int, count: int, use_tls: bool) -> tuple[float, float]:
     """CPU seconds of the sender and of the receiver."""
-    host = _host(directory, secret)
+    host = _host(directory, use_tls)
     listener = await host.listen(("127.0.0.1", 0))
-    told = json.dumps({"port": listener.address[1], "bytes": size * count, "secret": secret})
+    receiver_arguments = json.dumps(
+        {"port": listener.address[1], "bytes": size * count, "secret": use_tls}
+    )
     command = [
         sys.executable,
         "-m",
         "distributedlog.testing.bench.cases.tls",
         str(directory),
         "--receive",
-        told,
+        receiver_arguments,
     ]
     async with trio.open_nursery() as nursery:
         receiver = await nursery.start(partial(trio.run_process, command, stdout=subprocess.PIPE))
         connection = await listener.accept()
         await connection.receive_into(memoryview(bytearray(1)))  # the handshake is not counted
-        began = time.process_time()
+        begun_at = time.process_time()
         await _send(connection, bytes(size), count)
-        sent_s = time.process_time() - began
-        said = b""
-        while not said.endswith(b"\n"):
-            said += await receiver.stdout.receive_some()
-        received_s = float(said)
+        sent_s = time.process_time() - begun_at
+        result_line = b""
+        while not result_line.endswith(b"\n"):
+            result_line += await receiver.stdout.receive_some()
+        received_s = float(result_line)
     connection.close()
     listener.close()
     return sent_s, received_s
@@ -91,34 +97,40 @@ async def _round(directory: Path, size: int, count: int, secret: bool) -> tuple[
 
 async def _send(connection: Connection, message: bytes, count: int) -> None:
     """Messages as a link sends them: up to 64 at once, and again what was not taken."""
-    left = memoryview(b"")
-    while count or left:
-        buffers = [left] if left else []
-        fresh = min(count, 64 - len(buffers))
-        buffers += [memoryview(message)] * fresh
+    remainder = memoryview(b"")
+    while count or remainder:
+        buffers = [remainder] if remainder else []
+        new_messages = min(count, 64 - len(buffers))
+        buffers += [memoryview(message)] * new_messages
         offered = sum(map(len, buffers))
         sent = connection.try_send(buffers)
-        count -= fresh
+        count -= new_messages
         if sent < offered:
-            rest = offered - sent
-            whole, part = divmod(rest, len(message))
-            count += whole
-            left = memoryview(message)[len(message) - part :] if part else memoryview(b"")
+            unsent_bytes = offered - sent
+            whole_messages, partial_bytes = divmod(unsent_bytes, len(message))
+            count += whole_messages
+            remainder = (
+                memoryview(message)[len(message) - partial_bytes :]
+                if partial_bytes
+                else memoryview(b"")
+            )
             await connection.wait_writable()
         else:
-            left = memoryview(b"")
+            remainder = memoryview(b"")
 
 
-async def _receive(directory: Path, told: dict[str, int]) -> None:
-    connection = await _host(directory, bool(told["secret"])).dial(("127.0.0.1", told["port"]))
+async def _receive(directory: Path, arguments: dict[str, int]) -> None:
+    connection = await _host(directory, bool(arguments["secret"])).dial(
+        ("127.0.0.1", arguments["port"])
+    )
     async with trio.open_nursery() as nursery:
         window = memoryview(bytearray(WINDOW_BYTES))
         nursery.start_soon(_hello, connection)
-        left, began = told["bytes"], 0.0
-        while left:
-            left -= await connection.receive_into(window)
-            began = began or time.process_time()
-        print(time.process_time() - began, flush=True)
+        bytes_left, begun_at = arguments["bytes"], 0.0
+        while bytes_left:
+            bytes_left -= await connection.receive_into(window)
+            begun_at = begun_at or time.process_time()
+        print(time.process_time() - begun_at, flush=True)
     connection.close()
 
 

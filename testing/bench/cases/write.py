@@ -40,7 +40,7 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
     from .... import open_namespace
 
     histogram = Histogram()
-    others = OthersCpu()
+    other_processes = OthersCpu()
     written: list[int] = []
     async with (
         open_namespace(plan.uri, config=plan.config) as namespace,
@@ -71,11 +71,11 @@ async def measure(plan: BenchPlan) -> dict[str, Any]:
         if plan.codec is not None and len(names) == 1:
             stored = (await namespace.open_log(names[0]).describe()).size_bytes
     count = sum(written)
-    found = result(plan, count, seconds, histogram, others, rates)
-    found["writer_cpu_us"] = round(cpu_s / count * 1e6, 3) if count else 0.0
+    bench_result = result(plan, count, seconds, histogram, other_processes, rates)
+    bench_result["writer_cpu_us"] = round(cpu_s / count * 1e6, 3) if count else 0.0
     if stored is not None:
-        found["stored_bytes"] = stored
-    return found
+        bench_result["stored_bytes"] = stored
+    return bench_result
 
 
 async def _open_all(namespace: Any, names: list[str], plan: BenchPlan, writers: list[Any]) -> None:
@@ -101,28 +101,34 @@ async def fill(
 ) -> None:
     """Write so many records as fast as it goes; with a plan's codec and payloads."""
     plan = plan or BenchPlan(uri="", size=size)
-    turn = cycle(plan.payloads())
-    step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // size))
+    next_payloads = cycle(plan.payloads())
+    batch_records_max = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // size))
     async with namespace.open_log(name, config=plan.log_config).open_writer() as writer:
-        for first in range(0, records, step):
-            txids = list(range(first, min(first + step, records)))
-            await writer.submit_columns(txids, list(islice(turn, len(txids))))
+        for first in range(0, records, batch_records_max):
+            txids = list(range(first, min(first + batch_records_max, records)))
+            await writer.submit_columns(txids, list(islice(next_payloads, len(txids))))
 
 
 async def _write_one(
     plan: BenchPlan, writer: Any, start: float, histogram: Histogram, written: list[int]
 ) -> None:
-    share = plan.records // plan.logs if plan.records else 0
+    records_of_log = plan.records // plan.logs if plan.records else 0
     payloads = plan.payloads()
     payload = payloads[0]
     if plan.outstanding == 1:
-        count = await _one_at_a_time(writer, payload, share, start + plan.seconds, histogram)
+        count = await _one_at_a_time(
+            writer, payload, records_of_log, start + plan.seconds, histogram
+        )
     elif plan.call == "packed":
-        count = await _packed(plan, writer, payloads, share, start + plan.seconds, histogram)
+        count = await _packed(
+            plan, writer, payloads, records_of_log, start + plan.seconds, histogram
+        )
     elif plan.call == "bulk" or len(payloads) > 1:
-        count = await _bulk(plan, writer, payloads, share, start + plan.seconds, histogram)
+        count = await _bulk(plan, writer, payloads, records_of_log, start + plan.seconds, histogram)
     else:
-        count = await _submit(plan, writer, payload, share, start + plan.seconds, histogram)
+        count = await _submit(
+            plan, writer, payload, records_of_log, start + plan.seconds, histogram
+        )
     await writer.commit()
     written.append(count)
 
@@ -146,9 +152,9 @@ async def _one_at_a_time(
 ) -> int:
     count = 0
     while (count < records) if records else (perf_counter() < end):
-        before = perf_counter()
+        begun_at = perf_counter()
         await writer.write(LogRecord(count, payload))
-        histogram.add(perf_counter() - before)
+        histogram.add(perf_counter() - begun_at)
         count += 1
     return count
 
@@ -163,12 +169,12 @@ async def _submit(
     submit = writer.submit
     async with Timed(histogram) as timed:
         while (count < records) if records else (perf_counter() < end):
-            stop = min(count + SAMPLE, records) if records else count + SAMPLE
-            before = perf_counter()
-            timed.add(before, await submit(LogRecord(count, payload)))
-            for txid in range(count + 1, stop):
+            sample_end = min(count + SAMPLE, records) if records else count + SAMPLE
+            begun_at = perf_counter()
+            timed.add(begun_at, await submit(LogRecord(count, payload)))
+            for txid in range(count + 1, sample_end):
                 await submit(LogRecord(txid, payload))
-            count = stop
+            count = sample_end
     return count
 
 
@@ -182,9 +188,9 @@ async def _submit_within(
         while (count < records) if records else (perf_counter() < end):
             if len(window) >= outstanding:
                 await window.popleft()
-            before = perf_counter()
+            begun_at = perf_counter()
             pending = await writer.submit(LogRecord(count, payload))
-            timed.add(before, pending)
+            timed.add(begun_at, pending)
             window.append(pending)
             count += 1
     return count
@@ -199,19 +205,27 @@ async def _bulk(
     histogram: Histogram,
 ) -> int:
     """`submit_bulk` with batches of about 64 KiB; each batch is timed as its records."""
-    step = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // plan.size))
-    payload, turn = payloads[0], cycle(payloads)
+    batch_records_max = max(1, min(BULK_RECORDS_MAX, BULK_BYTES // plan.size))
+    payload, next_payloads = payloads[0], cycle(payloads)
     count = 0
     async with Timed(histogram) as timed:
         while (count < records) if records else (perf_counter() < end):
-            number = min(step, records - count) if records else step
+            batch_records = (
+                min(batch_records_max, records - count) if records else batch_records_max
+            )
             if len(payloads) == 1:
-                batch = [LogRecord(txid, payload) for txid in range(count, count + number)]
+                batch = [LogRecord(txid, payload) for txid in range(count, count + batch_records)]
             else:
-                batch = list(map(LogRecord, range(count, count + number), islice(turn, number)))
-            before = perf_counter()
-            timed.add(before, await writer.submit_bulk(batch))
-            count += number
+                batch = list(
+                    map(
+                        LogRecord,
+                        range(count, count + batch_records),
+                        islice(next_payloads, batch_records),
+                    )
+                )
+            begun_at = perf_counter()
+            timed.add(begun_at, await writer.submit_bulk(batch))
+            count += batch_records
     return count
 
 
@@ -224,20 +238,22 @@ async def _packed(
     histogram: Histogram,
 ) -> int:
     """`submit_packed` with entries of 256 KiB; each is timed as its records. They share a txid, as a time."""
-    step = max(1, PACKED_BYTES // (plan.size + RECORD_COLUMN_BYTES))
-    data = b"".join(islice(cycle(payloads), step))
-    offsets = array("i", range(0, (step + 1) * plan.size, plan.size)).tobytes()
+    entry_records_max = max(1, PACKED_BYTES // (plan.size + RECORD_COLUMN_BYTES))
+    data = b"".join(islice(cycle(payloads), entry_records_max))
+    offsets = array("i", range(0, (entry_records_max + 1) * plan.size, plan.size)).tobytes()
     count = 0
     async with Timed(histogram) as timed:
         while (count < records) if records else (perf_counter() < end):
-            number = min(step, records - count) if records else step
-            txids = (array("q", [count]) * number).tobytes()
-            before = perf_counter()
-            pending = await writer.submit_packed(
-                txids, offsets[: 4 * (number + 1)], data[: number * plan.size]
+            entry_records = (
+                min(entry_records_max, records - count) if records else entry_records_max
             )
-            timed.add(before, pending)
-            count += number
+            txids = (array("q", [count]) * entry_records).tobytes()
+            begun_at = perf_counter()
+            pending = await writer.submit_packed(
+                txids, offsets[: 4 * (entry_records + 1)], data[: entry_records * plan.size]
+            )
+            timed.add(begun_at, pending)
+            count += entry_records
     return count
 
 
@@ -252,10 +268,10 @@ async def open_loop(
     call: str,
 ) -> int:
     """Write at ``rate`` in sum whatever the latency; a late call's record keeps its intended time."""
-    sample = max(1, int(rate / TIMED_RATE_MAX))
+    sample_every = max(1, int(rate / TIMED_RATE_MAX))
     idle_s = TICK_S if rate * TICK_S > 1 else 0.0
     total = records or int(rate * seconds)
-    count = turn = 0
+    count = next_writer = 0
     async with Timed(histogram) as timed:
         while count < total:
             due = min(total, int((perf_counter() - start) * rate) + 1)
@@ -264,14 +280,14 @@ async def open_loop(
                 continue
             if call == "bulk":
                 batch = [LogRecord(txid, payload) for txid in range(count, due)]
-                writer = writers[turn % len(writers)]
-                turn += 1
+                writer = writers[next_writer % len(writers)]
+                next_writer += 1
                 timed.add(start + count / rate, await writer.submit_bulk(batch))
                 count = due
                 continue
             while count < due:
                 pending = await writers[count % len(writers)].submit(LogRecord(count, payload))
-                if count % sample == 0:
+                if count % sample_every == 0:
                     timed.add(start + count / rate, pending)
                 count += 1
     return count
@@ -283,12 +299,12 @@ class Timed:
     def __init__(self, histogram: Histogram | None) -> None:
         self._histogram = histogram
         self._queue: deque[tuple[float, Any]] = deque()
-        self._over = False
+        self._is_over = False
         self._wake = trio.Event()
 
-    def add(self, before: float, pending: Any) -> None:
+    def add(self, begun_at: float, pending: Any) -> None:
         """Time what is under way since ``before`` (`perf_counter`)."""
-        self._queue.append((before, pending))
+        self._queue.append((begun_at, pending))
         self._wake.set()
 
     async def __aenter__(self) -> "Timed":
@@ -298,20 +314,20 @@ class Timed:
         return self
 
     async def __aexit__(self, *error: Any) -> None:
-        self._over = True
+        self._is_over = True
         self._wake.set()
         await self._manager.__aexit__(*error)
 
     async def _run(self) -> None:
         queue = self._queue
-        while queue or not self._over:
+        while queue or not self._is_over:
             if not queue:
                 self._wake = trio.Event()
                 await self._wake.wait()
                 continue
-            before, pending = queue.popleft()
+            begun_at, pending = queue.popleft()
             if not pending.done():
                 # An awaited bulk makes a position a record, which nobody wants here; `commit` has its error.
                 await (pending.wait() if isinstance(pending, PendingBulk) else pending)
             if self._histogram is not None:
-                self._histogram.add(perf_counter() - before)
+                self._histogram.add(perf_counter() - begun_at)

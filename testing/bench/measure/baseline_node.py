@@ -36,12 +36,12 @@ def serve_messages(connection: socket.socket, directory: Path, size: int) -> Non
     file = os.open(directory / "messages", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     buffer = memoryview(bytearray(size))
     while True:
-        have = 0
-        while have < size:
-            received = connection.recv_into(buffer[have:])
+        received_bytes = 0
+        while received_bytes < size:
+            received = connection.recv_into(buffer[received_bytes:])
             if not received:
                 return
-            have += received
+            received_bytes += received
         os.write(file, buffer)
         os.fdatasync(file)
         connection.sendall(b"8 bytes.")

@@ -69,17 +69,21 @@ class BenchPlan:
 
     def names(self) -> list[str]:
         """The logs' names."""
-        first = self.log or f"bench-{os.getpid()}-{os.urandom(3).hex()}"
-        return [first] if self.logs == 1 else [f"{first}-{n + 1}" for n in range(self.logs)]
+        base_name = self.log or f"bench-{os.getpid()}-{os.urandom(3).hex()}"
+        return (
+            [base_name]
+            if self.logs == 1
+            else [f"{base_name}-{index + 1}" for index in range(self.logs)]
+        )
 
     def payloads(self) -> list[bytes]:
         """What records carry, in turn."""
         if self.payload == "random":
             return [os.urandom(self.size)]
-        chance = random.Random(1)
+        rng = random.Random(1)
         if self.payload == "noise":
-            return [chance.randbytes(self.size) for _ in range(PAYLOADS)]
-        return [_events(chance, self.size) for _ in range(PAYLOADS)]
+            return [rng.randbytes(self.size) for _ in range(PAYLOADS)]
+        return [_events(rng, self.size) for _ in range(PAYLOADS)]
 
 
 @asynccontextmanager
@@ -93,12 +97,12 @@ async def own_logs(
     names = plan.names()
     if suffixes:
         names = [f"{names[0]}-{suffix}" for suffix in suffixes]
-    made: list[str] = []
+    created: list[str] = []
     try:
         for name in names:
             if plan.log is None or not await namespace.log_exists(name):
                 await namespace.create_log(name)
-                made.append(name)
+                created.append(name)
         yield names
     finally:
         if plan.log is None:
@@ -108,9 +112,9 @@ async def own_logs(
 
             # By connections of its own: a Ctrl-C that falls into a task of the namespace's ends that.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + DELETE_S):
-                async with open_namespace(plan.uri) as still_there:
-                    for name in made:
-                        await still_there.delete_log(name, wait_s=DELETE_S)
+                async with open_namespace(plan.uri) as cleanup_namespace:
+                    for name in created:
+                        await cleanup_namespace.delete_log(name, wait_s=DELETE_S)
 
 
 def result(
@@ -118,12 +122,12 @@ def result(
     records: int,
     seconds: float,
     latency: Histogram | None,
-    others: OthersCpu,
+    other_processes: OthersCpu,
     rates: Sequence[float] = (),
 ) -> dict[str, Any]:
     """The keys of the contract. ``rates``: records of each second, the last one shorter."""
-    shown = asdict(replace(plan, uri=plan.uri))
-    shown["as"] = shown.pop("take")
+    shown_plan = asdict(replace(plan, uri=plan.uri))
+    shown_plan["as"] = shown_plan.pop("take")
     return {
         "records": records,
         "bytes": records * plan.size,
@@ -133,25 +137,25 @@ def result(
         "latency_ms": latency.summary_ms() if latency is not None else None,
         "percentiles_ms": latency.curve_ms() if latency is not None else None,
         "per_second": [round(rate, 1) for rate in rates],
-        "settings": {**shown, **settings()},
-        "others_cpu_pct": others.percent(),
+        "settings": {**shown_plan, **settings()},
+        "others_cpu_pct": other_processes.percent(),
     }
 
 
-def _events(chance: random.Random, size: int) -> bytes:
+def _events(rng: random.Random, size: int) -> bytes:
     """Lines of JSON, as applications log them."""
-    made = b""
-    while len(made) < size:
+    lines = b""
+    while len(lines) < size:
         event = {
-            "id": f"{chance.getrandbits(64):016x}",
-            "user": chance.randrange(100_000),
-            "kind": chance.choice(("view", "cart", "order", "refund")),
-            "page": f"/shop/{chance.choice(('books', 'garden', 'music'))}/{chance.randrange(10_000)}",
-            "price": round(1000 * chance.random(), 2),
+            "id": f"{rng.getrandbits(64):016x}",
+            "user": rng.randrange(100_000),
+            "kind": rng.choice(("view", "cart", "order", "refund")),
+            "page": f"/shop/{rng.choice(('books', 'garden', 'music'))}/{rng.randrange(10_000)}",
+            "price": round(1000 * rng.random(), 2),
             "agent": "Mozilla/5.0 (X11; Linux x86_64)",
         }
-        made += json.dumps(event).encode() + b"\n"
-    return made[:size]
+        lines += json.dumps(event).encode() + b"\n"
+    return lines[:size]
 
 
 # --- as a program ------------------------------------------------------------------------------------
@@ -162,21 +166,26 @@ def run(main: Callable[[], object]) -> None:
     try:
         main()
     except BaseException as error:
-        found = list(_leaves(error))
-        if any(isinstance(one, KeyboardInterrupt) for one in found):
+        leaf_errors = list(_leaves(error))
+        if any(isinstance(leaf_error, KeyboardInterrupt) for leaf_error in leaf_errors):
             print("interrupted", file=sys.stderr)
             raise SystemExit(INTERRUPTED) from None
-        ours = [one for one in found if isinstance(one, DistributedLogError)]
-        if not ours:
+        own_errors = [
+            leaf_error for leaf_error in leaf_errors if isinstance(leaf_error, DistributedLogError)
+        ]
+        if not own_errors:
             raise
-        print(f"error: {type(ours[0]).__name__} ({ours[0].code}): {ours[0]}", file=sys.stderr)
+        print(
+            f"error: {type(own_errors[0]).__name__} ({own_errors[0].code}): {own_errors[0]}",
+            file=sys.stderr,
+        )
         raise SystemExit(FAILED) from None
 
 
 def _leaves(error: BaseException) -> list[BaseException]:
     if not isinstance(error, BaseExceptionGroup):
         return [error]
-    return [leaf for one in error.exceptions for leaf in _leaves(one)]
+    return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
 
 
 def parser_of(module: str, text: str | None) -> argparse.ArgumentParser:
@@ -190,8 +199,10 @@ def parser_of(module: str, text: str | None) -> argparse.ArgumentParser:
 
 def broken(text: str, width: int) -> str:
     """Wrap paragraphs; indented ones are commands to copy and stay unchanged."""
-    found = []
+    paragraphs = []
     for paragraph in re.split(r"\n{2,}", text.strip("\n")):
         indented = paragraph.startswith(" ")
-        found.append(paragraph if indented else textwrap.fill(" ".join(paragraph.split()), width))
-    return "\n\n".join(found)
+        paragraphs.append(
+            paragraph if indented else textwrap.fill(" ".join(paragraph.split()), width)
+        )
+    return "\n\n".join(paragraphs)

@@ -33,19 +33,19 @@ ENVELOPE = struct.Struct("<QQQ")
 
 def measure(data: Path | None, size: int, seconds: float) -> dict[str, Any]:
     """All three, each for a third of ``seconds``; records of ``size`` bytes; in a directory of its own."""
-    others = OthersCpu()
+    other_processes = OthersCpu()
     with tempfile.TemporaryDirectory(prefix="dlog-floor-", dir=data) as scratch:
         directory = Path(scratch)
-        each = seconds / 3
-        file = file_floor(directory, size, each)
-        replicated = replicated_floor(directory, size, each)
-        framing = framing_floor(directory, size, each)
+        part_s = seconds / 3
+        file = file_floor(directory, size, part_s)
+        replicated = replicated_floor(directory, size, part_s)
+        framing = framing_floor(directory, size, part_s)
     return {
         "file": _short(file),
         "replicated": _short(replicated),
         "framing": {"records_per_s": round(framing), "bytes_per_s": round(framing * size)},
         "settings": {**settings(), "size": size, "seconds": seconds, "data": str(data or scratch)},
-        "others_cpu_pct": others.percent(),
+        "others_cpu_pct": other_processes.percent(),
     }
 
 
@@ -55,10 +55,10 @@ def file_floor(directory: Path, size: int, seconds: float) -> Histogram:
     payload = os.urandom(size)
     file = os.open(directory / "file", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     end = perf_counter() + seconds
-    while (before := perf_counter()) < end:
+    while (begun_at := perf_counter()) < end:
         os.write(file, payload)
         os.fdatasync(file)
-        histogram.add(perf_counter() - before)
+        histogram.add(perf_counter() - begun_at)
     os.close(file)
     return histogram
 
@@ -68,23 +68,25 @@ def replicated_floor(directory: Path, size: int, seconds: float) -> Histogram:
     histogram = Histogram()
     payload = os.urandom(size)
     with nodes(directory, "message", size) as connections:
-        owing = {connection.fileno(): 0 for connection in connections}  # bytes of answers owed
+        owed_bytes = {connection.fileno(): 0 for connection in connections}  # bytes of answers owed
         by_number = {connection.fileno(): connection for connection in connections}
         poll = select.epoll()
         for number in by_number:
             poll.register(number, select.EPOLLIN)
         end = perf_counter() + seconds
-        while (before := perf_counter()) < end:
+        while (begun_at := perf_counter()) < end:
             for number, connection in by_number.items():
                 connection.sendall(payload)
-                owing[number] += 8
-            while sum(1 for owed in owing.values() if owed <= 0) < ACKS:
+                owed_bytes[number] += 8
+            while sum(1 for owed in owed_bytes.values() if owed <= 0) < ACKS:
                 for number, _ in poll.poll():
-                    owing[number] -= _receive(by_number[number])
-            histogram.add(perf_counter() - before)
-            while any(owed > 0 for owed in owing.values()):  # the third is not pipelined either
+                    owed_bytes[number] -= _receive(by_number[number])
+            histogram.add(perf_counter() - begun_at)
+            while any(
+                owed > 0 for owed in owed_bytes.values()
+            ):  # the third is not pipelined either
                 for number, _ in poll.poll():
-                    owing[number] -= _receive(by_number[number])
+                    owed_bytes[number] -= _receive(by_number[number])
     return histogram
 
 
@@ -96,24 +98,27 @@ def framing_floor(directory: Path, size: int, seconds: float) -> float:
         by_number = {connection.fileno(): connection for connection in connections}
         queues: dict[int, list[memoryview]] = {number: [] for number in by_number}
         durable = dict.fromkeys(by_number, 0)
-        answers = dict.fromkeys(by_number, b"")
+        partial_answers = dict.fromkeys(by_number, b"")
         poll = select.epoll()
         for number, connection in by_number.items():
             connection.setblocking(False)
             poll.register(number, select.EPOLLIN)
-        sent = 0
+        sent_bytes = 0
         serials = itertools.count()
         start = perf_counter()
         now = start
         while now < start + seconds:
-            confirmed = sorted(durable.values())[NODES - ACKS]
+            quorum_bytes = sorted(durable.values())[NODES - ACKS]
             # The slowest one may lag by the window too: what it was not sent is kept for it.
-            if sent - confirmed < WINDOW_BYTES and sent - min(durable.values()) < 2 * WINDOW_BYTES:
+            if (
+                sent_bytes - quorum_bytes < WINDOW_BYTES
+                and sent_bytes - min(durable.values()) < 2 * WINDOW_BYTES
+            ):
                 parts: list[bytes] = []
                 for serial in itertools.islice(serials, batch_records):
                     parts += (ENVELOPE.pack(ENVELOPE.size + size, serial, 0), record)
                 frame = memoryview(b"".join(parts))
-                sent += len(frame)
+                sent_bytes += len(frame)
                 for number in queues:
                     queues[number].append(frame)
                 wait_s = 0.0
@@ -124,28 +129,28 @@ def framing_floor(directory: Path, size: int, seconds: float) -> float:
                 poll.modify(number, select.EPOLLIN | (select.EPOLLOUT if queue else 0))
             for number, events in poll.poll(wait_s):
                 if events & select.EPOLLIN:
-                    answers[number] += by_number[number].recv(65_536)
-                    whole = len(answers[number]) // 8 * 8
-                    if whole:
+                    partial_answers[number] += by_number[number].recv(65_536)
+                    complete_bytes = len(partial_answers[number]) // 8 * 8
+                    if complete_bytes:
                         durable[number] = int.from_bytes(
-                            answers[number][whole - 8 : whole], "little"
+                            partial_answers[number][complete_bytes - 8 : complete_bytes], "little"
                         )
-                        answers[number] = answers[number][whole:]
+                        partial_answers[number] = partial_answers[number][complete_bytes:]
             now = perf_counter()
-        confirmed = sorted(durable.values())[NODES - ACKS]
-        return confirmed / (ENVELOPE.size + size) / (now - start)
+        quorum_bytes = sorted(durable.values())[NODES - ACKS]
+        return quorum_bytes / (ENVELOPE.size + size) / (now - start)
 
 
 def _send(connection: socket.socket, queue: list[memoryview]) -> None:
     while queue:
         try:
-            taken = connection.send(queue[0])
+            sent_bytes = connection.send(queue[0])
         except BlockingIOError:
             return
-        if taken == len(queue[0]):
+        if sent_bytes == len(queue[0]):
             queue.pop(0)
         else:
-            queue[0] = queue[0][taken:]
+            queue[0] = queue[0][sent_bytes:]
 
 
 def _receive(connection: socket.socket) -> int:
@@ -162,14 +167,14 @@ def nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]
     connections: list[socket.socket] = []
     try:
         for number in range(NODES):
-            place = directory / f"{mode}-{number}"
-            place.mkdir()
+            node_directory = directory / f"{mode}-{number}"
+            node_directory.mkdir()
             command = [
                 sys.executable,
                 "-m",
                 __package__ + ".baseline_node",
                 mode,
-                str(place),
+                str(node_directory),
                 str(size),
             ]
             processes.append(
@@ -194,5 +199,5 @@ def nodes(directory: Path, mode: str, size: int) -> Iterator[list[socket.socket]
 
 
 def _short(histogram: Histogram) -> dict[str, float]:
-    found = histogram.summary_ms()
-    return {"p50": found["p50"], "p99": found["p99"], "count": histogram.count}
+    summary = histogram.summary_ms()
+    return {"p50": summary["p50"], "p99": summary["p99"], "count": histogram.count}

@@ -35,19 +35,19 @@ class Histogram:
 
     def percentile_s(self, percent: float) -> float:
         """The duration that ``percent`` of the counted did not exceed; 0.0 when none was counted."""
-        wanted = self.count * percent / 100
-        seen = 0
+        rank = self.count * percent / 100
+        counted = 0
         for key in sorted(self._counts):
-            seen += self._counts[key]
-            if seen >= wanted:
+            counted += self._counts[key]
+            if counted >= rank:
                 return min(_upper(key) / 1e7, self.max_s)
         return self.max_s
 
     def summary_ms(self) -> dict[str, float]:
         """The keys of `latency_ms` in the command line's contract."""
-        found = {name: self.percentile_s(p) for name, p in _SUMMARY}
+        percentiles_s = {name: self.percentile_s(p) for name, p in _SUMMARY}
         return {
-            **{n: round(s * 1e3, 4) for n, s in found.items()},
+            **{label: round(value_s * 1e3, 4) for label, value_s in percentiles_s.items()},
             "max": round(self.max_s * 1e3, 4),
         }
 
@@ -97,28 +97,28 @@ async def per_second(namespace: Any, counter: str) -> AsyncIterator[list[float]]
 
     ``counter``: a metric of `NamespaceMetrics`.
     """
-    found: list[float] = []
-    at = began = trio.current_time()
+    rates: list[float] = []
+    last_at = begun_at = trio.current_time()
     count = namespace.metrics.snapshot()[counter]
 
     def look() -> None:
-        nonlocal at, count
-        now, more = trio.current_time(), namespace.metrics.snapshot()[counter]
+        nonlocal last_at, count
+        now, new_count = trio.current_time(), namespace.metrics.snapshot()[counter]
         # A look that is late has the mean of the seconds it is of.
-        seconds = max(1, round((now - at) / EVERY_S))
-        found.extend([(more - count) / max(now - at, 1e-9)] * seconds)
-        at, count = now, more
+        seconds = max(1, round((now - last_at) / EVERY_S))
+        rates.extend([(new_count - count) / max(now - last_at, 1e-9)] * seconds)
+        last_at, count = now, new_count
 
     async def run() -> None:
         while True:
-            await trio.sleep_until(began + EVERY_S * (len(found) + 1))
+            await trio.sleep_until(begun_at + EVERY_S * (len(rates) + 1))
             look()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run)
         try:
-            yield found
+            yield rates
         finally:
             nursery.cancel_scope.cancel()
-            if trio.current_time() - at > EVERY_S / 10:  # of less no rate is told
+            if trio.current_time() - last_at > EVERY_S / 10:  # of less no rate is told
                 look()

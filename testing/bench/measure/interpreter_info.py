@@ -36,11 +36,11 @@ class Build:
 
     def describe(self) -> str:
         """One line."""
-        said = [self.name, _said("PGO", self.pgo), _said("LTO", self.lto)]
-        said += ["a debug build"] * self.debug
-        said += ["free threading"] * self.free_threaded
-        said += ["JIT on"] * (self.jit is True)
-        return ", ".join(said)
+        properties = [self.name, _said("PGO", self.pgo), _said("LTO", self.lto)]
+        properties += ["a debug build"] * self.debug
+        properties += ["free threading"] * self.free_threaded
+        properties += ["JIT on"] * (self.jit is True)
+        return ", ".join(properties)
 
     def advice(self) -> str | None:
         """One line for whoever runs an interpreter that could be faster; None where there is no need."""
@@ -65,26 +65,28 @@ def this_build() -> Build:
     )
 
 
-def build_of(name: str, said: Mapping[str, object], *, jit: bool | None) -> Build:
+def build_of(name: str, config_vars: Mapping[str, object], *, jit: bool | None) -> Build:
     """From the variables of `sysconfig`, which on Windows do not say how it was configured."""
-    configured = said.get("CONFIG_ARGS")
-    arguments = dict(one.partition("=")[::2] for one in shlex.split(str(configured or "")))
-    flags = f"{said.get('PY_CFLAGS')} {said.get('PY_CFLAGS_NODIST')}"
-    unsaid = None if configured is None or OF_DEBIAN in arguments else False
+    configured = config_vars.get("CONFIG_ARGS")
+    arguments = dict(
+        argument.partition("=")[::2] for argument in shlex.split(str(configured or ""))
+    )
+    flags = f"{config_vars.get('PY_CFLAGS')} {config_vars.get('PY_CFLAGS_NODIST')}"
+    default = None if configured is None or OF_DEBIAN in arguments else False
     return Build(
         name=name,
-        pgo=_on(arguments, "--enable-optimizations") or "-fprofile-" in flags or unsaid,
-        lto=_on(arguments, "--with-lto") or "-flto" in flags or unsaid,
-        debug=bool(said.get("Py_DEBUG")),
-        free_threaded=bool(said.get("Py_GIL_DISABLED")),
+        pgo=_on(arguments, "--enable-optimizations") or "-fprofile-" in flags or default,
+        lto=_on(arguments, "--with-lto") or "-flto" in flags or default,
+        debug=bool(config_vars.get("Py_DEBUG")),
+        free_threaded=bool(config_vars.get("Py_GIL_DISABLED")),
         jit=jit,
     )
 
 
-def _said(what: str, there: bool | None) -> str:
-    if there is None:
-        return f"{what} unknown"
-    return f"with {what}" if there else f"without {what}"
+def _said(option: str, is_on: bool | None) -> str:
+    if is_on is None:
+        return f"{option} unknown"
+    return f"with {option}" if is_on else f"without {option}"
 
 
 def _on(arguments: Mapping[str, str], name: str) -> bool:

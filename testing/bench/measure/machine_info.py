@@ -16,18 +16,20 @@ class OthersCpu:
     """
 
     def __init__(self) -> None:
-        self._busy, self._total = _machine_ticks()
-        self._own = _session_ticks()
+        self._busy_ticks, self._total_ticks = _machine_ticks()
+        self._own_ticks = _session_ticks()
 
     def percent(self) -> float:
         """Percent of all cores since the start; -1.0 where /proc does not say."""
         busy, total = _machine_ticks()
-        own = _session_ticks()
-        if total <= self._total:
+        own_ticks = _session_ticks()
+        if total <= self._total_ticks:
             return -1.0
-        spent = sum(max(0, ticks - self._own.get(pid, 0)) for pid, ticks in own.items())
-        others = max(0, busy - self._busy - spent)
-        return round(100 * others / (total - self._total), 1)
+        own_spent = sum(
+            max(0, ticks - self._own_ticks.get(pid, 0)) for pid, ticks in own_ticks.items()
+        )
+        others_spent = max(0, busy - self._busy_ticks - own_spent)
+        return round(100 * others_spent / (total - self._total_ticks), 1)
 
 
 def settings() -> dict[str, object]:
@@ -43,8 +45,8 @@ def settings() -> dict[str, object]:
 
 def cpu_seconds(pid: int) -> float:
     """User and system time that a process has used, its threads included; 0.0 when it is gone."""
-    found = _process_ticks(Path(f"/proc/{pid}/stat"))
-    return 0.0 if found is None else found[1] / os.sysconf("SC_CLK_TCK")
+    session_and_ticks = _process_ticks(Path(f"/proc/{pid}/stat"))
+    return 0.0 if session_and_ticks is None else session_and_ticks[1] / os.sysconf("SC_CLK_TCK")
 
 
 def anonymous_bytes(pid: int) -> int:
@@ -71,12 +73,12 @@ def _machine_ticks() -> tuple[int, int]:
 
 def _session_ticks() -> dict[int, int]:
     session = os.getsid(0)
-    found: dict[int, int] = {}
+    ticks_by_pid: dict[int, int] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         ticks = _process_ticks(entry)
         if ticks is not None and ticks[0] == session:
-            found[int(entry.parent.name)] = ticks[1]
-    return found
+            ticks_by_pid[int(entry.parent.name)] = ticks[1]
+    return ticks_by_pid
 
 
 def _process_ticks(path: Path) -> tuple[int, int] | None:
@@ -85,8 +87,8 @@ def _process_ticks(path: Path) -> tuple[int, int] | None:
         text = path.read_text()
     except OSError:
         return None
-    rest = text.rpartition(")")[2].split()  # the name before may hold anything
-    return int(rest[3]), int(rest[11]) + int(rest[12])
+    stat_fields = text.rpartition(")")[2].split()  # the name before may hold anything
+    return int(stat_fields[3]), int(stat_fields[11]) + int(stat_fields[12])
 
 
 def data_directory(text: str) -> Path:

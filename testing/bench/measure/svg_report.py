@@ -27,21 +27,21 @@ SHARES = (0.0, 50.0, 90.0, 99.0, 99.9, 99.99)
 """Marks of the axis, in percent."""
 
 
-def picture(found: Mapping[str, Any], title: str) -> str:
+def picture(bench_result: Mapping[str, Any], title: str) -> str:
     """The file's text. ``found``: a result (`plan.result`), with latencies or without."""
     parts = [f'<text x="{LEFT}" y="22" style="font-size:15px;fill:#1c2833">{escape(title)}</text>']
-    said = f"{found['records']:,} records in {found['seconds']:.1f} s"
-    said += f", {found['records_per_s']:,.0f} records/s"
-    if latency := found["latency_ms"]:
-        shown = (f"{name} {value:.3g} ms" for name, value in latency.items())
-        said += f"; {', '.join(shown)}"
-    said += f"; other processes took {found['others_cpu_pct']} % of the CPU"
-    parts.append(f'<text x="{LEFT}" y="40">{escape(said)}</text>')
-    scale = Scale(found["seconds"])
-    parts += _rates(found["per_second"], scale)
+    caption = f"{bench_result['records']:,} records in {bench_result['seconds']:.1f} s"
+    caption += f", {bench_result['records_per_s']:,.0f} records/s"
+    if latency := bench_result["latency_ms"]:
+        percentile_texts = (f"{name} {value:.3g} ms" for name, value in latency.items())
+        caption += f"; {', '.join(percentile_texts)}"
+    caption += f"; other processes took {bench_result['others_cpu_pct']} % of the CPU"
+    parts.append(f'<text x="{LEFT}" y="40">{escape(caption)}</text>')
+    scale = Scale(bench_result["seconds"])
+    parts += _rates(bench_result["per_second"], scale)
     bottom = TOP + HEIGHT
     parts += seconds_axis(scale, bottom)
-    points = found.get("percentiles_ms") or ()
+    points = bench_result.get("percentiles_ms") or ()
     if points:
         parts += _percentiles(points, bottom + GAP)
         bottom += GAP + HEIGHT
@@ -50,42 +50,44 @@ def picture(found: Mapping[str, Any], title: str) -> str:
 
 
 def _rates(seconds: Sequence[float], scale: Scale) -> list[str]:
-    most, base = nice(max(seconds, default=1) or 1), TOP + HEIGHT
-    found = [
-        grid(round(base - share * HEIGHT, 1), f"{most * share:,.0f}")
+    axis_max, base = nice(max(seconds, default=1) or 1), TOP + HEIGHT
+    shapes = [
+        grid(round(base - share * HEIGHT, 1), f"{axis_max * share:,.0f}")
         for share in (0, 0.25, 0.5, 0.75, 1)
     ]
     points = [f"{scale.x(0)},{base}"]
     for n, rate in enumerate(seconds):
-        y = round(base - rate / most * HEIGHT, 1)
+        y = round(base - rate / axis_max * HEIGHT, 1)
         points += [f"{scale.x(n)},{y}", f"{scale.x(n + 1)},{y}"]
     points.append(f"{scale.x(len(seconds))},{base}")
-    found.append(
+    shapes.append(
         f'<polygon points="{" ".join(points)}" fill="#2e86c1" fill-opacity="0.28" stroke="#2e86c1"'
         ' stroke-width="1.2"/>'
     )
-    found.append(f'<text x="{LEFT}" y="{TOP - 5}">records a second</text>')
-    return found
+    shapes.append(f'<text x="{LEFT}" y="{TOP - 5}">records a second</text>')
+    return shapes
 
 
 def _percentiles(points: Sequence[Sequence[float]], top: float) -> list[str]:
-    steps = decades([ms for _, ms in points if ms > 0])
-    low, high, base = steps[0], steps[-1], top + HEIGHT
+    axis_values = decades([ms for _, ms in points if ms > 0])
+    lowest, highest, base = axis_values[0], axis_values[-1], top + HEIGHT
 
     def y(ms: float) -> float:
-        share = log10(max(ms, low) / low) / log10(high / low)
+        share = log10(max(ms, lowest) / lowest) / log10(highest / lowest)
         return round(base - share * HEIGHT, 1)
 
     def x(percent: float) -> float:
         slower = max(1 - percent / 100, 1e-5)
         return round(LEFT - log10(slower) / 5 * (WIDTH - LEFT - RIGHT), 1)
 
-    found = [grid(y(value), milliseconds(value)) for value in steps]
-    found += [
+    shapes = [grid(y(value), milliseconds(value)) for value in axis_values]
+    shapes += [
         f'<text x="{x(share)}" y="{base + 17}" text-anchor="middle">{share:g} %</text>'
         for share in SHARES
     ]
-    line = " ".join(f"{x(percent)},{y(ms)}" for percent, ms in points)
-    found.append(f'<polyline points="{line}" fill="none" stroke="#ca6f1e" stroke-width="1.6"/>')
-    found.append(f'<text x="{LEFT}" y="{top - 5}">latency that so many did not exceed</text>')
-    return found
+    polyline_points = " ".join(f"{x(percent)},{y(ms)}" for percent, ms in points)
+    shapes.append(
+        f'<polyline points="{polyline_points}" fill="none" stroke="#ca6f1e" stroke-width="1.6"/>'
+    )
+    shapes.append(f'<text x="{LEFT}" y="{top - 5}">latency that so many did not exceed</text>')
+    return shapes

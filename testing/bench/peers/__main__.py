@@ -53,22 +53,22 @@ class Ours:
 
     def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
         """`write`, one after the other."""
-        found: dict[str, float] = self._write(size, seconds, "--outstanding", "1")["latency_ms"]
-        return found
+        latencies: dict[str, float] = self._write(size, seconds, "--outstanding", "1")["latency_ms"]
+        return latencies
 
     def throughput(self, size: int, seconds: float) -> float:
         """`submit`, a record a call."""
         return float(self._write(size, seconds, "--call", "submit")["records_per_s"])
 
     def _write(self, size: int, seconds: float, *flags: str) -> dict[str, Any]:
-        asked = ("--size", str(size), "--seconds", str(seconds), "--uri", self._uri, "--json")
-        done = subprocess.run(
-            [*_dlog(), "bench", "write", *asked, *flags],
+        arguments = ("--size", str(size), "--seconds", str(seconds), "--uri", self._uri, "--json")
+        completed = subprocess.run(
+            [*_dlog(), "bench", "write", *arguments, *flags],
             env=environment(),
             stdout=subprocess.PIPE,
             check=True,
         )
-        result: dict[str, Any] = json.loads(done.stdout)
+        result: dict[str, Any] = json.loads(completed.stdout)
         return result
 
 
@@ -93,28 +93,30 @@ def main() -> None:
     parser.add_argument("--data", help="where the servers' data goes (default: temporary)")
     parser.add_argument("--only", default=",".join(PEERS), help="which, with commas between")
     parser.add_argument("--json", help="write all results there")
-    asked = parser.parse_args()
-    found: dict[str, list[dict[str, float]]] = {}
-    said: dict[str, str] = {}
+    arguments = parser.parse_args()
+    figures_by_system: dict[str, list[dict[str, float]]] = {}
+    version_by_system: dict[str, str] = {}
     floors = []
-    for turn in range(asked.turns):
-        with tempfile.TemporaryDirectory(dir=asked.data) as directory:
+    for turn in range(arguments.turns):
+        with tempfile.TemporaryDirectory(dir=arguments.data) as directory:
             floors.append(measure(Path(directory), 1024, 3.0)["replicated"]["p50"])
-        for key in asked.only.split(","):
+        for key in arguments.only.split(","):
             peer = PEERS[key]()
-            print(f"turn {turn + 1} of {asked.turns}: {peer.name}", file=sys.stderr, flush=True)
+            print(f"turn {turn + 1} of {arguments.turns}: {peer.name}", file=sys.stderr, flush=True)
             try:
-                figures, version = one_turn(peer, asked.seconds, asked.data)
+                figures, version = one_turn(peer, arguments.seconds, arguments.data)
             except NotHere as missing:
                 print(f"left out: {peer.name}: {missing}", file=sys.stderr)
                 continue
-            found.setdefault(peer.name, []).append(figures)
-            said[peer.name] = f"{version}; {peer.settings}"
-    if asked.json:
-        Path(asked.json).write_text(json.dumps({"found": found, "floors": floors}, indent=1))
+            figures_by_system.setdefault(peer.name, []).append(figures)
+            version_by_system[peer.name] = f"{version}; {peer.settings}"
+    if arguments.json:
+        Path(arguments.json).write_text(
+            json.dumps({"found": figures_by_system, "floors": floors}, indent=1)
+        )
     print(f"{this_build().describe()}\n")
     print(f"Replicated floor of the same run: {statistics.median(floors):.3f} ms.\n")
-    print(table(found, said))
+    print(table(figures_by_system, version_by_system))
 
 
 def one_turn(peer: Peer, seconds: float, data: str | None) -> tuple[dict[str, float], str]:
@@ -128,18 +130,20 @@ def one_turn(peer: Peer, seconds: float, data: str | None) -> tuple[dict[str, fl
         return figures, peer.version()
 
 
-def table(found: dict[str, list[dict[str, float]]], said: dict[str, str]) -> str:
+def table(
+    figures_by_system: dict[str, list[dict[str, float]]], version_by_system: dict[str, str]
+) -> str:
     """Medians over the turns, as Markdown."""
     lines = [
         "| system | version; settings | 1 KB, one outstanding, p50 / p99 ms | 1 KB records/s"
         " | 100 B records/s |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, turns in found.items():
+    for name, turns in figures_by_system.items():
         median = {key: statistics.median(turn[key] for turn in turns) for key in turns[0]}
         latency = f"{median['p50_ms']:.2f} / {median['p99_ms']:.2f}"
         rates = " | ".join(f"{median[f'rate_{size}']:,.0f}" for size in SIZES)
-        lines.append(f"| {name} | {said[name]} | {latency} | {rates} |")
+        lines.append(f"| {name} | {version_by_system[name]} | {latency} | {rates} |")
     return "\n".join(lines)
 
 

@@ -85,52 +85,56 @@ class Nats:
 
     def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
         """`JetStreamContext.publish`, one after the other."""
-        return self._run(self._one(size, seconds))
+        return self._run(self._publish_one_by_one(size, seconds))
 
     def throughput(self, size: int, seconds: float) -> float:
         """Publishes to the stream with a reply address; the acknowledgements are counted."""
-        return self._run(self._many(size, seconds))
+        return self._run(self._publish_many(size, seconds))
 
-    async def _one(self, size: int, seconds: float) -> dict[str, float]:
+    async def _publish_one_by_one(self, size: int, seconds: float) -> dict[str, float]:
         histogram = Histogram()
         stream = self._client.jetstream()
         payload = payloads(size, 1)[0]
         end = time.perf_counter() + seconds
-        while (before := time.perf_counter()) < end:
+        while (begun_at := time.perf_counter()) < end:
             await stream.publish("bench.one", payload)
-            histogram.add(time.perf_counter() - before)
+            histogram.add(time.perf_counter() - begun_at)
         return histogram.summary_ms()
 
-    async def _many(self, size: int, seconds: float) -> float:
+    async def _publish_many(self, size: int, seconds: float) -> float:
         acknowledged = 0
-        room = asyncio.Event()
-        failed: list[bytes] = []
+        answer_arrived = asyncio.Event()
+        failures: list[bytes] = []
 
         async def count(message: Any) -> None:
             nonlocal acknowledged
             acknowledged += 1
             if b'"error"' in message.data:
-                failed.append(message.data)
-            room.set()
+                failures.append(message.data)
+            answer_arrived.set()
 
         inbox = self._client.new_inbox()
         subscription = await self._client.subscribe(inbox, cb=count)
-        ready = payloads(size)
-        sent = 0
+        prepared_payloads = payloads(size)
+        sent_records = 0
         start = time.perf_counter()
         while time.perf_counter() < start + seconds:
-            while sent - acknowledged >= WINDOW:
-                room.clear()
-                await asyncio.wait_for(room.wait(), ANSWER_S)
+            while sent_records - acknowledged >= WINDOW:
+                answer_arrived.clear()
+                await asyncio.wait_for(answer_arrived.wait(), ANSWER_S)
             for _ in range(WINDOW // 8):
-                await self._client.publish("bench.many", ready[sent % len(ready)], reply=inbox)
-                sent += 1
-        while acknowledged < sent:
-            room.clear()
-            await asyncio.wait_for(room.wait(), ANSWER_S)
+                await self._client.publish(
+                    "bench.many",
+                    prepared_payloads[sent_records % len(prepared_payloads)],
+                    reply=inbox,
+                )
+                sent_records += 1
+        while acknowledged < sent_records:
+            answer_arrived.clear()
+            await asyncio.wait_for(answer_arrived.wait(), ANSWER_S)
         rate = acknowledged / (time.perf_counter() - start)
         await subscription.unsubscribe()
-        assert not failed, failed[0]
+        assert not failures, failures[0]
         return rate
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:

@@ -45,9 +45,9 @@ class Peer(Protocol):
 def program(*names: str) -> str:
     """The path of the first of these programs that is here. Raises `NotHere`."""
     for name in names:
-        found = shutil.which(name)
-        if found:
-            return found
+        path = shutil.which(name)
+        if path:
+            return path
     raise NotHere(f"no program {' or '.join(names)}")
 
 
@@ -58,18 +58,18 @@ class PeerServer:
         self._process = process
         self._log = log
 
-    def why_it_ended(self) -> str:
+    def exit_reason(self) -> str:
         """Its last words, where it has ended; "" while it runs."""
         if self._process.poll() is None:
             return ""
-        said = self._log.read_text(errors="replace").strip().splitlines()
-        return f"{self._log.stem} ended: {said[-1] if said else 'without a word'}"
+        log_lines = self._log.read_text(errors="replace").strip().splitlines()
+        return f"{self._log.stem} ended: {log_lines[-1] if log_lines else 'without a word'}"
 
 
 def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> PeerServer:
     """Start a process that ends with ``servers``; what it says goes to ``log``."""
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out)
+    with log.open("wb") as log_file:
+        process = subprocess.Popen(command, stdout=log_file, stderr=log_file)
 
     def end() -> None:
         process.send_signal(signal.SIGTERM)
@@ -85,11 +85,11 @@ def run_server(servers: ExitStack, command: Sequence[str], log: Path) -> PeerSer
 
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listens on now."""
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for bound_socket in sockets:
+            bound_socket.bind(("127.0.0.1", 0))
+        return [bound_socket.getsockname()[1] for bound_socket in sockets]
 
 
 def payloads(size: int, count: int = 64) -> list[bytes]:
@@ -97,13 +97,13 @@ def payloads(size: int, count: int = 64) -> list[bytes]:
     return [os.urandom(size) for _ in range(count)]
 
 
-def until(ready: Callable[[], bool], what: str, started: Sequence[PeerServer] = ()) -> None:
+def until(ready: Callable[[], bool], description: str, started: Sequence[PeerServer] = ()) -> None:
     """Ask again and again until the answer is yes. Raises `NotHere` after a minute, or when a server ends."""
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
         if ready():
             return
-        for why in filter(None, (server.why_it_ended() for server in started)):
-            raise NotHere(f"{what}: {why}")
+        for reason in filter(None, (server.exit_reason() for server in started)):
+            raise NotHere(f"{description}: {reason}")
         time.sleep(0.1)
-    raise NotHere(f"{what} did not serve within {READY_S:g} s")
+    raise NotHere(f"{description} did not serve within {READY_S:g} s")

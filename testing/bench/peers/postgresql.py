@@ -36,8 +36,8 @@ class Postgresql:
         root = directory / "postgresql"
         root.mkdir()
         if os.getuid() == 0:
-            for above in (directory, *directory.parents[:1]):
-                above.chmod(above.stat().st_mode | 0o111)
+            for parent in (directory, *directory.parents[:1]):
+                parent.chmod(parent.stat().st_mode | 0o111)
             try:
                 account = pwd.getpwnam(ACCOUNT)
             except KeyError:
@@ -51,37 +51,39 @@ class Postgresql:
                 f"port = {ports[0]}\nwal_level = replica\nmax_wal_senders = 8\n"
             )
         command = _command("postgres", "-D", str(primary))
-        started = [run_server(servers, command, directory / "pg-0.log")]
-        where = f"host=127.0.0.1 port={ports[0]} user={ACCOUNT} dbname=postgres"
+        processes = [run_server(servers, command, directory / "pg-0.log")]
+        conninfo = f"host=127.0.0.1 port={ports[0]} user={ACCOUNT} dbname=postgres"
 
         def connected() -> bool:
             try:
-                self._connection = psycopg.connect(where, autocommit=True)
+                self._connection = psycopg.connect(conninfo, autocommit=True)
             except psycopg.OperationalError:
                 return False
             return True
 
-        until(connected, "PostgreSQL", started)
+        until(connected, "PostgreSQL", processes)
         servers.callback(self._connection.close)
         for number, port in enumerate(ports[1:], 1):
             standby = root / f"s{number}"
-            _run("pg_basebackup", "-D", str(standby), "-d", where, "-R", "-c", "fast", "--no-sync")
+            _run(
+                "pg_basebackup", "-D", str(standby), "-d", conninfo, "-R", "-c", "fast", "--no-sync"
+            )
             with (standby / "postgresql.auto.conf").open("a") as config:
                 config.write(f"port = {port}\n")
-                config.write(f"primary_conninfo = '{where} application_name=s{number}'\n")
+                config.write(f"primary_conninfo = '{conninfo} application_name=s{number}'\n")
             log = directory / f"pg-{number}.log"
-            started.append(run_server(servers, _command("postgres", "-D", str(standby)), log))
+            processes.append(run_server(servers, _command("postgres", "-D", str(standby)), log))
         run = self._connection.execute
         run("ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (s1, s2)'")
         run("SELECT pg_reload_conf()")
-        until(self._has_standbys, "the standbys", started)
+        until(self._has_standbys, "the standbys", processes)
         run("CREATE TABLE bench (id bigserial PRIMARY KEY, payload bytea NOT NULL)")
 
     def _has_standbys(self) -> bool:
-        found = self._connection.execute(
+        cursor = self._connection.execute(
             "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'quorum'"
         )
-        return bool(found.fetchone()[0] == 2)
+        return bool(cursor.fetchone()[0] == 2)
 
     def version(self) -> str:
         """Of the server."""
@@ -93,14 +95,14 @@ class Postgresql:
         payload = payloads(size, 1)[0]
         with self._connection.cursor(binary=True) as cursor:
             end = time.perf_counter() + seconds
-            while (before := time.perf_counter()) < end:
+            while (begun_at := time.perf_counter()) < end:
                 cursor.execute("INSERT INTO bench (payload) VALUES (%s)", (payload,), prepare=True)
-                histogram.add(time.perf_counter() - before)
+                histogram.add(time.perf_counter() - begun_at)
         return histogram.summary_ms()
 
     def throughput(self, size: int, seconds: float) -> float:
         """COPY of 1,000 rows a commit."""
-        ready = payloads(size)
+        prepared_payloads = payloads(size)
         count = 0
         start = time.perf_counter()
         with self._connection.cursor() as cursor:
@@ -108,7 +110,7 @@ class Postgresql:
                 with cursor.copy("COPY bench (payload) FROM STDIN (FORMAT BINARY)") as copy:
                     copy.set_types(["bytea"])
                     for row in range(COPY_ROWS):
-                        copy.write_row((ready[row % len(ready)],))
+                        copy.write_row((prepared_payloads[row % len(prepared_payloads)],))
                 count += COPY_ROWS
         rate = count / (time.perf_counter() - start)
         self._connection.execute("TRUNCATE bench")
@@ -116,17 +118,17 @@ class Postgresql:
 
 
 def _command(name: str, *flags: str) -> list[str]:
-    versions = sorted(Path(PLACES).glob("*/bin"), key=lambda place: float(place.parent.name))
-    found = program(name, *(str(place / name) for place in reversed(versions)))
+    versions = sorted(Path(PLACES).glob("*/bin"), key=lambda binaries: float(binaries.parent.name))
+    executable = program(name, *(str(binaries / name) for binaries in reversed(versions)))
     if os.getuid() == 0:
         account = [f"--reuid={ACCOUNT}", f"--regid={ACCOUNT}", "--init-groups"]
-        return [program("setpriv"), *account, found, *flags]
-    return [found, *flags]
+        return [program("setpriv"), *account, executable, *flags]
+    return [executable, *flags]
 
 
 def _run(name: str, *flags: str) -> None:
-    done = subprocess.run(
+    completed = subprocess.run(
         _command(name, *flags), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/"
     )
-    if done.returncode != 0:
-        raise NotHere(f"{name} failed: {done.stdout.decode(errors='replace')[-300:]}")
+    if completed.returncode != 0:
+        raise NotHere(f"{name} failed: {completed.stdout.decode(errors='replace')[-300:]}")

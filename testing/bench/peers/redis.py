@@ -57,27 +57,27 @@ class Redis:
     def one_outstanding(self, size: int, seconds: float) -> dict[str, float]:
         """One XADD and its WAIT in one round trip."""
         histogram = Histogram()
-        ready = payloads(size)
+        prepared_payloads = payloads(size)
         end = time.perf_counter() + seconds
-        while (before := time.perf_counter()) < end:
-            self._add("one", ready[:1])
-            histogram.add(time.perf_counter() - before)
+        while (begun_at := time.perf_counter()) < end:
+            self._add_and_wait("one", prepared_payloads[:1])
+            histogram.add(time.perf_counter() - begun_at)
         return histogram.summary_ms()
 
     def throughput(self, size: int, seconds: float) -> float:
         """Pipelines of XADD, each ended by a WAIT."""
-        ready = payloads(size)
-        records = (ready * (PIPELINE // len(ready) + 1))[:PIPELINE]
+        prepared_payloads = payloads(size)
+        records = (prepared_payloads * (PIPELINE // len(prepared_payloads) + 1))[:PIPELINE]
         count = 0
         start = time.perf_counter()
         while time.perf_counter() < start + seconds:
-            self._add("many", records)
+            self._add_and_wait("many", records)
             count += len(records)
         rate = count / (time.perf_counter() - start)
         self._client.delete("many")  # it is kept in memory
         return rate
 
-    def _add(self, stream: str, records: list[bytes]) -> None:
+    def _add_and_wait(self, stream: str, records: list[bytes]) -> None:
         pipeline = self._client.pipeline(transaction=False)
         for record in records:
             pipeline.xadd(stream, {b"p": record})

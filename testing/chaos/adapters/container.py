@@ -36,20 +36,20 @@ class Container:
 
     node: Node
     id: str
-    outside: Address
+    published: Address
     """Its published port."""
     data: Path
     """On this machine."""
-    process: Watched
-    files: int = 0
+    first_process: Watched
+    original_files_limit: int = 0
     """Its limit of descriptors before somebody changed it; 0: nobody has."""
 
     async def start(self) -> None:
         """Returns when its process is there. Raises `ChaosFailed`."""
         await call("docker", "start", self.id)
-        (found,) = await inspect(self.id)
-        self.process.close()
-        self.process = Watched(found["State"]["Pid"])
+        (inspected,) = await inspect(self.id)
+        self.first_process.close()
+        self.first_process = Watched(inspected["State"]["Pid"])
 
     async def stop(self) -> None:
         """SIGTERM, and SIGKILL to one that does not end."""
@@ -63,45 +63,45 @@ class Container:
             if NOT_RUNNING not in str(failed):
                 raise
 
-    async def running(self) -> bool:
+    async def is_running(self) -> bool:
         """Also while it is stopped by a signal."""
-        runs = self.process.runs()
-        if runs is None:
-            (found,) = await inspect(self.id)
-            runs = bool(found["State"]["Running"])
-        return runs
+        is_running_now = self.first_process.is_running()
+        if is_running_now is None:
+            (inspected,) = await inspect(self.id)
+            is_running_now = bool(inspected["State"]["Running"])
+        return is_running_now
 
     async def limit_files(self, count: int | None) -> None:
         """See `Adapter.limit_files`."""
-        (found,) = await inspect(self.id)
-        pid = found["State"]["Pid"]
+        (inspected,) = await inspect(self.id)
+        pid = inspected["State"]["Pid"]
         if not pid:
             return
         soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-        self.files = self.files or soft
-        wanted = self.files if count is None else count
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (wanted, hard))
+        self.original_files_limit = self.original_files_limit or soft
+        new_limit = self.original_files_limit if count is None else count
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (new_limit, hard))
 
 
 async def find(project: str, names: Sequence[str]) -> dict[str, Container]:
     """What a project's files made of these services. Raises `ChaosFailed`."""
-    made = await containers_of(project)
-    found = {}
+    inspected_by_name = await containers_of(project)
+    containers = {}
     for name in names:
-        one = made[name]
-        settings = dict(item.split("=", 1) for item in one["Config"]["Env"])
+        inspected = inspected_by_name[name]
+        settings = dict(item.split("=", 1) for item in inspected["Config"]["Env"])
         role = NodeRole.METADATA if name.startswith("metadata") else NodeRole.BOOKIE
-        told = settings[f"DLOG_SERVE_{role.name}_ADVERTISE"].split()
-        outside = parse_named_addresses(told, "--advertise")[OUTSIDE]
-        mounts = {mount["Destination"]: mount["Source"] for mount in one["Mounts"]}
-        found[name] = Container(
-            Node(name, role, settings.get("DLOG_SERVE_BOOKIE_RACK", ""), outside),
-            one["Id"],
-            outside,
+        advertised = settings[f"DLOG_SERVE_{role.name}_ADVERTISE"].split()
+        published = parse_named_addresses(advertised, "--advertise")[OUTSIDE]
+        mounts = {mount["Destination"]: mount["Source"] for mount in inspected["Mounts"]}
+        containers[name] = Container(
+            Node(name, role, settings.get("DLOG_SERVE_BOOKIE_RACK", ""), published),
+            inspected["Id"],
+            published,
             Path(mounts[DATA]),
             Watched(0),
         )
-    return found
+    return containers
 
 
 def node_config(names: Sequence[str], needs: Needs, store: Mapping[str, Any]) -> str:

@@ -62,10 +62,10 @@ class Network:
 
     gateway: str = ""
     """Where programs of this machine come from, as a container sees them."""
-    enter: Callable[[str, str], Awaitable[None]] = load_table
+    load_table: Callable[[str, str], Awaitable[None]] = load_table
     """Makes a table that of a namespace."""
     _cut: Counter[Link] = field(default_factory=Counter)
-    _touched: dict[str, None] = field(default_factory=dict)
+    _ruled_names: dict[str, None] = field(default_factory=dict)
     """Names whose namespaces hold rules."""
     _lock: trio.Lock = field(default_factory=trio.Lock)
 
@@ -79,26 +79,30 @@ class Network:
         self._cut = +self._cut
 
     @property
-    def whole(self) -> bool:
+    def is_clean(self) -> bool:
         """Is nothing cut, and no rule left?"""
-        return not self._cut and not self._touched
+        return not self._cut and not self._ruled_names
 
-    async def lay(self, look: Callable[[], Awaitable[Mapping[str, ContainerAddress]]]) -> None:
+    async def apply_cuts(
+        self, find_addresses: Callable[[], Awaitable[Mapping[str, ContainerAddress]]]
+    ) -> None:
         """Make the namespaces of the running containers say what is cut. Raises `ChaosFailed`."""
         async with self._lock:  # the last one to lay has seen the latest
-            places = await look()
-            cut = sorted(self._cut)
-            addresses = {name: place.address for name, place in places.items()}
+            containers = await find_addresses()
+            cut_links = sorted(self._cut)
+            addresses = {
+                name: container_address.address for name, container_address in containers.items()
+            }
             addresses[CLIENTS] = self.gateway
-            named = dict.fromkeys(name for link in cut for name in link)
-            for name in dict.fromkeys([*named, *self._touched]):
-                if name in places:
-                    await self._lay(places[name], rules(name, cut, addresses))
-            self._touched = named
+            cut_names = dict.fromkeys(name for link in cut_links for name in link)
+            for name in dict.fromkeys([*cut_names, *self._ruled_names]):
+                if name in containers:
+                    await self._load_table(containers[name], rules(name, cut_links, addresses))
+            self._ruled_names = cut_names
 
-    async def _lay(self, place: ContainerAddress, table: str) -> None:
+    async def _load_table(self, container_address: ContainerAddress, table: str) -> None:
         try:
-            await self.enter(place.namespace, table)
+            await self.load_table(container_address.namespace, table)
         except ChaosFailed as failed:
             if NOT_ENTERED not in str(failed):
                 raise

@@ -16,8 +16,8 @@ import trio
 
 from ....cluster.declarations.config import format_address
 from ....cluster.local.cluster_plan import NAMESPACE
-from ....cluster.status.node_health import ask_health
-from ....runtime.machine import CREDENTIALS, client_host, real_host
+from ....cluster.status.node_health import query_health
+from ....runtime.machine import CREDENTIALS_VARIABLE, client_host, real_host
 from ....runtime.net.tls import CA_FILE, CERTIFICATE_FILE, KEY_FILE
 from ..model.adapter import NODE_MODULE, Capability, ChaosFailed, Link, Needs, Node, NodeRole
 from . import container_network
@@ -73,9 +73,9 @@ class Containers(RealCluster):
             )
         if needs.node_module != NODE_MODULE:
             return f"the image holds the product alone, not {needs.node_module}"
-        why = engine.refusal()
-        if why is not None:
-            return why
+        reason = engine.refusal()
+        if reason is not None:
+            return reason
         if capability in OWN_DISK:
             return loops.refusal()
         if capability is Capability.NETWORK:
@@ -98,10 +98,12 @@ class Containers(RealCluster):
     @property
     def uri(self) -> str:
         """Of the metadata nodes' published ports."""
-        places = [
-            one.outside for one in self._containers.values() if one.node.role is NodeRole.METADATA
+        addresses = [
+            container.published
+            for container in self._containers.values()
+            if container.node.role is NodeRole.METADATA
         ]
-        return f"distributedlog://{';'.join(map(format_address, places))}/{NAMESPACE}"
+        return f"distributedlog://{';'.join(map(format_address, addresses))}/{NAMESPACE}"
 
     # --- creating -------------------------------------------------------------------------------------
 
@@ -112,71 +114,75 @@ class Containers(RealCluster):
         if "DLOG_IMAGE" not in os.environ:
             await compose("build", "pki", limit_s=engine.BUILD_S)
         await compose("run", "--rm", "--no-deps", "-T", "pki")
-        before = os.environ.get(CREDENTIALS)
-        stack.callback(_name_credentials, before)
-        _name_credentials(f"file:{await self._take_credentials(compose)}")
+        credentials_before = os.environ.get(CREDENTIALS_VARIABLE)
+        stack.callback(_name_credentials, credentials_before)
+        _name_credentials(f"file:{await self._copy_credentials(compose)}")
         self._host = client_host("chaos")
         await compose("up", "--no-start", "--no-build", "--no-deps", *self._names)
         self._containers = await find(PROJECT, self._names)
 
     async def _prepare(self) -> Compose:
         """The files that this run lays over the compose cluster's, and its disks."""
-        home = engine.folder()
-        assert home is not None, "refused before"
+        compose_folder = engine.folder()
+        assert compose_folder is not None, "refused before"
         needs = self._needs
         disks = {}
         for name in self._names:
             clock_file(needs, name).parent.mkdir(parents=True)
             if needs.capabilities & OWN_DISK:
-                disks[name] = await self._own_disk(name, needs.directory / name)
+                disks[name] = await self._make_disk(name, needs.directory / name)
                 disks[name].mkdir()
                 os.chown(disks[name], USER, USER)
-        config, extra = needs.directory / "node.toml", needs.directory / "override.yaml"
+        config, override_file = needs.directory / "node.toml", needs.directory / "override.yaml"
         config.write_text(node_config(self._names, needs, self._store))
         config.chmod(0o644)
-        extra.write_text(override(self._names, needs, config, disks))
-        sixth = "1" if needs.bookies == BOOKIES_MAX else "0"
-        variables = {"DLOG_SUBNET": SUBNET, "DLOG_SIXTH_BOOKIE": sixth}
-        return Compose(PROJECT, [*(home / name for name in engine.FILES), extra], variables)
+        override_file.write_text(override(self._names, needs, config, disks))
+        has_sixth_bookie = "1" if needs.bookies == BOOKIES_MAX else "0"
+        variables = {"DLOG_SUBNET": SUBNET, "DLOG_SIXTH_BOOKIE": has_sixth_bookie}
+        return Compose(
+            PROJECT, [*(compose_folder / name for name in engine.FILES), override_file], variables
+        )
 
-    async def _take_credentials(self, compose: Compose) -> Path:
+    async def _copy_credentials(self, compose: Compose) -> Path:
         """A directory of this machine with what is in that volume."""
-        place = self._needs.directory / "tls"
-        place.mkdir(mode=0o700)
+        tls_directory = self._needs.directory / "tls"
+        tls_directory.mkdir(mode=0o700)
         for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE):
-            words = ("--rm", "--no-deps", "-T", "--entrypoint", "cat", "dlog", f"{OURS}/{name}")
-            text = await compose("run", *words)
-            (place / name).touch(mode=0o600)
-            (place / name).write_text(text)
-        return place
+            arguments = ("--rm", "--no-deps", "-T", "--entrypoint", "cat", "dlog", f"{OURS}/{name}")
+            text = await compose("run", *arguments)
+            (tls_directory / name).touch(mode=0o600)
+            (tls_directory / name).write_text(text)
+        return tls_directory
 
     async def _end(self, compose: Compose) -> None:
         with trio.CancelScope(shield=True):
-            for one in self._containers.values():
-                one.process.close()
+            for container in self._containers.values():
+                container.first_process.close()
             await compose("down", "-v", "-t", "0", "--remove-orphans")
 
     # --- machines -------------------------------------------------------------------------------------
 
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
         """See `Adapter.start`; it serves when it answers at its published port."""
-        one = self._containers[name]
-        await one.start()
-        if not self._network.whole:
-            await self._network.lay(self._places)
+        container = self._containers[name]
+        await container.start()
+        if not self._network.is_clean:
+            await self._network.apply_cuts(self._container_addresses)
         state = "silent"
         with trio.move_on_after(timeout_s):
-            while await self.running(name):
-                health = await ask_health(self._host, one.outside, timeout_s=ASK_S)
+            while await self.is_running(name):
+                health = await query_health(self._host, container.published, timeout_s=ASK_S)
                 if health.healthy:
                     return None
                 state = health.state
                 await trio.sleep(POLL_S)
-        ended = not await self.running(name)
+        has_ended = not await self.is_running(name)
         await self.kill(name)
-        said = self.log_of(name)[-400:]
+        log_tail = self.log_of(name)[-400:]
         return (
-            f"ended: {said}" if ended else f"did not serve within {timeout_s:g} s, {state}: {said}"
+            f"ended: {log_tail}"
+            if has_ended
+            else f"did not serve within {timeout_s:g} s, {state}: {log_tail}"
         )
 
     async def kill(self, name: str) -> None:
@@ -187,9 +193,9 @@ class Containers(RealCluster):
         """See `Adapter.stop`."""
         await self._containers[name].stop()
 
-    async def running(self, name: str) -> bool:
-        """See `Adapter.running`."""
-        return await self._containers[name].running()
+    async def is_running(self, name: str) -> bool:
+        """See `Adapter.is_running`."""
+        return await self._containers[name].is_running()
 
     async def pause(self, name: str) -> None:
         """See `Adapter.pause`."""
@@ -201,30 +207,30 @@ class Containers(RealCluster):
 
     # --- network --------------------------------------------------------------------------------------
 
-    async def _places(self) -> dict[str, ContainerAddress]:
+    async def _container_addresses(self) -> dict[str, ContainerAddress]:
         """Where the running containers are now."""
         names = list(self._containers)
-        found = await inspect(*(self._containers[name].id for name in names))
-        places = {}
-        for name, one in zip(names, found, strict=True):
-            if not one["State"]["Running"]:
+        inspections = await inspect(*(self._containers[name].id for name in names))
+        addresses = {}
+        for name, inspection in zip(names, inspections, strict=True):
+            if not inspection["State"]["Running"]:
                 continue
-            (network,) = one["NetworkSettings"]["Networks"].values()
+            (network,) = inspection["NetworkSettings"]["Networks"].values()
             self._network.gateway = network["Gateway"]
-            places[name] = ContainerAddress(
-                one["NetworkSettings"]["SandboxKey"], network["IPAddress"]
+            addresses[name] = ContainerAddress(
+                inspection["NetworkSettings"]["SandboxKey"], network["IPAddress"]
             )
-        return places
+        return addresses
 
     async def cut(self, links: Sequence[Link]) -> None:
         """See `Adapter.cut`."""
         self._network.cut(links)
-        await self._network.lay(self._places)
+        await self._network.apply_cuts(self._container_addresses)
 
     async def heal(self, links: Sequence[Link]) -> None:
         """See `Adapter.heal`."""
         self._network.heal(links)
-        await self._network.lay(self._places)
+        await self._network.apply_cuts(self._container_addresses)
 
     async def slow(self, links: Sequence[Link], delay_s: float, bytes_per_s: float = 0.0) -> None:
         """Refused (`refusal`), as the next three."""
@@ -238,7 +244,7 @@ class Containers(RealCluster):
         """See `slow`."""
         raise ChaosFailed("no wrong memory with containers")
 
-    async def spoiled(self, name: str) -> bool:
+    async def is_memory_spoiled(self, name: str) -> bool:
         """See `slow`."""
         raise ChaosFailed("no wrong memory with containers")
 
@@ -259,18 +265,18 @@ class Containers(RealCluster):
 
     def log_of(self, name: str) -> str:
         """See `Adapter.log_of`."""
-        done = subprocess.run(
+        completed = subprocess.run(
             ["docker", "logs", "--tail", str(LOG_LINES), self._containers[name].id],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
         )
-        return done.stdout.decode(errors="replace")
+        return completed.stdout.decode(errors="replace")
 
 
-def _name_credentials(told: str | None) -> None:
+def _name_credentials(credentials: str | None) -> None:
     """For this process and its clients; None: they have none."""
-    if told is None:
-        os.environ.pop(CREDENTIALS, None)
+    if credentials is None:
+        os.environ.pop(CREDENTIALS_VARIABLE, None)
     else:
-        os.environ[CREDENTIALS] = told
+        os.environ[CREDENTIALS_VARIABLE] = credentials

@@ -20,7 +20,7 @@ DIFFERENT_MIN = 24
 """Different bytes of a mark: fillings of one byte are everywhere."""
 
 
-def damage(directory: Path, fault: Fault, chance: Random) -> str:
+def damage(directory: Path, fault: Fault, rng: Random) -> str:
     """Do what the fault says to files below ``directory``; what was done, in words.
 
     Bits are flipped where there are bytes other than zero: preallocated space holds nothing to lose.
@@ -30,53 +30,53 @@ def damage(directory: Path, fault: Fault, chance: Random) -> str:
         return f"there is no file {fault.files} to damage"
     match fault.how:
         case "flip":
-            hit: dict[str, int] = {}
+            flips_by_file: dict[str, int] = {}
             for _ in range(fault.amount):
-                path = chance.choice(files)
-                if _flip(path, chance):
-                    hit[path.name] = hit.get(path.name, 0) + 1
+                path = rng.choice(files)
+                if _flip(path, rng):
+                    flips_by_file[path.name] = flips_by_file.get(path.name, 0) + 1
             return "flipped bits: " + (
-                ", ".join(f"{n} in {name}" for name, n in hit.items()) or "0"
+                ", ".join(f"{n} in {name}" for name, n in flips_by_file.items()) or "0"
             )
         case "tear":
-            path = chance.choice(files)
-            place = _written_place(path, chance) or 0
-            place -= place % 512
+            path = rng.choice(files)
+            offset = _written_place(path, rng) or 0
+            offset -= offset % 512
             with path.open("r+b") as file:
-                file.seek(place)
-                length = min(fault.amount, path.stat().st_size - place)
-                file.write(chance.randbytes(length))
-            return f"overwrote {length} bytes of {path.name} at {place}"
+                file.seek(offset)
+                length = min(fault.amount, path.stat().st_size - offset)
+                file.write(rng.randbytes(length))
+            return f"overwrote {length} bytes of {path.name} at {offset}"
         case "cut":
-            path = chance.choice(files)
+            path = rng.choice(files)
             size = max(0, path.stat().st_size - fault.amount)
             with path.open("r+b") as file:
                 file.truncate(size)
             return f"cut {path.name} to {size} bytes"
         case _:
-            path = chance.choice(files)
+            path = rng.choice(files)
             path.unlink()
             return f"removed {path.name}"
 
 
-def rot(directories: Sequence[Path], fault: Fault, chance: Random) -> str:
+def rot(directories: Sequence[Path], fault: Fault, rng: Random) -> str:
     """Flip a bit of the same bytes wherever they are below all these directories; what was done, in words."""
     copies = [
         [(path, path.read_bytes()) for path in _files(directory, fault)]
         for directory in directories
     ]
     for _ in range(MARKS if copies and copies[0] else 0):
-        _, content = chance.choice(copies[0])
-        at = chance.randrange(max(1, len(content) - MARK_BYTES))
-        mark = content[at : at + MARK_BYTES]
-        if len(set(mark)) < DIFFERENT_MIN:
+        _, content = rng.choice(copies[0])
+        sample_offset = rng.randrange(max(1, len(content) - MARK_BYTES))
+        sample = content[sample_offset : sample_offset + MARK_BYTES]
+        if len(set(sample)) < DIFFERENT_MIN:
             continue
-        found = [_places(files, mark) for files in copies]
-        if all(found):
-            for places in found:
-                for path, place in places:
-                    _flip_at(path, place + MARK_BYTES // 2, chance)
-            return f"a bit of the same bytes in {sum(map(len, found))} places of {len(found)} nodes"
+        matches = [_places(files, sample) for files in copies]
+        if all(matches):
+            for node_matches in matches:
+                for path, match_offset in node_matches:
+                    _flip_at(path, match_offset + MARK_BYTES // 2, rng)
+            return f"a bit of the same bytes in {sum(map(len, matches))} places of {len(matches)} nodes"
     return f"there are no bytes that all of them have in {fault.files}"
 
 
@@ -88,36 +88,36 @@ def _files(directory: Path, fault: Fault) -> list[Path]:
     ]
 
 
-def _places(files: Sequence[tuple[Path, bytes]], mark: bytes) -> list[tuple[Path, int]]:
+def _places(files: Sequence[tuple[Path, bytes]], sample: bytes) -> list[tuple[Path, int]]:
     """Where these files have the bytes, each file once."""
-    return [(path, at) for path, content in files if (at := content.find(mark)) >= 0]
+    return [(path, offset) for path, content in files if (offset := content.find(sample)) >= 0]
 
 
-def _flip(path: Path, chance: Random) -> bool:
-    place = _written_place(path, chance)
-    if place is None:
+def _flip(path: Path, rng: Random) -> bool:
+    offset = _written_place(path, rng)
+    if offset is None:
         return False
-    _flip_at(path, place, chance)
+    _flip_at(path, offset, rng)
     return True
 
 
-def _flip_at(path: Path, place: int, chance: Random) -> None:
+def _flip_at(path: Path, offset: int, rng: Random) -> None:
     with path.open("r+b") as file:
-        file.seek(place)
+        file.seek(offset)
         value = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([value ^ (1 << chance.randrange(8))]))
+        file.seek(offset)
+        file.write(bytes([value ^ (1 << rng.randrange(8))]))
 
 
-def _written_place(path: Path, chance: Random) -> int | None:
+def _written_place(path: Path, rng: Random) -> int | None:
     """An offset where a byte other than zero is; None: none was met."""
     size = path.stat().st_size
     with path.open("rb") as file:
         for _ in range(TRIES):
-            start = chance.randrange(size)
+            start = rng.randrange(size)
             file.seek(start)
-            stretch = file.read(4096)
-            offset = next((n for n, byte in enumerate(stretch) if byte), None)
+            chunk = file.read(4096)
+            offset = next((n for n, byte in enumerate(chunk) if byte), None)
             if offset is not None:
                 return start + offset
     return None

@@ -33,9 +33,9 @@ def folder() -> Path | None:
 
 def compose_command() -> tuple[str, ...] | None:
     """Compose v2 (a plugin), else v1 (a program), else None."""
-    for words in (("docker", "compose"), ("docker-compose",)):
-        if shutil.which(words[0]) and _says_yes(*words, "version"):
-            return words
+    for candidate in (("docker", "compose"), ("docker-compose",)):
+        if shutil.which(candidate[0]) and _says_yes(*candidate, "version"):
+            return candidate
     return None
 
 
@@ -54,16 +54,16 @@ def refusal() -> str | None:
 
 def _says_yes(*command: str) -> bool:
     try:
-        done = subprocess.run(command, capture_output=True, timeout=ASK_S, check=False)
+        completed = subprocess.run(command, capture_output=True, timeout=ASK_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return completed.returncode == 0
 
 
 def may_limit_others() -> bool:
     """May this process change the limits of one that another user runs? Root may lack it in a container."""
-    words = Path("/proc/self/status").read_text().split()
-    return bool(int(words[words.index("CapEff:") + 1], 16) & CAP_SYS_RESOURCE)
+    status_words = Path("/proc/self/status").read_text().split()
+    return bool(int(status_words[status_words.index("CapEff:") + 1], 16) & CAP_SYS_RESOURCE)
 
 
 async def call(
@@ -74,7 +74,7 @@ async def call(
 ) -> str:
     """What a command says on stdout. Raises `ChaosFailed` with what it says on stderr."""
     with trio.move_on_after(limit_s):
-        done = await trio.run_process(
+        completed = await trio.run_process(
             command,
             check=False,
             capture_stdout=True,
@@ -82,28 +82,32 @@ async def call(
             stdin=stdin,
             env={**os.environ, **(variables or {})},
         )
-        if done.returncode:
-            said = done.stderr.decode(errors="replace").strip()[-1000:]
-            raise ChaosFailed(f"{' '.join(command[:6])}: {said or f'exit code {done.returncode}'}")
-        return done.stdout.decode(errors="replace")
+        if completed.returncode:
+            error_text = completed.stderr.decode(errors="replace").strip()[-1000:]
+            raise ChaosFailed(
+                f"{' '.join(command[:6])}: {error_text or f'exit code {completed.returncode}'}"
+            )
+        return completed.stdout.decode(errors="replace")
     raise ChaosFailed(f"{' '.join(command[:6])}: not done within {limit_s:g} s")
 
 
 async def inspect(*ids: str) -> list[dict[str, Any]]:
     """What the engine knows of containers. Raises `ChaosFailed`."""
-    found: list[dict[str, Any]] = json.loads(await call("docker", "inspect", *ids))
-    return found
+    inspected: list[dict[str, Any]] = json.loads(await call("docker", "inspect", *ids))
+    return inspected
 
 
 async def containers_of(project: str) -> dict[str, dict[str, Any]]:
     """What the engine knows of a project's containers, by service."""
-    listed = await call(
+    id_lines = await call(
         "docker", "ps", "-aq", "--no-trunc", "--filter", f"label={PROJECT_LABEL}={project}"
     )
-    ids = listed.split()
+    ids = id_lines.split()
     if not ids:
         return {}
-    return {one["Config"]["Labels"][SERVICE_LABEL]: one for one in await inspect(*ids)}
+    return {
+        inspected["Config"]["Labels"][SERVICE_LABEL]: inspected for inspected in await inspect(*ids)
+    }
 
 
 class Watched:
@@ -121,7 +125,7 @@ class Watched:
             ):  # ended already, or the engine's processes are not this machine's
                 self._descriptor = os.pidfd_open(pid)
 
-    def runs(self) -> bool | None:
+    def is_running(self) -> bool | None:
         """Does it? None: it cannot be seen from here."""
         if self._descriptor is None:
             return None
@@ -145,6 +149,6 @@ class Compose:
             self._command += ["-f", str(file)]
         self._variables = variables
 
-    async def __call__(self, *words: str, limit_s: float = COMMAND_S) -> str:
+    async def __call__(self, *arguments: str, limit_s: float = COMMAND_S) -> str:
         """Raises `ChaosFailed`."""
-        return await call(*self._command, *words, variables=self._variables, limit_s=limit_s)
+        return await call(*self._command, *arguments, variables=self._variables, limit_s=limit_s)

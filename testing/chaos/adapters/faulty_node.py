@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ....metadata.state.kv_state import HEAD, KeyValueState
+from ....metadata.state.kv_state import VALUE_HEADER, KeyValueState
 from ....runtime import machine
 
 CLOCK = "DLOG_CHAOS_CLOCK"
@@ -27,14 +27,14 @@ class MovedClock:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._looked = 0.0
+        self._read_at = 0.0
         self._offset_ms = 0
 
     def __call__(self) -> int:
         """Now, as this node believes."""
         now = time.monotonic()
-        if now - self._looked >= LOOK_S:
-            self._looked = now
+        if now - self._read_at >= LOOK_S:
+            self._read_at = now
             try:
                 with open(self._path) as file:
                     self._offset_ms = int(float(file.read() or 0) * 1000)
@@ -43,29 +43,29 @@ class MovedClock:
         return time.time_ns() // 1_000_000 + self._offset_ms
 
 
-def flip_when_told(told: Path) -> None:
+def flip_when_told(trigger_file: Path) -> None:
     """The next log's name that a state learns is stored otherwise, once, as soon as ``told`` is there."""
-    assert hasattr(KeyValueState, "_enter"), "values are entered elsewhere"
-    enter = KeyValueState._enter
+    assert hasattr(KeyValueState, "_set_stored"), "values are entered elsewhere"
+    original_enter = KeyValueState._set_stored
 
     def flipped(self: Any, key: bytes, lease_id: int, stored: bytes) -> None:
         # A name is not written again: what is written again soon would be right again.
-        if key.startswith(b"name/") and len(stored) > HEAD.size and told.exists():
-            told.unlink()
+        if key.startswith(b"name/") and len(stored) > VALUE_HEADER.size and trigger_file.exists():
+            trigger_file.unlink()
             stored = stored[:-1] + bytes([stored[-1] ^ 1])
-        enter(self, key, lease_id, stored)
+        original_enter(self, key, lease_id, stored)
 
-    KeyValueState._enter = flipped  # type: ignore[method-assign]
+    KeyValueState._set_stored = flipped  # type: ignore[method-assign]
 
 
 def main() -> None:
     """Run `dlog` with that clock and that memory."""
     path = os.environ.get(CLOCK)
     if path:
-        assert hasattr(machine, "_wall_ms"), "the wall clock's place has moved"
-        machine._wall_ms = MovedClock(path)
-    if told := os.environ.get(MEMORY):
-        flip_when_told(Path(told))
+        assert hasattr(machine, "_clock_ms"), "the wall clock's place has moved"
+        machine._clock_ms = MovedClock(path)
+    if trigger_path := os.environ.get(MEMORY):
+        flip_when_told(Path(trigger_path))
     runpy.run_module("distributedlog.cli.main", run_name="__main__")
 
 

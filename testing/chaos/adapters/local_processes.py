@@ -17,7 +17,7 @@ from ....cluster.local import cluster_plan as plans
 from ....cluster.local.cluster_plan import ClusterPlan
 from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.machine import real_host
-from ....runtime.net.port_reservation import HeldPorts
+from ....runtime.net.port_reservation import ReservedPorts
 from ..clients.authorization_walk import place_of, principal_of
 from ..clients.cluster_endpoints import HOST, free_places, places_of
 from ..model.adapter import (
@@ -57,7 +57,7 @@ class LocalProcesses(RealCluster):
         )
         self._nodes: dict[str, ProcessNode] = {}
         self._plan = ClusterPlan(())
-        self._weather = Weather()
+        self._link_conditions = Weather()
 
     def refusal(self, capability: Capability) -> str | None:
         """See `Adapter.refusal`."""
@@ -94,46 +94,66 @@ class LocalProcesses(RealCluster):
         needs = self._needs
         nursery = await stack.enter_async_context(trio.open_nursery())
         stack.callback(nursery.cancel_scope.cancel)
-        ports = stack.enter_context(HeldPorts())
-        self._plan = private = await _planned(needs, ports)
+        ports = stack.enter_context(ReservedPorts())
+        self._plan = private_plan = await _planned(needs, ports)
         if needs.capabilities & PROXIED:
             # The public ports are taken by the doors first, so that the private ones are others.
-            doors = []
+            forwarders = []
             for node in self._plan.nodes:
                 if node.kind == NodeRole.GATEWAY.value:
                     continue  # it answers those alone who call it by its own port
-                door = NodeForwarder(node.name, node.address, (HOST, 0), self._weather, self._who)
-                await nursery.start(door.run)
-                doors.append(door)
-            private = await _planned(needs, ports)
-            for door in doors:
-                [door.private] = [one.address for one in private.nodes if one.name == door.name]
-        taken = [node.address for plan in (self._plan, private) for node in plan.nodes]
-        pages = await free_places(len(self._plan.nodes), taken)
-        for node, inner, page in zip(self._plan.nodes, private.nodes, pages, strict=True):
-            address = node.address if node.kind == NodeRole.GATEWAY.value else inner.address
-            made = ProcessNode(needs.directory / node.name, node, address)
+                forwarder = NodeForwarder(
+                    node.name, node.address, (HOST, 0), self._link_conditions, self._process_of
+                )
+                await nursery.start(forwarder.run)
+                forwarders.append(forwarder)
+            private_plan = await _planned(needs, ports)
+            for forwarder in forwarders:
+                [forwarder.private] = [
+                    planned_node.address
+                    for planned_node in private_plan.nodes
+                    if planned_node.name == forwarder.name
+                ]
+        taken_addresses = [
+            node.address for plan in (self._plan, private_plan) for node in plan.nodes
+        ]
+        pages = await free_places(len(self._plan.nodes), taken_addresses)
+        for node, private_node, page_address in zip(
+            self._plan.nodes, private_plan.nodes, pages, strict=True
+        ):
+            address = node.address if node.kind == NodeRole.GATEWAY.value else private_node.address
+            process_node = ProcessNode(needs.directory / node.name, node, address)
             if needs.http:
-                made.http = address if node.kind == NodeRole.GATEWAY.value else page
-            await self._make_node(made)
+                process_node.http = address if node.kind == NodeRole.GATEWAY.value else page_address
+            await self._make_node(process_node)
         stack.push_async_callback(self._kill_all)
 
-    async def _make_node(self, made: ProcessNode) -> None:
+    async def _make_node(self, process_node: ProcessNode) -> None:
         """Its directories, and what it is started with."""
-        needs, node, base, disk_mb = self._needs, made.planned, made.base, None
-        base.mkdir(parents=True)
-        made.data = base / "data"
+        needs, node, node_directory, disk_mb = (
+            self._needs,
+            process_node.plan,
+            process_node.directory,
+            None,
+        )
+        node_directory.mkdir(parents=True)
+        process_node.data = node_directory / "data"
         if needs.capabilities & OWN_DISK and NodeRole(node.kind) in STORING:
-            made.data, disk_mb = await self._own_disk(node.name, base), needs.disk_mb
+            process_node.data, disk_mb = (
+                await self._make_disk(node.name, node_directory),
+                needs.disk_mb,
+            )
         if needs.certificates is not None:
-            made.tls = place_of(needs.certificates, principal_of(node.name, NodeRole(node.kind)))
+            process_node.tls = place_of(
+                needs.certificates, principal_of(node.name, NodeRole(node.kind))
+            )
         options: Mapping[str, Any] = self._store if node.kind == "bookie" else {}
         if node.kind == NodeRole.GATEWAY.value:
             options = needs.gateway_settings
-        places = places_of(self.uri, self.nodes)
-        uri = places.proxies if needs.write_proxies else places.nodes
-        made.write_config(self._plan, options, disk_mb, uri)
-        self._nodes[node.name] = made
+        service_addresses = places_of(self.uri, self.nodes)
+        uri = service_addresses.proxies if needs.write_proxies else service_addresses.nodes
+        process_node.write_config(self._plan, options, disk_mb, uri)
+        self._nodes[node.name] = process_node
 
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
         """See `Adapter.start`."""
@@ -158,9 +178,9 @@ class LocalProcesses(RealCluster):
         """See `Adapter.stop`."""
         await self._nodes[name].stop()
 
-    async def running(self, name: str) -> bool:
-        """See `Adapter.running`."""
-        return self._nodes[name].runs
+    async def is_running(self, name: str) -> bool:
+        """See `Adapter.is_running`."""
+        return self._nodes[name].is_running
 
     async def pause(self, name: str) -> None:
         """See `Adapter.pause`."""
@@ -172,7 +192,7 @@ class LocalProcesses(RealCluster):
 
     # --- network --------------------------------------------------------------------------------------
 
-    def _who(self, inode: int) -> str:
+    def _process_of(self, inode: int) -> str:
         pids = {
             name: node.process.pid for name, node in self._nodes.items() if node.process is not None
         }
@@ -181,23 +201,23 @@ class LocalProcesses(RealCluster):
     async def cut(self, links: Sequence[Link]) -> None:
         """See `Adapter.cut`."""
         for link in links:
-            self._weather.cut[link] = self._weather.cut.get(link, 0) + 1
-        self._weather.tell()
+            self._link_conditions.cut[link] = self._link_conditions.cut.get(link, 0) + 1
+        self._link_conditions.notify_changed()
 
     async def heal(self, links: Sequence[Link]) -> None:
         """See `Adapter.heal`."""
         for link in links:
-            self._weather.cut[link] = max(0, self._weather.cut.get(link, 0) - 1)
-        self._weather.tell()
+            self._link_conditions.cut[link] = max(0, self._link_conditions.cut.get(link, 0) - 1)
+        self._link_conditions.notify_changed()
 
     async def slow(self, links: Sequence[Link], delay_s: float, bytes_per_s: float = 0.0) -> None:
         """See `Adapter.slow`."""
         for link in links:
             if delay_s or bytes_per_s:
-                self._weather.slow[link] = (delay_s, bytes_per_s)
+                self._link_conditions.slow[link] = (delay_s, bytes_per_s)
             else:
-                self._weather.slow.pop(link, None)
-        self._weather.tell()
+                self._link_conditions.slow.pop(link, None)
+        self._link_conditions.notify_changed()
 
     # --- disks, clocks, limits ------------------------------------------------------------------------
 
@@ -225,43 +245,44 @@ class LocalProcesses(RealCluster):
 
     async def spoil_memory(self, name: str) -> None:
         """See `Adapter.spoil_memory`."""
-        self._nodes[name].memory.touch()
+        self._nodes[name].memory_fault_file.touch()
 
-    async def spoiled(self, name: str) -> bool:
-        """See `Adapter.spoiled`."""
-        return not self._nodes[name].memory.exists()
+    async def is_memory_spoiled(self, name: str) -> bool:
+        """See `Adapter.is_memory_spoiled`."""
+        return not self._nodes[name].memory_fault_file.exists()
 
     # --- for the report -------------------------------------------------------------------------------
 
     def log_of(self, name: str) -> str:
         """See `Adapter.log_of`."""
-        return self._nodes[name].log()
+        return self._nodes[name].log_tail()
 
 
-async def _planned(needs: Needs, ports: HeldPorts) -> ClusterPlan:
-    here = real_host("chaos")
-    more = [
+async def _planned(needs: Needs, ports: ReservedPorts) -> ClusterPlan:
+    host = real_host("chaos")
+    service_kinds = [
         *[NodeRole.WRITE_PROXY.value] * needs.write_proxies,
         *[NodeRole.READ_PROXY.value] * needs.read_proxies,
         *[NodeRole.GATEWAY.value] * needs.gateways,
     ]
     try:
-        plan = await plans.make(
+        plan = await plans.make_plan(
             None,
-            bookies=needs.bookies + len(more),  # of these the last ones are places for the others
+            bookies=needs.bookies
+            + len(service_kinds),  # of these the last ones are places for the others
             metadata_nodes=needs.metadata_nodes,
             port=0,
             host=HOST,
-            listen=here.listen,
-            hold=ports.hold,
-            chance=here.random,
+            listen=host.listen,
+            reserve_port=ports.reserve,
+            rng=host.random,
         )
     except DistributedLogError as error:
         raise ChaosFailed(str(error)) from None
-    own = plan.nodes[: needs.metadata_nodes + needs.bookies]
-    counted = Counter[str]()
-    others = []
-    for kind, node in zip(more, plan.nodes[len(own) :], strict=True):
-        counted[kind] += 1
-        others.append(replace(node, name=f"{kind}{counted[kind]}", kind=kind))
-    return ClusterPlan((*own, *others))
+    storing_nodes = plan.nodes[: needs.metadata_nodes + needs.bookies]
+    count_by_kind = Counter[str]()
+    service_nodes = []
+    for kind, node in zip(service_kinds, plan.nodes[len(storing_nodes) :], strict=True):
+        count_by_kind[kind] += 1
+        service_nodes.append(replace(node, name=f"{kind}{count_by_kind[kind]}", kind=kind))
+    return ClusterPlan((*storing_nodes, *service_nodes))

@@ -94,10 +94,10 @@ class LoopDisk:
     async def remove(self) -> None:
         """Unmount whatever is mounted; the files stay."""
         with trio.CancelScope(shield=True):
-            for place in (self.mount_point, self._tmpfs):
-                if place is not None and place.exists():
+            for mounted in (self.mount_point, self._tmpfs):
+                if mounted is not None and mounted.exists():
                     await trio.run_process(
-                        ["umount", "-l", str(place)], check=False, capture_stderr=True
+                        ["umount", "-l", str(mounted)], check=False, capture_stderr=True
                     )
 
     # --- filling it -----------------------------------------------------------------------------------
@@ -117,11 +117,11 @@ class LoopDisk:
 
     # --- slowing it -----------------------------------------------------------------------------------
 
-    def hold(self, held: bool) -> None:
+    def set_frozen(self, is_frozen: bool) -> None:
         """Freeze the file system, or have it go on: no write ends meanwhile. Again: nothing."""
         descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.ioctl(descriptor, FIFREEZE if held else FITHAW, 0)
+            fcntl.ioctl(descriptor, FIFREEZE if is_frozen else FITHAW, 0)
         except OSError as error:
             if error.errno not in (errno.EBUSY, errno.EINVAL):  # it is so already
                 raise ChaosFailed(f"{self.mount_point} cannot be held: {error.strerror}") from None
@@ -141,10 +141,10 @@ class LoopDisk:
         (self._tmpfs / FILLER).unlink(missing_ok=True)
         cut_power([self])
         await self.unmount()
-        done = await trio.run_process(
+        completed = await trio.run_process(
             ["e2fsck", "-p", str(self._image)], check=False, capture_stdout=True
         )
-        if done.returncode >= 4:
+        if completed.returncode >= 4:
             raise ChaosFailed(f"the file system of {self.base.name} is beyond e2fsck -p")
         await self.mount()
 
@@ -174,28 +174,30 @@ def _takes_files(directory: Path) -> bool:
 
 
 def _fill(filler: Path, leave_bytes: int) -> None:
-    space = os.statvfs(filler.parent)
-    wanted = space.f_bavail * space.f_frsize - leave_bytes
+    file_system = os.statvfs(filler.parent)
+    bytes_left = file_system.f_bavail * file_system.f_frsize - leave_bytes
     descriptor = os.open(filler, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         size, step = os.fstat(descriptor).st_size, 16 * MIB
-        while wanted > 0 and step >= space.f_frsize:
-            step = min(step, max(space.f_frsize, wanted))
+        while bytes_left > 0 and step >= file_system.f_frsize:
+            step = min(step, max(file_system.f_frsize, bytes_left))
             try:
                 os.posix_fallocate(descriptor, size, step)
             except OSError:
                 step //= 2
                 continue
-            size, wanted = size + step, wanted - step
+            size, bytes_left = size + step, bytes_left - step
     finally:
         os.close(descriptor)
 
 
 async def run(*command: str) -> None:
     """Run a tool of the system. Raises `ChaosFailed` with what it said."""
-    done = await trio.run_process(
+    completed = await trio.run_process(
         command, check=False, capture_stdout=True, capture_stderr=True, stdin=subprocess.DEVNULL
     )
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
-        raise ChaosFailed(f"{' '.join(command)}: {said}")
+    if completed.returncode:
+        error_text = (
+            completed.stderr.decode(errors="replace").strip() or f"exit code {completed.returncode}"
+        )
+        raise ChaosFailed(f"{' '.join(command)}: {error_text}")

@@ -31,12 +31,12 @@ class Weather:
     """Link to (delay in s, bytes/s or 0)."""
     changed: trio.Event = field(default_factory=trio.Event)
 
-    def tell(self) -> None:
+    def notify_changed(self) -> None:
         """Something changed: whoever waits looks again."""
         changed, self.changed = self.changed, trio.Event()
         changed.set()
 
-    async def passes(self, *links: Link) -> None:
+    async def wait_uncut(self, *links: Link) -> None:
         """Return when none of these links is cut."""
         while any(self.cut.get(link) for link in links):
             await self.changed.wait()
@@ -50,14 +50,14 @@ class NodeForwarder:
         name: str,
         public: Address,
         private: Address,
-        weather: Weather,
-        who: Callable[[int], str],
+        conditions: Weather,
+        process_of: Callable[[int], str],
     ) -> None:
         self.name = name
         self.public = public
         self.private = private
-        self._weather = weather
-        self._who = who
+        self._conditions = conditions
+        self._process_of = process_of
         """Process id to the name of a node, or `CLIENTS`."""
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
@@ -67,27 +67,39 @@ class NodeForwarder:
         task_status.started()
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(trio.serve_listeners, self._pass, [listener])
+                nursery.start_soon(trio.serve_listeners, self._forward_connection, [listener])
 
-    async def _pass(self, near: trio.SocketStream) -> None:
-        source = self._who(owner_of(near.socket.getpeername()[1], self.public[1]))
-        out, back = (source, self.name), (self.name, source)
+    async def _forward_connection(self, client_stream: trio.SocketStream) -> None:
+        source = self._process_of(owner_of(client_stream.socket.getpeername()[1], self.public[1]))
+        request_link, reply_link = (source, self.name), (self.name, source)
         try:
-            async with near:
-                await self._weather.passes(out, back)
-                far = await trio.open_tcp_stream(*self.private)
-                async with far, trio.open_nursery() as nursery:
-                    nursery.start_soon(self._carry, near, far, out, nursery.cancel_scope)
-                    nursery.start_soon(self._carry, far, near, back, nursery.cancel_scope)
+            async with client_stream:
+                await self._conditions.wait_uncut(request_link, reply_link)
+                node_stream = await trio.open_tcp_stream(*self.private)
+                async with node_stream, trio.open_nursery() as nursery:
+                    nursery.start_soon(
+                        self._forward_direction,
+                        client_stream,
+                        node_stream,
+                        request_link,
+                        nursery.cancel_scope,
+                    )
+                    nursery.start_soon(
+                        self._forward_direction,
+                        node_stream,
+                        client_stream,
+                        reply_link,
+                        nursery.cancel_scope,
+                    )
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # one of the two ends is gone: the other end has been closed
 
-    async def _carry(
+    async def _forward_direction(
         self,
         source: trio.SocketStream,
         target: trio.SocketStream,
         link: Link,
-        over: trio.CancelScope,
+        connection_scope: trio.CancelScope,
     ) -> None:
         sender, receiver = trio.open_memory_channel[tuple[float, bytes]](PIECES_MAX)
         async with trio.open_nursery() as nursery:
@@ -97,10 +109,10 @@ class NodeForwarder:
                     piece = await source.receive_some(PIECE_BYTES)
                     if not piece:
                         break
-                    delay_s, _ = self._weather.slow.get(link, (0.0, 0.0))
+                    delay_s, _ = self._conditions.slow.get(link, (0.0, 0.0))
                     await sender.send((trio.current_time() + delay_s, piece))
-        await self._weather.passes(link)
-        over.cancel()  # both directions end together: our nodes never half-close
+        await self._conditions.wait_uncut(link)
+        connection_scope.cancel()  # both directions end together: our nodes never half-close
 
     async def _deliver(
         self,
@@ -111,20 +123,23 @@ class NodeForwarder:
         async for due, piece in receiver:
             if due > trio.current_time():
                 await trio.sleep_until(due)
-            _, bytes_per_s = self._weather.slow.get(link, (0.0, 0.0))
+            _, bytes_per_s = self._conditions.slow.get(link, (0.0, 0.0))
             if bytes_per_s:
                 await trio.sleep(len(piece) / bytes_per_s)
-            await self._weather.passes(link)
+            await self._conditions.wait_uncut(link)
             await target.send_all(piece)
 
 
-def owner_of(port: int, to: int) -> int:
+def owner_of(port: int, remote_port: int) -> int:
     """The inode of the socket of this machine that is bound to ``port`` and connected to port ``to``."""
     with open(PROC_NET) as table:
         next(table)
         for line in table:
             fields = line.split()
-            if int(fields[1].split(":")[1], 16) == port and int(fields[2].split(":")[1], 16) == to:
+            if (
+                int(fields[1].split(":")[1], 16) == port
+                and int(fields[2].split(":")[1], 16) == remote_port
+            ):
                 return int(fields[9])
     return 0
 
@@ -133,8 +148,8 @@ def holds(pid: int, inode: int) -> bool:
     """Has this process a descriptor of that socket?"""
     wanted = f"socket:[{inode}]"
     try:
-        with os.scandir(f"/proc/{pid}/fd") as found:
-            return any(os.readlink(one.path) == wanted for one in found)
+        with os.scandir(f"/proc/{pid}/fd") as descriptors:
+            return any(os.readlink(descriptor.path) == wanted for descriptor in descriptors)
     except OSError:
         return False
 

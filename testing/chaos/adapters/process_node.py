@@ -30,9 +30,9 @@ FREE_BYTES_MIN = 16 << 20
 class ProcessNode:
     """One node: where its things are, and its process while it has one."""
 
-    base: Path
+    directory: Path
     """For all that is its own: configuration, stderr, clock, and its data or its disk."""
-    planned: PlannedNode
+    plan: PlannedNode
     private: Address
     """Where it listens; others know ``planned.address``."""
     data: Path = Path()
@@ -40,12 +40,12 @@ class ProcessNode:
     """Where its pages are."""
     tls: Path | None = None
     """Where its certificate is."""
-    _tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _config_tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Of its configuration."""
     process: "trio.Process | None" = None
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """Has it a process, running or paused?"""
         return self.process is not None and self.process.returncode is None
 
@@ -56,55 +56,59 @@ class ProcessNode:
 
         ``options``: of a bookie's store, or a gateway's; ``uri``: what a gateway's clients reach by it.
         """
-        kind = self.planned.kind
-        tables = self._tables = {kind: self._flags(plan, uri)}
+        kind = self.plan.kind
+        tables = self._config_tables = {kind: self._node_settings(plan, uri)}
         if kind == "gateway":
             tables[kind] |= options
         if kind == "bookie":
             tables["store"] = store = dict(options)
             if disk_mb is not None:
                 store.setdefault("free_bytes_min", FREE_BYTES_MIN)
-                most = (disk_mb << 20) // 16
-                store["journal_file_bytes"] = min(int(store["journal_file_bytes"]), most)
+                journal_bytes_max = (disk_mb << 20) // 16
+                store["journal_file_bytes"] = min(
+                    int(store["journal_file_bytes"]), journal_bytes_max
+                )
         self.configure({})
 
-    def _flags(self, plan: ClusterPlan, uri: str) -> dict[str, Any]:
-        node, listen = self.planned, format_address(self.private)
+    def _node_settings(self, plan: ClusterPlan, uri: str) -> dict[str, Any]:
+        node, listen = self.plan, format_address(self.private)
         if node.kind == "gateway":
             return {"name": node.name, "uri": uri, "listen": listen}
-        voters = plan.of("metadata")
-        found: dict[str, Any] = {
+        voters = plan.nodes_of_kind("metadata")
+        settings: dict[str, Any] = {
             "name": node.name,
-            "metadata": ",".join(f"{one.name}={format_address(one.address)}" for one in voters),
+            "metadata": ",".join(
+                f"{voter.name}={format_address(voter.address)}" for voter in voters
+            ),
             "listen": listen,
             "advertise": format_address(node.address),
         }
         if node.kind in STORING_KINDS:
-            found["data"] = str(self.data)
+            settings["data"] = str(self.data)
         if self.http is not None:
-            found["http"] = format_address(self.http)
+            settings["http"] = format_address(self.http)
         if self.tls is not None:
-            found["tls"] = str(self.tls)
-        return found
+            settings["tls"] = str(self.tls)
+        return settings
 
     def configure(self, settings: Mapping[str, Any]) -> None:
         """Have it started with these beside its own, from now on."""
         tables = {
-            **self._tables,
-            self.planned.kind: {**self._tables[self.planned.kind], **settings},
+            **self._config_tables,
+            self.plan.kind: {**self._config_tables[self.plan.kind], **settings},
         }
         lines: list[str] = []
         for name, table in tables.items():
             lines += [f"[{name}]", *(f"{key} = {json.dumps(v)}" for key, v in table.items()), ""]
-        (self.base / "node.toml").write_text("\n".join(lines))
+        (self.directory / "node.toml").write_text("\n".join(lines))
 
     async def start(self, module: str, timeout_s: float) -> str | None:
         """See `Adapter.start`; ``module`` is what it runs as."""
-        if self.runs:
+        if self.is_running:
             return None
-        command = [sys.executable, "-m", module, "serve", self.planned.kind]
-        command += ["--config", str(self.base / "node.toml"), "--end-with-stdin"]
-        with (self.base / "stderr").open("ab") as errors:
+        command = [sys.executable, "-m", module, "serve", self.plan.kind]
+        command += ["--config", str(self.directory / "node.toml"), "--end-with-stdin"]
+        with (self.directory / "stderr").open("ab") as errors:
             self.process = process = await trio.lowlevel.open_process(
                 command,
                 stdin=subprocess.PIPE,
@@ -112,27 +116,27 @@ class ProcessNode:
                 stderr=errors,
                 env={
                     **environment(),
-                    CLOCK: str(self.base / "clock"),
-                    MEMORY: str(self.memory),
+                    CLOCK: str(self.directory / "clock"),
+                    MEMORY: str(self.memory_fault_file),
                 },
                 process_group=0,
             )
         received = b""
         assert process.stdout is not None
-        with trio.move_on_after(timeout_s) as waiting:
+        with trio.move_on_after(timeout_s) as start_timeout:
             while not received.endswith(b"\n"):
-                more = await process.stdout.receive_some(65_536)
-                if not more:
+                chunk = await process.stdout.receive_some(65_536)
+                if not chunk:
                     break
-                received += more
+                received += chunk
         if received.endswith(b"\n"):
             return None
-        if waiting.cancelled_caught:
+        if start_timeout.cancelled_caught:
             await self.kill()
-            return f"did not serve within {timeout_s:g} s: {last_words(self.log())}"
-        code = await process.wait()
+            return f"did not serve within {timeout_s:g} s: {last_words(self.log_tail())}"
+        exit_code = await process.wait()
         await self.kill()
-        return f"ended with {code}: {last_words(self.log())}"
+        return f"ended with {exit_code}: {last_words(self.log_tail())}"
 
     async def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""
@@ -148,26 +152,26 @@ class ProcessNode:
 
     async def stop(self) -> None:
         """SIGTERM; SIGKILL when it takes longer than `STOP_S`."""
-        if self.process is not None and self.runs:
+        if self.process is not None and self.is_running:
             self.process.terminate()
             with trio.move_on_after(STOP_S):
                 await self.process.wait()
         await self.kill()
 
     @property
-    def memory(self) -> Path:
+    def memory_fault_file(self) -> Path:
         """What its memory is spoilt by: there until that has happened (`faulty_node.py`)."""
-        return self.base / "memory"
+        return self.directory / "memory"
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to a node that runs."""
-        if self.process is not None and self.runs:
+        if self.process is not None and self.is_running:
             self.process.send_signal(number)
 
-    def log(self) -> str:
+    def log_tail(self) -> str:
         """The end of its stderr."""
         try:
-            with (self.base / "stderr").open("rb") as file:
+            with (self.directory / "stderr").open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))
                 return file.read().decode(errors="replace")
         except FileNotFoundError:

@@ -60,20 +60,22 @@ class RealCluster(ABC):
         await stack.__aenter__()
         try:
             await self._create(stack)
-            said: dict[str, str] = {}
+            refusals: dict[str, str] = {}
 
             async def start(name: str) -> None:
-                refused = await self.start(name, self.start_s)
-                if refused is not None:
-                    said[name] = refused
+                refusal = await self.start(name, self.start_s)
+                if refusal is not None:
+                    refusals[name] = refusal
 
             for roles in STARTED:
-                async with trio.open_nursery() as starting:
+                async with trio.open_nursery() as start_nursery:
                     for node in self.nodes:
                         if node.role in roles:
-                            starting.start_soon(start, node.name)
-                if said:
-                    raise ChaosFailed("; ".join(f"{name}: {why}" for name, why in said.items()))
+                            start_nursery.start_soon(start, node.name)
+                if refusals:
+                    raise ChaosFailed(
+                        "; ".join(f"{name}: {refusal}" for name, refusal in refusals.items())
+                    )
         except BaseException:
             await stack.aclose()
             raise
@@ -90,7 +92,7 @@ class RealCluster(ABC):
 
     # --- disks ----------------------------------------------------------------------------------------
 
-    async def _own_disk(self, name: str, base: Path) -> Path:
+    async def _make_disk(self, name: str, base: Path) -> Path:
         """A node's own file system, mounted; where its data lies on it."""
         breakable = Capability.SYNC_ERRORS in self._needs.capabilities
         disk = LoopDisk(base, self._needs.disk_mb, breakable=breakable)
@@ -129,7 +131,7 @@ class RealCluster(ABC):
 
     async def hold_disk(self, name: str, held: bool) -> None:
         """See `Adapter.hold_disk`."""
-        self._disk(name).hold(held)
+        self._disk(name).set_frozen(held)
 
     def _disk(self, name: str) -> LoopDisk:
         assert name in self._disks, (
@@ -142,7 +144,7 @@ class RealCluster(ABC):
     async def set_clock(self, name: str, offset_s: float) -> None:
         """See `Adapter.set_clock`."""
         file = self._clock_file(name)
-        aside = file.with_suffix(".aside")
-        aside.write_text(f"{offset_s}")
-        aside.chmod(0o644)
-        aside.rename(file)
+        new_file = file.with_suffix(".aside")
+        new_file.write_text(f"{offset_s}")
+        new_file.chmod(0o644)
+        new_file.rename(file)

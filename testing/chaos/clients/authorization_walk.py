@@ -86,10 +86,10 @@ class Walker:
         scenario: Scenario,
         uri: str,
         certificates: Path,
-        chance: Random,
+        rng: Random,
         *,
-        changed: Callable[[str, float, float], None],
-        say: Callable[[str], None],
+        on_mode_changed: Callable[[str, float, float], None],
+        print_line: Callable[[str], None],
     ) -> None:
         """``changed`` is told each mode, when it was asked for, and when it was answered."""
         self._walk = walk
@@ -97,18 +97,18 @@ class Walker:
         self._uri = uri
         self._path = parse_uri(uri).path
         self._credentials = credentials_of(certificates, ADMIN)
-        self._chance = chance
-        self._changed = changed
-        self._say = say
+        self._rng = rng
+        self._on_mode_changed = on_mode_changed
+        self._print_line = print_line
 
     async def set_up(self) -> None:
         """Make users, and say what they may do: nothing is judged yet."""
         async with connected(self._uri, self._credentials, ASK_S) as admin:
-            await self._do(admin, "mode", "open", ADMIN.partition("/")[2])
+            await self._change_trust(admin, "mode", "open", ADMIN.partition("/")[2])
             for kind in self._kinds:
                 if role := ROLES[kind]:
-                    await self._do(admin, "user", kind)
-                    await self._do(admin, "grant", kind, role, self._path, "")
+                    await self._change_trust(admin, "user", kind)
+                    await self._change_trust(admin, "grant", kind, role, self._path, "")
 
     async def run(self, over: trio.Event) -> None:
         """Round after round until ``over`` is set; then back to open, however long the quorum is away."""
@@ -116,31 +116,31 @@ class Walker:
             steps, mode = cycle(ROUND), "open"
             while not over.is_set():
                 mode = next(steps)
-                await self._set(admin, mode)
-                with trio.move_on_after(self._chance.uniform(*self._walk.hold_s)):
+                await self._set_mode(admin, mode)
+                with trio.move_on_after(self._rng.uniform(*self._walk.hold_s)):
                     await over.wait()
             for step in {"required": ("report", "open"), "report": ("open",)}.get(mode, ()):
-                await self._set(admin, step)
+                await self._set_mode(admin, step)
 
-    async def _set(self, admin: MetadataClient, mode: str) -> None:
-        asked = before()
-        await self._do(admin, "mode", mode, "")
-        self._changed(mode, asked, after())
-        self._say(f"rights: {mode}")
+    async def _set_mode(self, admin: MetadataClient, mode: str) -> None:
+        asked_at = before()
+        await self._change_trust(admin, "mode", mode, "")
+        self._on_mode_changed(mode, asked_at, after())
+        self._print_line(f"rights: {mode}")
 
-    async def _do(self, admin: MetadataClient, *change: str) -> None:
+    async def _change_trust(self, admin: MetadataClient, *change: str) -> None:
         """Until it was answered. What may have been done is asked for again: each of these may be."""
-        may_be_there = False
+        may_be_done = False
         while True:
             try:
                 await admin.change_trust(*change, force=True)
                 return
             except InvalidRequest:
-                if may_be_there:
+                if may_be_done:
                     return
                 raise
             except DistributedLogError as error:
                 if not error.retryable and error.definite:
                     raise
-                may_be_there = True
+                may_be_done = True
                 await trio.sleep(AGAIN_S)

@@ -27,27 +27,27 @@ class Life:
     notes: Notebook
     stop: trio.Event = field(default_factory=trio.Event)
     """Set when it is told to end: writers stop handing over, and wait for what is under way."""
-    sessions: int = 0
-    readings: int = 0
+    session_count: int = 0
+    reading_count: int = 0
 
     @property
-    def chance(self) -> random.Random:
+    def make_rng(self) -> random.Random:
         """A stream of chance of this life's own."""
         return random.Random(f"{self.seed}/{self.name}/{self.first_session}")
 
     def new_session(self) -> int:
         """A number that no other session of the run has."""
-        number = self.first_session + self.sessions
-        self.sessions += 1
-        assert self.sessions < SESSIONS_OF_A_LIFE, "numbers of other lives begin there"
+        number = self.first_session + self.session_count
+        self.session_count += 1
+        assert self.session_count < SESSIONS_OF_A_LIFE, "numbers of other lives begin there"
         return number
 
     def new_reading(self) -> int:
         """A number of this life's own."""
-        self.readings += 1
-        return self.readings
+        self.reading_count += 1
+        return self.reading_count
 
-    async def rest(self, seconds: float) -> bool:
+    async def wait_or_stop(self, seconds: float) -> bool:
         """Wait; True when it is time to end."""
         with trio.move_on_after(seconds):
             await self.stop.wait()

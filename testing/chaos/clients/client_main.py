@@ -36,7 +36,7 @@ async def finish(life: Life, namespace: Namespace) -> None:
     """
     for log in life.options["logs"]:
         while not await _prove(life, namespace, log):
-            if await life.rest(0.5):
+            if await life.wait_or_stop(0.5):
                 return
         while not life.stop.is_set():
             try:
@@ -44,7 +44,7 @@ async def finish(life: Life, namespace: Namespace) -> None:
                 break
             except DistributedLogError as error:
                 life.notes.note("note", after(), f"the last reading ended: {one_line(error)}")
-                await life.rest(0.5)
+                await life.wait_or_stop(0.5)
     life.notes.note("note", after(), "finished")
 
 
@@ -52,7 +52,7 @@ async def _prove(life: Life, namespace: Namespace, log: str) -> bool:
     session = await ChaosWriterSession.open(life, namespace, log, takeover=True)
     if session is None:
         return False
-    await session.run(partial(session.feed_at, 200.0, 100, 0.2))
+    await session.run(partial(session.write_at_rate, 200.0, 100, 0.2))
     return session.failure is None
 
 
@@ -108,15 +108,15 @@ async def _opened(
             )
         except DistributedLogError as error:
             life.notes.note("note", after(), f"cannot open: {one_line(error)}")
-            await life.rest(0.2)
+            await life.wait_or_stop(0.2)
     return None
 
 
-def _metrics(place: tuple[str, int]) -> Any:
+def _metrics(address: tuple[str, int]) -> Any:
     """What is counted, and answered there."""
     from prometheus_client import REGISTRY, start_http_server
 
-    host, port = place
+    host, port = address
     start_http_server(port, addr=host)
     return REGISTRY
 

@@ -29,8 +29,8 @@ class _Member:
     number: int
     client: ClientSpec
     process: "trio.Process | None" = None
-    lives: int = 0
-    pages: Address | None = None
+    starts: int = 0
+    page_address: Address | None = None
     """Where it answers ``/metrics``."""
 
 
@@ -41,14 +41,14 @@ class Clients:
         self,
         scenario: Scenario,
         directory: Path,
-        places: ClusterEndpoints,
+        endpoints: ClusterEndpoints,
         seed: int,
         certificates: Path | None = None,
     ) -> None:
         """``certificates``: where each has a directory, by its kind (`authorization_walk.py`)."""
         self._certificates = certificates
         self._directory = directory
-        self._places = places
+        self._endpoints = endpoints
         self._seed = seed
         self._log_options = dict(scenario.cluster.log)
         self._logs = scenario.logs
@@ -60,7 +60,7 @@ class Clients:
                 self._members[name] = _Member(name, number, client)
         self._members["finish"] = _Member("finish", len(self._members) + 1, ClientSpec("finish"))
 
-    def names(self, kind: str | None = None, *, waiting: bool = False) -> list[str]:
+    def working_names(self, kind: str | None = None, *, is_waiting: bool = False) -> list[str]:
         """Of those that work, or (``waiting``) wait for a fault; of all or of a kind.
 
         Without the one that works at the end.
@@ -70,27 +70,27 @@ class Clients:
             for name, member in self._members.items()
             if name != "finish"
             and kind in (None, member.client.kind)
-            and member.client.waits == waiting
+            and member.client.waits == is_waiting
         ]
 
-    async def take_pages(self) -> list[tuple[str, Address]]:
+    async def assign_page_addresses(self) -> list[tuple[str, Address]]:
         """Have each answer ``/metrics`` from its next start on; those that do not wait, and where."""
-        places = await free_places(len(self._members))
-        for member, place in zip(self._members.values(), places, strict=True):
-            member.pages = place
-        found = [(name, self._members[name].pages) for name in self.names()]
-        return [(name, place) for name, place in found if place is not None]
+        addresses = await free_places(len(self._members))
+        for member, address in zip(self._members.values(), addresses, strict=True):
+            member.page_address = address
+        assigned = [(name, self._members[name].page_address) for name in self.working_names()]
+        return [(name, address) for name, address in assigned if address is not None]
 
-    def notes(self) -> list[Path]:
+    def note_files(self) -> list[Path]:
         """The files of notes that there are, in order."""
-        return [self._file(name) for name in self._members if self._file(name).exists()]
+        return [self._note_file(name) for name in self._members if self._note_file(name).exists()]
 
-    def _file(self, name: str) -> Path:
+    def _note_file(self, name: str) -> Path:
         return self._directory / f"{name}.notes"
 
     async def start_all(self) -> None:
         """Start every client."""
-        for name in self.names():
+        for name in self.working_names():
             await self.start(name)
 
     async def start(self, name: str) -> None:
@@ -98,23 +98,25 @@ class Clients:
         member = self._members[name]
         if member.process is not None and member.process.returncode is None:
             return
-        assert member.lives < LIVES_MAX, "a client has so many lives that its sessions have numbers"
+        assert member.starts < LIVES_MAX, (
+            "a client has so many lives that its sessions have numbers"
+        )
         spec: dict[str, Any] = {
             "name": name,
             "kind": member.client.kind,
             "options": {**asdict(member.client), "logs": member.client.logs},
-            "first_session": (member.number * LIVES_MAX + member.lives) * SESSIONS_OF_A_LIFE,
+            "first_session": (member.number * LIVES_MAX + member.starts) * SESSIONS_OF_A_LIFE,
             "log_options": self._log_options,
             "seed": self._seed,
             "uri": self._uri(member.client),
-            "pages": member.pages,
-            "notes": str(self._file(name)),
+            "pages": member.page_address,
+            "notes": str(self._note_file(name)),
             "credentials": credentials_of(self._certificates, f"user/{member.client.kind}"),
         }
         if name == "finish":
             spec["options"]["logs"] = self._logs
-        member.lives += 1
-        _forget_torn_line(self._file(name))
+        member.starts += 1
+        _forget_torn_line(self._note_file(name))
         with (self._directory / f"{name}.stderr").open("ab") as errors:
             member.process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", f"{__package__}.client_main"],
@@ -128,8 +130,8 @@ class Clients:
 
     def _uri(self, client: ClientSpec) -> str:
         if client.kind == "poster":
-            return ";".join(self._places.gateways)
-        return self._places.proxies if client.through else self._places.nodes
+            return ";".join(self._endpoints.gateways)
+        return self._endpoints.proxies if client.through else self._endpoints.nodes
 
     async def kill(self, name: str) -> None:
         """SIGKILL."""
@@ -166,44 +168,44 @@ class Clients:
         process = self._members[name].process
         if process is None:
             return None
-        died = process.returncode is not None
-        if not died:
+        has_ended = process.returncode is not None
+        if not has_ended:
             self.resume(name)
             assert process.stdin is not None
             await process.stdin.aclose()
             with trio.move_on_after(GOODBYE_S + 5.0):
                 await process.wait()
-        hung = process.returncode is None
+        is_hung = process.returncode is None
         await self.kill(name)
-        if hung:
+        if is_hung:
             return f"client {name} did not end when it was told to"
         if process.returncode:
-            said = (self._directory / f"{name}.stderr").read_text(errors="replace").strip()
-            return f"client {name} ended with {process.returncode}: {said[-600:]}"
+            error_text = (self._directory / f"{name}.stderr").read_text(errors="replace").strip()
+            return f"client {name} ended with {process.returncode}: {error_text[-600:]}"
         return None
 
     async def end_all(self) -> list[str]:
         """Tell all to end; what was wrong."""
-        found: list[str] = []
+        failures: list[str] = []
 
         async def end(name: str) -> None:
-            wrong = await self.end(name)
-            if wrong is not None:
-                found.append(wrong)
+            failure = await self.end(name)
+            if failure is not None:
+                failures.append(failure)
 
         async with trio.open_nursery() as nursery:
-            for name in self.names():
+            for name in self.working_names():
                 nursery.start_soon(end, name)
-        return sorted(found)
+        return sorted(failures)
 
     async def kill_all(self) -> None:
         """SIGKILL to all that are left."""
         for name in self._members:
             await self.kill(name)
 
-    def acknowledged(self) -> bool:
+    def has_acknowledged(self) -> bool:
         """Has any client noted an acknowledged record yet?"""
-        return any(b',"ack",' in path.read_bytes() for path in self.notes())
+        return any(b',"ack",' in path.read_bytes() for path in self.note_files())
 
 
 def _forget_torn_line(file: Path) -> None:
@@ -211,6 +213,6 @@ def _forget_torn_line(file: Path) -> None:
     if not file.exists():
         return
     content = file.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if whole < len(content):
-        os.truncate(file, whole)
+    complete_bytes = content.rfind(b"\n") + 1
+    if complete_bytes < len(content):
+        os.truncate(file, complete_bytes)

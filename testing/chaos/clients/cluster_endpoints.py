@@ -37,27 +37,31 @@ def places_of(uri: str, nodes: Sequence[Node]) -> ClusterEndpoints:
     return ClusterEndpoints(
         uri,
         f"distributedlog+proxy://{proxies}/{NAMESPACE}" if proxies else "",
-        tuple(f"http://{format_address(n.address)}" for n in nodes if n.role is NodeRole.GATEWAY),
+        tuple(
+            f"http://{format_address(gateway.address)}"
+            for gateway in nodes
+            if gateway.role is NodeRole.GATEWAY
+        ),
     )
 
 
 async def free_places(count: int, taken: Collection[Address] = ()) -> list[Address]:
     """Return addresses that were free a moment ago, below the ephemeral ports, and not in ``taken``."""
-    here, found = real_host("chaos"), list[Address]()
-    while len(found) < count:
-        place = (HOST, here.random.randrange(PORT_LOW, PORT_HIGH))
-        if place in taken or place in found:
+    host, addresses = real_host("chaos"), list[Address]()
+    while len(addresses) < count:
+        address = (HOST, host.random.randrange(PORT_LOW, PORT_HIGH))
+        if address in taken or address in addresses:
             continue
         with suppress(AddressInUse):
-            (await here.listen(place)).close()
-            found.append(place)
-    return found
+            (await host.listen(address)).close()
+            addresses.append(address)
+    return addresses
 
 
 def write_targets(path: Path, pages: Iterable[tuple[str, str, Address]]) -> None:
     """Each by name, kind and place, as Prometheus reads it (``file_sd_configs``), whole or not at all."""
-    found = [
-        {"targets": [format_address(place)], "labels": {"instance": name, "kind": kind}}
-        for name, kind, place in pages
+    targets = [
+        {"targets": [format_address(address)], "labels": {"instance": name, "kind": kind}}
+        for name, kind, address in pages
     ]
-    write_file(path, json.dumps(found, indent=1) + "\n")
+    write_file(path, json.dumps(targets, indent=1) + "\n")

@@ -35,7 +35,7 @@ class Answered:
     body: dict[str, Any]
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """For the notes."""
         return f"{self.status} {json.dumps(self.body)}"[:300]
 
@@ -43,29 +43,33 @@ class Answered:
 async def post(life: Life, gateways: Sequence[str]) -> None:
     """Post records to a log under a producer's name, for ever; a new session where one was fenced."""
     log = life.options["log"]
-    made = json.dumps({"txids": "given"}).encode()  # as whoever writes it in the end gives them
+    log_settings = json.dumps(
+        {"txids": "given"}
+    ).encode()  # as whoever writes it in the end gives them
     while not life.stop.is_set():
-        found = await _call(life, gateways, "PUT", f"/v1/logs/{log}", made)
-        if found.status in (201, FENCED):  # there already
+        answer = await _call(life, gateways, "PUT", f"/v1/logs/{log}", log_settings)
+        if answer.status in (201, FENCED):  # there already
             await _session(life, gateways, log)
-        await life.rest(AGAIN_S)
+        await life.wait_or_stop(AGAIN_S)
 
 
 async def _session(life: Life, gateways: Sequence[str], log: str) -> None:
-    number, begun = life.new_session(), before()
-    named = json.dumps({"name": life.name}).encode()
-    found = await _call(life, gateways, "POST", f"/v1/logs/{log}/producers", named)
-    if found.status != 201:
-        life.notes.note("note", after(), f"{log}: no producer: {found.words}")
+    number, begun_at = life.new_session(), before()
+    producer_body = json.dumps({"name": life.name}).encode()
+    answer = await _call(life, gateways, "POST", f"/v1/logs/{log}/producers", producer_body)
+    if answer.status != 201:
+        life.notes.note("note", after(), f"{log}: no producer: {answer.text}")
         return
-    life.notes.note("open", number, log, True, begun, after())
-    producer, first = found.body["producer"], found.body["next_sequence"]
+    life.notes.note("open", number, log, True, begun_at, after())
+    producer, first_sequence = answer.body["producer"], answer.body["next_sequence"]
     records = max(1, int(life.options["rate"] / REQUESTS_PER_S))
-    counter, why = 0, ""
-    while not why and not await life.rest(1 / REQUESTS_PER_S):
-        why = await _records(life, gateways, number, producer, first + counter, counter, records)
+    counter, failure = 0, ""
+    while not failure and not await life.wait_or_stop(1 / REQUESTS_PER_S):
+        failure = await _records(
+            life, gateways, number, producer, first_sequence + counter, counter, records
+        )
         counter += records
-    life.notes.note("end", number, counter, after(), why)
+    life.notes.note("end", number, counter, after(), failure)
 
 
 async def _records(
@@ -78,14 +82,14 @@ async def _records(
     records: int,
 ) -> str:
     """Post some until they are answered; empty, or what ended the session."""
-    begun, size = before(), life.options["payload_bytes"]
+    begun_at, payload_bytes = before(), life.options["payload_bytes"]
     txid = time.time_ns() // 1_000_000
-    payloads = [to_payload(Value(session, counter + n), size) for n in range(records)]
+    payloads = [to_payload(Value(session, counter + n), payload_bytes) for n in range(records)]
     lines = [
-        json.dumps({"payload_base64": base64.b64encode(one).decode(), "txid": txid})
-        for one in payloads
+        json.dumps({"payload_base64": base64.b64encode(item).decode(), "txid": txid})
+        for item in payloads
     ]
-    found = await _call(
+    answer = await _call(
         life,
         gateways,
         "POST",
@@ -97,14 +101,14 @@ async def _records(
             "Dlog-Sequence": str(sequence),
         },
     )
-    if found.status == 200 and found.body["dlsns"]:
-        places = consecutive([DLSN.parse(one) for one in found.body["dlsns"]])
-        life.notes.note("ack", session, counter, begun, after(), places)
+    if answer.status == 200 and answer.body["dlsns"]:
+        runs = consecutive([DLSN.parse(item) for item in answer.body["dlsns"]])
+        life.notes.note("ack", session, counter, begun_at, after(), runs)
         return ""
     # Earlier tries may have been stored though the last one was refused.
     outcome = Outcome.UNKNOWN.value
-    life.notes.note("fail", session, counter, records, begun, after(), outcome, found.words)
-    return found.words
+    life.notes.note("fail", session, counter, records, begun_at, after(), outcome, answer.text)
+    return answer.text
 
 
 async def _call(
@@ -116,16 +120,16 @@ async def _call(
     headers: dict[str, str] | None = None,
 ) -> Answered:
     """Ask one gateway after the other until one says yes or no, or it is time to end."""
-    tries = 0
+    attempts = 0
     while True:
-        url = gateways[tries % len(gateways)] + path
-        tries += 1
-        ask = partial(_ask, method, url, body, headers or {})
-        found = await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
-        if 200 <= found.status < 300 or (found.status in REFUSED and found.status != 429):
-            return found
-        if await life.rest(AGAIN_S):
-            return found
+        url = gateways[attempts % len(gateways)] + path
+        attempts += 1
+        send_request = partial(_ask, method, url, body, headers or {})
+        answer = await trio.to_thread.run_sync(send_request, abandon_on_cancel=True)
+        if 200 <= answer.status < 300 or (answer.status in REFUSED and answer.status != 429):
+            return answer
+        if await life.wait_or_stop(AGAIN_S):
+            return answer
 
 
 def _ask(method: str, url: str, body: bytes, headers: dict[str, str]) -> Answered:
@@ -141,7 +145,7 @@ def _ask(method: str, url: str, body: bytes, headers: dict[str, str]) -> Answere
 
 def _object(content: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        parsed = json.loads(content)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

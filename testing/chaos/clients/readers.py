@@ -30,28 +30,28 @@ FILLING = b"."
 
 def pieces(records: Sequence[Any]) -> list[Piece]:
     """What was read, as pieces."""
-    found: list[Piece] = []
+    result: list[Piece] = []
     for record in records:
         segment, entry, slot = record.dlsn
         value = from_payload(record.payload)
         writer, counter = value if value is not None else (-1, 0)
-        if found:
-            last = found[-1]
+        if result:
+            last_piece = result[-1]
             if (
-                last.segment == segment
-                and last.entry == entry
-                and last.slot + last.records == slot
-                and last.writer == writer >= 0
-                and last.counter + last.records == counter
-                and last.txid == record.txid
-                and last.sequence_id + last.records == record.sequence_id
+                last_piece.segment == segment
+                and last_piece.entry == entry
+                and last_piece.slot + last_piece.records == slot
+                and last_piece.writer == writer >= 0
+                and last_piece.counter + last_piece.records == counter
+                and last_piece.txid == record.txid
+                and last_piece.sequence_id + last_piece.records == record.sequence_id
             ):
-                found[-1] = last._replace(records=last.records + 1)
+                result[-1] = last_piece._replace(records=last_piece.records + 1)
                 continue
-        found.append(
+        result.append(
             Piece(segment, entry, slot, 1, record.sequence_id, record.txid, writer, counter)
         )
-    return found
+    return result
 
 
 async def tail(life: Life, namespace: Namespace) -> None:
@@ -65,7 +65,7 @@ async def tail(life: Life, namespace: Namespace) -> None:
             start = None
             continue
         except DistributedLogError:
-            await life.rest(0.2)
+            await life.wait_or_stop(0.2)
             continue
         number = life.new_reading()
         life.notes.note("read", number, log, before(), None if start is None else list(start))
@@ -76,26 +76,26 @@ async def tail(life: Life, namespace: Namespace) -> None:
                     continue
                 records = [first]
                 while len(records) < READ_RECORDS:
-                    more = await reader.read_next(wait_s=0)
-                    if more is None:
+                    next_record = await reader.read_next(wait_s=0)
+                    if next_record is None:
                         break
-                    records.append(more)
+                    records.append(next_record)
                 life.notes.note("got", number, after(), pieces(records))
                 segment, entry, slot = records[-1].dlsn
                 start = DLSN(segment, entry, slot + 1)
-                await life.rest(0.05)  # a run of records at a time
+                await life.wait_or_stop(0.05)  # a run of records at a time
         except DistributedLogError as error:
             if isinstance(error, LogTruncated):
                 start = None  # it was slower than the truncation, and was told so (G6)
             life.notes.note("note", after(), f"reading {log} ended: {one_line(error)}")
-            await life.rest(0.2)
+            await life.wait_or_stop(0.2)
         await reader.aclose()
 
 
 async def catch_up(life: Life, namespace: Namespace) -> None:
     """Read the whole log from its beginning to its present end, again and again."""
-    chance, (low, high) = life.chance, life.options["pause_s"]
-    while not await life.rest(chance.uniform(low, high)):
+    rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
+    while not await life.wait_or_stop(rng.uniform(shortest_s, longest_s)):
         try:
             await read_whole(life, namespace, life.options["log"])
         except DistributedLogError as error:
@@ -104,10 +104,10 @@ async def catch_up(life: Life, namespace: Namespace) -> None:
 
 async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
     """The whole log, noted; how many records. Raises what ended it before its end."""
-    begun, count = before(), 0
+    begun_at, count = before(), 0
     async with namespace.open_log(log, config=life.log_options).open_reader(to="end") as reader:
         number = life.new_reading()
-        life.notes.note("read", number, log, begun, None)
+        life.notes.note("read", number, log, begun_at, None)
         while True:
             records = await reader.read_bulk(READ_RECORDS)
             if not records:
@@ -125,18 +125,22 @@ async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
 
 async def truncate(life: Life, namespace: Namespace) -> None:
     """Now and then give up what was written before the last time."""
-    chance, (low, high) = life.chance, life.options["pause_s"]
-    log, point = life.options["log"], None
-    while not await life.rest(chance.uniform(low, high)):
+    rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
+    log, truncation_point = life.options["log"], None
+    while not await life.wait_or_stop(rng.uniform(shortest_s, longest_s)):
         handle = namespace.open_log(log, config=life.log_options)
-        begun = before()
+        begun_at = before()
         try:
-            if point is not None:
+            if truncation_point is not None:
                 # Before the call: it may have an effect that nobody lives to tell of.
-                life.notes.note("cut", log, begun, begun, list(point), Outcome.UNKNOWN.value)
-                await handle.truncate(point)
-                life.notes.note("cut", log, begun, after(), list(point), Outcome.OK.value)
-            point = await handle.last_dlsn()
+                life.notes.note(
+                    "cut", log, begun_at, begun_at, list(truncation_point), Outcome.UNKNOWN.value
+                )
+                await handle.truncate(truncation_point)
+                life.notes.note(
+                    "cut", log, begun_at, after(), list(truncation_point), Outcome.OK.value
+                )
+            truncation_point = await handle.last_dlsn()
         except DistributedLogError as error:
             life.notes.note("note", after(), f"truncating {log} failed: {one_line(error)}")
 
@@ -146,11 +150,11 @@ async def truncate(life: Life, namespace: Namespace) -> None:
 
 async def intrude(life: Life, namespace: Namespace) -> None:
     """Try to read the log of others, and to write one; whether that is refused depends on the time."""
-    chance, (low, high) = life.chance, life.options["pause_s"]
+    rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
     log = life.options["log"]
-    while not await life.rest(chance.uniform(low, high)):
-        for what, attempt in (("read", _read_some), ("write", _write_one)):
-            begun = before()
+    while not await life.wait_or_stop(rng.uniform(shortest_s, longest_s)):
+        for attempt_kind, attempt in (("read", _read_some), ("write", _write_one)):
+            begun_at = before()
             try:
                 with trio.fail_after(TRY_S):
                     outcome = DONE if await attempt(namespace, log) else FAILED
@@ -158,7 +162,7 @@ async def intrude(life: Life, namespace: Namespace) -> None:
                 outcome = REFUSED
             except (DistributedLogError, trio.TooSlowError):
                 outcome = FAILED
-            life.notes.note("try", what, begun, after(), outcome)
+            life.notes.note("try", attempt_kind, begun_at, after(), outcome)
 
 
 async def _read_some(namespace: Namespace, log: str) -> bool:
@@ -179,37 +183,37 @@ async def _write_one(namespace: Namespace, log: str) -> bool:
 
 async def registers(life: Life, namespace: Namespace) -> None:
     """Read and conditionally change a few keys."""
-    chance, known = life.chance, dict[str, int]()
-    metadata, number, size = namespace.metadata, 0, life.options["payload_bytes"]
-    while not await life.rest(chance.expovariate(life.options["rate"])):
-        key = f"{REGISTERS}{chance.randrange(life.options['keys'])}"
-        kind = "get" if chance.random() < 0.5 else "cas"
+    rng, known_versions = life.make_rng, dict[str, int]()
+    metadata, number, value_bytes = namespace.metadata, 0, life.options["payload_bytes"]
+    while not await life.wait_or_stop(rng.expovariate(life.options["rate"])):
+        key = f"{REGISTERS}{rng.randrange(life.options['keys'])}"
+        kind = "get" if rng.random() < 0.5 else "cas"
         number += 1
-        expected = known.get(key, 0) if kind == "cas" else 0
-        wrote = f"{life.first_session}/{number}" if kind == "cas" else ""
-        life.notes.note("ask", number, key, kind, before(), expected, wrote)
+        expected = known_versions.get(key, 0) if kind == "cas" else 0
+        written = f"{life.first_session}/{number}" if kind == "cas" else ""
+        life.notes.note("ask", number, key, kind, before(), expected, written)
         try:
             if kind == "get":
-                found = await metadata.get(key.encode())
+                item = await metadata.get(key.encode())
                 succeeded = True
             else:
                 reply = await metadata.transact(
                     Transaction(
                         (Compare.version(key.encode(), expected),),
-                        (Put(key.encode(), wrote.encode().ljust(size, FILLING)),),
+                        (Put(key.encode(), written.encode().ljust(value_bytes, FILLING)),),
                     )
                 )
                 succeeded = reply.succeeded
-                found = None if reply.succeeded else reply.current[0]
+                item = None if reply.succeeded else reply.current[0]
         except DistributedLogError as error:
-            definite = error.definite and kind == "cas"
-            outcome = Outcome.REFUSED if definite else Outcome.UNKNOWN
+            is_definite = error.definite and kind == "cas"
+            outcome = Outcome.REFUSED if is_definite else Outcome.UNKNOWN
             life.notes.note("answer", number, after(), outcome.value, False, 0, "")
             continue
         version, value = 0, ""
         if kind == "cas" and succeeded:
-            version, value = expected + 1, wrote
-        elif found is not None:
-            version, value = found.version, found.value.rstrip(FILLING).decode()
+            version, value = expected + 1, written
+        elif item is not None:
+            version, value = item.version, item.value.rstrip(FILLING).decode()
         life.notes.note("answer", number, after(), "ok", succeeded, version, value)
-        known[key] = version
+        known_versions[key] = version

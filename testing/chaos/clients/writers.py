@@ -36,16 +36,16 @@ class ChaosWriterSession:
         self.number = number
         self.counter = 0
         self.failure: BaseException | None = None
-        self._under_way: deque[tuple[int, float, Any]] = deque()
+        self._pending: deque[tuple[int, float, Any]] = deque()
         self._wake = trio.Event()
-        self._over = False
+        self._is_over = False
 
     @classmethod
     async def open(
         cls, life: Life, namespace: Namespace, log: str, *, takeover: bool
     ) -> "ChaosWriterSession | None":
         """Open the log's writer; None, noted, when that fails."""
-        number, begun = life.new_session(), before()
+        number, begun_at = life.new_session(), before()
         takeover = takeover and not life.options.get(
             "through"
         )  # proxies have one owner, their affair
@@ -56,16 +56,16 @@ class ChaosWriterSession:
         except DistributedLogError as error:
             life.notes.note("note", after(), f"{log} does not open: {one_line(error)}")
             return None
-        life.notes.note("open", number, log, takeover, begun, after())
+        life.notes.note("open", number, log, takeover, begun_at, after())
         return cls(life, writer, number)
 
-    async def run(self, feed: Callable[[], Awaitable[None]]) -> None:
+    async def run(self, hand_over_records: Callable[[], Awaitable[None]]) -> None:
         """Note outcomes while ``feed`` hands records over; then close, or abort what failed."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._collect)
-                await feed()
-                self._over = True
+                nursery.start_soon(self._collect_outcomes)
+                await hand_over_records()
+                self._is_over = True
                 self._wake.set()
             if self.failure is None:
                 await self.writer.aclose()
@@ -73,12 +73,12 @@ class ChaosWriterSession:
                 await self.writer.abort()
         except DistributedLogError as error:
             self.failure = error
-        why = one_line(self.failure) if self.failure is not None else ""
-        self.life.notes.note("end", self.number, self.counter, after(), why)
+        error_text = one_line(self.failure) if self.failure is not None else ""
+        self.life.notes.note("end", self.number, self.counter, after(), error_text)
 
     async def write(self, records: int, payload_bytes: int) -> None:
         """Hand some records over now. After a failure there are none any more."""
-        begun, first = before(), self.counter
+        begun_at, first = before(), self.counter
         txid = max(self.writer.last_txid, time.time_ns() // 1_000_000)
         batch = [
             LogRecord(txid, to_payload(Value(self.number, first + n), payload_bytes))
@@ -86,80 +86,88 @@ class ChaosWriterSession:
         ]
         self.counter += records
         try:
-            taken = await self.writer.submit_bulk(batch)
+            pending_write = await self.writer.submit_bulk(batch)
         except DistributedLogError as error:
             self.failure = self.failure or error
-            self._note_failed(first, records, begun, error)
+            self._note_failed(first, records, begun_at, error)
             return
-        self._under_way.append((first, begun, taken))
+        self._pending.append((first, begun_at, pending_write))
         self._wake.set()
 
-    async def feed_at(self, rate: float, payload_bytes: int, seconds: float = math.inf) -> None:
+    async def write_at_rate(
+        self, rate: float, payload_bytes: int, seconds: float = math.inf
+    ) -> None:
         """Write at ``rate`` until told to stop, until ``seconds`` are over, or until it fails."""
-        start, given = time.monotonic(), 0
+        start, submitted = time.monotonic(), 0
         while not self.life.stop.is_set() and self.failure is None:
-            now = time.monotonic() - start
-            if now >= seconds:
+            elapsed_s = time.monotonic() - start
+            if elapsed_s >= seconds:
                 break
             # What a long stall made due is not made up for: a paused client does not come back with a flood.
-            given = max(given, int((now - 1.0) * rate))
-            due = min(int(now * rate) + 1 - given, max(1, int(rate * TICK_S * 4)))
-            if due > 0 and len(self._under_way) < IN_FLIGHT_MAX:
+            submitted = max(submitted, int((elapsed_s - 1.0) * rate))
+            due = min(int(elapsed_s * rate) + 1 - submitted, max(1, int(rate * TICK_S * 4)))
+            if due > 0 and len(self._pending) < IN_FLIGHT_MAX:
                 await self.write(due, payload_bytes)
-                given += due
-            await trio.sleep(min(0.2, max(TICK_S, given / rate - now)))
+                submitted += due
+            await trio.sleep(min(0.2, max(TICK_S, submitted / rate - elapsed_s)))
 
-    async def feed_from_outside(self) -> None:
+    async def wait_until_stopped(self) -> None:
         """`write` is called by others until told to stop, or until it fails."""
-        while not await self.life.rest(0.2) and self.failure is None:
+        while not await self.life.wait_or_stop(0.2) and self.failure is None:
             pass
 
-    async def _collect(self) -> None:
+    async def _collect_outcomes(self) -> None:
         """Outcomes, in the order in which the records were handed over."""
-        while self._under_way or not self._over:
-            if not self._under_way:
+        while self._pending or not self._is_over:
+            if not self._pending:
                 self._wake = trio.Event()
                 await self._wake.wait()
                 continue
-            first, begun, taken = self._under_way[0]
-            outcomes = await taken.outcomes()
-            self._under_way.popleft()
-            self._note(first, begun, outcomes)
+            first, begun_at, pending_write = self._pending[0]
+            outcomes = await pending_write.outcomes()
+            self._pending.popleft()
+            self._note_outcomes(first, begun_at, outcomes)
 
-    def _note(
-        self, first: int, begun: float, outcomes: Sequence[DLSN | DistributedLogError]
+    def _note_outcomes(
+        self, first: int, begun_at: float, outcomes: Sequence[DLSN | DistributedLogError]
     ) -> None:
-        good = 0
-        while good < len(outcomes) and isinstance(outcomes[good], DLSN):
-            good += 1
-        if good:
-            places = consecutive([one for one in outcomes[:good] if isinstance(one, DLSN)])
-            self.life.notes.note("ack", self.number, first, begun, after(), places)
-        self._note_rest(first, begun, outcomes, good)
+        acked = 0
+        while acked < len(outcomes) and isinstance(outcomes[acked], DLSN):
+            acked += 1
+        if acked:
+            runs = consecutive(
+                [outcome for outcome in outcomes[:acked] if isinstance(outcome, DLSN)]
+            )
+            self.life.notes.note("ack", self.number, first, begun_at, after(), runs)
+        self._note_failures(first, begun_at, outcomes, acked)
 
-    def _note_rest(
-        self, first: int, begun: float, outcomes: Sequence[DLSN | DistributedLogError], start: int
+    def _note_failures(
+        self,
+        first: int,
+        begun_at: float,
+        outcomes: Sequence[DLSN | DistributedLogError],
+        start: int,
     ) -> None:
         """What follows the first failure: records that failed alike are one line."""
         while start < len(outcomes):
             error = outcomes[start]
             end = start + 1
             if isinstance(error, DLSN):
-                places = [(*error, 1)]
-                self.life.notes.note("ack", self.number, first + start, begun, after(), places)
+                runs = [(*error, 1)]
+                self.life.notes.note("ack", self.number, first + start, begun_at, after(), runs)
             else:
                 while end < len(outcomes) and _alike(error, outcomes[end]):
                     end += 1
                 self.failure = self.failure or error
-                self._note_failed(first + start, end - start, begun, error)
+                self._note_failed(first + start, end - start, begun_at, error)
             start = end
 
     def _note_failed(
-        self, first: int, count: int, begun: float, error: DistributedLogError
+        self, first: int, count: int, begun_at: float, error: DistributedLogError
     ) -> None:
         outcome = Outcome.REFUSED if error.definite else Outcome.UNKNOWN
         self.life.notes.note(
-            "fail", self.number, first, count, begun, after(), outcome.value, one_line(error)
+            "fail", self.number, first, count, begun_at, after(), outcome.value, one_line(error)
         )
 
 
@@ -169,21 +177,25 @@ def _alike(error: DistributedLogError, other: DLSN | DistributedLogError) -> boo
 
 def consecutive(positions: Sequence[DLSN]) -> list[tuple[int, int, int, int]]:
     """(segment, entry, slot, count): positions of consecutive records, by entry."""
-    found: list[list[int]] = []
+    runs: list[list[int]] = []
     for segment, entry, slot in positions:
-        last = found[-1] if found else None
-        if last is not None and last[:2] == [segment, entry] and last[2] + last[3] == slot:
-            last[3] += 1
+        last_run = runs[-1] if runs else None
+        if (
+            last_run is not None
+            and last_run[:2] == [segment, entry]
+            and last_run[2] + last_run[3] == slot
+        ):
+            last_run[3] += 1
         else:
-            found.append([segment, entry, slot, 1])
-    return [(a, b, c, d) for a, b, c, d in found]
+            runs.append([segment, entry, slot, 1])
+    return [(a, b, c, d) for a, b, c, d in runs]
 
 
 def _feeding(
     session: ChaosWriterSession, life: Life, seconds: float = math.inf
 ) -> Callable[[], Awaitable[None]]:
     options = life.options
-    return partial(session.feed_at, options["rate"], options["payload_bytes"], seconds)
+    return partial(session.write_at_rate, options["rate"], options["payload_bytes"], seconds)
 
 
 async def write(life: Life, namespace: Namespace) -> None:
@@ -191,42 +203,42 @@ async def write(life: Life, namespace: Namespace) -> None:
     while not life.stop.is_set():
         session = await ChaosWriterSession.open(life, namespace, life.options["log"], takeover=True)
         if session is None:
-            await life.rest(0.2)
+            await life.wait_or_stop(0.2)
             continue
         await session.run(_feeding(session, life))
 
 
 async def duel(life: Life, namespace: Namespace) -> None:
     """Take the log over, keep it for a while or lose it, rest, again."""
-    chance, (low, high) = life.chance, life.options["pause_s"]
-    while not await life.rest(chance.uniform(0, high / 2)):
+    rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
+    while not await life.wait_or_stop(rng.uniform(0, longest_s / 2)):
         session = await ChaosWriterSession.open(
-            life, namespace, life.options["log"], takeover=chance.random() < 0.8
+            life, namespace, life.options["log"], takeover=rng.random() < 0.8
         )
         if session is not None:
-            keep_s = chance.uniform(low, high)
-            await session.run(_feeding(session, life, keep_s))
+            session_s = rng.uniform(shortest_s, longest_s)
+            await session.run(_feeding(session, life, session_s))
 
 
 async def many_logs(life: Life, namespace: Namespace) -> None:
     """Some records to one log after the other; each is kept open until it fails."""
-    open_: dict[str, ChaosWriterSession] = {}
-    chance = life.chance
-    share = max(1, int(life.options["rate"] * TICK_S * 5))
+    sessions: dict[str, ChaosWriterSession] = {}
+    rng = life.make_rng
+    records_per_tick = max(1, int(life.options["rate"] * TICK_S * 5))
     async with trio.open_nursery() as nursery:
 
         async def keep(name: str, session: ChaosWriterSession) -> None:
-            await session.run(session.feed_from_outside)
-            open_.pop(name, None)
+            await session.run(session.wait_until_stopped)
+            sessions.pop(name, None)
 
-        while not await life.rest(TICK_S * 5):
-            name = f"{life.options['log']}-{chance.randrange(life.options['logs'])}"
-            session = open_.get(name)
+        while not await life.wait_or_stop(TICK_S * 5):
+            name = f"{life.options['log']}-{rng.randrange(life.options['logs'])}"
+            session = sessions.get(name)
             if session is None:
                 session = await ChaosWriterSession.open(life, namespace, name, takeover=True)
                 if session is None:
                     continue
-                open_[name] = session
+                sessions[name] = session
                 nursery.start_soon(keep, name, session)
             if session.failure is None:
-                await session.write(share, life.options["payload_bytes"])
+                await session.write(records_per_tick, life.options["payload_bytes"])

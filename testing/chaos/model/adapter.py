@@ -182,7 +182,7 @@ class Adapter(Protocol):
         """
         ...
 
-    async def running(self, name: str) -> bool:
+    async def is_running(self, name: str) -> bool:
         """Is its process there (also paused)? A node may have ended by itself, as after a failed sync."""
         ...
 
@@ -237,7 +237,7 @@ class Adapter(Protocol):
         """The device takes writes again; the node is down (it ended by itself, or is killed here)."""
         ...
 
-    async def hold_disk(self, name: str, held: bool) -> None:
+    async def hold_disk(self, name: str, is_held: bool) -> None:
         """While it is held no write to a running node's disk ends; then all go on."""
         ...
 
@@ -259,7 +259,7 @@ class Adapter(Protocol):
         """The next name of a log that this metadata node learns it keeps with a bit flipped."""
         ...
 
-    async def spoiled(self, name: str) -> bool:
+    async def is_memory_spoiled(self, name: str) -> bool:
         """Has that happened?"""
         ...
 
@@ -272,13 +272,13 @@ class Adapter(Protocol):
 
 def last_words(log: str) -> str:
     """The last error that a node logged, else its last line: why it ended, for a report."""
-    found = ""
+    last_message = ""
     for line in log.strip().splitlines():
         try:
             entry = json.loads(line)
             level, message = str(entry["level"]), str(entry["message"])
         except (ValueError, KeyError, TypeError):
             level, message = "error", line.strip()  # the end of a traceback
-        if message and (level in ("error", "critical") or not found):
-            found = message
-    return found[-LAST_WORDS_BYTES_MAX:]
+        if message and (level in ("error", "critical") or not last_message):
+            last_message = message
+    return last_message[-LAST_WORDS_BYTES_MAX:]

@@ -58,11 +58,11 @@ class FaultKind:
     """What a fault kind is, and what it needs of the place."""
 
     about: str
-    needs: Capability
+    capability: Capability
     options: tuple[str, ...] = ()
-    clients: bool = False
+    targets_clients: bool = False
     """Its target is a kind of client, not a node."""
-    destroys: bool = False
+    destroys_data: bool = False
     """Destroys synced data: only ever of one bookie and one metadata node, the rotten ones."""
     roles: tuple[NodeRole, ...] = tuple(NodeRole)
     """Whom it can meet."""
@@ -92,7 +92,7 @@ KINDS: dict[str, FaultKind] = {
         "change bytes of a killed node's files, start it again",
         Capability.DATA,
         ("how", "files", "amount"),
-        destroys=True,
+        destroys_data=True,
         roles=STORING,
     ),
     "rot-everywhere": FaultKind(
@@ -120,9 +120,15 @@ KINDS: dict[str, FaultKind] = {
         Capability.MEMORY,
         roles=(NodeRole.METADATA,),
     ),
-    "run-client": FaultKind("a client that waits works for a while", Capability.KILL, clients=True),
-    "kill-client": FaultKind("kill -9 of a client, start it again", Capability.KILL, clients=True),
-    "pause-client": FaultKind("SIGSTOP of a client for a while", Capability.PAUSE, clients=True),
+    "run-client": FaultKind(
+        "a client that waits works for a while", Capability.KILL, targets_clients=True
+    ),
+    "kill-client": FaultKind(
+        "kill -9 of a client, start it again", Capability.KILL, targets_clients=True
+    ),
+    "pause-client": FaultKind(
+        "SIGSTOP of a client for a while", Capability.PAUSE, targets_clients=True
+    ),
 }
 
 
@@ -246,14 +252,14 @@ class Cluster:
         }
 
     @property
-    def asks(self) -> dict[str, Capability]:
+    def capabilities_by_feature(self) -> dict[str, Capability]:
         """What it asks of the place, by what it is called."""
-        asked = {
+        features = {
             "proxies": (self.write_proxies + self.read_proxies, Capability.PROXIES),
             "gateways": (self.gateways, Capability.GATEWAYS),
             "certificates": (self.certificate_days, Capability.CERTIFICATES),
         }
-        return {name: capability for name, (count, capability) in asked.items() if count}
+        return {name: capability for name, (count, capability) in features.items() if count}
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,11 +309,11 @@ class Scenario:
         ]
 
     @property
-    def asks(self) -> dict[str, Capability]:
+    def capabilities_by_name(self) -> dict[str, Capability]:
         """What it asks of the place that it is played in, by the names of faults and of nodes."""
-        faults = {fault.kind: KINDS[fault.kind].needs for fault in self.faults}
+        faults = {fault.kind: KINDS[fault.kind].capability for fault in self.faults}
         walk = {} if self.walk is None else {"walk": Capability.CERTIFICATES}
-        return {**dict(sorted(faults.items())), **self.cluster.asks, **walk}
+        return {**dict(sorted(faults.items())), **self.cluster.capabilities_by_feature, **walk}
 
     @property
     def certificate_days(self) -> int:
@@ -315,17 +321,17 @@ class Scenario:
         return self.cluster.certificate_days or (0 if self.walk is None else CERTIFICATE_DAYS)
 
     @property
-    def needs(self) -> frozenset[Capability]:
+    def capabilities(self) -> frozenset[Capability]:
         """The same without names."""
-        return frozenset({*self.asks.values(), Capability.KILL})
+        return frozenset({*self.capabilities_by_name.values(), Capability.KILL})
 
     @property
     def logs(self) -> list[str]:
         """The logs that clients write."""
-        found: dict[str, None] = {}
+        log_names: dict[str, None] = {}
         for client in self.clients:
             if client.kind == "many-logs":
-                found.update({f"{client.log}-{n}": None for n in range(client.logs)})
+                log_names.update({f"{client.log}-{n}": None for n in range(client.logs)})
             elif client.kind in WRITERS:
-                found[client.log] = None
-        return list(found)
+                log_names[client.log] = None
+        return list(log_names)

@@ -40,9 +40,9 @@ def load(path: str) -> Scenario:
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
-        known = ", ".join(packaged())
+        packaged_names = ", ".join(packaged())
         raise InvalidRequest(
-            f"scenario {path}: {error.strerror}; packaged scenarios are {known}"
+            f"scenario {path}: {error.strerror}; packaged scenarios are {packaged_names}"
         ) from None
     except UnicodeDecodeError:
         raise InvalidRequest(f"scenario {path} is not UTF-8") from None
@@ -69,16 +69,16 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
     walk = None
     if "walk" in value:
         walk = _build(Walk, value.pop("walk"), f"{where}: [walk]")
-    extra = {
-        "clients": tuple(_client(one, at) for one, at in clients),
-        "loops": tuple(_loop(one, at) for one, at in loops),
-        "moments": tuple(_moment(one, at) for one, at in moments),
+    nested = {
+        "clients": tuple(_client(table, place) for table, place in clients),
+        "loops": tuple(_loop(table, place) for table, place in loops),
+        "moments": tuple(_moment(table, place) for table, place in moments),
         "cluster": cluster,
         "bounds": bounds,
         "walk": walk,
     }
     _check_cluster(cluster, where)
-    scenario: Scenario = _build(Scenario, value, where, extra)
+    scenario: Scenario = _build(Scenario, value, where, nested)
     if not scenario.clients:
         raise InvalidRequest(f"{where}: a scenario needs at least one [[client]]")
     if not scenario.logs:
@@ -95,7 +95,7 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
     for client in scenario.clients:
         _check_way(client, cluster, where)
     for fault in scenario.faults:
-        if KINDS[fault.kind].clients:
+        if KINDS[fault.kind].targets_clients:
             _check_client(fault, scenario, where)
         else:
             _check_target(fault, cluster, where)
@@ -121,36 +121,42 @@ def _check_way(client: ClientSpec, cluster: Cluster, where: str) -> None:
 
 def _check_client(fault: Fault, scenario: Scenario, where: str) -> None:
     """Is there a client that the fault could meet?"""
-    waits = fault.kind == "run-client"
-    if not any(one.kind == fault.target and one.waits == waits for one in scenario.clients):
-        words = "with waits = true" if waits else "that does not wait"
+    is_waiting = fault.kind == "run-client"
+    if not any(
+        client_spec.kind == fault.target and client_spec.waits == is_waiting
+        for client_spec in scenario.clients
+    ):
+        condition = "with waits = true" if is_waiting else "that does not wait"
         raise InvalidRequest(
-            f"{where}: {fault.kind} of {fault.target!r}, and no [[client]] {words} is of that kind"
+            f"{where}: {fault.kind} of {fault.target!r}, and no [[client]] {condition} is of that kind"
         )
 
 
 def _check_target(fault: Fault, cluster: Cluster, where: str) -> None:
     """Are there nodes that the fault may meet, and can it meet all of these?"""
-    named, there = cluster.names, {role for role, count in cluster.counts.items() if count}
+    role_by_name, present_roles = (
+        cluster.names,
+        {role for role, count in cluster.counts.items() if count},
+    )
     groups = {
         "leader": {NodeRole.METADATA},
         "follower": {NodeRole.METADATA},
         "quorum": {NodeRole.METADATA},
         "bookies": {NodeRole.BOOKIE},
-        "node": there,
-        "all": there,
+        "node": present_roles,
+        "all": present_roles,
         **{role.value: {role} for role in NodeRole},
-        **{name: {role} for name, role in named.items()},
+        **{name: {role} for name, role in role_by_name.items()},
     }
-    meant = groups.get(fault.target)
-    if meant is None or not meant <= there:
+    target_roles = groups.get(fault.target)
+    if target_roles is None or not target_roles <= present_roles:
         raise InvalidRequest(
             f"{where}: {fault.kind} of {fault.target!r}; known are"
-            f" {', '.join((*ONE_NODE, *MANY_NODES))}, and the nodes {', '.join(named)}"
+            f" {', '.join((*ONE_NODE, *MANY_NODES))}, and the nodes {', '.join(role_by_name)}"
         )
-    if other := sorted(role.value for role in meant - {*KINDS[fault.kind].roles}):
+    if unfit_roles := sorted(role.value for role in target_roles - {*KINDS[fault.kind].roles}):
         raise InvalidRequest(
-            f"{where}: {fault.kind} of {fault.target!r} could meet a {other[0]}; it is for"
+            f"{where}: {fault.kind} of {fault.target!r} could meet a {unfit_roles[0]}; it is for"
             f" {', '.join(role.value for role in KINDS[fault.kind].roles)}"
         )
     if fault.kind == "rot-everywhere" and fault.target != "bookies":
@@ -198,20 +204,22 @@ def _client(value: Mapping[str, Any], where: str) -> ClientSpec:
 
 
 def _loop(value: Mapping[str, Any], where: str) -> Loop:
-    rest = dict(value)
-    faults = _tables(rest.pop("fault", []), f"{where} [[loop.fault]]")
+    remaining = dict(value)
+    faults = _tables(remaining.pop("fault", []), f"{where} [[loop.fault]]")
     if not faults:
         raise InvalidRequest(f"{where}: a loop needs at least one [[loop.fault]]")
-    loop: Loop = _build(Loop, rest, where, {"faults": tuple(_fault(one, at) for one, at in faults)})
+    loop: Loop = _build(
+        Loop, remaining, where, {"faults": tuple(_fault(table, place) for table, place in faults)}
+    )
     return loop
 
 
 def _moment(value: Mapping[str, Any], where: str) -> Moment:
-    rest = dict(value)
-    if "at_s" not in rest:
+    remaining = dict(value)
+    if "at_s" not in remaining:
         raise InvalidRequest(f"{where}: at_s is missing")
-    at_s = _as(rest.pop("at_s"), float, f"{where}: at_s")
-    return Moment(at_s, _fault(rest, where))
+    at_s = _as(remaining.pop("at_s"), float, f"{where}: at_s")
+    return Moment(at_s, _fault(remaining, where))
 
 
 def _fault(value: Mapping[str, Any], where: str) -> Fault:
@@ -220,13 +228,13 @@ def _fault(value: Mapping[str, Any], where: str) -> Fault:
     kind = KINDS[fault.kind]
     for key in value:
         if key not in ("kind", "target", "hold_s", *kind.options):
-            known = ", ".join(("target", "hold_s", *kind.options))
-            raise InvalidRequest(f"{where}: {fault.kind} has no {key}; known are {known}")
+            known_options = ", ".join(("target", "hold_s", *kind.options))
+            raise InvalidRequest(f"{where}: {fault.kind} has no {key}; known are {known_options}")
     _one_of(fault.direction, DIRECTIONS, f"{where}: direction")
     _one_of(fault.how, HOWS, f"{where}: how")
-    if kind.clients:
+    if kind.targets_clients:
         _one_of(fault.target, CLIENT_KINDS, f"{where}: target")
-    if kind.destroys and fault.target not in ("bookie", "metadata"):
+    if kind.destroys_data and fault.target not in ("bookie", "metadata"):
         raise InvalidRequest(
             f'{where}: {fault.kind} destroys data: its target is "bookie" or "metadata"'
             " (one of each, drawn once a run), so that a good copy stays"
@@ -235,37 +243,41 @@ def _fault(value: Mapping[str, Any], where: str) -> Fault:
 
 
 def _tables(value: Any, where: str) -> list[tuple[Mapping[str, Any], str]]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
         raise InvalidRequest(f"{where} must be written with two brackets, a table each")
-    return [(one, f"{where} {number}") for number, one in enumerate(value, 1)]
+    return [(table, f"{where} {number}") for number, table in enumerate(value, 1)]
 
 
-def _one_of(value: str, known: Any, where: str) -> None:
-    if value not in known:
-        raise InvalidRequest(f"{where} is {value!r}; known are {', '.join(known)}")
+def _one_of(value: str, allowed: Any, where: str) -> None:
+    if value not in allowed:
+        raise InvalidRequest(f"{where} is {value!r}; known are {', '.join(allowed)}")
 
 
 def _build(cls: Any, value: Any, where: str, extra: Mapping[str, Any] | None = None) -> Any:
     if not isinstance(value, Mapping):
         raise InvalidRequest(f"{where} is {value!r}, wanted is a table")
     hints = get_type_hints(cls)
-    known = {one.name: one for one in fields(cls)}
-    found = dict(extra or {})
+    fields_by_name = {dataclass_field.name: dataclass_field for dataclass_field in fields(cls)}
+    arguments = dict(extra or {})
     for key, item in value.items():
-        if key not in known or key in (extra or {}):
-            names = ", ".join(name for name in known if name not in (extra or {}))
+        if key not in fields_by_name or key in (extra or {}):
+            names = ", ".join(name for name in fields_by_name if name not in (extra or {}))
             raise InvalidRequest(f"{where}: there is no {key}; known are {names}")
-        found[key] = _as(item, hints[key], f"{where}: {key}")
-    for name, one in known.items():
-        if name not in found and one.default is MISSING and one.default_factory is MISSING:
+        arguments[key] = _as(item, hints[key], f"{where}: {key}")
+    for name, dataclass_field in fields_by_name.items():
+        if (
+            name not in arguments
+            and dataclass_field.default is MISSING
+            and dataclass_field.default_factory is MISSING
+        ):
             raise InvalidRequest(f"{where}: {name} is missing")
-    return cls(**found)
+    return cls(**arguments)
 
 
 def _as(value: Any, kind: Any, where: str) -> Any:
     if kind == Range:
         pair = value if isinstance(value, list) else [value, value]
-        if len(pair) != 2 or not all(_is_number(one) for one in pair) or pair[0] > pair[1]:
+        if len(pair) != 2 or not all(_is_number(bound) for bound in pair) or pair[0] > pair[1]:
             raise InvalidRequest(f"{where} is {value!r}, wanted is a number, or [low, high]")
         return float(pair[0]), float(pair[1])
     if kind is float and _is_number(value):
@@ -276,8 +288,8 @@ def _as(value: Any, kind: Any, where: str) -> Any:
         return value
     if kind == Mapping[str, Any] and isinstance(value, dict):
         return value
-    words = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
-    raise InvalidRequest(f"{where} is {value!r}, wanted is {words.get(kind, 'a table')}")
+    type_names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
+    raise InvalidRequest(f"{where} is {value!r}, wanted is {type_names.get(kind, 'a table')}")
 
 
 def _is_number(value: Any) -> bool:

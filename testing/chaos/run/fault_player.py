@@ -35,15 +35,15 @@ KNOCK_S = 5.0
 class FaultRecorder(Protocol):
     """Receives what happens to the nodes of a run, for its history and for the terminal."""
 
-    def fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
+    def fault_begins(self, kind: str, names: Sequence[str], text: str) -> int:
         """Record a fault on these nodes and clients; return its number."""
         ...
 
-    def fault_ends(self, number: int, words: str) -> None:
+    def fault_ends(self, number: int, text: str) -> None:
         """Record the end of a fault, and its outcome."""
         ...
 
-    def say(self, words: str) -> None:
+    def report(self, text: str) -> None:
         """Record anything else."""
         ...
 
@@ -62,47 +62,47 @@ class FaultPlayer:
         clients: Clients,
         by_hand: bool = False,
     ) -> None:
-        """``by_hand``: faults last until `mend`, however long they are meant to."""
+        """``by_hand``: faults last until `end_faults`, however long they are meant to."""
         self.scenario = scenario
         self.adapter = adapter
         self.counts: Counter[str] = Counter()
-        self.deaths: list[str] = []
+        self.unexpected_exits: list[str] = []
         """Nodes that ended by themselves while no fault was on them: defects."""
         self._seed = seed
         self._recorder = recorder
         self._clients = clients
         self._by_hand = by_hand
-        self._holds: set[trio.CancelScope] = set()
+        self._hold_scopes: set[trio.CancelScope] = set()
         """Of the faults that are on now."""
         self.targets = Targets(adapter.nodes, clients, scenario.bounds, seed, leader)
 
     async def run(self) -> None:
         """Loops and moments, until `over` is set and all that is on has ended."""
-        async with trio.open_nursery() as watching:
-            watching.start_soon(self.watch)
+        async with trio.open_nursery() as watch_nursery:
+            watch_nursery.start_soon(self.restart_ended_nodes)
             async with trio.open_nursery() as nursery:
                 for loop in self.scenario.loops:
-                    chance = Random(f"{self._seed}/loop/{loop.name}")
-                    nursery.start_soon(self._loop, loop.faults, loop.pause_s, chance)
+                    rng = Random(f"{self._seed}/loop/{loop.name}")
+                    nursery.start_soon(self._loop, loop.faults, loop.pause_s, rng)
                 for number, moment in enumerate(self.scenario.moments):
-                    chance = Random(f"{self._seed}/moment/{number}")
-                    nursery.start_soon(self._at, moment.at_s, moment.fault, chance)
-                await self.targets.over.wait()
-            watching.cancel_scope.cancel()
+                    rng = Random(f"{self._seed}/moment/{number}")
+                    nursery.start_soon(self._play_at, moment.at_s, moment.fault, rng)
+                await self.targets.is_over.wait()
+            watch_nursery.cancel_scope.cancel()
 
-    async def _loop(self, faults: Sequence[Fault], pause_s: Range, chance: Random) -> None:
-        while not await self.targets.over_within(chance.uniform(*pause_s)):
+    async def _loop(self, faults: Sequence[Fault], pause_s: Range, rng: Random) -> None:
+        while not await self.targets.wait_over(rng.uniform(*pause_s)):
             with suppress(NobodyLeft):
-                await self.play(chance.choice(faults), chance)
+                await self.play(rng.choice(faults), rng)
 
-    async def _at(self, at_s: float, fault: Fault, chance: Random) -> None:
-        if not await self.targets.over_within(at_s):
+    async def _play_at(self, at_s: float, fault: Fault, rng: Random) -> None:
+        if not await self.targets.wait_over(at_s):
             with suppress(NobodyLeft):
-                await self.play(fault, chance)
+                await self.play(fault, rng)
 
-    async def play(self, fault: Fault, chance: Random) -> None:
+    async def play(self, fault: Fault, rng: Random) -> None:
         """One fault, from its beginning to its end; waits until the bounds allow it."""
-        deeds: dict[str, Callable[[Fault, list[str], Random], Awaitable[str]]] = {
+        fault_functions: dict[str, Callable[[Fault, list[str], Random], Awaitable[str]]] = {
             "kill": self._kill,
             "restart": self._restart,
             "pause": self._pause,
@@ -123,106 +123,110 @@ class FaultPlayer:
             "kill-client": self._kill_client,
             "pause-client": self._pause_client,
         }
-        clients = KINDS[fault.kind].clients
-        async with (self.targets.client if clients else self.targets.nodes)(fault, chance) as names:
+        is_client_fault = KINDS[fault.kind].targets_clients
+        async with (self.targets.acquire_client if is_client_fault else self.targets.acquire_nodes)(
+            fault, rng
+        ) as names:
             self.counts[fault.kind] += 1
             number = self._recorder.fault_begins(fault.kind, names, _words(fault))
-            said = "ended with the run"
+            result = "ended with the run"
             try:
-                said = await deeds[fault.kind](fault, names, chance)
+                result = await fault_functions[fault.kind](fault, names, rng)
             finally:
-                self._recorder.fault_ends(number, said)
+                self._recorder.fault_ends(number, result)
 
-    def mend(self) -> None:
+    def end_faults(self) -> None:
         """End the faults that are on now."""
-        for scope in self._holds:
+        for scope in self._hold_scopes:
             scope.cancel()
 
     @contextmanager
-    def _holding(self, fault: Fault, chance: Random) -> Iterator[None]:
+    def _fault_duration(self, fault: Fault, rng: Random) -> Iterator[None]:
         """What is inside ends when the fault is to end."""
-        seconds = chance.uniform(*fault.hold_s)  # drawn by hand too: a seed is one plan
+        seconds = rng.uniform(*fault.hold_s)  # drawn by hand too: a seed is one plan
         with trio.move_on_after(math.inf if self._by_hand else seconds) as scope:
-            self._holds.add(scope)
+            self._hold_scopes.add(scope)
             try:
                 yield
             finally:
-                self._holds.discard(scope)
+                self._hold_scopes.discard(scope)
 
-    async def _hold(self, fault: Fault, chance: Random) -> None:
-        with self._holding(fault, chance):
+    async def _sleep_duration(self, fault: Fault, rng: Random) -> None:
+        with self._fault_duration(fault, rng):
             await trio.sleep_forever()
 
     # --- machines -------------------------------------------------------------------------------------
 
-    async def _each(self, names: Sequence[str], deed: Callable[[str], Awaitable[object]]) -> None:
+    async def _run_on_each(
+        self, names: Sequence[str], action: Callable[[str], Awaitable[object]]
+    ) -> None:
         async with trio.open_nursery() as nursery:
             for name in names:
-                nursery.start_soon(deed, name)
+                nursery.start_soon(action, name)
 
-    async def _start(self, names: Sequence[str], *, damaged: bool = False) -> str:
-        said: list[str] = []
+    async def _start_nodes(self, names: Sequence[str], *, damaged: bool = False) -> str:
+        results: list[str] = []
 
         async def start(name: str) -> None:
-            refused = await self.adapter.start(name, START_S)
-            if refused is None:
-                said.append(f"{name} serves")
+            refusal = await self.adapter.start(name, START_S)
+            if refusal is None:
+                results.append(f"{name} serves")
                 return
-            said.append(f"{name} {refused}")
+            results.append(f"{name} {refusal}")
             if damaged:
-                self.targets.gone[name] = refused
+                self.targets.refusing_nodes[name] = refusal
             else:
-                self.deaths.append(f"{name} did not start again: {refused}")
+                self.unexpected_exits.append(f"{name} did not start again: {refusal}")
 
-        await self._each(names, start)
-        return "; ".join(sorted(said))
+        await self._run_on_each(names, start)
+        return "; ".join(sorted(results))
 
-    async def _kill(self, fault: Fault, names: list[str], chance: Random) -> str:
-        await self._each(names, self.adapter.kill)
-        await self._hold(fault, chance)
-        return await self._start(names)
+    async def _kill(self, fault: Fault, names: list[str], rng: Random) -> str:
+        await self._run_on_each(names, self.adapter.kill)
+        await self._sleep_duration(fault, rng)
+        return await self._start_nodes(names)
 
-    async def _restart(self, fault: Fault, names: list[str], chance: Random) -> str:
-        await self._each(names, self.adapter.stop)
-        await self._hold(fault, chance)
-        return await self._start(names)
+    async def _restart(self, fault: Fault, names: list[str], rng: Random) -> str:
+        await self._run_on_each(names, self.adapter.stop)
+        await self._sleep_duration(fault, rng)
+        return await self._start_nodes(names)
 
-    async def _pause(self, fault: Fault, names: list[str], chance: Random) -> str:
-        await self._each(names, self.adapter.pause)
+    async def _pause(self, fault: Fault, names: list[str], rng: Random) -> str:
+        await self._run_on_each(names, self.adapter.pause)
         try:
-            await self._hold(fault, chance)
+            await self._sleep_duration(fault, rng)
         finally:
             with trio.CancelScope(shield=True):
-                await self._each(names, self.adapter.resume)
+                await self._run_on_each(names, self.adapter.resume)
         return "goes on"
 
-    async def _power_cut(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _power_cut(self, fault: Fault, names: list[str], rng: Random) -> str:
         await self.adapter.cut_power(names)
-        await self._hold(fault, chance)
-        return await self._start(names)
+        await self._sleep_duration(fault, rng)
+        return await self._start_nodes(names)
 
-    async def _kill_client(self, fault: Fault, names: list[str], chance: Random) -> str:
-        await self._each(names, self._clients.kill)
-        await self._hold(fault, chance)
-        await self._each(names, self._clients.start)
+    async def _kill_client(self, fault: Fault, names: list[str], rng: Random) -> str:
+        await self._run_on_each(names, self._clients.kill)
+        await self._sleep_duration(fault, rng)
+        await self._run_on_each(names, self._clients.start)
         return "started again"
 
-    async def _run_client(self, fault: Fault, names: list[str], chance: Random) -> str:
-        await self._each(names, self._clients.start)
+    async def _run_client(self, fault: Fault, names: list[str], rng: Random) -> str:
+        await self._run_on_each(names, self._clients.start)
         try:
-            await self._hold(fault, chance)
+            await self._sleep_duration(fault, rng)
         finally:
             with trio.CancelScope(shield=True):
                 for name in names:
-                    if (wrong := await self._clients.end(name)) is not None:
-                        self.deaths.append(wrong)
+                    if (failure := await self._clients.end(name)) is not None:
+                        self.unexpected_exits.append(failure)
         return "ended"
 
-    async def _pause_client(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _pause_client(self, fault: Fault, names: list[str], rng: Random) -> str:
         for name in names:
             self._clients.pause(name)
         try:
-            await self._hold(fault, chance)
+            await self._sleep_duration(fault, rng)
         finally:
             for name in names:
                 self._clients.resume(name)
@@ -233,25 +237,27 @@ class FaultPlayer:
     def _links(self, names: Sequence[str], direction: str) -> list[Link]:
         others = [node.name for node in self.adapter.nodes if node.name not in names]
         pairs = [(name, other) for name in names for other in (*others, CLIENTS)]
-        out = pairs if direction in ("both", "out") else []
-        into = [(b, a) for a, b in pairs] if direction in ("both", "in") else []
-        return [*out, *into]
+        outgoing = pairs if direction in ("both", "out") else []
+        incoming = (
+            [(target, source) for source, target in pairs] if direction in ("both", "in") else []
+        )
+        return [*outgoing, *incoming]
 
-    async def _partition(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _partition(self, fault: Fault, names: list[str], rng: Random) -> str:
         links = self._links(names, fault.direction)
         await self.adapter.cut(links)
         try:
-            await self._hold(fault, chance)
+            await self._sleep_duration(fault, rng)
         finally:
             with trio.CancelScope(shield=True):
                 await self.adapter.heal(links)
         return "healed"
 
-    async def _slow_link(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _slow_link(self, fault: Fault, names: list[str], rng: Random) -> str:
         links = self._links(names, "both")
         await self.adapter.slow(links, fault.delay_s, fault.bytes_per_s)
         try:
-            await self._hold(fault, chance)
+            await self._sleep_duration(fault, rng)
         finally:
             with trio.CancelScope(shield=True):
                 await self.adapter.slow(links, 0.0)
@@ -259,68 +265,70 @@ class FaultPlayer:
 
     # --- disks, clocks, limits ------------------------------------------------------------------------
 
-    async def _disk_full(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _disk_full(self, fault: Fault, names: list[str], rng: Random) -> str:
         for name in names:
             await self.adapter.fill_disk(name, fault.leave_kb * 1024)
         try:
-            await self._hold(fault, chance)
+            await self._sleep_duration(fault, rng)
         finally:
             with trio.CancelScope(shield=True):
                 for name in names:
                     await self.adapter.free_disk(name)
-        return await self._revive(names)
+        return await self._restart_ended(names)
 
-    async def _sync_errors(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _sync_errors(self, fault: Fault, names: list[str], rng: Random) -> str:
         for name in names:
             await self.adapter.fail_writes(name)
-        died = []
+        ended_nodes = []
         try:
-            await self._hold(fault, chance)
-            died = [name for name in names if not await self.adapter.running(name)]
+            await self._sleep_duration(fault, rng)
+            ended_nodes = [name for name in names if not await self.adapter.is_running(name)]
         finally:
             with trio.CancelScope(shield=True):
                 for name in names:
                     await self.adapter.mend_writes(name)
-        ended = f"ended by themselves: {', '.join(died) or 'none'}; "
-        return ended + await self._start(names)
+        ended_text = f"ended by themselves: {', '.join(ended_nodes) or 'none'}; "
+        return ended_text + await self._start_nodes(names)
 
-    async def _slow_disk(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _slow_disk(self, fault: Fault, names: list[str], rng: Random) -> str:
         """Held again and again, with as short a moment between as lets one write through."""
-        with self._holding(fault, chance):
+        with self._fault_duration(fault, rng):
             while True:
                 try:
-                    await self._each(names, lambda name: self.adapter.hold_disk(name, True))
+                    await self._run_on_each(names, lambda name: self.adapter.hold_disk(name, True))
                     await trio.sleep(fault.delay_s)
                 finally:
                     with trio.CancelScope(shield=True):
-                        await self._each(names, lambda name: self.adapter.hold_disk(name, False))
+                        await self._run_on_each(
+                            names, lambda name: self.adapter.hold_disk(name, False)
+                        )
                 await trio.sleep(BREATH_S)
         return "fast again"
 
-    async def _damage(self, fault: Fault, names: list[str], chance: Random) -> str:
-        await self._each(names, self.adapter.kill)
-        said = [damage(self.adapter.data_directory(name), fault, chance) for name in names]
-        await self._hold(fault, chance)
-        started = await self._start(names, damaged=self.scenario.bounds.may_stay_down)
-        return f"{'; '.join(said)}; {started}"
+    async def _damage(self, fault: Fault, names: list[str], rng: Random) -> str:
+        await self._run_on_each(names, self.adapter.kill)
+        damages = [damage(self.adapter.data_directory(name), fault, rng) for name in names]
+        await self._sleep_duration(fault, rng)
+        started = await self._start_nodes(names, damaged=self.scenario.bounds.may_stay_down)
+        return f"{'; '.join(damages)}; {started}"
 
-    async def _clock(self, fault: Fault, names: list[str], chance: Random) -> str:
-        offset_s = round(chance.uniform(*fault.offset_s), 1)
+    async def _clock(self, fault: Fault, names: list[str], rng: Random) -> str:
+        offset_s = round(rng.uniform(*fault.offset_s), 1)
         for name in names:
             await self.adapter.set_clock(name, offset_s)
         try:
-            await self._hold(fault, chance)
+            await self._sleep_duration(fault, rng)
         finally:
             with trio.CancelScope(shield=True):
                 for name in names:
                     await self.adapter.set_clock(name, 0.0)
         return f"was off by {offset_s:g} s"
 
-    async def _files_limit(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _files_limit(self, fault: Fault, names: list[str], rng: Random) -> str:
         for name in names:
             await self.adapter.limit_files(name, fault.limit)
         try:
-            await self._hold(fault, chance)
+            await self._sleep_duration(fault, rng)
         finally:
             with trio.CancelScope(shield=True):
                 for name in names:
@@ -329,49 +337,51 @@ class FaultPlayer:
 
     # --- what is none of these ------------------------------------------------------------------------
 
-    async def _rot_everywhere(self, fault: Fault, names: list[str], chance: Random) -> str:
-        await self._each(names, self.adapter.stop)
-        said = rot([self.adapter.data_directory(name) for name in names], fault, chance)
-        started = await self._start(names)
-        await self._hold(fault, chance)
-        return f"{said}; {started}"
+    async def _rot_everywhere(self, fault: Fault, names: list[str], rng: Random) -> str:
+        await self._run_on_each(names, self.adapter.stop)
+        damage_text = rot([self.adapter.data_directory(name) for name in names], fault, rng)
+        start_text = await self._start_nodes(names)
+        await self._sleep_duration(fault, rng)
+        return f"{damage_text}; {start_text}"
 
-    async def _strangers(self, fault: Fault, names: list[str], chance: Random) -> str:
-        places = {node.name: node.address for node in self.adapter.nodes}
-        told = Counter[str]()
-        with self._holding(fault, chance):
+    async def _strangers(self, fault: Fault, names: list[str], rng: Random) -> str:
+        addresses = {node.name: node.address for node in self.adapter.nodes}
+        answer_counts = Counter[str]()
+        with self._fault_duration(fault, rng):
             async with trio.open_nursery() as nursery:
                 for name in names:
-                    nursery.start_soon(connect_unauthenticated, places[name], fault.per_s, told)
-        return f"{told['answered']} of {told['knocked']} were answered"
+                    nursery.start_soon(
+                        connect_unauthenticated, addresses[name], fault.per_s, answer_counts
+                    )
+        return f"{answer_counts['answered']} of {answer_counts['knocked']} were answered"
 
-    async def _settings(self, fault: Fault, names: list[str], chance: Random) -> str:
-        said = await self._start_with(names, fault.settings)
-        await self._hold(fault, chance)
-        return f"{said}; with its own again: {await self._start_with(names, {})}"
+    async def _settings(self, fault: Fault, names: list[str], rng: Random) -> str:
+        start_text = await self._start_with(names, fault.settings)
+        await self._sleep_duration(fault, rng)
+        return f"{start_text}; with its own again: {await self._start_with(names, {})}"
 
     async def _start_with(self, names: Sequence[str], settings: Mapping[str, Any]) -> str:
-        await self._each(names, self.adapter.stop)
+        await self._run_on_each(names, self.adapter.stop)
         for name in names:
             await self.adapter.configure(name, settings)
-        return await self._start(names)
+        return await self._start_nodes(names)
 
-    async def _wrong_memory(self, fault: Fault, names: list[str], chance: Random) -> str:
+    async def _wrong_memory(self, fault: Fault, names: list[str], rng: Random) -> str:
         for name in names:
             await self.adapter.spoil_memory(name)
-        await self._hold(fault, chance)
-        wrong = [name for name in names if await self.adapter.spoiled(name)]
-        await self._each(names, self.adapter.stop)
-        return f"a bit was wrong at {', '.join(wrong) or 'nobody'}; {await self._start(names)}"
+        await self._sleep_duration(fault, rng)
+        affected = [name for name in names if await self.adapter.is_memory_spoiled(name)]
+        await self._run_on_each(names, self.adapter.stop)
+        return f"a bit was wrong at {', '.join(affected) or 'nobody'}; {await self._start_nodes(names)}"
 
-    async def _revive(self, names: Sequence[str]) -> str:
+    async def _restart_ended(self, names: Sequence[str]) -> str:
         """Start again those that ended by themselves, as they may under this fault."""
-        died = [name for name in names if not await self.adapter.running(name)]
-        return await self._start(died) if died else "went on"
+        ended_nodes = [name for name in names if not await self.adapter.is_running(name)]
+        return await self._start_nodes(ended_nodes) if ended_nodes else "went on"
 
     # --- watching and healing -------------------------------------------------------------------------
 
-    async def watch(self) -> None:
+    async def restart_ended_nodes(self) -> None:
         """A node that ends while no fault is on it has a defect: tell, and start it again."""
         while True:
             await trio.sleep(WATCH_S)
@@ -379,27 +389,28 @@ class FaultPlayer:
                 lock = self.targets.locks[node.name]
                 if (
                     lock.locked()
-                    or node.name in self.targets.gone
-                    or await self.adapter.running(node.name)
+                    or node.name in self.targets.refusing_nodes
+                    or await self.adapter.is_running(node.name)
                 ):
                     continue
                 async with lock:
-                    last = last_words(self.adapter.log_of(node.name))
-                    self.deaths.append(f"{node.name} ended by itself: {last}")
-                    self._recorder.say(self.deaths[-1])
-                    await self._start([node.name])
+                    last_line = last_words(self.adapter.log_of(node.name))
+                    self.unexpected_exits.append(f"{node.name} ended by itself: {last_line}")
+                    self._recorder.report(self.unexpected_exits[-1])
+                    await self._start_nodes([node.name])
 
     async def heal(self) -> None:
         """After the run: everything that can run runs."""
         for node in self.adapter.nodes:
             await self.adapter.resume(node.name)
-        down = [
+        ended_nodes = [
             node.name
             for node in self.adapter.nodes
-            if node.name not in self.targets.gone and not await self.adapter.running(node.name)
+            if node.name not in self.targets.refusing_nodes
+            and not await self.adapter.is_running(node.name)
         ]
-        if down:
-            self._recorder.say(await self._start(down))
+        if ended_nodes:
+            self._recorder.report(await self._start_nodes(ended_nodes))
 
 
 def _words(fault: Fault) -> str:
@@ -408,19 +419,21 @@ def _words(fault: Fault) -> str:
     return ", ".join([fault.target, *options]) if options else fault.target
 
 
-async def connect_unauthenticated(address: Address, per_s: float, told: Counter[str]) -> None:
+async def connect_unauthenticated(
+    address: Address, per_s: float, answer_counts: Counter[str]
+) -> None:
     """As somebody who is no peer, open connections and speak another protocol.
 
     So many connections a second at most, one after the other, until cancelled; ``told`` counts them.
     """
     while True:
-        told["knocked"] += 1
+        answer_counts["knocked"] += 1
         try:
             with trio.move_on_after(KNOCK_S):
                 async with await trio.open_tcp_stream(*address) as stream:
                     await stream.send_all(STRANGE_WORDS)
                     if await stream.receive_some(1):
-                        told["answered"] += 1
+                        answer_counts["answered"] += 1
         except (OSError, trio.BrokenResourceError):
             pass  # hung up on: what is expected
         await trio.sleep(1.0 / per_s)

@@ -35,33 +35,33 @@ class Targets:
         seed: int,
         leader: Callable[[], Awaitable[str | None]],
     ) -> None:
-        self.over = trio.Event()
+        self.is_over = trio.Event()
         """No more faults are begun; those that are on come to their end."""
-        self.gone: dict[str, str] = {}
+        self.refusing_nodes: dict[str, str] = {}
         """Nodes that refuse to start with their damaged data, and what they said."""
         self.locks = {node.name: trio.Lock() for node in nodes}
         self._nodes = nodes
         self._clients = clients
         self._bounds = bounds
         self._leader = leader
-        every = [*clients.names(), *clients.names(waiting=True)]
-        self._client_locks = {name: trio.Lock() for name in every}
+        client_names = [*clients.working_names(), *clients.working_names(is_waiting=True)]
+        self._client_locks = {name: trio.Lock() for name in client_names}
         self._impaired: dict[str, None] = {}
-        chance = Random(f"{seed}/rotten")
-        self.rotten = {role: chance.choice(self.of(role)).name for role in STORING}
+        rng = Random(f"{seed}/rotten")
+        self.damageable = {role: rng.choice(self.nodes_of_role(role)).name for role in STORING}
 
-    async def over_within(self, seconds: float) -> bool:
+    async def wait_over(self, seconds: float) -> bool:
         """Wait; True as soon as no more faults are to begin."""
         with trio.move_on_after(seconds):
-            await self.over.wait()
-        return self.over.is_set()
+            await self.is_over.wait()
+        return self.is_over.is_set()
 
-    def of(self, role: NodeRole) -> list[Node]:
+    def nodes_of_role(self, role: NodeRole) -> list[Node]:
         """The nodes of a role."""
         return [node for node in self._nodes if node.role is role]
 
     @asynccontextmanager
-    async def nodes(self, fault: Fault, chance: Random) -> AsyncIterator[list[str]]:
+    async def acquire_nodes(self, fault: Fault, rng: Random) -> AsyncIterator[list[str]]:
         """The nodes that the fault meets, held against other faults while it lasts."""
         async with AsyncExitStack() as stack:
             if fault.target in MANY_NODES:
@@ -74,15 +74,15 @@ class Targets:
                 ]
                 for name in names:  # in one order for all, so that nobody waits in a circle
                     await stack.enter_async_context(self.locks[name])
-                names = [name for name in names if name not in self.gone]
+                names = [name for name in names if name not in self.refusing_nodes]
             else:
                 while True:
                     candidates = await self._candidates(fault)
                     if candidates:
                         break
-                    if await self.over_within(BUSY_S):
+                    if await self.wait_over(BUSY_S):
                         raise NobodyLeft
-                names = [chance.choice(candidates)]
+                names = [rng.choice(candidates)]
                 self.locks[names[0]].acquire_nowait()
                 stack.callback(self.locks[names[0]].release)
             for name in names:
@@ -91,19 +91,21 @@ class Targets:
             yield names
 
     @asynccontextmanager
-    async def client(self, fault: Fault, chance: Random) -> AsyncIterator[list[str]]:
+    async def acquire_client(self, fault: Fault, rng: Random) -> AsyncIterator[list[str]]:
         """One client of the kind that the fault names, held while it lasts."""
         while True:
             names = [
                 name
-                for name in self._clients.names(fault.target, waiting=fault.kind == "run-client")
+                for name in self._clients.working_names(
+                    fault.target, is_waiting=fault.kind == "run-client"
+                )
                 if not self._client_locks[name].locked()
             ]
             if names:
                 break
-            if await self.over_within(BUSY_S):
+            if await self.wait_over(BUSY_S):
                 raise NobodyLeft
-        name = chance.choice(names)
+        name = rng.choice(names)
         async with self._client_locks[name]:
             yield [name]
 
@@ -111,18 +113,18 @@ class Targets:
         leader = await self._leader() if fault.target in ("leader", "follower") else None
         if fault.target in ("leader", "follower") and leader is None:
             return []
-        found = []
+        candidates = []
         for node in self._nodes:
-            if not self._is_meant(fault, node, leader) or node.name in self.gone:
+            if not self._is_targeted(fault, node, leader) or node.name in self.refusing_nodes:
                 continue
-            if self.locks[node.name].locked() or self._full(node.role):
+            if self.locks[node.name].locked() or self._has_max_impaired(node.role):
                 continue
-            found.append(node.name)
-        return found
+            candidates.append(node.name)
+        return candidates
 
-    def _is_meant(self, fault: Fault, node: Node, leader: str | None) -> bool:
-        if KINDS[fault.kind].destroys:
-            return node.role.value == fault.target and node.name == self.rotten[node.role]
+    def _is_targeted(self, fault: Fault, node: Node, leader: str | None) -> bool:
+        if KINDS[fault.kind].destroys_data:
+            return node.role.value == fault.target and node.name == self.damageable[node.role]
         match fault.target:
             case "node":
                 return True
@@ -134,11 +136,13 @@ class Targets:
                 return node.role is NodeRole.METADATA and node.name != leader
         return node.name == fault.target
 
-    def _full(self, role: NodeRole) -> bool:
+    def _has_max_impaired(self, role: NodeRole) -> bool:
         """May no more nodes of this role be impaired?"""
         if role not in STORING:
             return False
         bounds = self._bounds
-        most = bounds.bookies_down_max if role is NodeRole.BOOKIE else bounds.metadata_down_max
-        names = {node.name for node in self.of(role)}
-        return len(names & {*self._impaired, *self.gone}) >= most
+        impaired_max = (
+            bounds.bookies_down_max if role is NodeRole.BOOKIE else bounds.metadata_down_max
+        )
+        names = {node.name for node in self.nodes_of_role(role)}
+        return len(names & {*self._impaired, *self.refusing_nodes}) >= impaired_max

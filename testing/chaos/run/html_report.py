@@ -89,7 +89,7 @@ def page(result: Mapping[str, Any]) -> str:
 
 def _numbers(result: Mapping[str, Any]) -> str:
     latency = result["latency_ms"]
-    found = [
+    figures = [
         (f"{result['acked']:,}", "records acknowledged"),
         (f"{result['lost']:,}", "of them lost"),
         (f"{result['unknown']:,}", "of unknown outcome"),
@@ -101,7 +101,10 @@ def _numbers(result: Mapping[str, Any]) -> str:
         (f"{result['register_calls']:,}", "metadata calls, linearizable"),
         (f"{len(result['faults'])}", "faults"),
     ]
-    cells = "".join(f"<div><b>{escape(n)}</b><span>{escape(w)}</span></div>" for n, w in found)
+    cells = "".join(
+        f"<div><b>{escape(figure)}</b><span>{escape(caption)}</span></div>"
+        for figure, caption in figures
+    )
     return f'<div class="numbers">{cells}</div>'
 
 
@@ -114,7 +117,7 @@ def _time(ms: float | None) -> str:
 
 def _legend(faults: Sequence[Mapping[str, Any]]) -> str:
     kinds = dict.fromkeys(str(fault["kind"]) for fault in faults)
-    shown = "&ensp;".join(
+    kind_entries = "&ensp;".join(
         f'<span class="swatch" style="background:{COLOURS.get(kind, "#555")}"></span>{escape(kind)}'
         for kind in kinds
     )
@@ -122,7 +125,7 @@ def _legend(faults: Sequence[Mapping[str, Any]]) -> str:
         f'<span class="swatch" style="background:{colour}"></span>{name}'
         for name, colour in LINES.items()
     )
-    return f"<div>{lines}&emsp;{shown}</div>"
+    return f"<div>{lines}&emsp;{kind_entries}</div>"
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -148,8 +151,8 @@ def _faults(faults: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _brief(fault: Mapping[str, Any]) -> str:
-    words = f"{fault['words']}: {fault['end_words']}"
-    return words if len(words) <= 260 else words[:257] + "..."
+    text = f"{fault['words']}: {fault['end_words']}"
+    return text if len(text) <= 260 else text[:257] + "..."
 
 
 def _logs(logs: Sequence[Mapping[str, Any]]) -> str:
@@ -170,21 +173,26 @@ def _again(result: Mapping[str, Any]) -> str:
         f"{result.get('command', 'dlog chaos run FILE')}",
         "dlog chaos check history",
     ]
-    words = (
+    text = (
         f"{result.get('bookies', '?')} bookies, {result.get('metadata_nodes', '?')} metadata nodes as"
         f" {result.get('adapter', '?')}, on {result.get('machine', '?')}."
         f" History: {history['bytes']:,} bytes, sha256 <code>{history['sha256']}</code>"
     )
-    return f"<pre>{escape(chr(10).join(lines))}</pre><p>{words}</p>"
+    return f"<pre>{escape(chr(10).join(lines))}</pre><p>{text}</p>"
 
 
 def _data(result: Mapping[str, Any]) -> str:
-    line = result["time_line"]
+    time_line = result["time_line"]
     faults = [
         {key: fault[key] for key in ("number", "kind", "targets", "at_s", "seconds")}
         for fault in result["faults"]
     ]
-    found = {
-        **line, "faults": faults, "seconds": result["load_s"], "width": WIDTH, "left": LEFT, "right": RIGHT,
-    }  # fmt: skip
-    return json.dumps(found).replace("</", "<\\/")
+    script_data = {
+        **time_line,
+        "faults": faults,
+        "seconds": result["load_s"],
+        "width": WIDTH,
+        "left": LEFT,
+        "right": RIGHT,
+    }
+    return json.dumps(script_data).replace("</", "<\\/")

@@ -43,13 +43,13 @@ COLOURS = {
 }
 
 
-def picture(result: Mapping[str, Any], head: str = "") -> str:
+def picture(result: Mapping[str, Any], header: str = "") -> str:
     """The SVG of a result (`verify.judgement.to_json`), ``LEFT`` to ``WIDTH - RIGHT`` being its seconds.
 
     ``head``: what stands above it, in ``HEAD_HEIGHT``.
     """
-    above = HEAD_HEIGHT if head else 0
-    line, faults = result["time_line"], result["faults"]
+    header_height = HEAD_HEIGHT if header else 0
+    time_line, faults = result["time_line"], result["faults"]
     scale = Scale(result["load_s"])
     lanes = _lanes(faults)
     lanes_top = 22
@@ -58,27 +58,27 @@ def picture(result: Mapping[str, Any], head: str = "") -> str:
     bottom = latency_top + LATENCY_HEIGHT
     parts = [_bands(faults, scale, lanes_top, bottom)]
     parts += _lane_bars(lanes, scale, lanes_top)
-    parts += _rate(line["acked"], scale, rate_top)
-    parts += _latency(line, scale, latency_top)
+    parts += _rate(time_line["acked"], scale, rate_top)
+    parts += _latency(time_line, scale, latency_top)
     parts += seconds_axis(scale, bottom)
     cross = (
         f'<line id="cross" x1="0" x2="0" y1="{lanes_top}" y2="{bottom}" stroke="#1c2833"'
         ' stroke-width="1" visibility="hidden"/>'
     )
     return (
-        f'<svg id="line" viewBox="0 {-above} {WIDTH} {bottom + 30 + above}" role="img"'
-        f' aria-label="records a second, latency and faults">{head}{"".join(parts)}{cross}</svg>'
+        f'<svg id="line" viewBox="0 {-header_height} {WIDTH} {bottom + 30 + header_height}" role="img"'
+        f' aria-label="records a second, latency and faults">{header}{"".join(parts)}{cross}</svg>'
     )
 
 
 def still(result: Mapping[str, Any]) -> str:
     """The same as a file of its own, under the verdict and what the colours are."""
-    said = (
+    caption = (
         f"{result['verdict']}: {result.get('scenario', 'a history')}, seed {result.get('seed', '?')}:"
         f" {result['acked']:,} records acknowledged, {result['lost']:,} of them lost,"
         f" {len(result['faults'])} faults"
     )
-    parts = [f'<text x="{LEFT}" y="-34" style="font-size:15px">{escape(said)}</text>']
+    parts = [f'<text x="{LEFT}" y="-34" style="font-size:15px">{escape(caption)}</text>']
     kinds = dict.fromkeys(str(fault["kind"]) for fault in result["faults"])
     legend = [*LINES.items(), *((kind, COLOURS.get(kind, "#555")) for kind in kinds)]
     x = LEFT
@@ -92,7 +92,7 @@ def still(result: Mapping[str, Any]) -> str:
 def _lanes(faults: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """Faults in as few rows as they fit in without covering each other."""
     lanes: list[list[Mapping[str, Any]]] = []
-    for fault in sorted(faults, key=lambda one: float(one["at_s"])):
+    for fault in sorted(faults, key=lambda candidate: float(candidate["at_s"])):
         for lane in lanes:
             if lane[-1]["at_s"] + lane[-1]["seconds"] <= fault["at_s"]:
                 lane.append(fault)
@@ -103,93 +103,93 @@ def _lanes(faults: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]
 
 
 def _bands(faults: Iterable[Mapping[str, Any]], scale: Scale, top: float, bottom: float) -> str:
-    found = []
+    shapes = []
     for fault in faults:
         x = scale.x(fault["at_s"])
         width = max(1.0, scale.x(fault["at_s"] + fault["seconds"]) - x)
         colour = COLOURS.get(fault["kind"], "#555")
-        found.append(
+        shapes.append(
             f'<rect x="{x}" y="{top}" width="{width:.1f}" height="{bottom - top}" fill="{colour}"'
             ' opacity="0.08"/>'
         )
-    return "".join(found)
+    return "".join(shapes)
 
 
 def _lane_bars(lanes: Sequence[Sequence[Mapping[str, Any]]], scale: Scale, top: float) -> list[str]:
-    found = [f'<text x="{LEFT - 8}" y="{top + 11}" text-anchor="end">faults</text>']
+    shapes = [f'<text x="{LEFT - 8}" y="{top + 11}" text-anchor="end">faults</text>']
     for row, lane in enumerate(lanes):
         for fault in lane:
             x, y = scale.x(fault["at_s"]), top + row * LANE_HEIGHT
             width = max(3.0, scale.x(fault["at_s"] + fault["seconds"]) - x)
             title = f"{fault['number']}: {fault['kind']} {', '.join(fault['targets'])}"
             colour = COLOURS.get(fault["kind"], "#555")
-            found.append(
+            shapes.append(
                 f'<rect x="{x}" y="{y}" width="{width:.1f}" height="{LANE_HEIGHT - 4}" rx="2"'
                 f' fill="{colour}"><title>{escape(title)}</title></rect>'
             )
-    return found
+    return shapes
 
 
 def _rate(acked: Sequence[int], scale: Scale, top: float) -> list[str]:
-    most = nice(max(acked, default=1) or 1)
+    axis_max = nice(max(acked, default=1) or 1)
     base = top + RATE_HEIGHT
 
     def y(value: float) -> float:
-        return round(base - value / most * RATE_HEIGHT, 1)
+        return round(base - value / axis_max * RATE_HEIGHT, 1)
 
-    found = []
+    shapes = []
     for share in (0, 0.25, 0.5, 0.75, 1):
-        value = most * share
-        found.append(grid(y(value), f"{value:,.0f}"))
+        value = axis_max * share
+        shapes.append(grid(y(value), f"{value:,.0f}"))
     points = [f"{scale.x(0)},{base}"]
     for n, count in enumerate(acked):
-        part = min(1.0, scale.seconds - n)  # of the last second
-        height = y(min(most, count / part)) if part > 0.2 else y(count)
+        second_share = min(1.0, scale.seconds - n)  # of the last second
+        height = y(min(axis_max, count / second_share)) if second_share > 0.2 else y(count)
         points += [f"{scale.x(n)},{height}", f"{scale.x(n + 1)},{height}"]
     points.append(f"{scale.x(len(acked))},{base}")
-    found.append(
+    shapes.append(
         f'<polygon points="{" ".join(points)}" fill="#2e86c1" fill-opacity="0.28" stroke="#2e86c1"'
         ' stroke-width="1.2"/>'
     )
-    found.append(f'<text x="{LEFT}" y="{top - 5}">records acknowledged a second</text>')
-    return found
+    shapes.append(f'<text x="{LEFT}" y="{top - 5}">records acknowledged a second</text>')
+    return shapes
 
 
 def _latency(line: Mapping[str, Any], scale: Scale, top: float) -> list[str]:
     values = [v for name in ("p50_ms", "p99_ms", "max_ms") for v in line[name] if v]
-    steps = decades(values)
-    low, high = steps[0], steps[-1]
+    axis_values = decades(values)
+    lowest, highest = axis_values[0], axis_values[-1]
     base = top + LATENCY_HEIGHT
 
     def y(value: float) -> float:
-        share = log10(max(value, low) / low) / log10(high / low)
+        share = log10(max(value, lowest) / lowest) / log10(highest / lowest)
         return round(base - share * LATENCY_HEIGHT, 1)
 
-    found = [grid(y(value), milliseconds(value)) for value in steps]
+    shapes = [grid(y(value), milliseconds(value)) for value in axis_values]
     for name, colour in (("max_ms", "#e6b0aa"), ("p99_ms", "#ca6f1e"), ("p50_ms", "#229954")):
-        for stretch in _stretches(line[name]):
-            points = " ".join(f"{scale.x(n + 0.5)},{y(v)}" for n, v in stretch)
-            if len(stretch) == 1:
-                n, v = stretch[0]
-                found.append(
+        for line_points in _stretches(line[name]):
+            points = " ".join(f"{scale.x(n + 0.5)},{y(v)}" for n, v in line_points)
+            if len(line_points) == 1:
+                n, v = line_points[0]
+                shapes.append(
                     f'<circle cx="{scale.x(n + 0.5)}" cy="{y(v)}" r="1.8" fill="{colour}"/>'
                 )
             else:
-                found.append(
+                shapes.append(
                     f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
                 )
-    found.append(
+    shapes.append(
         f'<text x="{LEFT}" y="{top - 5}">latency to acknowledgement, of each second</text>'
     )
-    return found
+    return shapes
 
 
 def _stretches(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
     """Broken where nothing was acknowledged: no line is drawn over a hole."""
-    found: list[list[tuple[int, float]]] = [[]]
+    result: list[list[tuple[int, float]]] = [[]]
     for n, value in enumerate(values):
         if value is None:
-            found.append([])
+            result.append([])
         else:
-            found[-1].append((n, value))
-    return [stretch for stretch in found if stretch]
+            result[-1].append((n, value))
+    return [line_points for line_points in result if line_points]

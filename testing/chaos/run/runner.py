@@ -72,7 +72,7 @@ class Refused(Exception):
 class JudgedRun:
     """What came of a run."""
 
-    judgement: Judgement
+    run_verdict: Judgement
     notes: PipelineObservations
     result: dict[str, Any]
     directory: Path
@@ -81,12 +81,12 @@ class JudgedRun:
 
 def refusals(scenario: Scenario, adapter: Adapter) -> list[str]:
     """What the scenario needs and this place does not have, a line each."""
-    found = []
-    for name, capability in scenario.asks.items():
-        why = adapter.refusal(capability)
-        if why is not None:
-            found.append(f"{name} on {adapter.kind}: {why}")
-    return found
+    missing = []
+    for name, capability in scenario.capabilities_by_name.items():
+        reason = adapter.refusal(capability)
+        if reason is not None:
+            missing.append(f"{name} on {adapter.kind}: {reason}")
+    return missing
 
 
 def seconds_needed(scenario: Scenario) -> float:
@@ -95,25 +95,27 @@ def seconds_needed(scenario: Scenario) -> float:
     Loops draw pauses and faults at random. Means count here: a run that is as long may still be VOID.
     """
     bounds = scenario.bounds
-    rate = sum(client.rate * client.count for client in scenario.clients if client.kind in WRITERS)
-    needed_s = bounds.acked_min / rate if rate else 0.0
+    records_per_s = sum(
+        client.rate * client.count for client in scenario.clients if client.kind in WRITERS
+    )
+    needed_s = bounds.acked_min / records_per_s if records_per_s else 0.0
     if bounds.rounds_min and scenario.walk is not None:
         needed_s = max(needed_s, bounds.rounds_min * len(ROUND) * _mean(scenario.walk.hold_s))
     moments = sorted(moment.at_s for moment in scenario.moments)
-    faults = bounds.faults_min - len(moments)
+    random_faults = bounds.faults_min - len(moments)
     if moments and not scenario.loops and bounds.faults_min:
         needed_s = max(needed_s, moments[: bounds.faults_min][-1])
-    if faults > 0 and scenario.loops:
+    if random_faults > 0 and scenario.loops:
         per_s = 0.0
         for loop in scenario.loops:
-            holds = [_mean(fault.hold_s) for fault in loop.faults]
-            per_s += 1 / (_mean(loop.pause_s) + sum(holds) / len(holds))
-        needed_s = max(needed_s, faults / per_s)
+            mean_holds_s = [_mean(fault.hold_s) for fault in loop.faults]
+            per_s += 1 / (_mean(loop.pause_s) + sum(mean_holds_s) / len(mean_holds_s))
+        needed_s = max(needed_s, random_faults / per_s)
     return needed_s
 
 
-def _mean(of: tuple[float, float]) -> float:
-    return (of[0] + of[1]) / 2
+def _mean(bounds: tuple[float, float]) -> float:
+    return (bounds[0] + bounds[1]) / 2
 
 
 def needs_of(scenario: Scenario, directory: Path, *, http: bool = False, module: str = "") -> Needs:
@@ -123,7 +125,7 @@ def needs_of(scenario: Scenario, directory: Path, *, http: bool = False, module:
         directory / "cluster",
         cluster.bookies,
         cluster.metadata_nodes,
-        scenario.needs,
+        scenario.capabilities,
         cluster.disk_mb,
         http,
         module or NODE_MODULE,
@@ -137,17 +139,17 @@ def needs_of(scenario: Scenario, directory: Path, *, http: bool = False, module:
 
 async def play(
     scenario: Scenario,
-    make: MakeAdapter,
+    make_adapter: MakeAdapter,
     directory: Path,
     *,
     seed: int,
     seconds: float,
-    file: str = "",
+    scenario_name: str = "",
     node_module: str = "",
     http: bool = False,
     make_certificates: MakeCertificates | None = None,
     by_hand: bool = False,
-    say: Callable[[str], None] = lambda _: None,
+    print_line: Callable[[str], None] = lambda _: None,
 ) -> JudgedRun:
     """Play a scenario in ``directory`` (created, must be empty).
 
@@ -157,29 +159,31 @@ async def play(
     Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
     """
     needs = needs_of(scenario, directory, http=http, module=node_module)
-    adapter = make(needs, dict(scenario.cluster.store))
-    refused = refusals(scenario, adapter)
-    if refused:
-        raise Refused("; ".join(refused))
+    adapter = make_adapter(needs, dict(scenario.cluster.store))
+    missing = refusals(scenario, adapter)
+    if missing:
+        raise Refused("; ".join(missing))
     _make(directory, needs.directory)
     if needs.certificates is not None:
         assert make_certificates is not None, "it is played with certificates"
         try:
-            days = scenario.certificate_days
-            make_certificates(needs.certificates, principals(scenario), days)
+            valid_days = scenario.certificate_days
+            make_certificates(needs.certificates, principals(scenario), valid_days)
         except InvalidRequest as error:
             raise ChaosFailed(str(error)) from None
-    plan = RunPlan(scenario, needs, directory, seed, seconds, file or scenario.name, by_hand)
-    run = _Run(plan, adapter, say)
-    await run.whole()
-    return run.judged()
+    plan = RunPlan(
+        scenario, needs, directory, seed, seconds, scenario_name or scenario.name, by_hand
+    )
+    chaos_run = _Run(plan, adapter, print_line)
+    await chaos_run.run()
+    return chaos_run.check_history()
 
 
-def _make(directory: Path, inner: Path) -> None:
+def _make(directory: Path, cluster_directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
         raise ChaosFailed(f"{directory} is not empty: each run has a directory of its own")
-    inner.mkdir()
+    cluster_directory.mkdir()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,25 +205,25 @@ class RunPlan:
 class _Run:
     """One run's state. It is the `FaultRecorder` of its faults."""
 
-    def __init__(self, plan: RunPlan, adapter: Adapter, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: RunPlan, adapter: Adapter, print_line: Callable[[str], None]) -> None:
         self.plan = plan
         self.certificates = plan.needs.certificates
         self.walker: Walker | None = None
         self.adapter = adapter
         self.failures: list[str] = []
         self._start = time.monotonic()
-        self._said = say
+        self._print_line = print_line
         self._file = (plan.directory / f"{RUNNER}.notes").open("ab", buffering=0)
         self._notes = Notebook(RUNNER, self._file.write)
-        self._faults = 0
+        self._fault_count = 0
         self.clients: Clients
 
-    def say(self, words: str) -> None:
+    def report(self, text: str) -> None:
         """Tell and note."""
-        self._said(f"{time.monotonic() - self._start:6.1f} s  {words}")
-        self._notes.note("note", before(), words)
+        self._print_line(f"{time.monotonic() - self._start:6.1f} s  {text}")
+        self._notes.note("note", before(), text)
 
-    async def whole(self) -> None:
+    async def run(self) -> None:
         """Everything but the verdict."""
         notes = self._notes
         notes.note("begin", FORMAT, os.getpid(), before())
@@ -239,39 +243,41 @@ class _Run:
             },
         )
         async with self.adapter as adapter:
-            self.say(f"{len(adapter.nodes)} nodes serve at {adapter.uri}")
-            places = places_of(adapter.uri, adapter.nodes)
-            for place in (places.proxies, *places.gateways):
-                if place:
-                    self.say(f"and at {place}")
+            self.report(f"{len(adapter.nodes)} nodes serve at {adapter.uri}")
+            service_addresses = places_of(adapter.uri, adapter.nodes)
+            for address in (service_addresses.proxies, *service_addresses.gateways):
+                if address:
+                    self.report(f"and at {address}")
             if self.certificates is not None:
-                self.say(f"an admin shows {credentials_of(self.certificates, ADMIN)}")
+                self.report(f"an admin shows {credentials_of(self.certificates, ADMIN)}")
             self.clients = Clients(
                 self.plan.scenario,
                 self.plan.directory,
-                places,
+                service_addresses,
                 self.plan.seed,
                 self.certificates,
             )
             try:
                 if self.plan.needs.http:
-                    self._name_targets(await self.clients.take_pages())
+                    self._write_scrape_targets(await self.clients.assign_page_addresses())
                 await self._set_up_walk()
-                async with _asking(adapter.uri, credentials_of(self.certificates, ADMIN)) as ask:
-                    await self._load(ask)
+                async with _asking(
+                    adapter.uri, credentials_of(self.certificates, ADMIN)
+                ) as ask_leader:
+                    await self._run_load(ask_leader)
                 await self._finish()
             finally:
                 with trio.CancelScope(shield=True):
                     await self.clients.kill_all()
-                self._keep_words()
+                self._save_node_logs()
 
     async def _set_up_walk(self) -> None:
         walk, certificates = self.plan.scenario.walk, self.certificates
         if walk is None or certificates is None:
             return
 
-        def changed(mode: str, asked: float, answered: float) -> None:
-            self._notes.note("mode", mode, asked, answered)
+        def changed(mode: str, asked_at: float, answered_at: float) -> None:
+            self._notes.note("mode", mode, asked_at, answered_at)
 
         self.walker = Walker(
             walk,
@@ -279,62 +285,64 @@ class _Run:
             self.adapter.uri,
             certificates,
             Random(f"{self.plan.seed}/walk"),
-            changed=changed,
-            say=self.say,
+            on_mode_changed=changed,
+            print_line=self.report,
         )
         await self.walker.set_up()
 
-    async def _load(self, ask: "Callable[[], Any]") -> None:
+    async def _run_load(self, ask_leader: "Callable[[], Any]") -> None:
         player = FaultPlayer(
             self.plan.scenario,
             self.adapter,
             self.plan.seed,
-            leader=ask,
+            leader=ask_leader,
             recorder=self,
             clients=self.clients,
             by_hand=self.plan.by_hand,
         )
         await self.clients.start_all()
-        await self._first_ack()
-        self.say("clients write; faults begin")
+        await self._wait_first_ack()
+        self.report("clients write; faults begin")
         self._notes.note("run", before(), {"begun_at": before()})
-        over = player.targets.over
+        is_over = player.targets.is_over
 
         def end() -> None:
-            over.set()
-            player.mend()
+            is_over.set()
+            player.end_faults()
 
         async def count_down() -> None:
-            await player.targets.over_within(math.inf if self.plan.by_hand else self.plan.seconds)
-            over.set()
+            await player.targets.wait_over(math.inf if self.plan.by_hand else self.plan.seconds)
+            is_over.set()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow_commands, self.plan.directory, {MEND: player.mend, END: end})
+            nursery.start_soon(
+                follow_commands, self.plan.directory, {MEND: player.end_faults, END: end}
+            )
             nursery.start_soon(count_down)
-            async with trio.open_nursery() as playing:
-                playing.start_soon(player.run)
+            async with trio.open_nursery() as fault_nursery:
+                fault_nursery.start_soon(player.run)
                 if self.walker is not None:
-                    playing.start_soon(self.walker.run, over)
+                    fault_nursery.start_soon(self.walker.run, is_over)
             nursery.cancel_scope.cancel()
         await player.heal()
-        ended = {"ended_at": after(), "gone": player.targets.gone}
-        self._notes.note("run", before(), ended)
-        self.say("no more faults; every node that can run runs")
-        self.failures += player.deaths
+        end_note = {"ended_at": after(), "gone": player.targets.refusing_nodes}
+        self._notes.note("run", before(), end_note)
+        self.report("no more faults; every node that can run runs")
+        self.failures += player.unexpected_exits
 
-    def _name_targets(self, clients: Sequence[tuple[str, Address]] = ()) -> None:
+    def _write_scrape_targets(self, clients: Sequence[tuple[str, Address]] = ()) -> None:
         """Whom Prometheus is to ask."""
-        pages = [
+        page_rows = [
             (node.name, node.role.value, node.pages)
             for node in self.adapter.nodes
             if node.pages is not None
         ]
-        pages += [(name, "client", place) for name, place in clients]
-        write_targets(self.plan.directory / "cluster" / TARGETS, pages)
+        page_rows += [(name, "client", page_address) for name, page_address in clients]
+        write_targets(self.plan.directory / "cluster" / TARGETS, page_rows)
 
-    async def _first_ack(self) -> None:
+    async def _wait_first_ack(self) -> None:
         with trio.move_on_after(FIRST_ACK_S):
-            while not self.clients.acknowledged():  # noqa: ASYNC110 (files of other processes tell)
+            while not self.clients.has_acknowledged():  # noqa: ASYNC110 (files of other processes tell)
                 await trio.sleep(0.1)
             return
         raise ChaosFailed(f"no client had a record acknowledged within {FIRST_ACK_S:g} s")
@@ -342,84 +350,88 @@ class _Run:
     async def _finish(self) -> None:
         """The promise of liveness: after the faults a writer works, and the log can be read whole."""
         if self.plan.needs.http:
-            self._name_targets()  # without the clients, which are ended on purpose
+            self._write_scrape_targets()  # without the clients, which are ended on purpose
         self.failures += await self.clients.end_all()
         await self.clients.start(FINISH)
-        begun = time.monotonic()
-        code: int | None = None
+        begun_at = time.monotonic()
+        exit_code: int | None = None
         with trio.move_on_after(self.plan.scenario.settle_s + 2 * self.plan.seconds):
-            code = await self.clients.wait(FINISH)
-        if code != 0:
-            wrong = await self.clients.end(FINISH)
+            exit_code = await self.clients.wait(FINISH)
+        if exit_code != 0:
+            failure = await self.clients.end(FINISH)
             self.failures.append(
                 f"liveness: after the faults no writer could work, or no reader could read it all:"
-                f" {wrong or 'it went on trying'}"
+                f" {failure or 'it went on trying'}"
             )
-        self.say(f"every log was written and read whole, in {time.monotonic() - begun:.1f} s")
+        self.report(f"every log was written and read whole, in {time.monotonic() - begun_at:.1f} s")
         self._notes.note("run", before(), {"failures": self.failures})
 
-    def fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
+    def fault_begins(self, kind: str, names: Sequence[str], text: str) -> int:
         """See `FaultRecorder`."""
-        self._faults += 1
-        self._notes.note("fault", self._faults, kind, list(names), before(), words)
-        self._said(
-            f"{time.monotonic() - self._start:6.1f} s  fault {self._faults}: {kind} {', '.join(names)}"
+        self._fault_count += 1
+        self._notes.note("fault", self._fault_count, kind, list(names), before(), text)
+        self._print_line(
+            f"{time.monotonic() - self._start:6.1f} s  fault {self._fault_count}: {kind} {', '.join(names)}"
         )
-        return self._faults
+        return self._fault_count
 
-    def fault_ends(self, number: int, words: str) -> None:
+    def fault_ends(self, number: int, text: str) -> None:
         """See `FaultRecorder`."""
-        self._notes.note("over", number, after(), words)
-        self._said(f"{time.monotonic() - self._start:6.1f} s  fault {number} over: {words[:160]}")
+        self._notes.note("over", number, after(), text)
+        self._print_line(
+            f"{time.monotonic() - self._start:6.1f} s  fault {number} over: {text[:160]}"
+        )
 
-    def _keep_words(self) -> None:
-        words = self.plan.directory / "words"
-        words.mkdir(exist_ok=True)
+    def _save_node_logs(self) -> None:
+        logs_directory = self.plan.directory / "words"
+        logs_directory.mkdir(exist_ok=True)
         for node in self.adapter.nodes:
-            (words / f"{node.name}.txt").write_text(self.adapter.log_of(node.name))
+            (logs_directory / f"{node.name}.txt").write_text(self.adapter.log_of(node.name))
 
-    def judged(self) -> JudgedRun:
+    def check_history(self) -> JudgedRun:
         """The history in one file, and the verdict that it gives."""
         self._file.close()
         history = self.plan.directory / HISTORY
         with history.open("wb") as out:
-            for path in [self.plan.directory / f"{RUNNER}.notes", *self.clients.notes()]:
+            for path in [self.plan.directory / f"{RUNNER}.notes", *self.clients.note_files()]:
                 content = path.read_bytes()
                 out.write(content[: content.rfind(b"\n") + 1])
-        judged = check(history)
-        judged.directory = self.plan.directory
-        judged.result["command"] = self._command()
-        return judged
+        checked_run = check(history)
+        checked_run.directory = self.plan.directory
+        checked_run.result["command"] = self._replay_command()
+        return checked_run
 
-    def _command(self) -> str:
+    def _replay_command(self) -> str:
         """What plays it again."""
         plan = self.plan
-        extra = f" --seconds {plan.seconds:g}" if plan.seconds != plan.scenario.seconds else ""
-        extra += " --on containers" if self.adapter.kind == "containers" else ""
-        return f"dlog chaos run {shlex.quote(plan.file)} --seed {plan.seed}{extra}"
+        options = f" --seconds {plan.seconds:g}" if plan.seconds != plan.scenario.seconds else ""
+        options += " --on containers" if self.adapter.kind == "containers" else ""
+        return f"dlog chaos run {shlex.quote(plan.file)} --seed {plan.seed}{options}"
 
 
 def check(history: Path) -> JudgedRun:
     """The verdict on a kept history."""
     content = history.read_bytes()
     notes = read_notes(content.splitlines(keepends=True))
-    judgement = judge(notes)
-    run = {key: value for key, value in notes.run.items() if key not in ("bounds", "failures")}
+    run_verdict = judge(notes)
+    run_fields = {
+        key: value for key, value in notes.run.items() if key not in ("bounds", "failures")
+    }
     result = {
-        **run,
-        **to_json(judgement, notes),
+        **run_fields,
+        **to_json(run_verdict, notes),
         "history": {
             "bytes": len(content),
             "sha256": hashlib.sha256(content).hexdigest(),
         },
     }
-    return JudgedRun(judgement, notes, result, history.parent, history)
+    return JudgedRun(run_verdict, notes, result, history.parent, history)
 
 
-def write_result(judged: JudgedRun) -> Path:
+def write_result(checked_run: JudgedRun) -> Path:
     """``result.json`` beside the history."""
-    path = judged.directory / "result.json"
-    write_file(path, json.dumps(judged.result, indent=1) + "\n")
+    path = checked_run.directory / "result.json"
+    write_file(path, json.dumps(checked_run.result, indent=1) + "\n")
     return path
 
 
@@ -470,13 +482,13 @@ def withdraw_command(directory: Path, command: str) -> None:
     _file_of(directory, command).unlink(missing_ok=True)
 
 
-async def follow_commands(directory: Path, deeds: Mapping[str, Callable[[], None]]) -> None:
+async def follow_commands(directory: Path, actions: Mapping[str, Callable[[], None]]) -> None:
     """Obey the commands that arrive, until cancelled."""
     while True:
-        for command, deed in deeds.items():
+        for command, action in actions.items():
             if is_pending(directory, command):
                 withdraw_command(directory, command)
-                deed()
+                action()
         await trio.sleep(COMMANDS_POLL_S)
 
 

@@ -20,10 +20,10 @@ from ....metadata.auth import capability_issuer as capability_desk
 from ....metadata.auth.acl_cache import AclCache
 from ....metadata.auth.authorizer import Authorizer
 from ....metadata.auth.key_space import KeyClass, KeySpace
-from ....metadata.auth.principal_quotas import Quotas
+from ....metadata.auth.principal_quotas import PrincipalQuotas
 from ....metadata.auth.token_service import TokenService
 from ....metadata.client.metadata_client import MetadataClient
-from ....metadata.model.rights import HOLDER, JANITOR, OPERATOR, OWN
+from ....metadata.model.rights import OPERATOR, OWN, REPAIR_LEADER, REPLICA_HOLDER
 from ....metadata.model.transaction import Delete, Transaction
 from ....metadata.node import metadata_session as sessions
 from ....metadata.node import quorum_member as member_node
@@ -35,13 +35,13 @@ from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.interfaces.host import Host
 from ....runtime.protocol import capabilities
 from ....runtime.protocol.capabilities import CapabilityKind, Generation
-from ....runtime.protocol.capability_messages import GateAnswer
+from ....runtime.protocol.capability_messages import BookieKeysReply
 from ..workloads.authorized_world import TrustedRun
 from ..workloads.seed import CHAOS_S
 from ..world.bug_injection import Patch, first_seed, table_of
 
 _why_not_transact = Authorizer.why_not_transact
-_capability = capabilities.capability
+_capability = capabilities.make_capability
 _request = replica.RaftReplica.request
 _hear = BookieAuthorizer.hear
 _proves = BookieAuthorizer.proves
@@ -85,15 +85,15 @@ def _for_ever(
 
 def _judged_before(self: replica.RaftReplica, *arguments: Any, **named: Any) -> None:
     """H233: what was judged by the rights of before is put into the log after the change."""
-    self._judged_from = 0
+    self._authorization_index = 0
     _request(self, *arguments, **named)
 
 
 async def _believed(self: LedgerDeletion, ledger_id: int) -> None:
     """H213: a to-do is done because it is there."""
     await self._delete_local(ledger_id)
-    own = Delete(keys.delete_key(self._bookie_id, ledger_id))
-    await self._metadata.transact(Transaction((), (own,)))
+    delete_own_key = Delete(keys.delete_key(self._bookie_id, ledger_id))
+    await self._metadata.transact(Transaction((), (delete_own_key,)))
 
 
 def _without_principal(principal: str, client: str) -> str:
@@ -107,7 +107,11 @@ def _whoevers(self: Leases, lease: int, principal: str) -> DistributedLogError |
 
 
 def _may_anything(
-    judge: Authorizer, principal: str, kind: CapabilityKind, ledger: int, bookies: Collection[str]
+    authorizer: Authorizer,
+    principal: str,
+    kind: CapabilityKind,
+    ledger: int,
+    bookies: Collection[str],
 ) -> bool:
     """The leader gives capabilities to whoever asks."""
     return True
@@ -117,26 +121,26 @@ def _report_counts(
     self: BookieAuthorizer, principal: str, wanted: CapabilityKind, ledger: int, key: bytes
 ) -> bool:
     """What mode report gave away is good in required."""
-    unjudged = capabilities.is_capability(
-        key, self._held, wanted, ledger, principal, capabilities.UNJUDGED
+    is_report_mode_key = capabilities.is_capability(
+        key, self._generations, wanted, ledger, principal, capabilities.REPORT_ONLY_REVISION
     )
-    return unjudged or _proves(self, principal, wanted, ledger, key)
+    return is_report_mode_key or _proves(self, principal, wanted, ledger, key)
 
 
 def _by_its_own_word(self: KeySpace, key: bytes) -> KeyClass:
     """A bookie may say of itself that it is to take a place."""
-    row = _of(self, key)
+    key_class = _of(self, key)
     if key.startswith(keys.MOVE_PREFIX):
-        return replace(row, write=HOLDER | OWN | JANITOR | OPERATOR)
-    return row
+        return replace(key_class, write_rights=REPLICA_HOLDER | OWN | REPAIR_LEADER | OPERATOR)
+    return key_class
 
 
-def _all_that_were(self: BookieAuthorizer, said: GateAnswer) -> None:
+def _all_that_were(self: BookieAuthorizer, answer: BookieKeysReply) -> None:
     """A bookie takes what was made with any generation that it ever held."""
-    before = self._held
-    _hear(self, said)
-    held = {one.number: one for one in (*before, *self._held)}
-    self._held = tuple(held[number] for number in sorted(held, reverse=True))
+    held_before = self._generations
+    _hear(self, answer)
+    by_number = {generation.number: generation for generation in (*held_before, *self._generations)}
+    self._generations = tuple(by_number[number] for number in sorted(by_number, reverse=True))
 
 
 def _all_of_it(self: member_node.MemberNode, link: Any, start: bytes, end: bytes | None) -> None:
@@ -150,7 +154,7 @@ def _not_narrowed(self: Authorizer, token: Any) -> Authorizer:
 
 def _of_no_bookie(self: Generation, cluster_id: str, bookie_id: str) -> Generation:
     """H229: one key for all bookies."""
-    return Generation(self.number, hashlib.sha256(self.key).digest(), self.passes)
+    return Generation(self.number, hashlib.sha256(self.key).digest(), self.credential_key)
 
 
 def _recovered_by_anybody(
@@ -167,7 +171,7 @@ def _by_the_wall(host: Host) -> Callable[[], float]:
 
 def _for_good(self: TokenService, state: Any, proof: bytes) -> Any:
     """A connection lasts for longer than the token that opened it."""
-    return replace(_welcome(self, state, proof), left_s=float("inf"))
+    return replace(_welcome(self, state, proof), valid_s=float("inf"))
 
 
 def _never_revoked(self: Authorizer, token: Any) -> None:
@@ -176,13 +180,13 @@ def _never_revoked(self: Authorizer, token: Any) -> None:
 
 def _without_end(proof: bytes, held: Any) -> tuple[str, int, int]:
     """A pass is good for longer than the token that it came by."""
-    principal, since, _ = capabilities.read_pass(proof, held)
+    principal, since, _ = capabilities.verify_session_credential(proof, held)
     return principal, since, 0
 
 
 async def _for_good_there(self: MetadataClient, token: bytes) -> Any:
     """H237: a proxy does not hear when a token ends."""
-    return replace(await _verify_token(self, token), left_s=float("inf"))
+    return replace(await _verify_token(self, token), valid_s=float("inf"))
 
 
 def _goes_on_there(self: AclCache, token: Any) -> None:
@@ -194,7 +198,7 @@ def _whole_there(narrowing: Any, path: str, name: str) -> int:
     return -1
 
 
-def _enough(self: Quotas, *arguments: Any) -> None:
+def _enough(self: PrincipalQuotas, *arguments: Any) -> None:
     """Nobody has a bound."""
 
 
@@ -210,30 +214,32 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     "judged before the change, applied after it (H233)": (
         (replica.RaftReplica, "request", _judged_before),
     ),
-    "a to-do is believed (H213)": ((LedgerDeletion, "_work_off", _believed),),
+    "a to-do is believed (H213)": ((LedgerDeletion, "_delete_ledger", _believed),),
     "requests are known by the client's word (H216)": (
-        (sessions, "client_of", _without_principal),
+        (sessions, "qualified_client", _without_principal),
     ),
     "a lease is whoever's knows its number (H217)": ((Leases, "why_not", _whoevers),),
-    "capabilities are given to whoever asks": ((member_node, "may_have", _may_anything),),
+    "capabilities are given to whoever asks": (
+        (member_node, "may_have_capability", _may_anything),
+    ),
     "what mode report gives is good in required": ((BookieAuthorizer, "proves", _report_counts),),
     "a bookie gives a place to itself": ((KeySpace, "of", _by_its_own_word),),
     "what is read is not judged": ((member_node.MemberNode, "may_read", _all_of_it),),
     "a token's narrowing is not looked at": ((Authorizer, "narrowed", _not_narrowed),),
-    "one key for all bookies (H229)": ((Generation, "of_bookie", _of_no_bookie),),
+    "one key for all bookies (H229)": ((Generation, "for_bookie", _of_no_bookie),),
     "recovery adds pass without a capability (H231)": (
         (PresentedCapabilities, "key", _recovered_by_anybody),
     ),
     "tokens end by the wall clock (H237)": ((member_node, "steady_time", _by_the_wall),),
     "a connection outlives its token (H237)": ((TokenService, "welcome", _for_good),),
     "a revoked token is taken": ((Authorizer, "why_no_token", _never_revoked),),
-    "a pass outlives its token": ((gate_part, "read_pass", _without_end),),
+    "a pass outlives its token": ((gate_part, "verify_session_credential", _without_end),),
     "a bookie that is cut off goes on (H241)": ((BookieAuthorizer, "is_cut_off", False),),
     "a token at a proxy does not end (H237)": ((MetadataClient, "verify_token", _for_good_there),),
     "a proxy goes on with a revoked token": ((AclCache, "why_no_token", _goes_on_there),),
     "a proxy does not narrow": ((client_rights, "allowed_by", _whole_there),),
-    "leases without a bound (H236)": ((Quotas, "why_not_lease", _enough),),
-    "one memory of requests for all (H216)": ((Quotas, "why_not_request", _enough),),
+    "leases without a bound (H236)": ((PrincipalQuotas, "why_not_lease", _enough),),
+    "one memory of requests for all (H216)": ((PrincipalQuotas, "why_not_request", _enough),),
 }
 AT_A_PROXY = (
     "a token at a proxy does not end (H237)",

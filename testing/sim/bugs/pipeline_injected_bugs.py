@@ -15,8 +15,8 @@ from ....ledger.model import ledger_transactions as transactions
 from ....ledger.model.stored_ledger import StoredLedger
 from ....log.changes import log_truncation as truncation
 from ....log.format.dlsn import DLSN
-from ....log.model.log_keys import txn_key
-from ....log.model.log_state import Added, LogState
+from ....log.model.log_keys import app_version_key
+from ....log.model.log_state import ClosedSegmentTotals, LogState
 from ....log.segments import segment_link as link
 from ....log.segments import segment_purge as purge
 from ....metadata.model.interface import Metadata
@@ -24,30 +24,30 @@ from ....metadata.model.transaction import Transaction
 from ..workloads.pipeline import PipelineRun
 from ..world.bug_injection import Patch, planted, print_table, words_of
 
-_share = link.Linking._share
-_place = truncation._place
-_last_below = purge.last_below
+_share = link.SegmentLinking._link_ops
+_place = truncation._resolve_point
+_last_below = purge.last_purgeable_segment
 _linked = LogState.with_linked
 
 
-def _whatever_was_linked(self: link.Linking, state: LogState, *rest: Any) -> Transaction:
+def _whatever_was_linked(self: link.SegmentLinking, state: LogState, *rest: Any) -> Transaction:
     """The application's key is put without looking at it."""
-    found = _share(self, state, *rest)
-    key = txn_key(self._log_id, self._app)
-    kept = tuple(compare for compare in found.compares if compare.key != key)
-    return Transaction(kept, found.operations)
+    transaction = _share(self, state, *rest)
+    key = app_version_key(self._log_id, self._app)
+    compares = tuple(compare for compare in transaction.compares if compare.key != key)
+    return Transaction(compares, transaction.operations)
 
 
 def _whoever_owns_it(self: StoredLedger) -> Transaction:
     """A ledger is deleted on what was read of it a while ago."""
-    found = transactions.deletion_ops(self.metadata, self.version)
-    return Transaction((), found.operations)
+    transaction = transactions.deletion_ops(self.metadata, self.version)
+    return Transaction((), transaction.operations)
 
 
 def _gone_is_no_obstacle(self: StoredLedger, owner: tuple[int, int]) -> Transaction:
     """A ledger is linked on what was read of it a while ago."""
-    found = transactions.link_ops(self.metadata, self.version, owner)
-    return Transaction((), found.operations)
+    transaction = transactions.link_ops(self.metadata, self.version, owner)
+    return Transaction((), transaction.operations)
 
 
 async def _one_too_far(*args: Any) -> tuple[DLSN, int]:
@@ -60,38 +60,38 @@ async def _and_the_one_with_the_point(metadata: Metadata, state: LogState) -> in
     """The segment that holds the point is taken for one that is below it."""
     last = await _last_below(metadata, state)
     point = state.truncated_to.segment
-    return point if state.first_segment <= point < state.open_from else last
+    return point if state.first_segment <= point < state.first_open_segment else last
 
 
-def _numbers_start_anew(self: LogState, added: Added) -> LogState:
+def _numbers_start_anew(self: LogState, added: ClosedSegmentTotals) -> LogState:
     """What is linked does not count in the sequence ids after it."""
     return replace(_linked(self, added), next_sequence_id=self.next_sequence_id)
 
 
-def _half_of_it(self: link.Linking, claimed: Any, ready: Sequence[Any], txn: Any) -> Any:
+def _half_of_it(self: link.SegmentLinking, lock: Any, ready: Sequence[Any], txn: Any) -> Any:
     """A link leaves out its last segment when it has several."""
-    return _link(self, claimed, ready[:1], txn)
+    return _link(self, lock, ready[:1], txn)
 
 
-_link = link.Linking._link
+_link = link.SegmentLinking._link
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
     "a version is linked whatever was linked (H14)": (
-        (link.Linking, "_share", _whatever_was_linked),
+        (link.SegmentLinking, "_link_ops", _whatever_was_linked),
     ),
     "an unlinked ledger is deleted unconditionally (H13)": (
-        (StoredLedger, "deletion_share", _whoever_owns_it),
+        (StoredLedger, "delete_ops", _whoever_owns_it),
     ),
-    "a deleted ledger is linked (H13)": ((StoredLedger, "link_share", _gone_is_no_obstacle),),
-    "truncated one entry too far (G6)": ((truncation, "_place", _one_too_far),),
+    "a deleted ledger is linked (H13)": ((StoredLedger, "link_ops", _gone_is_no_obstacle),),
+    "truncated one entry too far (G6)": ((truncation, "_resolve_point", _one_too_far),),
     "the purge takes the segment of the point (G6)": (
-        (purge, "last_below", _and_the_one_with_the_point),
-        (purging, "last_below", _and_the_one_with_the_point),
+        (purge, "last_purgeable_segment", _and_the_one_with_the_point),
+        (purging, "last_purgeable_segment", _and_the_one_with_the_point),
     ),
     "sequence ids go on without what was linked (G1)": (
         (LogState, "with_linked", _numbers_start_anew),
     ),
-    "a link leaves its last segment out (G8)": ((link.Linking, "_link", _half_of_it),),
+    "a link leaves its last segment out (G8)": ((link.SegmentLinking, "_link", _half_of_it),),
 }
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from ....bookie.client.bookie_client import BookieClient
 from ....log.format.dlsn import DLSN
-from ....log.format.producer_table import ProducerTable, Span
+from ....log.format.producer_table import BatchSpan, ProducerTable
 from ....log.read.entry_queue import EntryQueue
 from ....log.takeover import takeover
-from ....log.takeover.producer_recovery import replay
+from ....log.takeover.producer_recovery import recover_producers
 from ....log.write.segment_roller import SegmentRoller
 from ....log.write.send_queue import SendQueue
 from ....proxy.client.entry_source import EntrySource
@@ -32,17 +32,17 @@ from ..world.bug_injection import Patch, first_seed, table_of
 _send_ready = SendQueue._send_ready
 _read = BookieClient.read
 _open_producer = produce_session._open_producer
-_resumption = EntrySource._resumption
-_store = ProducerTable.store
-_enter = ProducerSink._enter
-_send_rest = ProducerSink._send_rest
-_give = EntryQueue.give
-_give_up = LogManager.give_up
+_resumption = EntrySource._resume_request
+_store = ProducerTable.add_span
+_enter = ProducerSink._use_stream
+_send_rest = ProducerSink._send_unsent
+_give = EntryQueue.add_entry
+_give_up = LogManager.hand_off
 
 
 async def _nobody_is_known(*args: Any) -> ProducerTable | None:
     """A takeover begins with an empty table."""
-    table = await replay(*args)
+    table = await recover_producers(*args)
     return None if table is None else ProducerTable(next_number=table.next_number)
 
 
@@ -50,7 +50,7 @@ def _told_when_sent(self: SendQueue) -> None:
     """A frame is acknowledged when its entry was given to the ledger."""
     _send_ready(self)
     if isinstance(self.sink, SegmentRoller) and self._in_flight:
-        self.confirmed(self.sink.current, self._in_flight[-1].entry)
+        self.handle_confirmed(self.sink.current_target, self._in_flight[-1].entry)
 
 
 async def _no_fence(self: BookieClient, ledger: int, key: bytes, timeout_s: float) -> Any:
@@ -67,17 +67,17 @@ async def _forgotten_is_new(writer: Any, request: Any) -> Any:
     try:
         return await _open_producer(writer, request)
     except ProducerForgotten:
-        opened = await writer.sequenced.open_producer(request.producer)
-        producers = writer.pipeline.producers
-        producers._live[opened.number].next_sequence = request.through
-        producers.table.rows[opened.number].next_sequence = request.through
-        return replace(opened, next_sequence=request.through)
+        session = await writer.sequenced_writer.open_producer(request.producer)
+        producers = writer.send_queue.producers
+        producers._active[session.number].next_sequence = request.acked_through
+        producers.table.rows[session.number].next_sequence = request.acked_through
+        return replace(session, next_sequence=request.acked_through)
 
 
-def _begins_where_it_says(self: ProducerTable, span: Span, segment: int, entry: int) -> None:
+def _begins_where_it_says(self: ProducerTable, span: BatchSpan, segment: int, entry: int) -> None:
     """And so all say who read of it: the first frame of a producer begins anywhere."""
-    row = self.rows.get(span.number)
-    if row is not None and not row.kept and not row.next_sequence:
+    row = self.rows.get(span.producer_number)
+    if row is not None and not row.stored_batches and not row.next_sequence:
         row.next_sequence = span.sequence
     _store(self, span, segment, entry)
 
@@ -89,57 +89,59 @@ def _whatever_is_in_the_ring(self: TailFeed) -> dict[Any, Any]:
 
 def _with_one_more(self: ProducerSink) -> None:
     """A frame that is sent again takes the first record of the next one along."""
-    sent, at = self._sent, self._there
-    if self._stream is not None and len(sent) - at > 1:
-        (batch, first, count, size), following = sent[at], sent[at + 1][0]
-        batch.payloads = [*batch.payloads, following.payloads[0]]
-        batch.txids = [*batch.txids, following.txids[0]]
-        sent[at] = batch, first, count + 1, size
-        for later in range(at + 1, len(sent)):
-            batch, first, count, size = sent[later]
-            sent[later] = batch, first + 1, count, size
-        self._next += 1
+    sent, index = self._unacked, self._sent_count
+    if self._stream is not None and len(sent) - index > 1:
+        (batch, first, count, size), next_batch = sent[index], sent[index + 1][0]
+        batch.payloads = [*batch.payloads, next_batch.payloads[0]]
+        batch.txids = [*batch.txids, next_batch.txids[0]]
+        sent[index] = batch, first, count + 1, size
+        for later_index in range(index + 1, len(sent)):
+            batch, first, count, size = sent[later_index]
+            sent[later_index] = batch, first + 1, count, size
+        self._next_sequence += 1
     _send_rest(self)
 
 
 def _all_of_it_again(self: ProducerSink, stream: Any) -> None:
     """What the log's new owner has of a producer is sent again, as if it were new."""
-    if self._producer and self._pipeline is not None and self._sent:
-        self._next = stream.opened.next_sequence
-        self._forget_sent()
-        self._pipeline.take_back()
+    if self._producer and self._send_queue is not None and self._unacked:
+        self._next_sequence = stream.opened.next_sequence
+        self._clear_unacked()
+        self._send_queue.return_to_queue()
     _enter(self, stream)
 
 
 def _one_further(self: EntrySource, out: Any) -> Any:
     """A reader goes on elsewhere one entry after the one that it wants."""
-    found = _resumption(self, out)
-    assert found.dlsn is not None, "who goes on has a place"
-    segment, entry, _ = found.dlsn
-    return replace(found, dlsn=DLSN(segment, entry + 1, 0), sequence_id=-1, proven=False)
+    resumption = _resumption(self, out)
+    assert resumption.dlsn is not None, "who goes on has a place"
+    segment, entry, _ = resumption.dlsn
+    return replace(resumption, dlsn=DLSN(segment, entry + 1, 0), sequence_id=-1, proven=False)
 
 
 def _whatever_comes(self: EntryQueue, columns: Any) -> None:
     """A reader does not look at sequence ids: alone, the bug before it costs time, and no record."""
-    self.next_id = None
+    self.next_sequence_id = None
     _give(self, columns)
 
 
 async def _told_before_it_is_settled(self: LogManager, key: Any, target: str) -> bool:
     """Producers are sent away while what they sent is still on its way."""
-    one = self.has(*key)
-    if one is None:
+    hosted_log = self.find_hosted(*key)
+    if hosted_log is None:
         return False
-    for stream in list(one.streams):
+    for stream in list(hosted_log.streams):
         if stream.unanswered:
             first = stream.unanswered[0][0]
-            stream._told = True
+            stream._is_reported = True
             stream._refuse(stream.number, Refusal(Moved("it moves", target), first, first, 0))
     return await _give_up(self, key, target)
 
 
 PLANTED: dict[str, tuple[Patch, ...]] = {
-    "a takeover begins with an empty table (H61)": ((takeover, "replay", _nobody_is_known),),
+    "a takeover begins with an empty table (H61)": (
+        (takeover, "recover_producers", _nobody_is_known),
+    ),
     "acknowledged before it is durable (G2)": ((SendQueue, "_send_ready", _told_when_sent),),
     "two owners: nobody is fenced (H60)": (
         (BookieClient, "fence", _no_fence),
@@ -147,18 +149,20 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
     ),
     "a retry is taken as new after eviction (H67)": (
         (produce_session, "_open_producer", _forgotten_is_new),
-        (ProducerTable, "store", _begins_where_it_says),
+        (ProducerTable, "add_span", _begins_where_it_says),
     ),
-    "the ring gives what was truncated (H188)": ((TailFeed, "_fresh", _whatever_is_in_the_ring),),
+    "the ring gives what was truncated (H188)": (
+        (TailFeed, "_new_span_cache", _whatever_is_in_the_ring),
+    ),
     "a frame is sent again with other borders (G9)": (
-        (ProducerSink, "_send_rest", _with_one_more),
+        (ProducerSink, "_send_unsent", _with_one_more),
     ),
-    "what the new owner has is sent again (G9)": ((ProducerSink, "_enter", _all_of_it_again),),
+    "what the new owner has is sent again (G9)": ((ProducerSink, "_use_stream", _all_of_it_again),),
     "a reader goes on one entry too far, and does not count (H192)": (
-        (EntrySource, "_resumption", _one_further),
-        (EntryQueue, "give", _whatever_comes),
+        (EntrySource, "_resume_request", _one_further),
+        (EntryQueue, "add_entry", _whatever_comes),
     ),
-    "told before it is settled (H76)": ((LogManager, "give_up", _told_before_it_is_settled),),
+    "told before it is settled (H76)": ((LogManager, "hand_off", _told_before_it_is_settled),),
 }
 STARTS = {
     "acknowledged before it is durable (G2)": 3,

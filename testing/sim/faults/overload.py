@@ -15,9 +15,9 @@ import trio
 from ....metadata.client.metadata_client import MetadataClient
 from ....metadata.model.command_results import CommandResult
 from ....metadata.model.commands import (
-    Expire,
-    Grant,
-    Revoke,
+    ExpireLease,
+    GrantLease,
+    RevokeLease,
     Transact,
     decode_command,
     encode_command,
@@ -52,21 +52,21 @@ class Shares:
     def __init__(
         self,
         now: Callable[[], float],
-        judge: SecondJudge,
+        reference: SecondJudge,
         fail: Callable[[str], None],
         *,
-        greedy: str,
+        greedy_user: str,
     ) -> None:
         self._now = now
-        self._judge = judge
+        self._reference = reference
         self._fail = fail
-        self._greedy = greedy
-        self._applied = 0
-        self._leases: dict[int, str] = {}
-        self._kept: deque[tuple[float, str, int]] = deque()
-        self._known: dict[tuple[str, int], None] = {}
+        self._greedy_user = greedy_user
+        self._applied_index = 0
+        self._lease_owners: dict[int, str] = {}
+        self._remembered: deque[tuple[float, str, int]] = deque()
+        self._known_requests: dict[tuple[str, int], None] = {}
         self._required_since = 0.0
-        self.forgotten = 0
+        self.forgotten_requests = 0
         """Requests of any age."""
 
     def on_applied(
@@ -78,37 +78,41 @@ class Shares:
         revision: int,
     ) -> None:
         """See `taps.OnApplied`; after the judge."""
-        if index <= self._applied or not command:
+        if index <= self._applied_index or not command:
             return
-        self._applied = index
-        if self._judge.now.mode != "required":
+        self._applied_index = index
+        if self._reference.current_policy.mode != "required":
             self._required_since = self._now()
         try:
-            meant = decode_command(command)
+            decoded = decode_command(command)
         except DistributedLogError:
             return
-        if isinstance(meant, Grant) and answer.lease:
-            owner = meant.client.rpartition("/")[0]
-            self._leases[answer.lease] = owner
-            held = list(self._leases.values()).count(owner)
-            if owner == self._greedy and self._is_required() and held > LEASES_MAX + TAKERS:
-                self._fail(f"H236: {owner} holds {held} leases, allowed are {LEASES_MAX}")
-        elif isinstance(meant, Revoke | Expire):
-            self._leases.pop(meant.lease, None)
-        if meant.client and (meant.client, meant.request) not in self._known:
-            self._remember(meant.client, meant.request)
+        if isinstance(decoded, GrantLease) and answer.lease:
+            owner = decoded.client.rpartition("/")[0]
+            self._lease_owners[answer.lease] = owner
+            lease_count = list(self._lease_owners.values()).count(owner)
+            if (
+                owner == self._greedy_user
+                and self._is_required()
+                and lease_count > LEASES_MAX + TAKERS
+            ):
+                self._fail(f"H236: {owner} holds {lease_count} leases, allowed are {LEASES_MAX}")
+        elif isinstance(decoded, RevokeLease | ExpireLease):
+            self._lease_owners.pop(decoded.lease, None)
+        if decoded.client and (decoded.client, decoded.request_number) not in self._known_requests:
+            self._remember(decoded.client, decoded.request_number)
 
     def _remember(self, client: str, request: int) -> None:
-        self._known[client, request] = None
-        self._kept.append((self._now(), client, request))
-        if len(self._kept) <= REQUESTS_KEPT:
+        self._known_requests[client, request] = None
+        self._remembered.append((self._now(), client, request))
+        if len(self._remembered) <= REQUESTS_KEPT:
             return
-        at, client, request = self._kept.popleft()
-        self._known.pop((client, request), None)
-        self.forgotten += 1
-        age_s = self._now() - at
+        applied_at, client, request = self._remembered.popleft()
+        self._known_requests.pop((client, request), None)
+        self.forgotten_requests += 1
+        age_s = self._now() - applied_at
         owner = client.rpartition("/")[0]
-        is_honest = owner.startswith("user/") and owner != self._greedy
+        is_honest = owner.startswith("user/") and owner != self._greedy_user
         if age_s < FRESH_S and is_honest and self._is_required():
             self._fail(
                 f"H216: what request {request} of {owner} came to was forgotten {age_s:.2f} s"
@@ -128,9 +132,9 @@ class Greedy:
     ):
         self._metadata = metadata
         self._host = host
-        self._chance = host.random
+        self._rng = host.random
         self._addresses = addresses
-        self._request = 0
+        self._last_request = 0
         self.over_quota = 0
         """So often it was told that it has enough."""
 
@@ -138,14 +142,14 @@ class Greedy:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             for _ in range(TAKERS):
-                nursery.start_soon(self._take_leases)
+                nursery.start_soon(self._grab_leases)
             for _ in range(2 * WATCHES_MAX):
                 nursery.start_soon(self._watch)
             for _ in range(4):
                 nursery.start_soon(self._flood)
-            nursery.start_soon(self._take_places)
+            nursery.start_soon(self._grab_connections)
 
-    async def _take_leases(self) -> None:
+    async def _grab_leases(self) -> None:
         while True:
             try:
                 await self._metadata.grant_lease(5_000)
@@ -164,7 +168,7 @@ class Greedy:
                     start, prefix_end(start), after_revision=page.revision
                 ) as watch:
                     while True:
-                        await watch.next()
+                        await watch.next_batch()
             except OverQuota:
                 self.over_quota += 1
             except DistributedLogError:
@@ -173,23 +177,23 @@ class Greedy:
 
     async def _flood(self) -> None:
         """As many requests as are answered, a while on, a while off."""
-        client = f"{self._chance.getrandbits(63):016x}"
+        client = f"{self._rng.getrandbits(63):016x}"
         number = 0
         while True:
-            ends = trio.current_time() + self._chance.expovariate(0.25)
-            while trio.current_time() < ends:
+            burst_end = trio.current_time() + self._rng.expovariate(0.25)
+            while trio.current_time() < burst_end:
                 number += 1
-                said = Transact(client, number, NEVER, Transaction())
+                transact = Transact(client, number, NEVER, Transaction())
                 try:
-                    await self._metadata.ask(Op.META_TRANSACT, encode_command(said))
+                    await self._metadata.request(Op.META_TRANSACT, encode_command(transact))
                 except DistributedLogError:
                     await trio.sleep(PATIENCE_S)
-            await trio.sleep(self._chance.expovariate(0.5))
+            await trio.sleep(self._rng.expovariate(0.5))
 
-    async def _take_places(self) -> None:
+    async def _grab_connections(self) -> None:
         endpoint = Endpoint(self._host, lambda: Hello("", kind="client"))
         while True:
-            address = self._chance.choice(self._addresses())
+            address = self._rng.choice(self._addresses())
             with trio.move_on_after(3.0):
                 async with trio.open_nursery() as nursery:
                     try:
@@ -198,7 +202,7 @@ class Greedy:
                     except DistributedLogError:
                         pass
                     await trio.sleep_forever()
-            await trio.sleep(self._chance.expovariate(0.5))
+            await trio.sleep(self._rng.expovariate(0.5))
 
 
 async def flood(host: Host, addresses: Callable[[], list[Address]]) -> None:
@@ -210,14 +214,14 @@ async def flood(host: Host, addresses: Callable[[], list[Address]]) -> None:
 
 
 async def _intrude(host: Host, addresses: Callable[[], list[Address]], number: int) -> None:
-    chance = host.random
+    rng = host.random
     while True:
-        await trio.sleep(chance.random() * PATIENCE_S)
+        await trio.sleep(rng.random() * PATIENCE_S)
         try:
             connection = await host.dial(addresses()[number])
-            if chance.random() < 0.2:
-                connection.try_send([chance.randbytes(chance.randrange(1, 200))])
+            if rng.random() < 0.2:
+                connection.try_send([rng.randbytes(rng.randrange(1, 200))])
         except DistributedLogError:
             continue
-        await trio.sleep(chance.uniform(1.0, 6.0))
+        await trio.sleep(rng.uniform(1.0, 6.0))
         connection.close()

@@ -31,35 +31,40 @@ class TuningOverrides:
     """Between two reads of all settings by the bookie that is elected for retention."""
 
 
-def draw_bounds(chance: Random) -> TuningOverrides:
+def draw_bounds(rng: Random) -> TuningOverrides:
     """Production's in half of the seeds."""
-    if chance.random() < 0.5:
+    if rng.random() < 0.5:
         return TuningOverrides()
     return TuningOverrides(
-        snapshot_entries=chance.choice((20, 100)),
-        history_bytes=chance.choice((2_000, 20_000)),
-        lag_entries_max=chance.choice((5, 50)),
+        snapshot_entries=rng.choice((20, 100)),
+        history_bytes=rng.choice((2_000, 20_000)),
+        lag_entries_max=rng.choice((5, 50)),
     )
 
 
 @contextmanager
-def bounded(bounds: TuningOverrides) -> Iterator[None]:
+def bounded(overrides: TuningOverrides) -> Iterator[None]:
     """Run with these bounds."""
     defaults: dict[str, Any] = KeyValueState.__init__.__kwdefaults__  # type: ignore[assignment]
-    raft: Any = RaftOptions.__init__
-    before = replica.SNAPSHOT_ENTRIES, dict(defaults), raft.__defaults__, retention.RESCAN_S
+    raft_init: Any = RaftOptions.__init__
+    values_before = (
+        replica.SNAPSHOT_ENTRIES,
+        dict(defaults),
+        raft_init.__defaults__,
+        retention.RESCAN_S,
+    )
     assert RaftOptions.__dataclass_fields__.keys() >= {"lag_entries_max"}, "the option has moved"
-    place = [*RaftOptions.__dataclass_fields__].index("lag_entries_max")
-    replica.SNAPSHOT_ENTRIES = bounds.snapshot_entries
-    retention.RESCAN_S = bounds.retention_rescan_s
-    defaults["history_bytes_max"] = bounds.history_bytes
-    values = list(raft.__defaults__)
-    values[place] = bounds.lag_entries_max
-    raft.__defaults__ = tuple(values)
+    position = [*RaftOptions.__dataclass_fields__].index("lag_entries_max")
+    replica.SNAPSHOT_ENTRIES = overrides.snapshot_entries
+    retention.RESCAN_S = overrides.retention_rescan_s
+    defaults["history_bytes_max"] = overrides.history_bytes
+    values = list(raft_init.__defaults__)
+    values[position] = overrides.lag_entries_max
+    raft_init.__defaults__ = tuple(values)
     try:
         yield
     finally:
-        replica.SNAPSHOT_ENTRIES = before[0]
-        defaults.update(before[1])
-        raft.__defaults__ = before[2]
-        retention.RESCAN_S = before[3]
+        replica.SNAPSHOT_ENTRIES = values_before[0]
+        defaults.update(values_before[1])
+        raft_init.__defaults__ = values_before[2]
+        retention.RESCAN_S = values_before[3]

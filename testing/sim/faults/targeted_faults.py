@@ -57,7 +57,7 @@ RARE = ("lose blocks", "wipe")
 
 @dataclass(slots=True)
 class _Ambush:
-    deed: str
+    fault: str
     skip: int
     """So many more moments pass unharmed."""
 
@@ -65,137 +65,142 @@ class _Ambush:
 class TargetedFaults:
     """Lies in wait in one run."""
 
-    def __init__(self, nemesis: Nemesis, chance: Random) -> None:
+    def __init__(self, nemesis: Nemesis, rng: Random) -> None:
         self._nemesis = nemesis
         self._cluster = nemesis.cluster
-        self._chance = chance
-        self._laid: dict[str, _Ambush] = {}
-        there = AT_PROXIES if self._cluster.proxies else ()
-        bowl = (*KINDS, *WORST, *WORST, *there, *there, *there)
-        drawn = chance.sample(bowl, chance.choice(KINDS_DRAWN))
-        self._kinds = list(dict.fromkeys(drawn))
-        self._wait_s = chance.choice(WAITS_S)
-        self._strikes = 0
-        self._deeds: dict[str, Callable[[str, str], None]] = {
-            "kill": lambda actor, asked: self._down(actor, power=False),
-            "power cut": lambda actor, asked: self._down(actor, power=True),
+        self._rng = rng
+        self._ambushes: dict[str, _Ambush] = {}
+        proxy_triggers = AT_PROXIES if self._cluster.proxies else ()
+        weighted_triggers = (
+            *KINDS,
+            *WORST,
+            *WORST,
+            *proxy_triggers,
+            *proxy_triggers,
+            *proxy_triggers,
+        )
+        chosen = rng.sample(weighted_triggers, rng.choice(KINDS_DRAWN))
+        self._triggers = list(dict.fromkeys(chosen))
+        self._wait_s = rng.choice(WAITS_S)
+        self._strike_count = 0
+        self._fault_functions: dict[str, Callable[[str, str], None]] = {
+            "kill": lambda actor, asked: self._stop_machine(actor, power=False),
+            "power cut": lambda actor, asked: self._stop_machine(actor, power=True),
             "crash point": lambda actor, asked: self._crash_point(actor),
-            "power cut of the asked": lambda actor, asked: self._down(asked, power=True),
+            "power cut of the asked": lambda actor, asked: self._stop_machine(asked, power=True),
             "crash point of the asked": lambda actor, asked: self._crash_point(asked),
-            "all asked crash": self._all_asked_crash,
+            "all asked crash": self._crash_all_answerers,
             "answers lost": self._lose_answers,
             "cut off": self._cut_off,
-            "reset": self._reset,
+            "reset": self._reset_connections,
             "stall": lambda actor, asked: self._stall(actor),
             "EIO": lambda actor, asked: self._fail_sync(actor),
-            "lose blocks": lambda actor, asked: nemesis.lose_blocks(chance),
-            "wipe": lambda actor, asked: nemesis.wipe_once(chance),
+            "lose blocks": lambda actor, asked: nemesis.lose_blocks(rng),
+            "wipe": lambda actor, asked: nemesis.wipe_once(rng),
         }
-        for kind in self._kinds:  # what is rare would have no strike left
+        for kind in self._triggers:  # what is rare would have no strike left
             if kind in AT_PROXIES and kind not in OFTEN:
-                self._lay(kind)
-        if chance.random() < 0.3:  # the very first start, too
-            for kind in self._kinds:
+                self._lay_ambush(kind)
+        if rng.random() < 0.3:  # the very first start, too
+            for kind in self._triggers:
                 if kind in STEPS or kind == "bookie registered":
-                    self._lay(kind)
+                    self._lay_ambush(kind)
 
     async def run(self) -> None:
         """Lay ambushes until cancelled."""
-        while self._strikes < STRIKES_MAX:
-            free = [kind for kind in self._kinds if kind not in self._laid]
-            if free:
-                self._lay(self._chance.choice(free))
-            await trio.sleep(self._chance.expovariate(1.0 / self._wait_s))
+        while self._strike_count < STRIKES_MAX:
+            unused_triggers = [kind for kind in self._triggers if kind not in self._ambushes]
+            if unused_triggers:
+                self._lay_ambush(self._rng.choice(unused_triggers))
+            await trio.sleep(self._rng.expovariate(1.0 / self._wait_s))
 
-    def _lay(self, kind: str) -> None:
-        chance = self._chance
-        deeds: Sequence[str] = STEP_DEEDS if kind in STEPS else REQUEST_DEEDS
-        if kind in AT_PROXIES:
-            deeds = PROXY_DEEDS
-        elif chance.random() < 0.05:
-            deeds = RARE
-        skip = chance.choice((0, 0, 0, 1, 2, 5))
-        if kind in OFTEN:
-            skip = chance.randrange(OFTEN_SKIPPED_MAX)
-        self._laid[kind] = _Ambush(chance.choice(deeds), skip)
+    def _lay_ambush(self, trigger: str) -> None:
+        rng = self._rng
+        fault_names: Sequence[str] = STEP_DEEDS if trigger in STEPS else REQUEST_DEEDS
+        if trigger in AT_PROXIES:
+            fault_names = PROXY_DEEDS
+        elif rng.random() < 0.05:
+            fault_names = RARE
+        skip = rng.choice((0, 0, 0, 1, 2, 5))
+        if trigger in OFTEN:
+            skip = rng.randrange(OFTEN_SKIPPED_MAX)
+        self._ambushes[trigger] = _Ambush(rng.choice(fault_names), skip)
 
-    def on_moment(self, kind: str, actor: str, asked: str) -> None:
+    def on_trigger(self, trigger: str, actor: str, peer: str) -> None:
         """See `moments.OnMoment`. What is done is done a little later: this is called out of a send."""
-        laid = self._laid.get(kind)
-        if laid is None or self._nemesis.over:
+        ambush = self._ambushes.get(trigger)
+        if ambush is None or self._nemesis.is_over:
             return
-        if laid.skip:
-            laid.skip -= 1
+        if ambush.skip:
+            ambush.skip -= 1
             return
-        del self._laid[kind]
-        self._strikes += 1
-        delay_s = self._chance.choice(DELAYS_S)
-        self._cluster.simulation.after(delay_s, self._strike, kind, laid.deed, actor, asked)
+        del self._ambushes[trigger]
+        self._strike_count += 1
+        delay_s = self._rng.choice(DELAYS_S)
+        self._cluster.simulation.call_after(
+            delay_s, self._inject_fault, trigger, ambush.fault, actor, peer
+        )
 
-    def _strike(self, kind: str, deed: str, actor: str, asked: str) -> None:
-        if self._nemesis.over:
+    def _inject_fault(self, trigger: str, fault: str, actor: str, peer: str) -> None:
+        if self._nemesis.is_over:
             return
-        self._nemesis.counts[f"at {kind}"] += 1
-        self._cluster.simulation.note("at", kind, deed, actor, asked)
-        self._deeds[deed](actor, asked)
+        self._nemesis.counts[f"at {trigger}"] += 1
+        self._cluster.simulation.note("at", trigger, fault, actor, peer)
+        self._fault_functions[fault](actor, peer)
 
     # --- deeds --------------------------------------------------------------------------------------
 
-    def _down(self, name: str, *, power: bool) -> None:
+    def _stop_machine(self, name: str, *, power: bool) -> None:
         host = self._cluster.machines[name]
         if power:
             host.power_cut()
         else:
             host.kill()
-        self._nemesis.later_on(self._chance, [name])
+        self._nemesis.restart_later(self._rng, [name])
 
     def _crash_point(self, name: str) -> None:
         """Not here, but a few steps of its disk or network later."""
-        power = self._chance.random() < 0.7
-        self._nemesis.crash_soon(self._chance, name, self._chance.randrange(1, 25), power=power)
+        power = self._rng.random() < 0.7
+        self._nemesis.crash_soon(self._rng, name, self._rng.randrange(1, 25), power=power)
 
-    def _peers(self, asked: str) -> list[str]:
+    def _possible_answerers(self, peer: str) -> list[str]:
         """All that might give the same answer."""
         cluster = self._cluster
-        return cluster.metadata if asked in cluster.metadata else [asked]
+        return cluster.metadata if peer in cluster.metadata else [peer]
 
-    def _all_asked_crash(self, actor: str, asked: str) -> None:
-        names = self._peers(asked)
+    def _crash_all_answerers(self, actor: str, peer: str) -> None:
+        names = self._possible_answerers(peer)
         for name in names:
             self._cluster.machines[name].power_cut()
         for name in names:
-            self._nemesis.later_on(self._chance, [name])
+            self._nemesis.restart_later(self._rng, [name])
 
-    def _lose_answers(self, actor: str, asked: str) -> None:
+    def _lose_answers(self, actor: str, peer: str) -> None:
         """What is asked is done, and nobody who asked hears of it."""
-        pairs = [(name, actor) for name in self._peers(asked) if name != actor]
-        self._nemesis.cut(
-            self._chance, pairs, mended_after_s=self._chance.choice((0.3, 2.0, 5.0, 12.0))
-        )
+        pairs = [(name, actor) for name in self._possible_answerers(peer) if name != actor]
+        self._nemesis.cut(self._rng, pairs, mended_after_s=self._rng.choice((0.3, 2.0, 5.0, 12.0)))
 
-    def _cut_off(self, actor: str, asked: str) -> None:
+    def _cut_off(self, actor: str, peer: str) -> None:
         """From everything, or from those that it asks only."""
         others = [name for name in self._cluster.nodes if name != actor]
-        if asked and self._chance.random() < 0.5:
-            others = [name for name in self._peers(asked) if name != actor]
+        if peer and self._rng.random() < 0.5:
+            others = [name for name in self._possible_answerers(peer) if name != actor]
         pairs = [(actor, name) for name in others]
-        if self._chance.random() < 0.7:
+        if self._rng.random() < 0.7:
             pairs += [(name, actor) for name in others]
-        self._nemesis.cut(self._chance, pairs)
+        self._nemesis.cut(self._rng, pairs)
 
-    def _reset(self, actor: str, asked: str) -> None:
+    def _reset_connections(self, actor: str, peer: str) -> None:
         network = self._cluster.network
-        for end in list(network.ends.values()):
-            if {end.host.name, end.far.host.name} == {actor, asked}:
-                network.reset(end)
+        for connection in list(network.connections.values()):
+            if {connection.host.name, connection.peer_end.host.name} == {actor, peer}:
+                network.reset(connection)
 
     def _stall(self, name: str) -> None:
-        self._cluster.machines[name].stall(
-            self._chance.choice((0.5, 3.0, 8.0)) * self._chance.random()
-        )
+        self._cluster.machines[name].stall(self._rng.choice((0.5, 3.0, 8.0)) * self._rng.random())
 
     def _fail_sync(self, name: str) -> None:
-        disk = self._chance.choice(self._cluster.machines[name].devices())
+        disk = self._rng.choice(self._cluster.machines[name].devices())
         disk.faults.failing_syncs += 1
 
 

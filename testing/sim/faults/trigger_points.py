@@ -12,11 +12,11 @@ from functools import partial
 from ....bookie.format import bookie_messages as messages
 from ....cluster.declarations.options import READ_PROXY, WRITE_PROXY
 from ....ledger.model.ledger_metadata import LedgerMetadata, LedgerState
-from ....metadata.model.commands import Revoke, Transact, decode_command
+from ....metadata.model.commands import RevokeLease, Transact, decode_command
 from ....metadata.model.transaction import Put, Transaction
 from ....metadata.raft.raft_messages import SnapshotChunk, TimeoutNow, Vote
 from ....metadata.raft.raft_messages import decode as decode_raft
-from ....runtime.disk.atomic_file import ASIDE
+from ....runtime.disk.atomic_file import TEMPORARY_SUFFIX
 from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.protocol.frames import Op
 from ...verify.checks.wire_oracles import FrameCutter
@@ -83,152 +83,169 @@ class TriggerPoints:
     """A `Tap` and a `DiskWatcher` that tells of each moment; ``heard`` counts them."""
 
     def __init__(
-        self, role_of: Callable[[str], str], serves: Callable[[str], bool], tell: OnMoment
+        self, role_of: Callable[[str], str], is_serving: Callable[[str], bool], on_trigger: OnMoment
     ) -> None:
-        self.heard: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
         self._role_of = role_of
         """Of a machine, by name: see `SimCluster.role_of`."""
-        self._serves = serves
+        self._is_serving = is_serving
         """Has this node come so far that it serves?"""
-        self._tell = tell
-        self._sending: dict[int, FrameCutter] = {}
-        self._arriving: dict[int, FrameCutter] = {}
-        self._taking: dict[str, None] = {}
+        self._on_trigger = on_trigger
+        self._sent_cutters: dict[int, FrameCutter] = {}
+        self._arrived_cutters: dict[int, FrameCutter] = {}
+        self._acquiring_proxies: dict[str, None] = {}
         """Write proxies that take a log at present."""
 
-    def _hear(self, kind: str, actor: str, asked: str = "") -> None:
-        self.heard[kind] += 1
-        self._tell(kind, actor, asked)
+    def _report(self, kind: str, actor: str, peer: str = "") -> None:
+        self.counts[kind] += 1
+        self._on_trigger(kind, actor, peer)
 
     # --- the wire -----------------------------------------------------------------------------------
 
-    def on_sent(self, end: SimConnection, data: bytes) -> None:
+    def on_sent(self, connection: SimConnection, data: bytes) -> None:
         """See `Tap`. What nodes answer is no moment, but of proxies; what clients add is too much to read."""
-        asked = self._role_of(end.far.host.name)
-        if end.dialled and asked == "client":
+        peer_role = self._role_of(connection.peer_end.host.name)
+        if connection.is_dialer and peer_role == "client":
             return
-        if not end.dialled and self._role_of(end.host.name) not in PROXIES:
+        if not connection.is_dialer and self._role_of(connection.host.name) not in PROXIES:
             return
-        cutter = self._sending.get(end.serial)
+        cutter = self._sent_cutters.get(connection.serial)
         if cutter is None:
-            cutter = self._sending[end.serial] = FrameCutter()
-        if not end.dialled:
-            heard = partial(self._from_proxy, end.host.name, end.far.host.name)
-        elif asked == "metadata":
-            heard = partial(self._to_metadata, end.host.name, end.far.host.name)
-        elif asked in PROXIES:
-            heard = partial(self._to_proxy, end.host.name, end.far.host.name)
+            cutter = self._sent_cutters[connection.serial] = FrameCutter()
+        if not connection.is_dialer:
+            on_frame = partial(
+                self._read_answer_of_proxy, connection.host.name, connection.peer_end.host.name
+            )
+        elif peer_role == "metadata":
+            on_frame = partial(
+                self._read_request_to_metadata, connection.host.name, connection.peer_end.host.name
+            )
+        elif peer_role in PROXIES:
+            on_frame = partial(
+                self._read_request_to_proxy, connection.host.name, connection.peer_end.host.name
+            )
         else:
-            heard = partial(self._to_bookie, end.host.name, end.far.host.name)
-        cutter.feed(data, heard)
+            on_frame = partial(
+                self._read_request_to_bookie, connection.host.name, connection.peer_end.host.name
+            )
+        cutter.feed(data, on_frame)
 
-    def on_arrived(self, end: SimConnection, data: bytes) -> None:
+    def on_arrived(self, connection: SimConnection, data: bytes) -> None:
         """See `Tap`. What nodes tell proxies."""
-        if end.dialled and self._role_of(end.host.name) in PROXIES:
-            cutter = self._arriving.setdefault(end.serial, FrameCutter())
-            cutter.feed(data, partial(self._at_proxy, end.host.name, end.far.host.name))
+        if connection.is_dialer and self._role_of(connection.host.name) in PROXIES:
+            cutter = self._arrived_cutters.setdefault(connection.serial, FrameCutter())
+            cutter.feed(
+                data,
+                partial(
+                    self._read_answer_to_proxy, connection.host.name, connection.peer_end.host.name
+                ),
+            )
 
-    def _at_proxy(
-        self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    def _read_answer_to_proxy(
+        self, actor: str, peer: str, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
         if op == Op.ADD_ACKS and self._role_of(actor) == WRITE_PROXY:
-            self._hear("entry durable", actor, asked)
+            self._report("entry durable", actor, peer)
         elif op == Op.META_WATCH_EVENTS and self._role_of(actor) == READ_PROXY:
-            self._hear("log changed under a feed", actor, asked)
+            self._report("log changed under a feed", actor, peer)
 
-    def _from_proxy(
-        self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    def _read_answer_of_proxy(
+        self, actor: str, peer: str, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
         kind = FROM_PROXIES.get(op)
         if kind is not None:
-            self._hear(kind, actor, asked)
+            self._report(kind, actor, peer)
 
-    def _to_proxy(
-        self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    def _read_request_to_proxy(
+        self, actor: str, proxy: str, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
         if op == Op.PROXY_CALL:
-            self._hear("hand-over", asked, actor)
+            self._report("hand-over", proxy, actor)
         elif op == Op.SUBSCRIBE:
-            self._hear("subscribed", asked, actor)
+            self._report("subscribed", proxy, actor)
 
-    def _to_metadata(
-        self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    def _read_request_to_metadata(
+        self, actor: str, peer: str, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
         if op == Op.META_TRANSACT:
             command = decode_command(bytes(body))
             if isinstance(command, Transact):
                 role = self._role_of(actor)
-                by_node = role in ("metadata", "bookie")
-                for kind in dict.fromkeys(kinds_of(command.transaction, by_node=by_node)):
-                    self._hear(kind, actor, asked)
+                is_by_node = role in ("metadata", "bookie")
+                for kind in dict.fromkeys(kinds_of(command.transaction, by_node=is_by_node)):
+                    self._report(kind, actor, peer)
                     if role == WRITE_PROXY:
-                        self._of_owner(kind, actor, asked)
-            gives_up = isinstance(command, Revoke) or (
+                        self._report_write_proxy(kind, actor, peer)
+            gives_up_log = isinstance(command, RevokeLease) or (
                 isinstance(command, Transact) and _ends_lock(command.transaction)
             )
-            if gives_up and self._role_of(actor) == WRITE_PROXY:
-                self._hear("log given up", actor, asked)
+            if gives_up_log and self._role_of(actor) == WRITE_PROXY:
+                self._report("log given up", actor, peer)
         elif op == Op.META_RAFT and body[1] in RAFT_KINDS:  # after the head of the list
             message = decode_raft(body)
             if isinstance(message, Vote):
-                self._hear("vote", actor, asked)
+                self._report("vote", actor, peer)
             elif isinstance(message, TimeoutNow):
-                self._hear("leadership handed over", actor, asked)
+                self._report("leadership handed over", actor, peer)
             elif isinstance(message, SnapshotChunk):
-                self._hear("snapshot chunk", actor, asked)
+                self._report("snapshot chunk", actor, peer)
 
-    def _to_bookie(
-        self, actor: str, asked: str, op: int, flags: int, status: int, ident: int, body: memoryview
+    def _read_request_to_bookie(
+        self, actor: str, peer: str, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
         if op == Op.FENCE:
-            self._hear("fence", actor, asked)
+            self._report("fence", actor, peer)
         elif op == Op.STREAM_OPEN:
-            opened = messages.StreamOpen.decode(body)
-            if opened.recovery and not opened.close:
-                copies = self._role_of(actor) == "bookie"
-                self._hear("copy" if copies else "write-back", actor, asked)
+            stream_open = messages.StreamOpenRequest.decode(body)
+            if stream_open.recovery and not stream_open.close:
+                is_repair = self._role_of(actor) == "bookie"
+                self._report("copy" if is_repair else "write-back", actor, peer)
         elif op == Op.READ:
             role = self._role_of(actor)
             if role == READ_PROXY:
-                self._hear("range read", actor, asked)
-            elif role == WRITE_PROXY and actor in self._taking:
-                self._hear("producers read", actor, asked)
+                self._report("range read", actor, peer)
+            elif role == WRITE_PROXY and actor in self._acquiring_proxies:
+                self._report("producers read", actor, peer)
 
-    def _of_owner(self, kind: str, actor: str, asked: str) -> None:
+    def _report_write_proxy(self, kind: str, actor: str, peer: str) -> None:
         """A write proxy changes the metadata of a log."""
         if kind == "lock taken":
-            self._taking[actor] = None
-            self._hear("log taken", actor, asked)
-        elif kind == "segment registered" and actor in self._taking:
-            del self._taking[actor]
-            self._hear("log opened", actor, asked)
+            self._acquiring_proxies[actor] = None
+            self._report("log taken", actor, peer)
+        elif kind == "segment registered" and actor in self._acquiring_proxies:
+            del self._acquiring_proxies[actor]
+            self._report("log opened", actor, peer)
 
     # --- the disks ----------------------------------------------------------------------------------
 
     def on_durable(self, disk: SimDisk, name: str, offset: int, data: bytes) -> None:
         """See `DiskWatcher`."""
 
-    def on_begun(self, disk: SimDisk, what: str, name: str) -> None:
+    def on_change_started(self, disk: SimDisk, change: str, name: str) -> None:
         """See `DiskWatcher`."""
-        kind = ""
-        serves = self._serves(disk.host.name)
-        if what == "map":
-            kind = "checkpoint" if serves else "first checkpoint of a start"
+        trigger = ""
+        is_serving = self._is_serving(disk.host.name)
+        if change == "map":
+            trigger = "checkpoint" if is_serving else "first checkpoint of a start"
         elif name.startswith("journal-"):
-            if what == "create":
-                kind = "journal roll" if serves else "first file of a start"
-            elif what == "delete":
-                kind = "journal file removed"
+            if change == "create":
+                trigger = "journal roll" if is_serving else "first file of a start"
+            elif change == "delete":
+                trigger = "journal file removed"
         elif name.startswith("log."):
-            kind = {"create": "metadata log roll", "delete": "metadata log removed"}.get(what, "")
+            trigger = {"create": "metadata log roll", "delete": "metadata log removed"}.get(
+                change, ""
+            )
         elif (
-            what == "create" and name.endswith(ASIDE) and name.startswith(("snapshot", "received"))
+            change == "create"
+            and name.endswith(TEMPORARY_SUFFIX)
+            and name.startswith(("snapshot", "received"))
         ):
-            kind = "snapshot begun"
-        elif what == "rename" and name.startswith("snapshot"):
-            kind = "snapshot named"
-        if kind:
-            self._hear(kind, disk.host.name)
+            trigger = "snapshot begun"
+        elif change == "rename" and name.startswith("snapshot"):
+            trigger = "snapshot named"
+        if trigger:
+            self._report(trigger, disk.host.name)
 
 
 PROXIES = (WRITE_PROXY, READ_PROXY)
@@ -252,30 +269,33 @@ PREFIXES = (
 
 def kinds_of(transaction: Transaction, *, by_node: bool) -> Iterator[str]:
     """The moments that a transaction is."""
-    versions = {one.key: one.number for one in transaction.compares if one.kind == "version"}
+    versions = {
+        compare.key: compare.number for compare in transaction.compares if compare.kind == "version"
+    }
     for operation in transaction.operations:
         key = operation.key
-        put = isinstance(operation, Put)
+        is_put = isinstance(operation, Put)
         if key.startswith(b"ledger/"):
             if isinstance(operation, Put):
                 yield from _of_record(key, operation.value, versions.get(key), by_node)
         elif key.startswith(b"log/"):
-            if put and b"/segment/" in key:
+            if is_put and b"/segment/" in key:
                 yield "segment registered"
-            elif put and key.endswith(b"/lock"):
+            elif is_put and key.endswith(b"/lock"):
                 yield "lock taken"
-            elif put and b"/txn/" in key:
+            elif is_put and b"/txn/" in key:
                 yield "link"
         else:
             for prefix, when_put, when_deleted in PREFIXES:
-                if key.startswith(prefix) and (kind := when_put if put else when_deleted):
-                    yield kind
+                if key.startswith(prefix) and (trigger := when_put if is_put else when_deleted):
+                    yield trigger
 
 
 def _ends_lock(transaction: Transaction) -> bool:
     """Does it end a lock?"""
     return any(
-        not isinstance(one, Put) and one.key.endswith(b"/lock") for one in transaction.operations
+        not isinstance(operation, Put) and operation.key.endswith(b"/lock")
+        for operation in transaction.operations
     )
 
 

@@ -19,9 +19,9 @@ from ..world.sim_host import SimHost
 OWN = "distributedlog"
 AROUND = {
     "SimHost._run",
-    "Endpoint._contained",
-    "Endpoint._contain_fault",
-    "kept_until_the_end.<locals>.run_in_scope",
+    "Endpoint._run_contained",
+    "Endpoint._run_serving",
+    "run_services.<locals>.run_in_scope",
 }
 """Run what they are given."""
 PART_OF_SEEDS = 0.3
@@ -34,16 +34,16 @@ END_S = 15.0
 
 def tasks_of(host: SimHost) -> list[trio.lowlevel.Task]:
     """Return the tasks of the process that runs on a machine, in the order in which they began."""
-    found = []
+    tasks = []
     root = trio.lowlevel.current_root_task()
-    waiting = [] if root is None else [root]
-    while waiting:
-        task = waiting.pop()
+    unvisited = [] if root is None else [root]
+    while unvisited:
+        task = unvisited.pop()
         for nursery in task.child_nurseries:
-            waiting += nursery.child_tasks
+            unvisited += nursery.child_tasks
         if task.context.get(machine_of_task) is host.state:
-            found.append(task)
-    return sorted(found, key=lambda task: task._counter)
+            tasks.append(task)
+    return sorted(tasks, key=lambda task: task._counter)
 
 
 def work_of(task: trio.lowlevel.Task) -> str:
@@ -91,21 +91,21 @@ class UnexpectedErrors:
     node does not end although the task must end it.
     """
 
-    def __init__(self, cluster: SimCluster, chance: Random) -> None:
-        self.thrown: list[str] = []
+    def __init__(self, cluster: SimCluster, rng: Random) -> None:
+        self.thrown_at: list[str] = []
         """Kind of the machine and work, of each."""
         self._ending: set[tuple[str, int]] = set()
         self._cluster = cluster
-        self._chance = chance
-        self._wanted = chance.random() < PART_OF_SEEDS
+        self._rng = rng
+        self._is_enabled = rng.random() < PART_OF_SEEDS
 
     async def run(self) -> None:
         """Until cancelled."""
-        cluster, chance = self._cluster, self._chance
-        while self._wanted:
-            await trio.sleep(chance.expovariate(1.0 / PAUSE_S))
-            name = chance.choice(cluster.nodes)
-            if cluster.machines[name].state.running and cluster.serves(name):
+        cluster, rng = self._cluster, self._rng
+        while self._is_enabled:
+            await trio.sleep(rng.expovariate(1.0 / PAUSE_S))
+            name = rng.choice(cluster.nodes)
+            if cluster.machines[name].state.running and cluster.is_ready(name):
                 self.throw_into(name)
 
     def throw_into(self, name: str) -> None:
@@ -121,23 +121,25 @@ class UnexpectedErrors:
             if work in ENDS_NODE or not waits_for_children(task):
                 by_work.setdefault(work, []).append(task)
         ending = [work for work in by_work if work in ENDS_NODE]
-        if ending and self._chance.random() < PART_THAT_ENDS:
+        if ending and self._rng.random() < PART_THAT_ENDS:
             by_work = {work: by_work[work] for work in ending}
         if not by_work:
             return
-        work = self._chance.choice(list(by_work))
-        task = self._chance.choice(by_work[work])
+        work = self._rng.choice(list(by_work))
+        task = self._rng.choice(by_work[work])
         if not throw(task):
             return
-        self.thrown.append(f"{name[0]} {work}")
+        self.thrown_at.append(f"{name[0]} {work}")
         self._cluster.simulation.note("unexpected", name, work)
         if work in ENDS_NODE:
             self._ending.add((name, host.state.incarnation))
-            self._cluster.simulation.after(END_S, self._look, host, host.state.incarnation, work)
+            self._cluster.simulation.call_after(
+                END_S, self._check_ended, host, host.state.incarnation, work
+            )
 
-    def _look(self, host: SimHost, life: int, work: str) -> None:
+    def _check_ended(self, host: SimHost, incarnation: int, work: str) -> None:
         if host.state.stalled:
-            self._cluster.simulation.after(END_S, self._look, host, life, work)
-        elif host.state.lives(life):
+            self._cluster.simulation.call_after(END_S, self._check_ended, host, incarnation, work)
+        elif host.state.is_current(incarnation):
             error = Violation(f"{host.name} goes on after an unexpected exception in {work}")
             self._cluster.simulation.fail(error)

@@ -53,7 +53,7 @@ class BookieResult:
     acked: int = 0
     starts: int = 0
     deletions: int = 0
-    refused: bool = False
+    is_start_refused: bool = False
     """Rot has destroyed what nothing can be verified without: it does not start any more, and says so."""
     faults: Counter[str] = field(default_factory=Counter)
     virtual_s: float = 0.0
@@ -68,20 +68,20 @@ class _Ledger:
     id: int
     key: bytes
     bodies: list[bytes] = field(default_factory=list)
-    acked: int = 0
+    acked_entries: int = 0
     """Entries below this were acknowledged."""
-    fenced: bool = False
-    deleted: bool = False
+    is_fenced: bool = False
+    is_delete_started: bool = False
     """Somebody began to delete it."""
-    gone: bool = False
+    is_deleted: bool = False
     """That is durable."""
 
     @property
-    def standing(self) -> LedgerStatus:
+    def status(self) -> LedgerStatus:
         """What its record says."""
-        if self.deleted:
-            return LedgerStatus.GONE
-        return LedgerStatus.ENDED if self.fenced else LedgerStatus.OPEN
+        if self.is_delete_started:
+            return LedgerStatus.DELETED
+        return LedgerStatus.ENDED if self.is_fenced else LedgerStatus.OPEN
 
 
 class BookieWorld:
@@ -98,18 +98,18 @@ class BookieWorld:
     ) -> None:
         self.simulation = Simulation(seed, virtual_seconds_max=300.0, keep_trace=keep_trace)
         self.chaos_s = chaos_s
-        self.calm = calm
+        self.is_calm = calm
         self.crash_at = crash_at
         """Lose power at this step of the first process, beside (or instead of) the drawn faults."""
         self.result = BookieResult(seed)
-        chance = self.simulation.chance("swarm")
+        rng = self.simulation.chance("swarm")
         self.options = BookieOptions(
-            journal_file_bytes=chance.choice((64, 128, 512)) * 1024,
+            journal_file_bytes=rng.choice((64, 128, 512)) * 1024,
             journal_file_bytes_min=64 * 1024,
             gather_bytes=64 * 1024,
-            checkpoint_s=chance.choice((0.3, 2.0, 30.0)),
-            checkpoint_bytes=chance.choice((8, 256)) * 1024,
-            checkpoint_runs=chance.choice((10, 1000)),
+            checkpoint_s=rng.choice((0.3, 2.0, 30.0)),
+            checkpoint_bytes=rng.choice((8, 256)) * 1024,
+            checkpoint_runs=rng.choice((10, 1000)),
             free_bytes_min=1 << 20,
             compaction_s=self.simulation.chance("room").choice((0, 0.5)),
             ledgers_in_memory_max=self.simulation.chance("loaded").choice((20_000, 2)),
@@ -125,20 +125,20 @@ class BookieWorld:
             "file lost",
             "reset",
         )
-        self.kinds = [kind for kind in kinds if chance.random() < 0.5]
-        self.payload_bytes = chance.choice((30, 500, 6000))
-        self.rotten = False
+        self.fault_kinds = [kind for kind in kinds if rng.random() < 0.5]
+        self.payload_bytes = rng.choice((30, 500, 6000))
+        self.is_data_destroyed = False
         """What was synced was destroyed: the bookie may say that it does not know."""
-        self.witnessed = 0
-        self.damaged = False
+        self.attested_sequence = 0
+        self.is_index_damaged = False
         """The index was: what it alone knew may be in limbo."""
         self.deletion_s = self.simulation.chance("deletions").choice((0.0, 0.2, 1.0))
         """The mean pause between two; 0: none."""
-        self.dies_again = self.simulation.chance("starts").choice((0.0, 0.0, 0.5))
+        self.crash_on_start_chance = self.simulation.chance("starts").choice((0.0, 0.0, 0.5))
         """How likely a start is not survived, nor the removal of a file."""
-        self.ages = self.simulation.chance("aged index").random() < 0.4
+        self.ages_index = self.simulation.chance("aged index").random() < 0.4
         """Does its disk lose a write of the index now and then, with a power cut?"""
-        self.over = False
+        self.is_over = False
         self._ledgers: list[_Ledger] = []
         self._last_ledger = 0
 
@@ -150,18 +150,18 @@ class BookieWorld:
             self.simulation.failures.append(error)
         result = self.result
         result.failures = self.simulation.failures
-        result.virtual_s = self.simulation.lasted_s
+        result.virtual_s = self.simulation.main_lasted_s
         result.starts = self.bookie.state.incarnation
-        result.acked = sum(ledger.acked for ledger in self._ledgers)
+        result.acked = sum(ledger.acked_entries for ledger in self._ledgers)
         result.trace = self.simulation.trace
         result.trace_hash = self.simulation.trace_hash
         return result
 
     async def _main(self, simulation: Simulation) -> None:
-        chance = simulation.chance("faults")
-        network = SimNetwork(simulation, draw_network_faults(chance))
+        rng = simulation.chance("faults")
+        network = SimNetwork(simulation, draw_network_faults(rng))
         self.bookie = SimHost(simulation, network, "b1", ADDRESS[0])
-        disk = SimDisk(simulation, self.bookie.state, "journal", draw_disk_faults(chance))
+        disk = SimDisk(simulation, self.bookie.state, "journal", draw_disk_faults(rng))
         disk.faults.inline = simulation.chance("inline").random() < 0.5
         for role in ("journal", "index"):
             self.bookie.add_disk(role, disk)
@@ -171,20 +171,20 @@ class BookieWorld:
         oracles.bookies.ack_quorum = 1
         oracles.add_machine(self.bookie, "bookie")
         network.taps.append(oracles)
-        self._denied = oracles.bookies.denied_ledgers
+        self._denied_ledgers = oracles.bookies.denied_ledgers
         self.bookie.start(self._serve)
         self.bookie.state.crash_after(self.crash_at, power=True)
         simulation.nursery.start_soon(self._supervise)
         client.start(self._clients)
         with trio.move_on_after(self.chaos_s):
-            if self.calm:
+            if self.is_calm:
                 await trio.sleep(self.chaos_s)
             else:
                 async with trio.open_nursery() as faults:
-                    if self.ages:
+                    if self.ages_index:
                         faults.start_soon(self._age_index, simulation.chance("aged pages"))
                     await self._nemesis(simulation.chance("nemesis"))
-        self.over = True
+        self.is_over = True
         client.kill()
         disk.faults.failing_syncs = 0
         disk.stalled_until = 0.0
@@ -198,13 +198,13 @@ class BookieWorld:
             await trio.sleep_forever()
 
         client.start(read_back)
-        with trio.move_on_after(CALM_S) as calm:
+        with trio.move_on_after(CALM_S) as recovery_timeout:
             await done.wait()
-        if self.rotten and isinstance(self.bookie.last_end, CorruptData):
-            self.result.refused = (
+        if self.is_data_destroyed and isinstance(self.bookie.last_end, CorruptData):
+            self.result.is_start_refused = (
                 True  # it says that it is to be replaced: honest, and within its promise
             )
-        elif calm.cancelled_caught:
+        elif recovery_timeout.cancelled_caught:
             raise Violation(f"liveness: the bookie does not serve {CALM_S:g} s after the faults")
 
     # --- the bookie -------------------------------------------------------------------------------
@@ -212,111 +212,113 @@ class BookieWorld:
     async def _serve(self, host: Host) -> None:
         for disk in dict.fromkeys(host.disks.values()):
             disk.lock()
-        store = await open_store(host, self.options, bookie_id=BOOKIE_ID, witnessed=self.witnessed)
+        store = await open_store(
+            host, self.options, bookie_id=BOOKIE_ID, attested_sequence=self.attested_sequence
+        )
         listener = await host.listen(ADDRESS)
         hello = Hello("cluster", BOOKIE_ID, "bookie", "b1", "fdatasync")
         endpoint = Endpoint(host, lambda: hello)
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
-            nursery.start_soon(self._witness, store)
+            nursery.start_soon(self._attest, store)
             if self.deletion_s:
-                nursery.start_soon(self._delete, store)
+                nursery.start_soon(self._delete_ledgers, store)
             await nursery.start(
                 lambda task_status: serve_bookie_protocol(
                     endpoint,
                     {"": listener},
                     store,
-                    standings=self._standings,
+                    ledger_statuses=self._ledger_statuses,
                     task_status=task_status,
                 )
             )
 
-    async def _witness(self, store: BookieStore) -> None:
+    async def _attest(self, store: BookieStore) -> None:
         """Somebody else knows how far it was synced, of each start and now and then."""
         while True:
-            self.witnessed = store.durable_to
+            self.attested_sequence = store.durable_to
             await trio.sleep(WITNESS_S)
 
-    async def _delete(self, store: BookieStore) -> None:
+    async def _delete_ledgers(self, store: BookieStore) -> None:
         """Whole files hold nothing any more after a while. What was begun may be begun again."""
-        chance = self.simulation.chance(f"deletions/{self.bookie.state.incarnation}")
+        rng = self.simulation.chance(f"deletions/{self.bookie.state.incarnation}")
         while True:
-            await trio.sleep(chance.expovariate(1 / self.deletion_s))
-            fenced = [ledger for ledger in self._ledgers if ledger.fenced]
+            await trio.sleep(rng.expovariate(1 / self.deletion_s))
+            fenced = [ledger for ledger in self._ledgers if ledger.is_fenced]
             if fenced:
-                ledger = chance.choice(fenced)
-                ledger.deleted = True
-                self._denied[ledger.id] = None
+                ledger = rng.choice(fenced)
+                ledger.is_delete_started = True
+                self._denied_ledgers[ledger.id] = None
                 await store.delete_ledger(ledger.id)
-                ledger.gone = True
+                ledger.is_deleted = True
                 self.result.deletions += 1
-                if chance.random() < 0.2:
-                    await store.end_tombstones(chance.randrange(self._last_ledger + 2))
+                if rng.random() < 0.2:
+                    await store.drop_tombstones(rng.randrange(self._last_ledger + 2))
 
-    async def _standings(self, asked: Sequence[int]) -> dict[int, LedgerStatus]:
+    async def _ledger_statuses(self, ledger_ids: Sequence[int]) -> dict[int, LedgerStatus]:
         """What the metadata says of them."""
         await trio.sleep(0.01)
-        known = {ledger.id: ledger for ledger in self._ledgers}
-        return {one: known[one].standing for one in asked}
+        ledgers = {ledger.id: ledger for ledger in self._ledgers}
+        return {ledger_id: ledgers[ledger_id].status for ledger_id in ledger_ids}
 
     async def _supervise(self) -> None:
-        chance, again = self.simulation.chance("supervisor"), self.simulation.chance("deaths")
+        rng, deaths = self.simulation.chance("supervisor"), self.simulation.chance("deaths")
         while True:
-            await trio.sleep(chance.uniform(0.01, 0.4))
+            await trio.sleep(rng.uniform(0.01, 0.4))
             if not self.bookie.state.running:
                 self.bookie.start(self._serve)
-                self._die_soon(again, 40)
+                self._maybe_crash_soon(deaths, 40)
 
-    def _die_soon(self, chance: Random, steps: int) -> None:
-        if not self.over and chance.random() < self.dies_again:
-            self.bookie.state.crash_after(chance.randrange(1, steps), power=chance.random() < 0.7)
+    def _maybe_crash_soon(self, rng: Random, steps: int) -> None:
+        if not self.is_over and rng.random() < self.crash_on_start_chance:
+            self.bookie.state.crash_after(rng.randrange(1, steps), power=rng.random() < 0.7)
             self.result.faults["dies again"] += 1
 
     def on_durable(self, disk: SimDisk, name: str, offset: int, data: bytes) -> None:
         """See `DiskWatcher`."""
 
-    def on_begun(self, disk: SimDisk, what: str, name: str) -> None:
+    def on_change_started(self, disk: SimDisk, change: str, name: str) -> None:
         """See `DiskWatcher`."""
-        if what == "delete" and name.startswith("journal-"):
-            self._die_soon(self.simulation.chance(f"removal of {name}"), 8)
+        if change == "delete" and name.startswith("journal-"):
+            self._maybe_crash_soon(self.simulation.chance(f"removal of {name}"), 8)
 
-    async def _nemesis(self, chance: Random) -> None:
+    async def _nemesis(self, rng: Random) -> None:
         disk = self.bookie.devices()[0]
         network = self.bookie.network
         while True:
-            await trio.sleep(chance.expovariate(1.5))
-            if not self.kinds:
+            await trio.sleep(rng.expovariate(1.5))
+            if not self.fault_kinds:
                 continue
-            kind = chance.choice(self.kinds)
+            kind = rng.choice(self.fault_kinds)
             self.result.faults[kind] += 1
             if kind == "power cut":
                 self.bookie.power_cut()
             elif kind == "kill":
                 self.bookie.kill()
             elif kind == "crash point" and self.bookie.state.running:
-                self.bookie.state.crash_after(chance.randrange(1, 60), power=chance.random() < 0.7)
+                self.bookie.state.crash_after(rng.randrange(1, 60), power=rng.random() < 0.7)
             elif kind == "EIO":
                 disk.faults.failing_syncs += 1
             elif kind == "slow disk":
-                disk.stalled_until = self.simulation.now + chance.random()
-            elif kind == "rot" and chance.random() < 0.5:
-                self.rotten = bool(disk.rot()) or self.rotten
-            elif kind == "file lost" and chance.random() < 0.3:
+                disk.stalled_until = self.simulation.now + rng.random()
+            elif kind == "rot" and rng.random() < 0.5:
+                self.is_data_destroyed = bool(disk.corrupt()) or self.is_data_destroyed
+            elif kind == "file lost" and rng.random() < 0.3:
                 self.bookie.power_cut()
-                self.rotten = bool(disk.lose_file()) or self.rotten
+                self.is_data_destroyed = bool(disk.lose_file()) or self.is_data_destroyed
             elif kind == "index damage":
-                self.damaged = disk.damage_map() or self.damaged
-            elif kind == "reset" and network.ends:
-                network.reset(chance.choice(list(network.ends.values())))
+                self.is_index_damaged = disk.damage_map() or self.is_index_damaged
+            elif kind == "reset" and network.connections:
+                network.reset(rng.choice(list(network.connections.values())))
 
-    async def _age_index(self, chance: Random) -> None:
+    async def _age_index(self, rng: Random) -> None:
         """The device lost a write that it had confirmed: after a power cut, a page has older content."""
         disk = self.bookie.devices()[0]
         while True:
-            await trio.sleep(chance.expovariate(0.4))
+            await trio.sleep(rng.expovariate(0.4))
             self.bookie.power_cut()
-            if disk.age_map(chance):
-                self.damaged = True  # it is built again
+            if disk.age_map(rng):
+                self.is_index_damaged = True  # it is built again
                 self.result.faults["aged index"] += 1
 
     # --- the clients ------------------------------------------------------------------------------
@@ -338,96 +340,96 @@ class BookieWorld:
 
     async def _client(self, host: Host) -> None:
         """Write one ledger after the other; go on with the same one after a lost connection."""
-        chance = host.random
+        rng = host.random
         ledger: _Ledger | None = None
         async with trio.open_nursery() as nursery:
             while True:
                 bookie = await self._dial(host, nursery)
                 try:
-                    while bookie.closed is None:
-                        if ledger is None or ledger.fenced:
-                            ledger = self._new_ledger(chance)
-                        await self._use(bookie, self._zombie(chance) or ledger, chance)
+                    while bookie.close_error is None:
+                        if ledger is None or ledger.is_fenced:
+                            ledger = self._new_ledger(rng)
+                        await self._write_to(bookie, self._fenced_ledger(rng) or ledger, rng)
                 except (DistributedLogError, trio.TooSlowError):
-                    await trio.sleep(chance.random() * 0.2)
+                    await trio.sleep(rng.random() * 0.2)
                 bookie.link.close(CorruptData("the client goes away"))
 
-    def _new_ledger(self, chance: Random) -> _Ledger:
+    def _new_ledger(self, rng: Random) -> _Ledger:
         self._last_ledger += 1
-        ledger = _Ledger(self._last_ledger, chance.randbytes(16))
+        ledger = _Ledger(self._last_ledger, rng.randbytes(16))
         self._ledgers.append(ledger)
         return ledger
 
-    def _zombie(self, chance: Random) -> _Ledger | None:
+    def _fenced_ledger(self, rng: Random) -> _Ledger | None:
         """Now and then a writer that was fenced tries again."""
-        fenced = [ledger for ledger in self._ledgers if ledger.fenced]
-        return chance.choice(fenced) if fenced and chance.random() < 0.2 else None
+        fenced = [ledger for ledger in self._ledgers if ledger.is_fenced]
+        return rng.choice(fenced) if fenced and rng.random() < 0.2 else None
 
-    async def _use(self, bookie: BookieClient, ledger: _Ledger, chance: Random) -> None:
+    async def _write_to(self, bookie: BookieClient, ledger: _Ledger, rng: Random) -> None:
         """A stream: send again from somewhere below what was acknowledged (H10), then new entries."""
-        recovery = chance.random() < 0.1
-        start = max(0, ledger.acked - chance.randrange(0, 4))
-        refused: list[DistributedLogError] = []
+        is_recovery = rng.random() < 0.1
+        start = max(0, ledger.acked_entries - rng.randrange(0, 4))
+        errors: list[DistributedLogError] = []
         progress = trio.Event()
 
-        was_gone = ledger.gone
+        was_deleted = ledger.is_deleted
 
         def on_acked(count: int) -> None:
-            if was_gone and not self.rotten:
+            if was_deleted and not self.is_data_destroyed:
                 what = f"H89: ledger {ledger.id} was deleted, and takes entries"
                 self.simulation.fail(Violation(what))
-            ledger.acked = max(ledger.acked, start + count)
+            ledger.acked_entries = max(ledger.acked_entries, start + count)
             progress.set()
 
         def on_refused(position: int, error: DistributedLogError) -> None:
-            refused.append(error)
+            errors.append(error)
             progress.set()
 
         stream = bookie.open_stream(
-            ledger.id, ledger.key, recovery=recovery, fragment_epoch=0,
+            ledger.id, ledger.key, recovery=is_recovery, fragment_epoch=0,
             on_acked=on_acked, on_refused=on_refused,
         )  # fmt: skip
-        sent = start
-        for _ in range(chance.randrange(1, 6)):
-            for _ in range(chance.randrange(1, 8)):
-                self._send(stream, ledger, sent, chance)
-                sent += 1
-            if chance.random() < 0.15:
-                await self._ask(bookie, ledger, chance)
-            await trio.sleep(chance.expovariate(20.0))
+        next_entry = start
+        for _ in range(rng.randrange(1, 6)):
+            for _ in range(rng.randrange(1, 8)):
+                self._send(stream, ledger, next_entry, rng)
+                next_entry += 1
+            if rng.random() < 0.15:
+                await self._send_request(bookie, ledger, rng)
+            await trio.sleep(rng.expovariate(20.0))
         with trio.fail_after(TIMEOUT_S):
-            while ledger.acked < sent and not refused:
+            while ledger.acked_entries < next_entry and not errors:
                 progress = trio.Event()
                 await progress.wait()
-        if refused:
-            raise refused[0]
+        if errors:
+            raise errors[0]
         stream.close()
-        if chance.random() < 0.3:
-            await self._ask(bookie, ledger, chance)
+        if rng.random() < 0.3:
+            await self._send_request(bookie, ledger, rng)
 
-    def _send(self, stream: AddStream, ledger: _Ledger, entry: int, chance: Random) -> None:
+    def _send(self, stream: AddStream, ledger: _Ledger, entry: int, rng: Random) -> None:
         if entry == len(ledger.bodies):
-            payload = chance.randbytes(chance.randrange(1, self.payload_bytes))
+            payload = rng.randbytes(rng.randrange(1, self.payload_bytes))
             body = encode(
-                ledger.id, entry, 0, min(ledger.acked, entry) - 1, (payload,), len(payload)
+                ledger.id, entry, 0, min(ledger.acked_entries, entry) - 1, (payload,), len(payload)
             )
             ledger.bodies.append(bytes(body))
         stream.send(ledger.bodies[entry])
 
-    async def _ask(self, bookie: BookieClient, ledger: _Ledger, chance: Random) -> None:
-        what = chance.random()
-        if what < 0.3:
-            ledger.fenced = True
+    async def _send_request(self, bookie: BookieClient, ledger: _Ledger, rng: Random) -> None:
+        choice = rng.random()
+        if choice < 0.3:
+            ledger.is_fenced = True
             await bookie.fence(ledger.id, ledger.key, TIMEOUT_S)
-        elif what < 0.5:
+        elif choice < 0.5:
             await bookie.read_lac(ledger.id, ledger.key, TIMEOUT_S)
-        elif what < 0.6:
+        elif choice < 0.6:
             await bookie.list_entries(ledger.id, ledger.key, TIMEOUT_S)
         else:
-            first = chance.randrange(0, len(ledger.bodies) + 2)
-            size = chance.choice((1, 1000, 1 << 20))
+            first = rng.randrange(0, len(ledger.bodies) + 2)
+            size = rng.choice((1, 1000, 1 << 20))
             await bookie.read(
-                ledger.id, ledger.key, first, first + chance.randrange(0, 50), size,
+                ledger.id, ledger.key, first, first + rng.randrange(0, 50), size,
                 past_lac=True, timeout_s=TIMEOUT_S,
             )  # fmt: skip
 
@@ -435,52 +437,59 @@ class BookieWorld:
 
     async def _read_back(self, host: Host) -> None:
         """All that was acknowledged is there, byte by byte; or is unknown, where rot was planted."""
-        done: dict[int, int] = {}
+        next_by_ledger: dict[int, int] = {}
         async with trio.open_nursery() as nursery:
             while True:
                 bookie = await self._dial(host, nursery)
                 try:
                     for ledger in self._ledgers:
                         while (
-                            not ledger.deleted and (entry := done.get(ledger.id, 0)) < ledger.acked
+                            not ledger.is_delete_started
+                            and (entry := next_by_ledger.get(ledger.id, 0)) < ledger.acked_entries
                         ):
-                            done[ledger.id] = await self._read_some(bookie, ledger, entry)
+                            next_by_ledger[ledger.id] = await self._read_range(
+                                bookie, ledger, entry
+                            )
                     break
                 except ConnectionLost:
                     continue
             nursery.cancel_scope.cancel()
 
-    async def _read_some(self, bookie: BookieClient, ledger: _Ledger, entry: int) -> int:
+    async def _read_range(self, bookie: BookieClient, ledger: _Ledger, entry: int) -> int:
         try:
-            answer = await bookie.read(
+            response = await bookie.read(
                 ledger.id,
                 ledger.key,
                 entry,
-                ledger.acked - 1,
+                ledger.acked_entries - 1,
                 1 << 20,
                 past_lac=True,
                 timeout_s=9.0,
             )
-            found = list(records(answer.body))
+            read_records = list(records(response.body))
         except NoSuchLedger:
-            if not ledger.deleted:
+            if not ledger.is_delete_started:
                 raise
-            return ledger.acked
+            return ledger.acked_entries
         except (CorruptData, LedgerStateUnknown):
-            if not self.rotten:
+            if not self.is_data_destroyed:
                 raise
             return entry + 1
-        for record in found:
-            if bytes(record.raw) != ledger.bodies[record.entry]:
+        for record in read_records:
+            if bytes(record.record) != ledger.bodies[record.entry]:
                 raise Violation(f"ledger {ledger.id} entry {record.entry} came back changed")
-        expected = list(range(entry, answer.complete_to + 1))
-        if not answer.known and not self.rotten and not self.damaged:
+        expected = list(range(entry, response.complete_to + 1))
+        if not response.known and not self.is_data_destroyed and not self.is_index_damaged:
             raise Violation(f"H3: ledger {ledger.id} is in limbo, and nothing was destroyed")
-        if [record.entry for record in found] != expected and not (
-            self.rotten and not answer.known
+        if [record.entry for record in read_records] != expected and not (
+            self.is_data_destroyed and not response.known
         ):
             raise Violation(
-                f"ledger {ledger.id}: asked for {entry} to {ledger.acked - 1}, got"
-                f" {[record.entry for record in found]} complete to {answer.complete_to}"
+                f"ledger {ledger.id}: asked for {entry} to {ledger.acked_entries - 1}, got"
+                f" {[record.entry for record in read_records]} complete to {response.complete_to}"
             )
-        return max(entry + 1, answer.complete_to + 1) if self.rotten else answer.complete_to + 1
+        return (
+            max(entry + 1, response.complete_to + 1)
+            if self.is_data_destroyed
+            else response.complete_to + 1
+        )

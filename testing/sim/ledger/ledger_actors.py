@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from ....bookie.client.bookie_client import raise_it
+from ....bookie.client.bookie_client import raise_error
 from ....bookie.format.entry import encode
 from ....ledger.model.ledger_metadata import LedgerMetadata
 from ....ledger.write.add_streams import AddStreamListener, SlotStreams
@@ -32,15 +32,15 @@ class SimWriter:
             LEDGER,
             KEY,
             recovery=False,
-            target=lambda bookie: net.link("writer", bookie),
+            connection_of=lambda bookie: net.link("writer", bookie),
             listener=AddStreamListener(
-                self.window.on_acked, self._on_slot_failed, raise_it, self._on_progress
+                self.window.on_acked, self._on_slot_failed, raise_error, self._on_progress
             ),
         )
         self.error: DistributedLogError | None = None
-        self.left = net.random.randint(0, entries_max)
-        self.closes = net.random.random() < 0.3
-        self.down_since: dict[int, float] = {}
+        self.entries_left = net.random.randint(0, entries_max)
+        self.will_close = net.random.random() < 0.3
+        self.failed_since: dict[int, float] = {}
         self.length = 0
         self.deadline = NEVER
 
@@ -55,30 +55,30 @@ class SimWriter:
         net = self.net
         if self.error is not None:
             return
-        for _ in range(min(self.left, net.random.choice([1, 1, 2, 5]))):
-            self.left -= 1
+        for _ in range(min(self.entries_left, net.random.choice([1, 1, 2, 5]))):
+            self.entries_left -= 1
             payload = bytes(net.random.randint(0, 3))
             self.length += len(payload)
-            entry = self.window.last + 1
+            entry = self.window.last_entry + 1
             record = bytes(
                 encode(LEDGER, entry, self.length, self.window.lac, [payload], len(payload))
             )
             self.oracles.records[entry] = record
-            self.window.push(record)
+            self.window.add(record)
             self.streams.send(entry, record)
-        if self.left:
-            net.after(net.random.choice([0.0005, 0.005, 0.2]) * net.random.random(), self._add)
-        elif self.closes:
-            self.closes = False
-            net.after(net.random.random(), self._close)
+        if self.entries_left:
+            net.call_after(net.random.choice([0.0005, 0.005, 0.2]) * net.random.random(), self._add)
+        elif self.will_close:
+            self.will_close = False
+            net.call_after(net.random.random(), self._close)
 
     def _on_progress(self) -> None:
         if self.error is None:
-            self._confirmed()
+            self._on_lac_advanced()
 
-    def _confirmed(self) -> None:
+    def _on_lac_advanced(self) -> None:
         self.oracles.on_acked(self.window.lac)
-        if self.window.lac == self.window.last:
+        if self.window.lac == self.window.last_entry:
             self.streams.send_lac(self.window.lac)
 
     def _on_slot_failed(self, slot: int, bookie: str, error: DistributedLogError) -> None:
@@ -87,25 +87,25 @@ class SimWriter:
         if isinstance(error, LedgerFenced):
             self._fail(error)
         elif isinstance(error, ConnectionLost):
-            self.down_since.setdefault(slot, self.net.now)
+            self.failed_since.setdefault(slot, self.net.now)
         else:
             self.change.on_failure(slot, bookie)
             self._run_change()
 
     def _open(self, slot: int) -> None:
         if self.streams.open(slot):
-            self.down_since.pop(slot, None)
+            self.failed_since.pop(slot, None)
         else:
-            self.down_since.setdefault(slot, self.net.now)
+            self.failed_since.setdefault(slot, self.net.now)
 
     def _tick(self) -> None:
         """Reconnect within the bound, replace beyond it, try again for those that go without."""
         if self.error is not None:
             return
         net = self.net
-        for slot, since in sorted(self.down_since.items()):
+        for slot, since in sorted(self.failed_since.items()):
             if self.window.slots[slot].detached:
-                if not self.window.changing and net.random.random() < 0.3:
+                if not self.window.ensemble_changing and net.random.random() < 0.3:
                     bookie = self.window.slots[slot].bookie
                     if net.random.random() < 0.5 and net.link("writer", bookie) is not None:
                         self.window.attach(slot)
@@ -119,21 +119,25 @@ class SimWriter:
         for number in range(len(self.window.slots)):
             if (
                 self.streams.is_open(number)
-                and self.window.owed(number)
+                and self.window.has_unacked(number)
                 and net.random.random() < 0.02
             ):
                 self.streams.end(number)
-                self.down_since[number] = net.now - 1.0  # silent for too long
+                self.failed_since[number] = net.now - 1.0  # silent for too long
         self._run_change()
-        net.after(0.02 + 0.05 * net.random.random(), self._tick)
+        net.call_after(0.02 + 0.05 * net.random.random(), self._tick)
 
     def _run_change(self) -> None:
-        if not self.change.failed or self.change.round is not None or self.error is not None:
+        if (
+            not self.change.failed_slots
+            or self.change.pending_round is not None
+            or self.error is not None
+        ):
             return
         detached = [n for n, slot in enumerate(self.window.slots) if slot.detached]
-        round_ = self.change.start(self.window.lac, detached, self._choose)
+        round_ = self.change.start_round(self.window.lac, detached, self._choose)
         self.window.begin_change()
-        for slot in (*round_.replaced, *round_.detached):
+        for slot in (*round_.replacements, *round_.newly_detached):
             self.streams.end(slot)
         if round_.proposed is None:
             self._committed(round_.version)
@@ -142,7 +146,7 @@ class SimWriter:
 
     def _propose(self, round_: EnsembleChangeRound) -> None:
         assert round_.proposed is not None
-        self.net.note(f"writer proposes {round_.replaced} at {round_.first_entry}")
+        self.net.note(f"writer proposes {round_.replacements} at {round_.first_entry}")
         self.store.cas(round_.version, round_.proposed, self._on_answer)
 
     def _on_answer(self, outcome: bool | None, value: LedgerMetadata, version: int) -> None:
@@ -157,31 +161,33 @@ class SimWriter:
 
     def _on_conflict(self, _: bool | None, value: LedgerMetadata, version: int) -> None:
         try:
-            again = self.change.on_conflict(value, version)
+            next_round = self.change.on_conflict(value, version)
         except DistributedLogError as error:
             self._fail(error)
             return
-        if again is None:
+        if next_round is None:
             self._committed(version)
         else:
-            self._propose(again)
+            self._propose(next_round)
 
     def _committed(self, version: int) -> None:
-        done = self.change.on_committed(version)
-        confirmed = self.window.end_change(done.replaced, self.change.metadata.last_fragment.epoch)
-        for slot in done.detached:
+        change = self.change.on_committed(version)
+        confirmed = self.window.end_change(
+            change.replacements, self.change.metadata.last_fragment.epoch
+        )
+        for slot in change.newly_detached:
             confirmed += self.window.detach(slot)
-            self.down_since.setdefault(slot, self.net.now)
-        for slot in done.starved:
-            self.down_since.setdefault(slot, self.net.now)
-        for slot in sorted(done.replaced):
-            self.down_since.pop(slot, None)
+            self.failed_since.setdefault(slot, self.net.now)
+        for slot in change.unreplaced:
+            self.failed_since.setdefault(slot, self.net.now)
+        for slot in sorted(change.replacements):
+            self.failed_since.pop(slot, None)
             self._open(slot)
         if confirmed:
-            self._confirmed()
+            self._on_lac_advanced()
 
     def _close(self) -> None:
-        if self.error is not None or self.change.round is not None:
+        if self.error is not None or self.change.pending_round is not None:
             return
         lac = self.window.lac
         self.error = LedgerFenced("closing")
@@ -203,7 +209,7 @@ class SimReader:
         self.oracles = oracles
         self.name = name
         self.until_s = until_s
-        self.next = 0
+        self.next_entry = 0
 
     def poll(self) -> None:
         """One round, and again."""
@@ -219,16 +225,16 @@ class SimReader:
 
             link.request(act, lambda _: None, 0.5)
         if net.now < self.until_s:
-            net.after(net.random.random() * 0.2, self.poll)
+            net.call_after(net.random.random() * 0.2, self.poll)
 
     def _read(self, lac: int) -> None:
-        while self.next <= lac:
-            fragment = self.oracles.store.value.fragment_of(self.next)
-            for slot in self.oracles.striping.write_set(self.next):
+        while self.next_entry <= lac:
+            fragment = self.oracles.store.value.fragment_of(self.next_entry)
+            for slot in self.oracles.striping.write_set(self.next_entry):
                 ledger = self.net.bookies[fragment.bookies[slot]].model.ledger(LEDGER, KEY)
-                if self.next in ledger.entries and self.next not in ledger.damaged:
-                    self.oracles.on_delivered(self.next, ledger.entries[self.next])
-                    self.next += 1
+                if self.next_entry in ledger.entries and self.next_entry not in ledger.damaged:
+                    self.oracles.on_delivered(self.next_entry, ledger.entries[self.next_entry])
+                    self.next_entry += 1
                     break
             else:
                 return

@@ -11,9 +11,9 @@ from typing import Any
 
 from ....ledger.model.ledger_metadata import LedgerMetadata
 from ....ledger.model.striping import Striping
-from ....ledger.recovery.ledger_recovery import Recovery
+from ....ledger.recovery.ledger_recovery import LedgerRecovery
 from ....ledger.recovery.quorum_coverage import QuorumCoverage
-from ....ledger.recovery.recovery_actions import Action, Read
+from ....ledger.recovery.recovery_actions import ReadReplica, RecoveryAction
 from ....ledger.write.ensemble_change import EnsembleChangeRound
 from ....ledger.write.pending_adds import PendingAdds, Slot, SlotStream
 from ..world.bug_injection import Patch, planted
@@ -26,16 +26,16 @@ from .ledger_world import FAULTS, WorldOptions, run_seed
 
 def _silence(self: QuorumCoverage, entry: int) -> bool | None:
     """What does not answer does not have it."""
-    negatives, waiting = 0, False
+    negatives, has_pending = 0, False
     for slot in self._striping.write_set(entry):
-        source = self.sources[slot]
-        if entry < source.answered_to or source.failed is not None:
+        source = self.replicas[slot]
+        if entry < source.next_unanswered or source.failure is not None:
             negatives += 1
         else:
-            waiting = True
+            has_pending = True
     if negatives >= self._striping.absent_quorum:
         return True
-    return None if waiting else False
+    return None if has_pending else False
 
 
 _read = QuorumCoverage.read
@@ -43,7 +43,7 @@ _read = QuorumCoverage.read
 
 def _read_without_fence(
     self: QuorumCoverage, bookie: str, first: int, last: int, *, fence: bool
-) -> Read:
+) -> ReadReplica:
     return _read(self, bookie, first, last, fence=False)
 
 
@@ -60,36 +60,38 @@ def _ack_first(self: SimWriter, round_: EnsembleChangeRound) -> None:
 
 def _late_acks(self: PendingAdds, stream: SlotStream, count: int) -> int:
     slot = self.slots[stream.slot]
-    through = self.striping.nth_held(stream.slot, stream.first, count - 1)
-    slot.through = max(slot.through, min(through, self.last))
-    stream.acked = max(count, stream.acked)
+    through = self.striping.nth_held(stream.slot, stream.first_entry, count - 1)
+    slot.acked_through = max(slot.acked_through, min(through, self.last_entry))
+    stream.acked_count = max(count, stream.acked_count)
     return self._confirm()
 
 
 def _cumulative_ids(self: PendingAdds, stream: SlotStream, count: int) -> int:
     """ "Up to this id" from a bookie, wherever in the ensemble it is by now."""
-    through = min(self.striping.nth_held(stream.slot, stream.first, count - 1), self.last)
+    through = min(
+        self.striping.nth_held(stream.slot, stream.first_entry, count - 1), self.last_entry
+    )
     for slot in self.slots:
         if slot.bookie == stream.bookie and not slot.detached:
-            slot.through = max(slot.through, through)
-    stream.acked = max(count, stream.acked)
+            slot.acked_through = max(slot.acked_through, through)
+    stream.acked_count = max(count, stream.acked_count)
     return self._confirm()
 
 
 def _no_unset(self: PendingAdds, replaced: Mapping[int, str], epoch: int) -> int:
     for number, bookie in replaced.items():
-        self.slots[number] = Slot(bookie, self.slots[number].through)
-    self._attached = [one for one in self.slots if not one.detached]
-    self.epoch, self.changing = epoch, False
+        self.slots[number] = Slot(bookie, self.slots[number].acked_through)
+    self._attached_slots = [slot for slot in self.slots if not slot.detached]
+    self.epoch, self.ensemble_changing = epoch, False
     return self._confirm()
 
 
 def _confirm_while_changing(self: PendingAdds) -> int:
-    before = self.lac
-    self.lac = self._confirmable()
-    if self.lac > before:
-        self.lac_bytes = self._ends[self.lac - self._base]
-    return self.lac - before
+    lac_before = self.lac
+    self.lac = self._highest_confirmable()
+    if self.lac > lac_before:
+        self.lac_bytes = self._cumulative_bytes[self.lac - self._first_kept_entry]
+    return self.lac - lac_before
 
 
 def _blind_close(self: SimStore, version: int, new: LedgerMetadata) -> bool:
@@ -97,46 +99,48 @@ def _blind_close(self: SimStore, version: int, new: LedgerMetadata) -> bool:
 
 
 _apply = SimStore._apply
-_on_read = Recovery.on_read
-_on_fenced = Recovery.on_fenced
+_on_read = LedgerRecovery.on_read
+_on_fenced = LedgerRecovery.on_fenced
 _act = SimRecoverer._act
 
 
 def _ignore_complete_to(
-    self: Recovery, request: int, complete_to: int, *rest: Any, **damaged: Any
-) -> list[Action]:
-    requests = self._evidence._requests
+    self: LedgerRecovery, request: int, complete_to: int, *rest: Any, **damaged: Any
+) -> list[RecoveryAction]:
+    requests = self._coverage._pending_reads
     last = requests[request][1].last if request in requests else complete_to
     return _on_read(self, request, last, *rest, **damaged)
 
 
 def _ignore_limbo(
-    self: Recovery, request: int, complete_to: int, known: bool, *rest: Any, **damaged: Any
-) -> list[Action]:
+    self: LedgerRecovery, request: int, complete_to: int, known: bool, *rest: Any, **damaged: Any
+) -> list[RecoveryAction]:
     return _on_read(self, request, complete_to, True, *rest, **damaged)
 
 
-def _damage_is_absence(self: Recovery, *answer: Any, **damaged: Any) -> list[Action]:
+def _damage_is_absence(self: LedgerRecovery, *answer: Any, **damaged: Any) -> list[RecoveryAction]:
     return _on_read(self, *answer)
 
 
-def _start_anywhere(self: Recovery, slot: int, lac: int, known: bool) -> list[Action]:
+def _start_anywhere(self: LedgerRecovery, slot: int, lac: int, known: bool) -> list[RecoveryAction]:
     """Trust the last fragment's bookies about the LAC, although they may have seen nothing yet."""
-    frozen = self._frozen
-    self._frozen = replace(frozen, first_entry=0)
+    frozen = self._frozen_fragment
+    self._frozen_fragment = replace(frozen, first_entry=0)
     try:
         return _on_fenced(self, slot, lac, known)
     finally:
-        self._frozen = frozen
+        self._frozen_fragment = frozen
 
 
-def _write_back_to_one(self: Recovery, slot: int, lac: int, known: bool) -> list[Action]:
+def _write_back_to_one(
+    self: LedgerRecovery, slot: int, lac: int, known: bool
+) -> list[RecoveryAction]:
     actions = _on_fenced(self, slot, lac, known)
-    self.window.striping = replace(self.window.striping, ack_quorum=1)
+    self.pending_adds.striping = replace(self.pending_adds.striping, ack_quorum=1)
     return actions
 
 
-def _commit_early(self: SimRecoverer, actions: list[Action]) -> None:
+def _commit_early(self: SimRecoverer, actions: list[RecoveryAction]) -> None:
     """Each ensemble change of a recovery goes to the store at once."""
     recovery, store = self.recovery, self.store
     if (
@@ -146,15 +150,15 @@ def _commit_early(self: SimRecoverer, actions: list[Action]) -> None:
     ):
         store.value = replace(store.value, ensembles=recovery.ensembles)
         recovery.metadata = store.value
-        recovery._frozen = store.value.last_fragment
-        for slot, source in enumerate(recovery._evidence.sources):
-            source.bookie = recovery._frozen.bookies[slot]
+        recovery._frozen_fragment = store.value.last_fragment
+        for slot, source in enumerate(recovery._coverage.replicas):
+            source.bookie = recovery._frozen_fragment.bookies[slot]
     _act(self, actions)
 
 
 def _close_over_recovery(self: SimWriter) -> None:
     """The writer closes although somebody recovers."""
-    if self.error is None and self.change.round is None:
+    if self.error is None and self.change.pending_round is None:
         lac, store = self.window.lac, self.store
         length = header_of(self.oracles.records[lac]).length_so_far if lac >= 0 else 0
         store.cas(store.version, self.change.metadata.close_by_writer(lac, length), lambda *_: None)
@@ -175,11 +179,13 @@ PLANTED: dict[str, tuple[Patch, ...]] = {
         (PendingAdds, "_confirm", _confirm_while_changing),
     ),
     "closing without compare-and-set (inv. 19)": ((SimStore, "_apply", _blind_close),),
-    "complete_to is ignored (H9)": ((Recovery, "on_read", _ignore_complete_to),),
-    "limbo counts as absence (inv. 22)": ((Recovery, "on_read", _ignore_limbo),),
-    "damage counts as absence (inv. 16)": ((Recovery, "on_read", _damage_is_absence),),
-    "recovery starts below the last fragment (D2)": ((Recovery, "on_fenced", _start_anywhere),),
-    "write-back to one bookie (inv. 17)": ((Recovery, "on_fenced", _write_back_to_one),),
+    "complete_to is ignored (H9)": ((LedgerRecovery, "on_read", _ignore_complete_to),),
+    "limbo counts as absence (inv. 22)": ((LedgerRecovery, "on_read", _ignore_limbo),),
+    "damage counts as absence (inv. 16)": ((LedgerRecovery, "on_read", _damage_is_absence),),
+    "recovery starts below the last fragment (D2)": (
+        (LedgerRecovery, "on_fenced", _start_anywhere),
+    ),
+    "write-back to one bookie (inv. 17)": ((LedgerRecovery, "on_fenced", _write_back_to_one),),
     "recovery commits its changes early (D3)": ((SimRecoverer, "_act", _commit_early),),
     "the writer closes over a recovery (D18)": ((SimWriter, "_close", _close_over_recovery),),
     "one negative proves absence (inv. 16)": ((Striping, "absent_quorum", property(_any_answer)),),

@@ -56,12 +56,12 @@ class ModelBookie:
 
     def ledger(self, ledger_id: int, key: bytes) -> ModelLedger:
         """Made on first sight: also by a fence (inv. 12)."""
-        found = self.ledgers.setdefault(ledger_id, ModelLedger())
-        if found.key is None:
-            found.key = key
-        elif found.key != key:
+        model_ledger = self.ledgers.setdefault(ledger_id, ModelLedger())
+        if model_ledger.key is None:
+            model_ledger.key = key
+        elif model_ledger.key != key:
             raise WrongLedgerKey(f"{self.id}: ledger {ledger_id} has another key")
-        return found
+        return model_ledger
 
     def add(self, ledger_id: int, key: bytes, record: Buffer, *, recovery: bool) -> None:
         """Check the fence and store, in one step (inv. 11). Raises what a bookie refuses with."""
@@ -71,8 +71,8 @@ class ModelBookie:
         if self.read_only and not recovery:
             raise BookieReadOnly(f"{self.id} is read-only")
         header = header_of(record)
-        there = ledger.entries.get(header.entry)
-        if there is not None and there != record:
+        stored = ledger.entries.get(header.entry)
+        if stored is not None and stored != record:
             raise EntryConflict(f"{self.id}: ledger {ledger_id} entry {header.entry}")
         ledger.entries[header.entry] = bytes(record)
         ledger.lac = max(ledger.lac, header.lac)
@@ -103,14 +103,15 @@ class ModelBookie:
         ledger = self.ledger(ledger_id, key)
         if fence:
             ledger.fenced = True
-        ids = [e for e in ledger.entries if first <= e <= last]
-        ids.sort()
+        entry_ids = [e for e in ledger.entries if first <= e <= last]
+        entry_ids.sort()
         complete_to = last
-        if len(ids) > entries_max:
-            ids = ids[:entries_max]
-            complete_to = ids[-1]
+        if len(entry_ids) > entries_max:
+            entry_ids = entry_ids[:entries_max]
+            complete_to = entry_ids[-1]
         records = [
-            _damage(ledger.entries[e]) if e in ledger.damaged else ledger.entries[e] for e in ids
+            _damage(ledger.entries[e]) if e in ledger.damaged else ledger.entries[e]
+            for e in entry_ids
         ]
         return complete_to, ledger.lac, not ledger.limbo, records
 
@@ -128,21 +129,21 @@ class ModelStream:
         self._key = key
         self._recovery = recovery
         self.count = 0
-        self.refused: DistributedLogError | None = None
+        self.refusal: DistributedLogError | None = None
 
     def write_lac(self, lac: int) -> None:
         """The writer's explicit LAC; a recovery has none to say, nor has a writer that was refused."""
-        if self.refused is None and not self._recovery:
+        if self.refusal is None and not self._recovery:
             self._bookie.write_lac(self._ledger_id, self._key, lac)
 
     def add(self, record: Buffer) -> bool:
         """Store, or poison the stream; False: dropped or refused."""
-        if self.refused is not None:
+        if self.refusal is not None:
             return False
         try:
             self._bookie.add(self._ledger_id, self._key, record, recovery=self._recovery)
         except DistributedLogError as error:
-            self.refused = error
+            self.refusal = error
             return False
         self.count += 1
         return True

@@ -34,7 +34,7 @@ class SimBookie:
         self.down = False
         self.damaged = False
         self.hung_until = 0.0
-        self.cut_from: dict[str, float] = {}
+        self.cut_off_until: dict[str, float] = {}
 
 
 class LedgerNet:
@@ -52,25 +52,25 @@ class LedgerNet:
 
     # --- time and chance --------------------------------------------------------------------------
 
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+    def call_after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Do something later."""
         self._sequence += 1
         heapq.heappush(self._heap, (self.now + delay_s, self._sequence, action))
 
-    def run_until(self, end: float, done: Callable[[], bool]) -> None:
+    def run_until(self, end: float, is_done: Callable[[], bool]) -> None:
         """Do what is due, up to ``end`` or ``done``."""
         while self._heap and self.now < end:
             self.now, _, action = heapq.heappop(self._heap)
             action()
-            if done():
+            if is_done():
                 break
 
     def delay(self) -> float:
         """How long a message takes: mostly about a millisecond, now and then very long."""
-        drawn = self.random.random()
-        if self.healed or drawn > 0.06:
+        roll = self.random.random()
+        if self.healed or roll > 0.06:
             return 0.0005 + 0.001 * self.random.random()
-        return self.random.random() * (0.05 if drawn > 0.015 else 1.5)
+        return self.random.random() * (0.05 if roll > 0.015 else 1.5)
 
     def note(self, line: str) -> None:
         """Into the trace that a failing seed prints."""
@@ -84,7 +84,7 @@ class LedgerNet:
         if link is not None and link.closed is None:
             return link
         bookie = self.bookies[bookie_id]
-        if bookie.down or self.now < bookie.cut_from.get(client, 0.0):
+        if bookie.down or self.now < bookie.cut_off_until.get(client, 0.0):
             return None
         link = self.links[client, bookie_id] = SimLink(self, client, bookie)
         return link
@@ -94,16 +94,16 @@ class LedgerNet:
         striping: Striping,
         client: str,
         slots: list[int],
-        kept: dict[int, str],
+        kept_bookies: dict[int, str],
         excluded: list[str],
     ) -> dict[int, str]:
         """Bookies for these slots, as ``client`` sees them; "": as one that is cut off from none."""
         candidates = [
-            Candidate(b.id, down=b.down or self.now < b.cut_from.get(client, 0.0))
+            Candidate(b.id, is_unavailable=b.down or self.now < b.cut_off_until.get(client, 0.0))
             for b in self.bookies.values()
         ]
         return choose_replacements(
-            striping, kept, slots, candidates, self.random.random, excluded=excluded
+            striping, kept_bookies, slots, candidates, self.random.random, excluded=excluded
         )
 
     def stop(self, bookie: SimBookie, for_s: float) -> None:
@@ -116,7 +116,7 @@ class LedgerNet:
         def start() -> None:
             bookie.down = False
 
-        self.after(for_s, start)
+        self.call_after(for_s, start)
 
 
 class SimLink:
@@ -127,89 +127,89 @@ class SimLink:
         self.client = client
         self.bookie = bookie
         self.closed: DistributedLogError | None = None
-        self._there = self._back = 0.0
-        self._cut_at = NEVER
+        self._arrives_at = self._reply_arrives_at = 0.0
+        self._lost_after = NEVER
         self._sinks: list[SimSink] = []
         self._requests: list[Callable[[DistributedLogError], None]] = []
 
-    def break_(self, prefix_s: float) -> None:
+    def break_(self, arrives_for_s: float) -> None:
         """What arrives later than ``prefix_s`` from now is lost; the client learns at once."""
         if self.closed is not None:
             return
         self.closed = ConnectionLost(f"the connection to {self.bookie.id} broke")
-        self._cut_at = self.net.now + prefix_s
+        self._lost_after = self.net.now + arrives_for_s
         sinks, self._sinks = self._sinks, []
         requests, self._requests = self._requests, []
         for sink in sinks:
             sink.on_broken(self.closed)
-        for failed in requests:
-            failed(self.closed)
+        for fail_request in requests:
+            fail_request(self.closed)
 
-    def there(self, action: Callable[[], None]) -> None:
+    def send(self, action: Callable[[], None]) -> None:
         """Send to the bookie; ``action`` runs on arrival."""
         net = self.net
-        self._there = max(self._there, net.now + net.delay())
+        self._arrives_at = max(self._arrives_at, net.now + net.delay())
 
         def arrive() -> None:
-            if net.now > self._cut_at or (self.bookie.down and self.closed is not None):
+            if net.now > self._lost_after or (self.bookie.down and self.closed is not None):
                 return
             if net.now < self.bookie.hung_until:
-                net.after(self.bookie.hung_until - net.now, arrive)
+                net.call_after(self.bookie.hung_until - net.now, arrive)
             else:
                 action()
 
-        net.after(self._there - net.now, arrive)
+        net.call_after(self._arrives_at - net.now, arrive)
 
-    def back(self, action: Callable[[], None]) -> None:
+    def reply(self, action: Callable[[], None]) -> None:
         """Send to the client."""
         net = self.net
-        self._back = max(self._back, net.now + net.delay())
+        self._reply_arrives_at = max(self._reply_arrives_at, net.now + net.delay())
 
         def arrive() -> None:
             if self.closed is None:
                 action()
 
-        net.after(self._back - net.now, arrive)
+        net.call_after(self._reply_arrives_at - net.now, arrive)
 
     def request(
         self,
-        act: Callable[[], Callable[[], None]],
-        failed: Callable[[DistributedLogError], None],
+        run_at_bookie: Callable[[], Callable[[], None]],
+        on_failed: Callable[[DistributedLogError], None],
         timeout_s: float,
     ) -> None:
         """``act`` runs at the bookie and returns what is done with the answer at the client."""
         if self.closed is not None:
-            failed(self.closed)
+            on_failed(self.closed)
             return
-        done = False
+        is_done = False
 
         def fail(error: DistributedLogError) -> None:
-            nonlocal done
-            if not done:
-                done = True
-                failed(error)
+            nonlocal is_done
+            if not is_done:
+                is_done = True
+                on_failed(error)
 
         def at_bookie() -> None:
-            answer = act()
+            answer = run_at_bookie()
 
             def at_client() -> None:
-                nonlocal done
-                if not done:
-                    done = True
+                nonlocal is_done
+                if not is_done:
+                    is_done = True
                     self._requests.remove(fail)
                     answer()
 
-            self.back(at_client)
+            self.reply(at_client)
 
         def late() -> None:
-            if not done:
+            if not is_done:
                 if fail in self._requests:
                     self._requests.remove(fail)
                 fail(RequestTimeout(f"{self.bookie.id} did not answer"))
 
         self._requests.append(fail)
-        self.there(at_bookie)
-        self.net.after(timeout_s, late)
+        self.send(at_bookie)
+        self.net.call_after(timeout_s, late)
 
     def open_stream(
         self,
@@ -247,28 +247,28 @@ class SimSink:
         self._on_refused = on_refused
         self._on_progress = on_progress
         self._stream = ModelStream(link.bookie.model, ledger, key, recovery=recovery)
-        self._told = 0
+        self._acked = 0
         self._acking = False
         self._closed = False
-        self.watched = False
+        self.has_lac_waiters = False
 
     def send(self, record: Buffer) -> None:
         """One record to the bookie."""
-        self._link.there(lambda: self._arrive(record))
+        self._link.send(lambda: self._arrive(record))
 
-    def together(self, streams: Sequence[object]) -> None:
+    def shared_sender(self, streams: Sequence[object]) -> None:
         """The simulated links share nothing."""
 
-    def lacs_together(self, streams: Sequence[object]) -> None:
+    def shared_lac_sender(self, streams: Sequence[object]) -> None:
         """Each by itself."""
 
     def send_lac(self, lac: int) -> None:
         """The explicit LAC to the bookie."""
-        self._link.there(lambda: self._stream.write_lac(lac))
+        self._link.send(lambda: self._stream.write_lac(lac))
 
-    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None:
+    def call_when_processed(self, on_processed: Callable[[], None], timeout_s: float) -> None:
         """Call ``done`` when an answer to a request sent now has arrived."""
-        self._link.there(lambda: self._link.back(done))
+        self._link.send(lambda: self._link.reply(on_processed))
 
     def close(self) -> None:
         """What comes back is dropped."""
@@ -277,19 +277,19 @@ class SimSink:
     def on_broken(self, error: DistributedLogError) -> None:
         """The link ended."""
         if not self._closed:
-            self._on_refused(self._told, error)
+            self._on_refused(self._acked, error)
 
     def _arrive(self, record: Buffer) -> None:
-        refused = self._stream.refused
+        refused_before = self._stream.refusal
         if self._stream.add(record):
             if not self._acking:  # acks gather, as after one sync
                 self._acking = True
-                self._link.net.after(self._link.net.random.random() * 0.002, self._ack)
-        elif refused is None and self._stream.refused is not None:
-            position, error = self._stream.count, self._stream.refused
-            self._link.back(lambda: self._refused(position, error))
+                self._link.net.call_after(self._link.net.random.random() * 0.002, self._ack)
+        elif refused_before is None and self._stream.refusal is not None:
+            position, error = self._stream.count, self._stream.refusal
+            self._link.reply(lambda: self._notify_refused(position, error))
 
-    def _refused(self, position: int, error: DistributedLogError) -> None:
+    def _notify_refused(self, position: int, error: DistributedLogError) -> None:
         if not self._closed:
             self._on_refused(position, error)
 
@@ -299,14 +299,14 @@ class SimSink:
 
         # A closed stream's acks still come in: it is the window that must not count them.
         def told() -> None:
-            self._told = count
+            self._acked = count
             try:
                 if self._on_acked(count):
                     self._on_progress()
             except ProtocolError as error:
                 self._on_refused(count, error)
 
-        self._link.back(told)
+        self._link.reply(told)
 
 
 class SimStore:
@@ -326,19 +326,19 @@ class SimStore:
         self,
         version: int,
         new: LedgerMetadata,
-        done: Callable[[bool | None, LedgerMetadata, int], None],
+        on_done: Callable[[bool | None, LedgerMetadata, int], None],
     ) -> None:
         """``done`` gets True, False (conflict) or None (unknown), and the record as it is then."""
-        self._call(lambda: self._apply(version, new), done)
+        self._call(lambda: self._apply(version, new), on_done)
 
-    def get(self, done: Callable[[bool | None, LedgerMetadata, int], None]) -> None:
+    def get(self, on_done: Callable[[bool | None, LedgerMetadata, int], None]) -> None:
         """The record and its version."""
-        self._call(lambda: True, done, lossless=True)
+        self._call(lambda: True, on_done, lossless=True)
 
     def _call(
         self,
-        act: Callable[[], bool],
-        done: Callable[[bool | None, LedgerMetadata, int], None],
+        run_at_store: Callable[[], bool],
+        on_done: Callable[[bool | None, LedgerMetadata, int], None],
         *,
         lossless: bool = False,
     ) -> None:
@@ -346,15 +346,17 @@ class SimStore:
 
         def arrive() -> None:
             if net.now < self.frozen_until:
-                net.after(self.frozen_until - net.now + 0.001, arrive)
+                net.call_after(self.frozen_until - net.now + 0.001, arrive)
                 return
-            outcome: bool | None = act()
+            outcome: bool | None = run_at_store()
             if self.lose_replies and not lossless and net.random.random() < 0.5:
                 outcome = None
             value, version = self.value, self.version
-            net.after(0.0005 + net.random.random() * 0.003, lambda: done(outcome, value, version))
+            net.call_after(
+                0.0005 + net.random.random() * 0.003, lambda: on_done(outcome, value, version)
+            )
 
-        net.after(0.0005 + net.random.random() * 0.003, arrive)
+        net.call_after(0.0005 + net.random.random() * 0.003, arrive)
 
     def _apply(self, version: int, new: LedgerMetadata) -> bool:
         if version != self.version:

@@ -30,10 +30,10 @@ class LedgerOracles:
         self.store = SimStore(net, created, self.on_closed)
         self.records: dict[int, bytes] = {}
         """What was written, by entry."""
-        self.acked = self.delivered = -1
-        self.closed: LedgerMetadata | None = None
+        self.acked_to = self.delivered_to = -1
+        self.closed_metadata: LedgerMetadata | None = None
 
-    def copies(self, entry: int) -> int:
+    def count_copies(self, entry: int) -> int:
         """How many bookies of the stored ensemble hold this entry (what a lost disk held counts)."""
         fragment = self.store.value.fragment_of(entry)
         return sum(
@@ -44,57 +44,58 @@ class LedgerOracles:
 
     def on_acked(self, lac: int) -> None:
         """The application was told: all up to ``lac`` is safe."""
-        for entry in range(self.acked + 1, lac + 1):
-            if self.copies(entry) < self.striping.ack_quorum:
+        for entry in range(self.acked_to + 1, lac + 1):
+            if self.count_copies(entry) < self.striping.ack_quorum:
                 raise LedgerViolation(
-                    f"inv. 4: entry {entry} acked with {self.copies(entry)} copies in the stored ensemble"
+                    f"inv. 4: entry {entry} acked with {self.count_copies(entry)} copies in the stored "
+                    "ensemble"
                 )
-        self.acked = max(self.acked, lac)
-        if self.closed is not None and lac > end_of(self.closed):
+        self.acked_to = max(self.acked_to, lac)
+        if self.closed_metadata is not None and lac > end_of(self.closed_metadata):
             raise LedgerViolation(
-                f"inv. 20: entry {lac} acked after the close at {end_of(self.closed)}"
+                f"inv. 20: entry {lac} acked after the close at {end_of(self.closed_metadata)}"
             )
 
     def on_delivered(self, entry: int, record: bytes) -> None:
         """A reader handed this entry to its user."""
         if self.records.get(entry) != record:
             raise LedgerViolation(f"G5: entry {entry} delivered with other bytes")
-        self.delivered = max(self.delivered, entry)
-        if self.closed is not None and entry > end_of(self.closed):
+        self.delivered_to = max(self.delivered_to, entry)
+        if self.closed_metadata is not None and entry > end_of(self.closed_metadata):
             raise LedgerViolation(
-                f"D18: entry {entry} delivered beyond the end {end_of(self.closed)}"
+                f"D18: entry {entry} delivered beyond the end {end_of(self.closed_metadata)}"
             )
 
     def on_closed(self, metadata: LedgerMetadata) -> None:
         """The store took a close."""
-        if self.closed is not None:
-            if (self.closed.last_entry, self.closed.length) != (
+        if self.closed_metadata is not None:
+            if (self.closed_metadata.last_entry, self.closed_metadata.length) != (
                 metadata.last_entry,
                 metadata.length,
             ):
                 raise LedgerViolation("inv. 2: a closed ledger's end changed")
             return
-        self.closed = metadata
+        self.closed_metadata = metadata
         end = end_of(metadata)
         self._net.note(f"closed at {end}: {metadata.ensembles}")
-        if self.acked > end:
-            raise LedgerViolation(f"inv. 20: closed at {end}, entry {self.acked} was acked")
-        if self.delivered > end:
-            raise LedgerViolation(f"D18: closed at {end}, entry {self.delivered} was delivered")
+        if self.acked_to > end:
+            raise LedgerViolation(f"inv. 20: closed at {end}, entry {self.acked_to} was acked")
+        if self.delivered_to > end:
+            raise LedgerViolation(f"D18: closed at {end}, entry {self.delivered_to} was delivered")
         length = sum(header_of(self.records[e]).payload_bytes for e in range(end + 1))
         if metadata.length != length:
             raise LedgerViolation(f"closed with length {metadata.length}, it is {length}")
         for entry in range(end + 1):
-            if self.copies(entry) < self.striping.ack_quorum:
+            if self.count_copies(entry) < self.striping.ack_quorum:
                 raise LedgerViolation(
-                    f"inv. 20: closed at {end}, entry {entry} has {self.copies(entry)} copies"
+                    f"inv. 20: closed at {end}, entry {entry} has {self.count_copies(entry)} copies"
                 )
 
     def final_check(self, errors: str) -> None:
         """After the heal; ``errors``: what the recoverers met."""
-        if self.closed is None:
+        if self.closed_metadata is None:
             raise LedgerViolation(f"the ledger did not close after the heal: {errors}")
-        end = end_of(self.closed)
+        end = end_of(self.closed_metadata)
         for bookie in self._net.bookies.values():
             if bookie.model.ledger(LEDGER, KEY).lac > end:
                 raise LedgerViolation(f"inv. 5: {bookie.id} publishes a LAC beyond the end {end}")

@@ -8,6 +8,7 @@ the ledger must close. Thousands of seeds a minute; `pytest` runs DLOG_LEDGER_SE
 """
 
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from ....ledger.model.ledger_metadata import Fragment, LedgerMetadata
@@ -52,27 +53,29 @@ class World:
     def __init__(self, seed: int, options: WorldOptions = WorldOptions()) -> None:
         self.random = Random(seed)
         self.options = options
-        quorums = self.random.choice(
+        quorum_sizes = self.random.choice(
             [(3, 3, 2)] * 4 + [(4, 3, 2), (5, 3, 2), (3, 2, 2), (3, 3, 3), (2, 2, 1)]
         )
-        size = quorums[0]
-        self.net = LedgerNet(self.random, size + self.random.choice([0, 1, 1, 2]))
-        ensemble = self.random.sample(sorted(self.net.bookies), size)
-        created = LedgerMetadata(
+        ensemble_size = quorum_sizes[0]
+        self.net = LedgerNet(self.random, ensemble_size + self.random.choice([0, 1, 1, 2]))
+        ensemble = self.random.sample(sorted(self.net.bookies), ensemble_size)
+        metadata = LedgerMetadata(
             ledger_id=LEDGER,
-            ensemble_size=quorums[0],
-            write_quorum=quorums[1],
-            ack_quorum=quorums[2],
+            ensemble_size=quorum_sizes[0],
+            write_quorum=quorum_sizes[1],
+            ack_quorum=quorum_sizes[2],
             ensembles=(Fragment(0, tuple(ensemble), 0),),
             key=KEY,
         )
-        self.oracles = LedgerOracles(self.net, created)
+        self.oracles = LedgerOracles(self.net, metadata)
         self.random.randrange(3)  # drawn for nothing: without it every seed is another run
-        self.busy = self.random.choice([0.0, 0.1, 0.3])
+        self.busy_share = self.random.choice([0.0, 0.1, 0.3])
         """How often a bookie refuses a fence as too busy."""
         kinds = dict.fromkeys(options.faults)
-        drawn = tuple(kind for kind in kinds if self.random.random() < 0.35)
-        self.faults = drawn if drawn and self.random.random() < 0.6 else options.faults
+        chosen_kinds = tuple(kind for kind in kinds if self.random.random() < 0.35)
+        self.faults = (
+            chosen_kinds if chosen_kinds and self.random.random() < 0.6 else options.faults
+        )
         """What may happen in this seed: mostly a few kinds, each often (swarm testing)."""
         self.writer = SimWriter(self.net, self.oracles, options.entries_max)
         self.readers = [
@@ -85,56 +88,57 @@ class World:
 
     def run(self) -> None:
         """Raises `LedgerViolation` (or a core's own assert) when anything is wrong."""
-        chance, options = self.random, self.options
-        self.net.after(0.0, self.writer.start)
+        rng, options = self.random, self.options
+        self.net.call_after(0.0, self.writer.start)
         for reader in self.readers:
-            self.net.after(chance.random() * 0.2, reader.poll)
+            self.net.call_after(rng.random() * 0.2, reader.poll)
         for n in range(options.recoverers):
-            self.net.after(0.02 + chance.random() * 2.5, lambda n=n: self.recover(f"recoverer{n}"))  # type: ignore[misc]
+            start_s = 0.02 + rng.random() * 2.5
+            self.net.call_after(start_s, partial(self.recover, f"recoverer{n}"))
         if options.faults:
-            for _ in range(chance.choice([0, 1, 2, 4, 6, 8])):
-                self.net.after(chance.random() * 2.5, self._fault)
-        self.net.after(options.horizon_s, self._heal)
+            for _ in range(rng.choice([0, 1, 2, 4, 6, 8])):
+                self.net.call_after(rng.random() * 2.5, self._inject_fault)
+        self.net.call_after(options.horizon_s, self._heal)
         self.net.run_until(options.deadline_s, self._is_done)
         self.oracles.final_check("; ".join(str(r.error) for r in self.recoverers if r.error))
 
     def _is_done(self) -> bool:
         net = self.net
         return (
-            self.oracles.closed is not None
+            self.oracles.closed_metadata is not None
             and net.healed
             and net.now > self.options.horizon_s + 1.0
         )
 
     def recover(self, name: str) -> None:
         """Start one more recoverer."""
-        recoverer = SimRecoverer(self.net, self.oracles, name, self.busy)
+        recoverer = SimRecoverer(self.net, self.oracles, name, self.busy_share)
         self.recoverers.append(recoverer)
         recoverer.begin()
 
-    def _fault(self) -> None:
-        chance = self.random
-        bookie = self.net.bookies[chance.choice(sorted(self.net.bookies))]
-        kind = chance.choice(self.faults)
+    def _inject_fault(self) -> None:
+        rng = self.random
+        bookie = self.net.bookies[rng.choice(sorted(self.net.bookies))]
+        kind = rng.choice(self.faults)
         self.net.note(f"fault {kind} {bookie.id}")
         if kind == "stop":
-            self.net.stop(bookie, chance.random() * 1.5)
+            self.net.stop(bookie, rng.random() * 1.5)
         elif kind == "break":
             for link in list(self.net.links.values()):
-                if link.bookie is bookie and chance.random() < 0.7:
-                    link.break_(chance.choice([0.0, 0.01, NEVER]))
+                if link.bookie is bookie and rng.random() < 0.7:
+                    link.break_(rng.choice([0.0, 0.01, NEVER]))
         elif kind == "hang":
-            bookie.hung_until = self.net.now + chance.random() * 2.0
+            bookie.hung_until = self.net.now + rng.random() * 2.0
         elif kind == "cut":
-            name = chance.choice(["writer", "recoverer0", "recoverer1", "recoverer2"])
-            bookie.cut_from[name] = self.net.now + chance.random() * 2.0
-            cut = self.net.links.get((name, bookie.id))
-            if cut is not None:
-                cut.break_(chance.choice([0.0, NEVER]))
+            name = rng.choice(["writer", "recoverer0", "recoverer1", "recoverer2"])
+            bookie.cut_off_until[name] = self.net.now + rng.random() * 2.0
+            cut_link = self.net.links.get((name, bookie.id))
+            if cut_link is not None:
+                cut_link.break_(rng.choice([0.0, NEVER]))
         elif kind == "read_only":
             bookie.model.read_only = True
         elif kind == "freeze":
-            self.oracles.store.frozen_until = self.net.now + chance.random() * 1.5
+            self.oracles.store.frozen_until = self.net.now + rng.random() * 1.5
         elif kind == "lose":
             self.oracles.store.lose_replies = True
         elif kind == "limbo":
@@ -146,7 +150,7 @@ class World:
                 ledger = bookie.model.ledger(LEDGER, KEY)
                 ledger.limbo, ledger.fenced = True, True
                 for entry in list(ledger.entries):
-                    if chance.random() < 0.5:
+                    if rng.random() < 0.5:
                         del ledger.entries[entry]
         elif kind == "rot" and (
             self.oracles.striping.ack_quorum > 1
@@ -154,7 +158,7 @@ class World:
         ):
             bookie.damaged = True
             ledger = bookie.model.ledger(LEDGER, KEY)
-            ledger.damaged.update(e for e in ledger.entries if chance.random() < 0.5)
+            ledger.damaged.update(e for e in ledger.entries if rng.random() < 0.5)
 
     def _heal(self) -> None:
         self.net.note("heal")
@@ -164,25 +168,25 @@ class World:
         for bookie in self.net.bookies.values():
             bookie.hung_until = 0.0
             bookie.down = False
-            bookie.cut_from.clear()
+            bookie.cut_off_until.clear()
             bookie.model.read_only = False
             if bookie.damaged:
                 self._repair(bookie)
-        self.net.after(3.0, lambda: self.recover("last"))
+        self.net.call_after(3.0, lambda: self.recover("last"))
 
     def _repair(self, bookie: SimBookie) -> None:
         """Limbo and rot end by copying from the others, as repair does."""
-        ledger = bookie.model.ledger(LEDGER, KEY)
+        damaged = bookie.model.ledger(LEDGER, KEY)
         for other in self.net.bookies.values():
             for entry, record in other.model.ledger(LEDGER, KEY).entries.items():
                 if (
                     other is not bookie
-                    and entry not in ledger.entries
+                    and entry not in damaged.entries
                     and self._holds(bookie.id, entry)
                 ):
-                    ledger.entries[entry] = record
-        ledger.limbo = False
-        ledger.damaged.clear()
+                    damaged.entries[entry] = record
+        damaged.limbo = False
+        damaged.damaged.clear()
 
     def _holds(self, bookie_id: str, entry: int) -> bool:
         fragment = self.oracles.store.value.fragment_of(entry)

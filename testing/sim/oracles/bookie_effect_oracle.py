@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from ....bookie.format import bookie_messages as messages
 from ....bookie.format.entry import HEADER, HEADER_BYTES
 from ....runtime.protocol.capabilities import CapabilityKind
-from ....runtime.protocol.capability_messages import GateAnswer
+from ....runtime.protocol.capability_messages import BookieKeysReply
 from ....runtime.protocol.frames import Op
 from ...verify.checks.independent_authorizer import SecondJudge
 from .connection_observer import Asked, ConnectionOracle, ObservedConnection, SessionFrame
@@ -27,8 +27,8 @@ LATE_S = 0.5
 class ObservedKeys:
     """What a bookie heard from the leader, and when."""
 
-    at: float
-    said: GateAnswer
+    observed_at: float
+    answer: BookieKeysReply
 
 
 @dataclass(slots=True)
@@ -38,11 +38,11 @@ class _Done:
     kind: CapabilityKind
     ledger: int
     key: bytes
-    at: float
+    arrived_at: float
     """When the request arrived at the bookie."""
     added_at: list[tuple[float, bool]] = field(default_factory=list)
     """Of a stream: when each of its records did, and whether the bookie stood still then."""
-    stood: bool = False
+    was_stalled: bool = False
     is_open: bool = False
     """It was let in when it began, and goes on."""
 
@@ -53,148 +53,165 @@ class BookieEffectOracle(ConnectionOracle):
     def __init__(
         self,
         now: Callable[[], float],
-        judge: SecondJudge,
-        shown: DisclosureOracle,
+        reference: SecondJudge,
+        disclosure: DisclosureOracle,
         fail: Callable[[str], None],
         *,
-        watched: Collection[str],
-        thieves: Collection[str],
+        watched_machines: Collection[str],
+        thief_machines: Collection[str],
         silence_s: float,
-        stood_until: Callable[[str], float],
+        stalled_until: Callable[[str], float],
     ) -> None:
         """``watched``: machines. ``thieves``: those of them that hold what is not theirs.
         ``stood_until``: when a node last stood still."""
         self._now = now
-        self._judge = judge
-        self._shown = shown
+        self._reference = reference
+        self._disclosure = disclosure
         self._fail = fail
-        self._watched = watched
-        self._thieves = thieves
+        self._watched_machines = watched_machines
+        self._thief_machines = thief_machines
         self._silence_s = silence_s
-        self._stood_until = stood_until
-        self.heard: dict[str, list[ObservedKeys]] = {}
+        self._stalled_until = stalled_until
+        self.observed: dict[str, list[ObservedKeys]] = {}
         """By the bookie's machine, what was news to it, the newest last."""
-        self._heard_at: dict[str, float] = {}
+        self._observed_at: dict[str, float] = {}
         """When it heard anything."""
-        self.effects = 0
+        self.effect_count = 0
         """That were judged."""
         self._streams: dict[tuple[ObservedConnection, int], _Done] = {}
 
-    def on_heard(self, bookie: str, said: GateAnswer) -> None:
+    def on_gate_answer(self, bookie: str, answer: BookieKeysReply) -> None:
         """That bookie has heard that."""
-        found = self.heard.setdefault(bookie, [])
-        self._heard_at[bookie] = self._now()
-        if not found or found[-1].said != said:
-            found.append(ObservedKeys(self._now(), said))
+        observed = self.observed.setdefault(bookie, [])
+        self._observed_at[bookie] = self._now()
+        if not observed or observed[-1].answer != answer:
+            observed.append(ObservedKeys(self._now(), answer))
 
     def newest(self, bookie: str) -> ObservedKeys | None:
         """What that bookie heard last."""
-        found = self.heard.get(bookie)
-        return found[-1] if found else None
+        observed = self.observed.get(bookie)
+        return observed[-1] if observed else None
 
     def on_request(
-        self, met: ObservedConnection, op: int, flags: int, ident: int, body: memoryview
+        self, connection: ObservedConnection, op: int, flags: int, ident: int, body: memoryview
     ) -> None:
         """See `ConnectionOracle`."""
-        if not self._is_watched(met):
+        if not self._is_watched(connection):
             return
         if op == Op.STREAM_OPEN:
-            opened = messages.StreamOpen.decode(body)
-            if not opened.close:
-                kind = CapabilityKind.RECOVER if opened.recovery else CapabilityKind.ADD
-                self._streams[met, ident] = _Done(
-                    kind, opened.ledger, opened.key, self._now(), is_open=True
+            stream_open = messages.StreamOpenRequest.decode(body)
+            if not stream_open.close:
+                kind = CapabilityKind.RECOVER if stream_open.recovery else CapabilityKind.ADD
+                self._streams[connection, ident] = _Done(
+                    kind, stream_open.ledger, stream_open.key, self._now(), is_open=True
                 )
         elif op == Op.ADD:
-            self._on_add(met, ident, body)
+            self._on_add(connection, ident, body)
         elif op == Op.ADD_MANY:
-            at = messages.MANY_ITEM_BYTES * ident
-            for number, size in messages.decode_many(ident, body):
-                self._on_add(met, number, body[at : at + size])
-                at += size
+            offset = messages.ADD_MANY_ITEM_BYTES * ident
+            for number, size in messages.decode_add_many_items(ident, body):
+                self._on_add(connection, number, body[offset : offset + size])
+                offset += size
 
-    def _on_add(self, met: ObservedConnection, number: int, body: memoryview) -> None:
-        stream = self._streams.get((met, number))
-        at = 0
-        while stream is not None and len(body) - at >= HEADER_BYTES:
-            stream.added_at.append((self._now(), met.node_stood))
-            at += max(HEADER_BYTES, HEADER.unpack_from(body, at)[1])
+    def _on_add(self, connection: ObservedConnection, number: int, body: memoryview) -> None:
+        stream = self._streams.get((connection, number))
+        offset = 0
+        while stream is not None and len(body) - offset >= HEADER_BYTES:
+            stream.added_at.append((self._now(), connection.was_node_stalled))
+            offset += max(HEADER_BYTES, HEADER.unpack_from(body, offset)[1])
 
-    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
+    def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
         """See `ConnectionOracle`."""
-        asked, op, status, body = answer.asked, answer.op, answer.status, answer.body
-        if not self._is_watched(met):
+        request, op, status, body = answer.request, answer.op, answer.status, answer.body
+        if not self._is_watched(connection):
             return
         if op == Op.ADD_ACKS:
             for number, count in messages.decode_pairs(body, "ADD_ACKS"):
-                stream = self._streams.get((met, number))
+                stream = self._streams.get((connection, number))
                 if stream is not None and stream.added_at:
-                    at, stood = stream.added_at[min(count, len(stream.added_at)) - 1]
-                    self._judge_effect(met, replace(stream, at=at, stood=stood))
-        elif op == Op.REPLY and asked is not None and not status:
-            done = _meant(asked)
-            if done is not None:
-                self._judge_effect(met, done)
+                    added_at, was_stalled = stream.added_at[min(count, len(stream.added_at)) - 1]
+                    self._check_effect(
+                        connection, replace(stream, arrived_at=added_at, was_stalled=was_stalled)
+                    )
+        elif op == Op.REPLY and request is not None and not status:
+            effect = _meant(request)
+            if effect is not None:
+                self._check_effect(connection, effect)
 
-    def _is_watched(self, met: ObservedConnection) -> bool:
-        return met.machine in self._watched and met.node.startswith("b")
+    def _is_watched(self, connection: ObservedConnection) -> bool:
+        return connection.machine in self._watched_machines and connection.node.startswith("b")
 
-    def _judge_effect(self, met: ObservedConnection, done: _Done) -> None:
-        bookie, principal = met.node, met.principal
-        before = [one for one in self.heard.get(bookie, []) if one.at < done.at]
-        if not before or before[-1].said.mode != "required":
+    def _check_effect(self, connection: ObservedConnection, effect: _Done) -> None:
+        bookie, principal = connection.node, connection.principal
+        earlier_answers = [
+            generation
+            for generation in self.observed.get(bookie, [])
+            if generation.observed_at < effect.arrived_at
+        ]
+        if not earlier_answers or earlier_answers[-1].answer.mode != "required":
             return
-        self.effects += 1
-        said = before[-1].said
-        since = said.since.get(principal, 0)
-        did = f"{principal} on {met.machine} did {done.kind.name.lower()}"
-        what = f"{did} to ledger {done.ledger} at {bookie}"
-        given = self._shown.given.get((met.machine, done.key))
-        silent_s = done.at - self._heard_at[bookie]
+        self.effect_count += 1
+        gate_answer = earlier_answers[-1].answer
+        since = gate_answer.revoked_at_revisions.get(principal, 0)
+        action = f"{principal} on {connection.machine} did {effect.kind.name.lower()}"
+        description = f"{action} to ledger {effect.ledger} at {bookie}"
+        given_at_revision = self._disclosure.given_capabilities.get(
+            (connection.machine, effect.key)
+        )
+        silent_s = effect.arrived_at - self._observed_at[bookie]
         bound_s = self._silence_s
-        if done.is_open:
+        if effect.is_open:
             bound_s += LOOK_S + LATE_S
-            done.stood = done.stood or done.at - self._stood_until(bookie) < LOOK_S + LATE_S
-        if silent_s > bound_s and not done.stood and not principal.startswith("bookie/"):
-            self._fail(f"{what}, which had heard nothing of the quorum for {silent_s:.1f} s (H241)")
-        elif done.key[1] not in [one.number & 0xFF for one in said.held]:
-            self._fail(f"{what} by what was made with generation {done.key[1]}")
-        elif len(said.held) > 2:
-            self._fail(
-                f"{bookie} holds {len(said.held)} generations: what is made with the oldest ends"
+            effect.was_stalled = (
+                effect.was_stalled
+                or effect.arrived_at - self._stalled_until(bookie) < LOOK_S + LATE_S
             )
-        elif given is None:
-            self._fail(f"{what} by what was never given to it")
-        elif given < since:
+        if silent_s > bound_s and not effect.was_stalled and not principal.startswith("bookie/"):
             self._fail(
-                f"{what} by what was given at revision {given}: {bookie} had heard that it ended"
+                f"{description}, which had heard nothing of the quorum for {silent_s:.1f} s (H241)"
+            )
+        elif effect.key[1] not in [
+            generation.number & 0xFF for generation in gate_answer.generations
+        ]:
+            self._fail(f"{description} by what was made with generation {effect.key[1]}")
+        elif len(gate_answer.generations) > 2:
+            self._fail(
+                f"{bookie} holds {len(gate_answer.generations)} generations: what is made with the "
+                "oldest ends"
+            )
+        elif given_at_revision is None:
+            self._fail(f"{description} by what was never given to it")
+        elif given_at_revision < since:
+            self._fail(
+                f"{description} by what was given at revision {given_at_revision}: {bookie} had heard "
+                "that it ended"
                 f" at {since}"
             )
-        elif met.machine in self._thieves:
-            if done.kind is not CapabilityKind.LIST:
-                self._fail(f"{what}, of which it has no copy")
-        elif not self._judge.had_right(
+        elif connection.machine in self._thief_machines:
+            if effect.kind is not CapabilityKind.LIST:
+                self._fail(f"{description}, of which it has no copy")
+        elif not self._reference.had_right(
             principal,
-            done.ledger,
-            "r" if done.kind in (CapabilityKind.LIST, CapabilityKind.READ) else "w",
+            effect.ledger,
+            "r" if effect.kind in (CapabilityKind.LIST, CapabilityKind.READ) else "w",
             since,
         ):
             self._fail(
-                f"{what}; it had no right to since revision {since}, which {bookie} heard of"
+                f"{description}; it had no right to since revision {since}, which {bookie} heard of"
             )
 
 
-def _meant(asked: Asked) -> _Done | None:
+def _meant(observed_request: Asked) -> _Done | None:
     """What of a ledger that was."""
-    if asked.op == Op.READ:
-        read = messages.ReadEntriesRequest.decode(asked.body)
+    if observed_request.op == Op.READ:
+        read = messages.ReadEntriesRequest.decode(observed_request.body)
         kind = CapabilityKind.RECOVER if read.fence else CapabilityKind.READ
-        return _Done(kind, read.ledger, read.key, asked.at)
-    if asked.op == Op.WAIT_LAC:
-        wait = messages.WaitLac.decode(asked.body)
-        return _Done(CapabilityKind.READ, wait.ledger, wait.key, asked.at)
-    if asked.op in (Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES):
-        request = messages.LedgerRequest.decode(asked.body)
-        kind = CapabilityKind.RECOVER if asked.op == Op.FENCE else CapabilityKind.LIST
-        return _Done(kind, request.ledger, request.key, asked.at)
+        return _Done(kind, read.ledger, read.key, observed_request.arrived_at)
+    if observed_request.op == Op.WAIT_LAC:
+        wait = messages.WaitLacRequest.decode(observed_request.body)
+        return _Done(CapabilityKind.READ, wait.ledger, wait.key, observed_request.arrived_at)
+    if observed_request.op in (Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES):
+        request = messages.LedgerRequest.decode(observed_request.body)
+        kind = CapabilityKind.RECOVER if observed_request.op == Op.FENCE else CapabilityKind.LIST
+        return _Done(kind, request.ledger, request.key, observed_request.arrived_at)
     return None

@@ -32,7 +32,7 @@ class Asked:
 
     op: int
     body: bytes
-    at: float
+    arrived_at: float
     revision: int
     """Of the last change of who may do what, by then."""
 
@@ -52,20 +52,20 @@ class ObservedConnection:
     """What was shown ends then, seconds since 1970; 0: never."""
     shown_at: float = 0.0
     """When it arrived."""
-    node_stood: bool = False
+    was_node_stalled: bool = False
     """Did the node stand still when something arrived last?"""
-    until: float = float("inf")
+    ends_at: float = float("inf")
     """At the latest it is over then, in virtual time."""
-    asked: dict[int, Asked] = field(default_factory=dict)
-    arriving: FrameCutter = field(default_factory=FrameCutter)
-    leaving: FrameCutter = field(default_factory=FrameCutter)
+    open_requests: dict[int, Asked] = field(default_factory=dict)
+    request_cutter: FrameCutter = field(default_factory=FrameCutter)
+    answer_cutter: FrameCutter = field(default_factory=FrameCutter)
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFrame:
     """A frame that leaves a node."""
 
-    asked: Asked | None
+    request: Asked | None
     """What it answers, of a REPLY."""
     op: int
     status: int
@@ -75,18 +75,18 @@ class SessionFrame:
 class ConnectionOracle:
     """Judges connections, by what of them it wants to hear."""
 
-    def on_welcome(self, met: ObservedConnection) -> None:
+    def on_welcome(self, connection: ObservedConnection) -> None:
         """The node has taken what was shown."""
 
-    def on_turned_away(self, met: ObservedConnection, error: DistributedLogError) -> None:
+    def on_rejected(self, connection: ObservedConnection, error: DistributedLogError) -> None:
         """It has not."""
 
     def on_request(
-        self, met: ObservedConnection, op: int, flags: int, ident: int, body: memoryview
+        self, connection: ObservedConnection, op: int, flags: int, ident: int, body: memoryview
     ) -> None:
         """A frame has arrived, after the welcome."""
 
-    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
+    def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
         """A frame leaves."""
 
 
@@ -97,32 +97,34 @@ class ConnectionObserver:
         self.listeners: list[ConnectionOracle] = []
         self._now = now
         self._revision = revision
-        self._met: dict[int, ObservedConnection] = {}
+        self._connections: dict[int, ObservedConnection] = {}
 
-    def on_arrived(self, end: SimConnection, data: bytes) -> None:
+    def on_arrived(self, connection: SimConnection, data: bytes) -> None:
         """See `Tap`."""
-        met = self._of(end)
+        met = self._observed(connection)
         if met is not None:
-            met.node_stood = end.host.stalled
-            met.arriving.feed(data, partial(self._on_request, met))
+            met.was_node_stalled = connection.host.stalled
+            met.request_cutter.feed(data, partial(self._on_request, met))
 
-    def on_sent(self, end: SimConnection, data: bytes) -> None:
+    def on_sent(self, connection: SimConnection, data: bytes) -> None:
         """See `Tap`."""
-        met = self._of(end)
+        met = self._observed(connection)
         if met is not None:
-            met.leaving.feed(data, partial(self._on_answer, met))
+            met.answer_cutter.feed(data, partial(self._on_answer, met))
 
-    def _of(self, end: SimConnection) -> ObservedConnection | None:
-        if end.dialled or end.far.host.name[0] not in "cx":
+    def _observed(self, sim_connection: SimConnection) -> ObservedConnection | None:
+        if sim_connection.is_dialer or sim_connection.peer_end.host.name[0] not in "cx":
             return None
-        met = self._met.get(end.serial)
-        if met is None:
-            met = self._met[end.serial] = ObservedConnection(end.far.host.name, end.host.name)
-        return met
+        connection = self._connections.get(sim_connection.serial)
+        if connection is None:
+            connection = self._connections[sim_connection.serial] = ObservedConnection(
+                sim_connection.peer_end.host.name, sim_connection.host.name
+            )
+        return connection
 
     def _on_request(
         self,
-        met: ObservedConnection,
+        connection: ObservedConnection,
         op: int,
         flags: int,
         status: int,
@@ -130,48 +132,54 @@ class ConnectionObserver:
         body: memoryview,
     ) -> None:
         if op == Op.AUTH:
-            self._on_proof(met, body)
-        elif met.principal:
+            self._on_proof(connection, body)
+        elif connection.principal:
             if ident and op not in ASK_NOTHING:
-                met.asked[ident] = Asked(op, bytes(body), self._now(), self._revision())
+                connection.open_requests[ident] = Asked(
+                    op, bytes(body), self._now(), self._revision()
+                )
             for listener in self.listeners:
-                listener.on_request(met, op, flags, ident, body)
+                listener.on_request(connection, op, flags, ident, body)
 
-    def _on_proof(self, met: ObservedConnection, body: memoryview) -> None:
-        met.shown_at = self._now()
+    def _on_proof(self, connection: ObservedConnection, body: memoryview) -> None:
+        connection.shown_at = self._now()
         try:
-            method, proof = decode_auth(body, met.machine)
+            method, proof = decode_auth(body, connection.machine)
             if method == BY_TOKEN:
-                met.token = read_token(proof)
-                met.ends_s = met.token.ends_s
+                connection.token = read_token(proof)
+                connection.ends_s = connection.token.ends_s
             elif method == BY_PASS and len(proof) > _PASS.size:
-                met.ends_s = _PASS.unpack_from(proof)[2]
+                connection.ends_s = _PASS.unpack_from(proof)[2]
         except DistributedLogError:
             return  # what cannot be read is refused
 
     def _on_answer(
         self,
-        met: ObservedConnection,
+        connection: ObservedConnection,
         op: int,
         flags: int,
         status: int,
         ident: int,
         body: memoryview,
     ) -> None:
-        if not met.principal:
+        if not connection.principal:
             if op == Op.AUTH and not status:
-                met.principal = decode_welcome(body, met.node).principal or ANONYMOUS
+                connection.principal = decode_welcome(body, connection.node).principal or ANONYMOUS
                 for listener in self.listeners:
-                    listener.on_welcome(met)
+                    listener.on_welcome(connection)
             elif status == NotAuthenticated.code:
                 error = error_from(status, body)
                 for listener in self.listeners:
-                    listener.on_turned_away(met, error)
+                    listener.on_rejected(connection, error)
             return
-        asked = None
+        request = None
         if op == Op.REPLY:
-            more = flags & REPLY_MORE
-            asked = met.asked.get(ident) if more else met.asked.pop(ident, None)
-        answer = SessionFrame(asked, op, status, body)
+            has_more = flags & REPLY_MORE
+            request = (
+                connection.open_requests.get(ident)
+                if has_more
+                else connection.open_requests.pop(ident, None)
+            )
+        answer = SessionFrame(request, op, status, body)
         for listener in self.listeners:
-            listener.on_answer(met, answer)
+            listener.on_answer(connection, answer)

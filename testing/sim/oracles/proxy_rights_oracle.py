@@ -38,10 +38,10 @@ NEWEST = 4
 class ObservedRights:
     """What a proxy knows of who may do what, and since when."""
 
-    at: float
+    observed_at: float
     required_since: float
     """Since then rights count there; infinite: they do not."""
-    numbers: Mapping[str, int]
+    token_numbers: Mapping[str, int]
     """That tokens must have, of a user; -1: it is none any more."""
 
 
@@ -51,66 +51,77 @@ class AtProxies(ConnectionOracle):
     def __init__(
         self,
         now: Callable[[], float],
-        judge: SecondJudge,
+        reference: SecondJudge,
         fail: Callable[[str], None],
         *,
-        stood_until: Callable[[str], float],
+        stalled_until: Callable[[str], float],
     ) -> None:
         """``stood_until``: when a node last stood still."""
         self._now = now
-        self._judge = judge
+        self._reference = reference
         self._fail = fail
-        self._stood_until = stood_until
-        self.heard: dict[str, ObservedRights] = {}
+        self._stalled_until = stalled_until
+        self.observed: dict[str, ObservedRights] = {}
         """By the proxy's machine."""
-        self.given = 0
+        self.frames_to_token_users = 0
         """Frames that left for who came by a token."""
-        self.let_in = 0
+        self.checked_subscriptions = 0
         """Subscriptions of theirs where rights counted."""
-        self.ended = 0
+        self.ended_subscriptions = 0
         """Of their subscriptions, with an error."""
 
-    def on_heard(self, proxy: str, mode: str, numbers: Mapping[str, int]) -> None:
+    def on_rights(self, proxy: str, mode: str, token_numbers: Mapping[str, int]) -> None:
         """That proxy has heard that, and has ended what it ends."""
-        before, now = self.heard.get(proxy), self._now()
-        since = now if before is None else min(now, before.required_since)
-        self.heard[proxy] = ObservedRights(
-            now, since if mode == "required" else float("inf"), numbers
+        previous, now = self.observed.get(proxy), self._now()
+        required_since = now if previous is None else min(now, previous.required_since)
+        self.observed[proxy] = ObservedRights(
+            now, required_since if mode == "required" else float("inf"), token_numbers
         )
 
-    def on_begun(self, proxy: str) -> None:
+    def on_restart(self, proxy: str) -> None:
         """Another process is there, which knows nothing yet."""
-        self.heard.pop(proxy, None)
+        self.observed.pop(proxy, None)
 
-    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
+    def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
         """See `ConnectionOracle`."""
-        heard, token = self.heard.get(met.node), met.token
-        if heard is None or token is None:
+        rights, token = self.observed.get(connection.node), connection.token
+        if rights is None or token is None:
             return
-        self.ended += answer.op == Op.SUBSCRIPTION_ENDED and bool(answer.status)
-        asked = answer.asked if answer.op == Op.REPLY and not answer.status else None
-        if asked is None and answer.op != Op.ENTRIES:
+        self.ended_subscriptions += answer.op == Op.SUBSCRIPTION_ENDED and bool(answer.status)
+        request = answer.request if answer.op == Op.REPLY and not answer.status else None
+        if request is None and answer.op != Op.ENTRIES:
             return
-        self.given += 1
-        now, what = self._now(), f"{met.node} went on with {met.machine}"
-        if heard.at < now and heard.numbers.get(token.user, -1) != token.since:
+        self.frames_to_token_users += 1
+        now, description = self._now(), f"{connection.node} went on with {connection.machine}"
+        if (
+            rights.observed_at < now
+            and rights.token_numbers.get(token.user, -1) != token.revoked_at_revision
+        ):
             self._fail(
-                f"T3: {what} by a token of {token.principal} that was revoked, of which it heard"
-                f" {now - heard.at:.3f} s before (operation {answer.op})"
+                f"T3: {description} by a token of {token.principal} that was revoked, of which it heard"
+                f" {now - rights.observed_at:.3f} s before (operation {answer.op})"
             )
-        late_s = now - max(met.until, self._stood_until(met.node))
+        late_s = now - max(connection.ends_at, self._stalled_until(connection.node))
         if late_s > SWEEP_S:
             self._fail(
-                f"H237: {what} by a token that had ended {late_s:.1f} s before"
+                f"H237: {description} by a token that had ended {late_s:.1f} s before"
                 f" (operation {answer.op})"
             )
-        if asked is not None and asked.op == Op.SUBSCRIBE and heard.required_since < asked.at:
-            self.let_in += 1
-            ask = Subscribe.decode(asked.body)
-            may = (one.narrowed(token.narrowing) for one in self._judge.policies)
-            if not any("r" in one.on_path(token.user, ask.path, ask.name) for one in may):
+        if (
+            request is not None
+            and request.op == Op.SUBSCRIBE
+            and rights.required_since < request.arrived_at
+        ):
+            self.checked_subscriptions += 1
+            subscribe = Subscribe.decode(request.body)
+            policies = (policy.narrowed(token.token_scope) for policy in self._reference.policies)
+            if not any(
+                "r" in policy.path_rights(token.user, subscribe.path, subscribe.name)
+                for policy in policies
+            ):
                 self._fail(
-                    f"T4: {met.node} let {met.machine} read {ask.name} by a token that leaves it out"
+                    f"T4: {connection.node} let {connection.machine} read {subscribe.name} by a token "
+                    "that leaves it out"
                 )
 
 
@@ -120,31 +131,33 @@ async def read_by_tokens(
     config: Mapping[str, Any],
     tokens: Sequence[bytes],
     logs: Mapping[str, RunHistory | None],
-    chance: Random,
+    rng: Random,
 ) -> None:
     """Read logs through proxies by any of the newest tokens, and hold on to what it opened. Until cancelled.
 
     ``tokens``: all that there are, the newest last; ``logs``: by name, what is read of it is noted there.
     """
     while True:
-        await trio.sleep(chance.expovariate(1.0 / PAUSE_S))
-        coming = _shows(host, chance.choice(tokens[-NEWEST:]))
+        await trio.sleep(rng.expovariate(1.0 / PAUSE_S))
+        token_host = _shows(host, rng.choice(tokens[-NEWEST:]))
         with suppress(DistributedLogError), trio.move_on_after(HOLDS_S):
-            async with open_namespace(uri, config=config, host=coming) as through:
+            async with open_namespace(uri, config=config, host=token_host) as namespace:
                 while True:
-                    log = chance.choice([*logs])
-                    with suppress(NotAllowed), trio.move_on_after(0.5 + chance.expovariate(1.0)):
-                        await _read(through, log, logs[log], latest=chance.random() < 0.5)
+                    name = rng.choice([*logs])
+                    with suppress(NotAllowed), trio.move_on_after(0.5 + rng.expovariate(1.0)):
+                        await _read(namespace, name, logs[name], latest=rng.random() < 0.5)
                     await trio.sleep(PAUSE_S)
 
 
-async def _read(through: Namespace, log: str, history: RunHistory | None, *, latest: bool) -> None:
+async def _read(
+    namespace: Namespace, log: str, history: RunHistory | None, *, latest: bool
+) -> None:
     """From the beginning, or what comes; over the connection that is there. Until cancelled."""
-    begun, reading = trio.current_time(), None
-    async with through.open_log(log).open_reader(at="latest" if latest else "earliest") as reader:
+    begun_at, reading = trio.current_time(), None
+    async with namespace.open_log(log).open_reader(at="latest" if latest else "earliest") as reader:
         async for record in reader:
             if history is not None and not latest:
-                reading = reading or history.begin_reading("by token", begun)
+                reading = reading or history.begin_reading("by token", begun_at)
                 reading.records.append(as_read(record))
 
 

@@ -26,17 +26,17 @@ ANSWERS = (Op.META_READ, Op.META_TRANSACT, Op.META_CAPS, Op.META_TRUST)
 
 @dataclass(slots=True)
 class _Clock:
-    at: float
+    begun_at: float
     """In virtual time, when it began."""
-    wrong_s: float
+    offset_s: float
     """By how much the wall clock was ahead then."""
-    until: float = float("inf")
+    ended_at: float = float("inf")
     """When the node began anew."""
 
-    def between(self, now: float) -> tuple[float, float]:
+    def possible_range(self, now: float) -> tuple[float, float]:
         """Seconds since 1970 that it may show."""
-        true, strayed = EPOCH_S + now + self.wrong_s, FOLLOWS * (now - self.at)
-        return true - strayed, true + strayed
+        estimate, drift_s = EPOCH_S + now + self.offset_s, FOLLOWS * (now - self.begun_at)
+        return estimate - drift_s, estimate + drift_s
 
 
 class TokenEnds(ConnectionOracle):
@@ -45,91 +45,100 @@ class TokenEnds(ConnectionOracle):
     def __init__(
         self,
         now: Callable[[], float],
-        judge: SecondJudge,
+        reference: SecondJudge,
         fail: Callable[[str], None],
         *,
         tolerance_s: float,
-        stood_until: Callable[[str], float],
+        stalled_until: Callable[[str], float],
     ) -> None:
         """``stood_until``: when a node last stood still."""
         self._now = now
-        self._stood_until = stood_until
-        self._judge = judge
+        self._stalled_until = stalled_until
+        self._reference = reference
         self._fail = fail
         self._tolerance_s = tolerance_s
         self._clocks: dict[str, list[_Clock]] = {}
         """Of each node, of its lives, the present one last."""
-        self.taken = self.ended = self.answered = 0
+        self.accepted_proofs = self.expired_proofs = self.answered_requests = 0
         """Proofs that were taken; refused because they had ended; answers to who came by a token."""
 
-    def on_clock(self, node: str, wrong_ms: int) -> None:
+    def on_clock(self, node: str, offset_ms: int) -> None:
         """A node that has begun reads its wall clock, which is wrong by so much."""
-        lives = self._clocks.setdefault(node, [])
-        if lives:
-            lives[-1].until = self._now()
-        lives.append(_Clock(self._now(), wrong_ms / 1000))
+        clocks = self._clocks.setdefault(node, [])
+        if clocks:
+            clocks[-1].ended_at = self._now()
+        clocks.append(_Clock(self._now(), offset_ms / 1000))
 
-    def _goes_by(self, met: ObservedConnection) -> list[_Clock]:
+    def _deciding_clocks(self, connection: ObservedConnection) -> list[_Clock]:
         """What may have said how long that one's proof lasts; none: nobody does."""
-        if not met.ends_s:
+        if not connection.ends_s:
             return []
-        if met.node[0] not in PROXIES:
-            return self._clocks.get(met.node, [])[-1:]
+        if connection.node[0] not in PROXIES:
+            return self._clocks.get(connection.node, [])[-1:]
         # Any of them may have led since the proof was shown.
         return [
             clock
-            for node, lives in self._clocks.items()
-            for clock in lives
-            if node[0] == METADATA and clock.until >= met.shown_at
+            for node, clocks in self._clocks.items()
+            for clock in clocks
+            if node[0] == METADATA and clock.ended_at >= connection.shown_at
         ]
 
-    def on_welcome(self, met: ObservedConnection) -> None:
+    def on_welcome(self, connection: ObservedConnection) -> None:
         """See `ConnectionOracle`."""
-        clocks = self._goes_by(met)
+        clocks = self._deciding_clocks(connection)
         if not clocks:
             return
-        self.taken += 1
-        slowest = min(clock.between(met.shown_at)[0] for clock in clocks)
-        left_s = met.ends_s + self._tolerance_s - slowest
+        self.accepted_proofs += 1
+        slowest = min(clock.possible_range(connection.shown_at)[0] for clock in clocks)
+        left_s = connection.ends_s + self._tolerance_s - slowest
         # A proxy counts from when it was told, which is now.
-        met.until = (self._now() if met.node[0] in PROXIES else met.shown_at) + max(0.0, left_s)
+        connection.ends_at = (
+            self._now() if connection.node[0] in PROXIES else connection.shown_at
+        ) + max(0.0, left_s)
         if left_s < -1:
             self._fail(
-                f"H237: {met.node} took what had ended {-left_s:.1f} s before by its slowest clock,"
-                f" from {met.machine}"
+                f"H237: {connection.node} took what had ended {-left_s:.1f} s before by its slowest clock,"
+                f" from {connection.machine}"
             )
 
-    def on_turned_away(self, met: ObservedConnection, error: DistributedLogError) -> None:
+    def on_rejected(self, connection: ObservedConnection, error: DistributedLogError) -> None:
         """See `ConnectionOracle`."""
-        clocks = self._goes_by(met)
+        clocks = self._deciding_clocks(connection)
         if not clocks or error.detail != NotAuthenticated.ENDED:
             return
-        self.ended += 1
-        fastest = max(clock.between(self._now())[1] for clock in clocks)
-        if fastest + 1 < met.ends_s + self._tolerance_s:
+        self.expired_proofs += 1
+        fastest = max(clock.possible_range(self._now())[1] for clock in clocks)
+        if fastest + 1 < connection.ends_s + self._tolerance_s:
             self._fail(
-                f"H237: {met.node} refused what had"
-                f" {met.ends_s + self._tolerance_s - fastest:.1f} s left by its fastest clock,"
-                f" of {met.machine}"
+                f"H237: {connection.node} refused what had"
+                f" {connection.ends_s + self._tolerance_s - fastest:.1f} s left by its fastest clock,"
+                f" of {connection.machine}"
             )
 
-    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
+    def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
         """See `ConnectionOracle`."""
-        asked, op, status = answer.asked, answer.op, answer.status
-        if not met.ends_s or op != Op.REPLY or asked is None or status:
+        request, op, status = answer.request, answer.op, answer.status
+        if not connection.ends_s or op != Op.REPLY or request is None or status:
             return
-        self.answered += 1
-        late_s = asked.at - max(met.until, self._stood_until(met.node))
-        if late_s > SWEEP_S and not met.node_stood:
+        self.answered_requests += 1
+        late_s = request.arrived_at - max(connection.ends_at, self._stalled_until(connection.node))
+        if late_s > SWEEP_S and not connection.was_node_stalled:
             self._fail(
-                f"H237: {met.node} answered {met.machine} on a connection whose proof had ended"
+                f"H237: {connection.node} answered {connection.machine} on a connection whose proof had ended"
                 f" {late_s:.1f} s before"
             )
-        if met.token is None or asked.op not in ANSWERS or not met.node.startswith("m"):
+        if (
+            connection.token is None
+            or request.op not in ANSWERS
+            or not connection.node.startswith("m")
+        ):
             return
-        number = self._judge.at(asked.revision).tokens.get(met.token.user, met.token.since)
-        if met.token.since != number:
+        valid_since = self._reference.policy_at(request.revision).tokens.get(
+            connection.token.user, connection.token.revoked_at_revision
+        )
+        if connection.token.revoked_at_revision != valid_since:
             self._fail(
-                f"T3: {met.node} answered {met.machine} by a token of {met.token.principal} that was"
-                f" revoked (operation {asked.op})"
+                f"T3: {connection.node} answered {connection.machine} by a token of "
+                f"{connection.token.principal} that was"
+                f" revoked (operation {request.op})"
             )

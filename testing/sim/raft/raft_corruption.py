@@ -12,8 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ....metadata.model.configuration import UNKNOWN, Configuration
-from ....metadata.peers.hard_state_recovery import VoterReport, joined, recovered_hard_state
+from ....metadata.model.configuration import UNKNOWN_CONFIGURATION, Configuration
+from ....metadata.peers.hard_state_recovery import (
+    VoterReport,
+    merge_recovered,
+    recovered_hard_state,
+)
 from ....metadata.raft.raft import DurableState, Raft
 from ....metadata.raft.ready import HardState
 from ....metadata.raft.recovered_hard_state import RaftEntryId, RecoveredHardState
@@ -33,39 +37,44 @@ class RottingWorld(RaftWorld):
 
     def __init__(self, seed: int, *, white_box: bool = True, **_: object) -> None:
         rng = random.Random(seed ^ 0x507)
-        faults = Faults.drawn(rng)
+        faults = Faults.random_mix(rng)
         faults.kinds = faults.kinds or ("crash",)
         if faults.delay_s > 0.1:
             # Many appends under way that overtake each other are sent anew by the thousand, rot or not:
             # no connection does that to them, and it would look like a loop.
             faults.propose_rate = 4.0
         super().__init__(seed, nodes=rng.choice((3, 3, 5)), faults=faults, white_box=white_box)
-        self.rotten = self.forgotten = self.pairs = 0
+        self.corruptions = self.lost_hard_states = self.double_corruptions = 0
         self._asking: set[str] = set()
-        self.at(rng.uniform(0.5, 1.0), self.rot)
+        self.schedule(rng.uniform(0.5, 1.0), self.corrupt_node)
 
     # --- what is lost -----------------------------------------------------------------------------
 
-    def rot(self) -> None:
+    def corrupt_node(self) -> None:
         """Power goes off somewhere, and what was durable there is less when it comes back."""
-        if self.healed:
+        if self.is_healed:
             return
-        self.at(self.now + self.rng.expovariate(3.0), self.rot)
+        self.schedule(self.now + self.rng.expovariate(3.0), self.corrupt_node)
         node = self.nodes[self.rng.choice(self.ids)]
-        if node.gone or not self._may_do_with_less():
+        if node.gone or not self._may_lose_data():
             return
         self.crash(node)
         disk = node.disk
         last = RaftEntryId(disk.last_term, disk.last_index)
-        ghost = last if disk.ghost is None else max(last, disk.ghost)
-        others = [one for one in self.nodes.values() if one is not node and one.disk.is_haunted]
-        if others and not self._may_be_rotten_too(node, ghost, others):
+        recovery_floor = last if disk.ghost is None else max(last, disk.ghost)
+        corrupt_nodes = [
+            other for other in self.nodes.values() if other is not node and other.disk.is_haunted
+        ]
+        if corrupt_nodes and not self._may_corrupt_too(node, recovery_floor, corrupt_nodes):
             return
-        disk.ghost = ghost
-        self.rotten += 1
-        self.pairs += bool(others)
+        disk.ghost = recovery_floor
+        self.corruptions += 1
+        self.double_corruptions += bool(corrupt_nodes)
         if self.rng.random() < 0.3:  # the snapshot that the log begins after
-            disk.snapshot, disk.configuration = StoredSnapshot(), self._founding_of(node)
+            disk.snapshot, disk.configuration = (
+                StoredSnapshot(),
+                self._bootstrap_configuration(node),
+            )
             disk.base_index = disk.base_term = 0
             disk.entries.clear()
         else:
@@ -74,48 +83,64 @@ class RottingWorld(RaftWorld):
                 disk.base_index, disk.base_term = disk.snapshot.index, disk.snapshot.term
                 disk.configuration = disk.snapshot.configuration
                 disk.entries.clear()
-        if self.rng.random() < 0.3 and not any(one.disk.forgot for one in others):
+        if self.rng.random() < 0.3 and not any(other.disk.forgot for other in corrupt_nodes):
             disk.hard_state, disk.forgot = HardState(), True  # the ghost is the oracles' now
-            self.forgotten += 1
+            self.lost_hard_states += 1
 
     def wipe(self, node: RaftNode) -> None:
         """Not while somebody has less than it ever had: its word may need all others."""
-        if not self.is_haunted:
+        if not self.has_lost_data:
             super().wipe(node)
 
-    def change_members(self) -> None:
+    def change_random_member(self) -> None:
         """Not then either: of two voters each is needed, and what a rotten one had."""
-        if not self.is_haunted:
-            super().change_members()
+        if not self.has_lost_data:
+            super().change_random_member()
 
     @property
-    def is_haunted(self) -> bool:
+    def has_lost_data(self) -> bool:
         """Whether somebody has less than it ever had."""
-        return any(one.disk.is_haunted for one in self.nodes.values())
+        return any(node.disk.is_haunted for node in self.nodes.values())
 
-    def _may_do_with_less(self) -> bool:
+    def _may_lose_data(self) -> bool:
         """Whether all voters are there, by whatever log, and two of them are a majority with a third."""
-        logs = (o.disk.log() if o.core is None else o.core.log for o in self.nodes.values())
+        logs = (
+            node.disk.log() if node.core is None else node.core.log for node in self.nodes.values()
+        )
         known = [log.configuration.voters for log in logs if log.configuration.voters]
         return all(
             len(voters) > 2 and not any(self.nodes[voter].gone for voter in voters)
             for voters in known
         )
 
-    def _may_be_rotten_too(
-        self, node: RaftNode, ghost: RaftEntryId, others: list[RaftNode]
+    def _may_corrupt_too(
+        self, node: RaftNode, recovery_floor: RaftEntryId, corrupt_nodes: list[RaftNode]
     ) -> bool:
         """Whether somebody whole, who always was a member, has all that they ever had."""
-        if len(self.nodes) > len(self.founding.voters) or "members" in self.faults.kinds:
+        if (
+            len(self.nodes) > len(self.initial_configuration.voters)
+            or "members" in self.faults.kinds
+        ):
             return False
-        whole = [one for one in self.nodes.values() if one is not node and one not in others]
-        ghosts = [one.disk.ghost for one in others if one.disk.ghost is not None]
-        newest = max([ghost, *ghosts])
-        has_all = any(RaftEntryId(w.disk.last_term, w.disk.last_index) >= newest for w in whole)
-        return has_all and len(others) + 1 <= len(self.nodes) - 1
+        intact_nodes = [
+            other
+            for other in self.nodes.values()
+            if other is not node and other not in corrupt_nodes
+        ]
+        floors = [other.disk.ghost for other in corrupt_nodes if other.disk.ghost is not None]
+        newest = max([recovery_floor, *floors])
+        has_all = any(
+            RaftEntryId(intact.disk.last_term, intact.disk.last_index) >= newest
+            for intact in intact_nodes
+        )
+        return has_all and len(corrupt_nodes) + 1 <= len(self.nodes) - 1
 
-    def _founding_of(self, node: RaftNode) -> Configuration:
-        return self.founding if node.node_id in self.founding.voters else UNKNOWN
+    def _bootstrap_configuration(self, node: RaftNode) -> Configuration:
+        return (
+            self.initial_configuration
+            if node.node_id in self.initial_configuration.voters
+            else UNKNOWN_CONFIGURATION
+        )
 
     # --- who has forgotten its word asks all others --------------------------------------------------
 
@@ -126,48 +151,52 @@ class RottingWorld(RaftWorld):
         elif node.node_id not in self._asking:
             self._asking.add(node.node_id)
             lives = {other.node_id: other.life for other in self.nodes.values()}
-            self._ask(node, lives, self._on_asked)
+            self._collect_reports(node, lives, self._on_reports)
 
-    def _ask(
+    def _collect_reports(
         self,
         node: RaftNode,
         lives: dict[str, int],
-        then: Callable[[RaftNode, dict[str, int], Said], None],
+        on_reports: Callable[[RaftNode, dict[str, int], Said], None],
     ) -> None:
-        said: Said = {}
+        reports: Said = {}
         for other in self.nodes.values():
             if other is not node:
-                self.at(self.now + self.rng.uniform(0, ANSWER_S), self._answer, other, lives, said)
-        self.at(self.now + ANSWER_S, then, node, lives, said)
+                self.schedule(
+                    self.now + self.rng.uniform(0, ANSWER_S), self._answer, other, lives, reports
+                )
+        self.schedule(self.now + ANSWER_S, on_reports, node, lives, reports)
 
-    def _answer(self, other: RaftNode, lives: dict[str, int], said: Said) -> None:
-        lives_on = lives.get(other.node_id) == other.life  # the connection ends with it
-        if other.core is not None and other.paused_since < 0 and lives_on:
-            said[other.node_id] = statement_of(other.core)
+    def _answer(self, other: RaftNode, lives: dict[str, int], reports: Said) -> None:
+        is_connected = lives.get(other.node_id) == other.life  # the connection ends with it
+        if other.core is not None and other.paused_since < 0 and is_connected:
+            reports[other.node_id] = statement_of(other.core)
 
-    def _on_asked(self, node: RaftNode, lives: dict[str, int], said: Said) -> None:
-        word = recovered_hard_state(node.node_id, said)
-        if isinstance(word, str):
-            self._ask_later(node)
+    def _on_reports(self, node: RaftNode, lives: dict[str, int], reports: Said) -> None:
+        recovered = recovered_hard_state(node.node_id, reports)
+        if isinstance(recovered, str):
+            self._retry_later(node)
             return
 
-        def on_asked_again(node: RaftNode, lives: dict[str, int], said: Said) -> None:
-            both = joined(word, recovered_hard_state(node.node_id, said))
-            if isinstance(both, str):
-                self._ask_later(node)
+        def on_asked_again(node: RaftNode, lives: dict[str, int], second_reports: Said) -> None:
+            joined_state = merge_recovered(
+                recovered, recovered_hard_state(node.node_id, second_reports)
+            )
+            if isinstance(joined_state, str):
+                self._retry_later(node)
             else:
-                self._remember(node, both)
+                self._restore_hard_state(node, joined_state)
 
-        self._ask(node, lives, on_asked_again)
+        self._collect_reports(node, lives, on_asked_again)
 
-    def _ask_later(self, node: RaftNode) -> None:
+    def _retry_later(self, node: RaftNode) -> None:
         self._asking.discard(node.node_id)
-        self.at(self.now + ASK_AGAIN_S, self.start, node)
+        self.schedule(self.now + ASK_AGAIN_S, self.start, node)
 
-    def _remember(self, node: RaftNode, word: RecoveredHardState) -> None:
+    def _restore_hard_state(self, node: RaftNode, recovered: RecoveredHardState) -> None:
         self._asking.discard(node.node_id)
         if node.disk.forgot and not node.gone:
-            node.disk.hard_state, node.disk.ghost = word.hard_state, word.last
+            node.disk.hard_state, node.disk.ghost = recovered.hard_state, recovered.last
             node.disk.forgot = False
             self.start(node)
 
@@ -175,7 +204,7 @@ class RottingWorld(RaftWorld):
 def statement_of(core: Raft) -> VoterReport:
     """What a voter says to one that has forgotten."""
     last = RaftEntryId(core.log.last_term, core.log.last_index)
-    last = last if core.ghost is None else max(last, core.ghost)
+    last = last if core.recovery_floor is None else max(last, core.recovery_floor)
     return VoterReport(core.node_id, core.term, last, core.configuration)
 
 
@@ -183,7 +212,7 @@ class TrustsWhatIsLeft(Raft):
     """Votes by what its damaged disk still has (planted: H106)."""
 
     def __init__(self, node_id: str, durable: DurableState, **named: Any) -> None:
-        super().__init__(node_id, replace(durable, ghost=None), **named)
+        super().__init__(node_id, replace(durable, recovery_floor=None), **named)
 
 
 class TrustingWorld(RottingWorld):
@@ -205,9 +234,11 @@ class RemembersNothing(RottingWorld):
 def main(arguments: Sequence[str]) -> int:
     """Run seeds, and say which one failed."""
     count = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else 1000
-    failed = run_seeds(range(count), RottingWorld)
-    print(f"{count} seeds: {'none failed' if failed is None else f'seed {failed[0]}: {failed[1]}'}")
-    return failed is not None
+    failure = run_seeds(range(count), RottingWorld)
+    print(
+        f"{count} seeds: {'none failed' if failure is None else f'seed {failure[0]}: {failure[1]}'}"
+    )
+    return failure is not None
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ after any step.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ....metadata.model.configuration import UNKNOWN, Configuration
+from ....metadata.model.configuration import UNKNOWN_CONFIGURATION, Configuration
 from ....metadata.raft.raft_log import RaftLog
 from ....metadata.raft.raft_messages import Entry
 from ....metadata.raft.ready import HardState, Ready, Snapshot
@@ -21,12 +21,12 @@ class StoredSnapshot:
     index: int = 0
     term: int = 0
     chain: int = 0
-    configuration: Configuration = UNKNOWN
+    configuration: Configuration = UNKNOWN_CONFIGURATION
     content: tuple[bytes, ...] = ()
     """The chunks of a state machine that has more than the chain."""
 
     @property
-    def mark(self) -> Snapshot:
+    def core_snapshot(self) -> Snapshot:
         """What the core is told of it."""
         return Snapshot(self.index, self.term, self.configuration)
 
@@ -35,7 +35,7 @@ class StoredSnapshot:
 class RaftDisk:
     """Hard state, log and snapshot, as found after a crash. ``configuration``: that at ``base_index``."""
 
-    configuration: Configuration = UNKNOWN
+    configuration: Configuration = UNKNOWN_CONFIGURATION
     hard_state: HardState = field(default_factory=HardState)
     base_index: int = 0
     base_term: int = 0
@@ -68,8 +68,8 @@ class RaftDisk:
         """Whether entry (``index``, ``term``) is durable here, itself or inside a snapshot."""
         if index <= self.base_index or (self.ghost is not None and (term, index) <= self.ghost):
             return True  # or promised: who lacks it is not elected with this node's vote
-        place = index - self.base_index - 1
-        return place < len(self.entries) and self.entries[place].term == term
+        position = index - self.base_index - 1
+        return position < len(self.entries) and self.entries[position].term == term
 
     def log(self) -> RaftLog:
         """The log as a restart finds it."""

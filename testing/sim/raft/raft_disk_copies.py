@@ -27,54 +27,54 @@ class CopiedWorld(RaftWorld):
 
     def __init__(self, seed: int, *, white_box: bool = True) -> None:
         rng = random.Random(seed ^ 0xC09)
-        faults = Faults.drawn(rng)
+        faults = Faults.random_mix(rng)
         faults.kinds = tuple(kind for kind in faults.kinds if kind not in ("wipe", "members"))
         if faults.delay_s > 0.1:  # as in `RottingWorld`
             faults.propose_rate = 4.0
         super().__init__(seed, nodes=5, faults=faults, white_box=white_box)
-        self.kept: dict[str, RaftDisk] = {}
+        self.disk_copies: dict[str, RaftDisk] = {}
         """Copies that somebody has made."""
-        self.copies: set[str] = set()
+        self.restored_nodes: set[str] = set()
         """Who was ever started from one."""
-        self.put_back = 0
-        self.at(rng.uniform(0.3, 0.6), self.copy)
+        self.restore_count = 0
+        self.schedule(rng.uniform(0.3, 0.6), self.copy_or_restore)
 
-    def is_copy(self, node: RaftNode) -> bool:
+    def runs_on_disk_copy(self, node: RaftNode) -> bool:
         """It may have been."""
-        return node.node_id in self.copies
+        return node.node_id in self.restored_nodes
 
-    def copy(self) -> None:
+    def copy_or_restore(self) -> None:
         """Somebody copies a node's disk, or puts a copy back."""
-        if self.healed:
+        if self.is_healed:
             return
-        self.at(self.now + self.rng.expovariate(8.0), self.copy)
+        self.schedule(self.now + self.rng.expovariate(8.0), self.copy_or_restore)
         node = self.nodes[self.rng.choice(self.ids)]
-        kept = self.kept.get(node.node_id)
-        if kept is None or self.rng.random() < 0.4:
-            self.kept[node.node_id] = replace(node.disk, entries=list(node.disk.entries))
-        elif kept.last_index < node.disk.last_index and self._may_forget(node):
-            self._put_back(node, kept)
+        disk_copy = self.disk_copies.get(node.node_id)
+        if disk_copy is None or self.rng.random() < 0.4:
+            self.disk_copies[node.node_id] = replace(node.disk, entries=list(node.disk.entries))
+        elif disk_copy.last_index < node.disk.last_index and self._may_restore(node):
+            self._restore_copy(node, disk_copy)
 
-    def _put_back(self, node: RaftNode, kept: RaftDisk) -> None:
-        self.put_back += 1
-        self.copies.add(node.node_id)
+    def _restore_copy(self, node: RaftNode, copy: RaftDisk) -> None:
+        self.restore_count += 1
+        self.restored_nodes.add(node.node_id)
         self.crash(node)
         disk = node.disk
-        disk.entries = list(kept.entries)
-        disk.base_index, disk.base_term = kept.base_index, kept.base_term
-        disk.snapshot, disk.configuration = kept.snapshot, kept.configuration
-        disk.committed = kept.committed
+        disk.entries = list(copy.entries)
+        disk.base_index, disk.base_term = copy.base_index, copy.base_term
+        disk.snapshot, disk.configuration = copy.snapshot, copy.configuration
+        disk.committed = copy.committed
         for peer in self.nodes.values():
             if peer is not node:  # its connections are gone before there are others
-                self.to_node(peer, peer.life, self._on_gone, node.node_id)
+                self.deliver_call(peer, peer.life, self._close_connection, node.node_id)
 
-    def _on_gone(self, peer: RaftNode, gone: str) -> None:
-        self.closed(peer.node_id, gone)
+    def _close_connection(self, peer: RaftNode, node_id: str) -> None:
+        self.closed(peer.node_id, node_id)
 
-    def _may_forget(self, node: RaftNode) -> bool:
+    def _may_restore(self, node: RaftNode) -> bool:
         """Whether enough others have all that anybody may take for committed."""
         others = [other for other in self.nodes.values() if other is not node]
-        if any(self.leads(other) and other.paused_since >= 0 for other in others):
+        if any(self.is_leader(other) and other.paused_since >= 0 for other in others):
             return False
         cores = [other.core for other in self.nodes.values() if other.core is not None]
         for core in cores:
@@ -82,9 +82,11 @@ class CopiedWorld(RaftWorld):
             holders = sum(other.disk.has(core.commit, term or 0) for other in others)
             if holders < majority(len(self.nodes)):
                 return False
-        last = self.oracles.committed_last
-        term = self.oracles.committed[last][0] if last else 0
-        return sum(other.disk.has(last, term) for other in others) >= majority(len(self.nodes))
+        last_committed = self.oracles.last_committed
+        term = self.oracles.committed[last_committed][0] if last_committed else 0
+        return sum(other.disk.has(last_committed, term) for other in others) >= majority(
+            len(self.nodes)
+        )
 
 
 class OlderMajorityWorld(RaftWorld):
@@ -95,42 +97,44 @@ class OlderMajorityWorld(RaftWorld):
     """
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, nodes=3, faults=replace(Faults.drawn(random.Random(seed)), kinds=()))
-        self.away: RaftNode | None = None
-        self.found: Diverged | None = None
-        self.had = 0
+        super().__init__(
+            seed, nodes=3, faults=replace(Faults.random_mix(random.Random(seed)), kinds=())
+        )
+        self.away_node: RaftNode | None = None
+        self.divergence: Diverged | None = None
+        self.away_last_index = 0
         """The last entry of its log."""
-        self.lost: list[Entry] = []
+        self.lost_entries: list[Entry] = []
         """Committed entries that the two others do not have any more."""
 
-    def is_copy(self, node: RaftNode) -> bool:
+    def runs_on_disk_copy(self, node: RaftNode) -> bool:
         """The two others."""
-        return self.away is not None and node is not self.away
+        return self.away_node is not None and node is not self.away_node
 
-    def on_diverged(self, node: RaftNode, found: Diverged) -> None:
+    def on_diverged(self, node: RaftNode, divergence: Diverged) -> None:
         """It ends."""
-        assert node is self.away, f"{node} has nothing that others lost"
-        self.found = found
+        assert node is self.away_node, f"{node} has nothing that others lost"
+        self.divergence = divergence
         node.gone = True
         self.crash(node)
 
     @property
     def is_overtaken(self) -> bool:
         """A snapshot of the others ends after all that it had: it cannot compare entries, and takes it."""
-        return self.away is not None and self.away.disk.base_index > self.had
+        return self.away_node is not None and self.away_node.disk.base_index > self.away_last_index
 
     @property
-    def deleted(self) -> list[Entry]:
+    def deleted_entries(self) -> list[Entry]:
         """Lost entries that the node that was away has deleted."""
-        assert self.away is not None, "there is one"
-        disk = self.away.disk
-        return [entry for entry in self.lost if not disk.has(entry.index, entry.term)]
+        assert self.away_node is not None, "there is one"
+        disk = self.away_node.disk
+        return [entry for entry in self.lost_entries if not disk.has(entry.index, entry.term)]
 
     def run(self) -> None:
         """Commands, copies, more commands; then the copies, then the node that was away."""
         for node in self.nodes.values():
             self.start(node)
-        self.at(0.3, self.clients.ask)
+        self.schedule(0.3, self.clients.send_requests)
         self.run_until(self.rng.uniform(3.0, 5.0))
         copies = {
             node.node_id: replace(node.disk, entries=list(node.disk.entries))
@@ -139,7 +143,7 @@ class OlderMajorityWorld(RaftWorld):
         self.run_until(self.now + self.rng.uniform(0.5, 3.0))
         if (core := self.leader()) is None:
             return  # between two leaders
-        self.away = away = self.nodes[core.node_id]
+        self.away_node = away = self.nodes[core.node_id]
         others = [node for node in self.nodes.values() if node is not away]
         for node in self.nodes.values():
             node.gone = True
@@ -147,41 +151,49 @@ class OlderMajorityWorld(RaftWorld):
         self.run_until(self.now + 10.0)  # messages in flight are lost
         elected = max(
             (copies[node.node_id] for node in others),
-            key=lambda one: (one.last_term, one.last_index),
+            key=lambda index: (index.last_term, index.last_index),
         )
-        kept, self.had = elected.last_index, away.disk.last_index
-        self.lost = [
+        kept_index, self.away_last_index = elected.last_index, away.disk.last_index
+        self.lost_entries = [
             entry
             for entry in away.disk.entries
             if entry.index <= away.disk.committed and not elected.has(entry.index, entry.term)
         ]
         for node in others:
             node.gone = False
-            self._put_back(node, copies[node.node_id])
-        known = self.oracles.committed
-        self._forget(max(one for one in (0, *known) if not one or elected.has(one, known[one][0])))
-        if not self.run_until(self.now + 20.0, lambda: self.oracles.committed_last > kept + 2):
-            self.away = None  # it would be elected
+            self._restore_copy(node, copies[node.node_id])
+        committed = self.oracles.committed
+        self._forget_commits(
+            max(
+                index
+                for index in (0, *committed)
+                if not index or elected.has(index, committed[index][0])
+            )
+        )
+        if not self.run_until(
+            self.now + 20.0, lambda: self.oracles.last_committed > kept_index + 2
+        ):
+            self.away_node = None  # it would be elected
             return
         away.gone = False
         self.start(away)
         self.run_until(self.now + self.rng.uniform(5.0, 10.0))
 
-    def _put_back(self, node: RaftNode, kept: RaftDisk) -> None:
+    def _restore_copy(self, node: RaftNode, copy: RaftDisk) -> None:
         disk = node.disk
-        disk.entries, disk.committed = list(kept.entries), kept.committed
-        disk.base_index, disk.base_term = kept.base_index, kept.base_term
-        disk.snapshot, disk.configuration = kept.snapshot, kept.configuration
+        disk.entries, disk.committed = list(copy.entries), copy.committed
+        disk.base_index, disk.base_term = copy.base_index, copy.base_term
+        disk.snapshot, disk.configuration = copy.snapshot, copy.configuration
         self.start(node)
 
-    def _forget(self, kept: int) -> None:
+    def _forget_commits(self, kept_index: int) -> None:
         """Later commits may differ from the earlier ones."""
         oracles = self.oracles
-        for of in (oracles.committed, oracles.committed_in, oracles.chains):
-            for index in [one for one in of if one > kept]:
-                del of[index]
-        oracles.committed_last = min(oracles.committed_last, kept)
-        oracles.reads_asked.clear()
+        for by_index in (oracles.committed, oracles.committed_in, oracles.chains):
+            for index in [later_index for later_index in by_index if later_index > kept_index]:
+                del by_index[index]
+        oracles.last_committed = min(oracles.last_committed, kept_index)
+        oracles.pending_reads.clear()
 
 
 # --- planted ------------------------------------------------------------------------------------
@@ -193,7 +205,7 @@ class CountsAsBefore(LeaderState):
     def advance_commit(self) -> bool:
         """By what it is told."""
         for progress in self.peers.values():
-            progress.counted = progress.match
+            progress.quorum_match = progress.match
         return super().advance_commit()
 
 
@@ -202,7 +214,7 @@ class CountsLateAnswers(LeaderState):
 
     def on_append_reply(self, message: AppendReply, now: float) -> bool:
         """Whatever its number."""
-        self.peers[message.sender].counts_from = 0
+        self.peers[message.sender].acks_count_from = 0
         return super().on_append_reply(message, now)
 
 
@@ -221,9 +233,11 @@ class CountsLateAnswersWorld(CopiedWorld):
 def main(arguments: Sequence[str]) -> int:
     """Run seeds, and say which one failed."""
     count = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else 1000
-    failed = run_seeds(range(count), CopiedWorld)
-    print(f"{count} seeds: {'none failed' if failed is None else f'seed {failed[0]}: {failed[1]}'}")
-    return failed is not None
+    failure = run_seeds(range(count), CopiedWorld)
+    print(
+        f"{count} seeds: {'none failed' if failure is None else f'seed {failure[0]}: {failure[1]}'}"
+    )
+    return failure is not None
 
 
 if __name__ == "__main__":

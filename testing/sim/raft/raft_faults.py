@@ -12,7 +12,7 @@ class Faults:
 
     delay_s: float = 0.002
     loss: float = 0.0
-    doubled: float = 0.0
+    duplicated: float = 0.0
     sync_s: float = 0.001
     fault_rate: float = 2.0
     kinds: tuple[str, ...] = ("crash", "cut", "pause", "stall")
@@ -24,7 +24,7 @@ class Faults:
     chaos_s: float = 2.5
 
     @classmethod
-    def drawn(cls, rng: random.Random) -> "Faults":
+    def random_mix(cls, rng: random.Random) -> "Faults":
         """Swarm testing: every seed has its own mix, so that rare mixes happen."""
         kinds = tuple(
             kind
@@ -43,7 +43,7 @@ class Faults:
         return cls(
             delay_s=rng.choice((0.001, 0.003, 0.03, 0.2)),
             loss=rng.choice((0.0, 0.0, 0.05, 0.3)),
-            doubled=rng.choice((0.0, 0.0, 0.1)),
+            duplicated=rng.choice((0.0, 0.0, 0.1)),
             sync_s=rng.choice((0.0005, 0.002, 0.02, 0.15)),
             fault_rate=rng.choice((1.0, 3.0, 6.0)),
             kinds=kinds,
@@ -58,12 +58,12 @@ class Faults:
 
 def drawn_options(rng: random.Random, faults: Faults) -> RaftOptions:
     """Small bounds, so that they are met; often hasty elections, so that many terms pass."""
-    haste = rng.choice((1.0, 1.0, 1.0, 0.3))
-    faults.chaos_s *= 0.4 + 0.6 * haste
+    time_factor = rng.choice((1.0, 1.0, 1.0, 0.3))
+    faults.chaos_s *= 0.4 + 0.6 * time_factor
     return RaftOptions(
-        heartbeat_s=0.1 * haste,
-        election_min_s=0.5 * haste,
-        election_max_s=1.0 * haste,
+        heartbeat_s=0.1 * time_factor,
+        election_min_s=0.5 * time_factor,
+        election_max_s=1.0 * time_factor,
         in_flight_bytes_max=rng.choice((64, 1 << 20)),
         append_bytes_max=rng.choice((8, 40, 1 << 20)),
         lag_entries_max=rng.choice((0, 0, 6)),

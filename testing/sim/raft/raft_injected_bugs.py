@@ -70,7 +70,7 @@ class VotesFromMemory(Raft):
 
     def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
         if isinstance(message, VoteReply | Vote):
-            self._outbox.send_now.append((to, message))
+            self._ready_builder.send_now.append((to, message))
         else:
             super()._send(to, message, after_persist)
 
@@ -80,7 +80,7 @@ class CountsOwnUnsynced(LeaderState):
 
     def advance_commit(self) -> bool:
         """Pretend that all is durable."""
-        marks = self._marks
+        marks = self._watermarks
         durable, marks.durable_index = marks.durable_index, self._log.last_index
         news = super().advance_commit()
         marks.durable_index = durable
@@ -92,10 +92,12 @@ class HalfIsEnough(LeaderState):
 
     def advance_commit(self) -> bool:
         """Take the wrong one of the sorted indexes."""
-        matches = sorted([self._marks.durable_index, *(p.counted for p in self.peers.values())])
+        matches = sorted(
+            [self._watermarks.durable_index, *(p.quorum_match for p in self.peers.values())]
+        )
         index = matches[min(len(matches) // 2 + 1, len(matches) - 1)]
-        if index > self._marks.commit and self._may_commit(index):
-            self._marks.commit_to(index)
+        if index > self._watermarks.commit and self._may_commit(index):
+            self._watermarks.commit_to(index)
             return True
         return False
 
@@ -103,8 +105,8 @@ class HalfIsEnough(LeaderState):
 class CountsAnswersOfOldTerms(Raft):
     """Takes answers to an earlier leadership for answers to this one."""
 
-    def _leadership_of(self, term: int, now: float) -> LeaderState | None:
-        return super()._leadership_of(self.term if term < self.term else term, now)
+    def _leader_state_for(self, term: int, now: float) -> LeaderState | None:
+        return super()._leader_state_for(self.term if term < self.term else term, now)
 
 
 class ReadsWithoutRound(LeaderState):
@@ -118,7 +120,7 @@ class ReadsByLease(LeaderState):
     """A leader trusts its clock: heard a quorum lately, so it leads (H26: a pause stops that clock)."""
 
     def _confirmed_round(self) -> int:
-        heard_at = sorted(progress.heard_at for progress in self.peers.values())
+        heard_at = sorted(progress.last_contact for progress in self.peers.values())
         now = heard_at[-1] if heard_at else 0.0
         quorum_at = sorted([now, *heard_at])[len(heard_at) // 2]
         recent = quorum_at > now - self._options.election_min_s
@@ -128,10 +130,10 @@ class ReadsByLease(LeaderState):
 class ReadsBeforeNoop(LeaderState):
     """A new leader serves reads before it knows what its predecessors committed (thesis 6.4)."""
 
-    def begin_round(self) -> None:
+    def start_heartbeat_round(self) -> None:
         """Do not wait for the no-op."""
-        self.noop_index = min(self.noop_index, self._marks.commit)
-        super().begin_round()
+        self.noop_index = min(self.noop_index, self._watermarks.commit)
+        super().start_heartbeat_round()
 
 
 class ReadsJoinOldRound(Raft):
@@ -140,8 +142,8 @@ class ReadsJoinOldRound(Raft):
     def read_index(self, request_id: int) -> bool:
         """Put the read into the last round begun."""
         taken = super().read_index(request_id)
-        if taken and self._leadership is not None:
-            reads: Any = self._leadership.reads
+        if taken and self._leader_state is not None:
+            reads: Any = self._leader_state.read_index_queue
             if reads._asked:
                 reads._asked[-1][2].append(reads._waiting.pop())
         return taken
@@ -153,7 +155,7 @@ class HeartbeatCommitsAll(Raft):
     def _on_heartbeat(self, message: Heartbeat, now: float) -> None:
         super()._on_heartbeat(message, now)
         if message.term == self.term and self.log.last_index > self.commit:
-            self.marks.commit_to(self.log.last_index)
+            self.watermarks.commit_to(self.log.last_index)
 
 
 class CommitsBeyondMessage(Raft):
@@ -162,7 +164,7 @@ class CommitsBeyondMessage(Raft):
     def _on_append(self, message: AppendRequest, now: float) -> None:
         super()._on_append(message, now)
         if message.term == self.term:
-            self.marks.commit_to(min(message.commit, self.log.last_index))
+            self.watermarks.commit_to(min(message.commit, self.log.last_index))
 
 
 class SkipsPrevCheck(Raft):
@@ -182,7 +184,7 @@ class TruncatesAlways(Raft):
         fits = self.log.term_at(message.prev_index) == message.prev_term
         taken = message.term >= self.term and fits and self.commit <= message.prev_index
         if taken and message.entries and self.log.last_index > message.prev_index:
-            self.marks.truncate(message.prev_index + 1)
+            self.watermarks.truncate(message.prev_index + 1)
         super()._on_append(message, now)
 
 
@@ -191,7 +193,7 @@ class TruncatesCommitted(Raft):
 
     def _on_append(self, message: AppendRequest, now: float) -> None:
         if message.term >= self.term and self.log.base_index <= message.prev_index < self.commit:
-            self.marks.commit = message.prev_index
+            self.watermarks.commit = message.prev_index
         super()._on_append(message, now)
 
 
@@ -200,7 +202,7 @@ class RestartsAtEachRefusal(LeaderState):
 
     def on_append_reply(self, message: AppendReply, now: float) -> bool:
         """Forget which appends belong to the newest attempt."""
-        self.peers[message.sender].asked_from = 0
+        self.peers[message.sender].refusals_count_from = 0
         return super().on_append_reply(message, now)
 
 
@@ -209,9 +211,9 @@ class InstallsOlderSnapshot(Raft):
 
     def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
         """Install it."""
-        if term >= self.term and self._leadership is None:
-            self._follow(term, sender, now)
-            self.marks.install(snapshot)
+        if term >= self.term and self._leader_state is None:
+            self._follow_leader(term, sender, now)
+            self.watermarks.install_snapshot(snapshot)
             self._send(sender, AppendReply(self.term, self.node_id, True, self.commit, 0, 0), True)
 
 
@@ -222,22 +224,24 @@ class ChangesMembersTooEarly(LeaderState):
     """A new leader changes members before anything of its term is committed (the 2015 correction)."""
 
     def _may_change_members(self) -> bool:
-        return self._marks.commit >= min(self._log.configuration_index, self.noop_index)
+        return self._watermarks.commit >= min(self._log.configuration_index, self.noop_index)
 
 
 class ChangesMembersTwice(LeaderState):
     """A second change while the first one is not committed."""
 
     def _may_change_members(self) -> bool:
-        return self._marks.commit >= self.noop_index
+        return self._watermarks.commit >= self.noop_index
 
 
 class CountsLearners(LeaderState):
     """Entries of a learner count for a commit, and its answers for a round."""
 
-    def _of_voters(self, own: Number, of: Callable[[Progress], Number]) -> list[Number]:
-        values = [own]
-        values.extend(of(progress) for progress in self.peers.values())
+    def _voter_values(
+        self, own_value: Number, value_of: Callable[[Progress], Number]
+    ) -> list[Number]:
+        values = [own_value]
+        values.extend(value_of(progress) for progress in self.peers.values())
         return values
 
 
@@ -245,7 +249,7 @@ class RemovedOnAppendGivesUp(Raft):
     """A voter whose removal is not committed campaigns no more (thesis 4.2.2)."""
 
     @property
-    def may_lead(self) -> bool:
+    def can_campaign(self) -> bool:
         """Look at the newest configuration only."""
         return self.may_vote and self.node_id in self.voters
 
@@ -253,7 +257,7 @@ class RemovedOnAppendGivesUp(Raft):
 class RemovedLeaderStays(Raft):
     """A leader that removed itself leads on after that is committed."""
 
-    def _leave_if_removed(self) -> None:
+    def _step_down_if_removed(self) -> None:
         return
 
 
@@ -263,17 +267,17 @@ class RemovedLeaderStays(Raft):
 class NoPreVote(Raft):
     """Campaigns at once; a node that comes back from a cut deposes a working leader (thesis 9.6)."""
 
-    def _campaign_softly(self, now: float) -> None:
+    def _start_pre_vote(self, now: float) -> None:
         if not self._disk_stalled:
             self._campaign(now)
         else:
-            super()._campaign_softly(now)
+            super()._start_pre_vote(now)
 
 
 class HelpsDisturbers(Raft):
     """Answers (pre-)votes although its leader lives (thesis 4.2.3)."""
 
-    def _serves_a_leader(self, now: float) -> bool:
+    def _in_leader_lease(self, now: float) -> bool:
         return False
 
 
@@ -288,7 +292,7 @@ class NoCheckQuorum(LeaderState):
 class IgnoresOldLeader(Raft):
     """Does not answer a leader of an earlier term: a node with a later term is lost for ever."""
 
-    def _refuse_old_leader(self, sender: str) -> None:
+    def _reject_stale_leader(self, sender: str) -> None:
         return
 
 
@@ -326,11 +330,11 @@ class ForgetsTerm(RaftWorld):
 class SendsBeforeSync(RaftWorld):
     """The driver sends everything at once and syncs later."""
 
-    def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
+    def execute_ready(self, node: RaftNode, core: Raft, ready: Ready) -> None:
         """Send first."""
         for to, message in ready.send_after_persist:
-            self.network.post(node, to, message)
-        super().carry_out(node, core, replace(ready, send_after_persist=()))
+            self.network.send(node, to, message)
+        super().execute_ready(node, core, replace(ready, send_after_persist=()))
 
 
 class EmptiedDiskVotes(RaftWorld):
@@ -339,12 +343,12 @@ class EmptiedDiskVotes(RaftWorld):
     def wipe(self, node: RaftNode) -> None:
         """Empty the disk; the crash's restart finds it so."""
         self.crash(node)
-        fresh = type(node.disk)()
-        node.disk.hard_state = fresh.hard_state
-        node.disk.entries = fresh.entries
+        new_disk = type(node.disk)()
+        node.disk.hard_state = new_disk.hard_state
+        node.disk.entries = new_disk.entries
         node.disk.base_index = node.disk.base_term = 0
-        node.disk.configuration = self.founding
-        node.disk.snapshot = fresh.snapshot
+        node.disk.configuration = self.initial_configuration
+        node.disk.snapshot = new_disk.snapshot
         self.faults.kinds = tuple(kind for kind in self.faults.kinds if kind != "wipe") or ("cut",)
 
 
@@ -369,13 +373,13 @@ def led_by(leadership: type[LeaderState]) -> type[Raft]:
     """A core that leads in this way."""
 
     class Led(Raft):
-        def _new_leadership(self, now: float) -> LeaderState:
+        def _new_leader_state(self, now: float) -> LeaderState:
             return leadership(
                 self.node_id,
                 self.term,
                 self.configuration,
-                self.marks,
-                self._outbox,
+                self.watermarks,
+                self._ready_builder,
                 self.options,
                 now,
             )
@@ -438,23 +442,23 @@ PLANTS: tuple[Plant, ...] = (
 )
 
 
-def hunt(plant: Plant, seeds: int, *, white_box: bool) -> tuple[int, str] | None:
+def hunt(bug: Plant, seeds: int, *, white_box: bool) -> tuple[int, str] | None:
     """How many seeds (1 or more) until the plant is found, and by which rule; None: it survives."""
-    found = run_seeds(range(seeds), plant.world, white_box=white_box)
-    return None if found is None else (found[0] + 1, found[1])
+    failure = run_seeds(range(seeds), bug.world, white_box=white_box)
+    return None if failure is None else (failure[0] + 1, failure[1])
 
 
 def main(seeds: int) -> None:
     """Print the table of all plants."""
     print(f"{'planted bug':26} {'white box':>9} {'black box':>9}  found by")
-    for plant in PLANTS:
+    for bug in PLANTS:
         cells: list[str] = []
-        why = f"directed: {plant.directed}" if plant.directed else ""
+        found_by = f"directed: {bug.directed}" if bug.directed else ""
         for white_box in (True, False):
-            found = hunt(plant, 200 if plant.directed else seeds, white_box=white_box)
-            cells.append("survives" if found is None else str(found[0]))
-            why = why or (found[1][:60] if found else "")
-        print(f"{plant.name:26} {cells[0]:>9} {cells[1]:>9}  {why}", flush=True)
+            failure = hunt(bug, 200 if bug.directed else seeds, white_box=white_box)
+            cells.append("survives" if failure is None else str(failure[0]))
+            found_by = found_by or (failure[1][:60] if failure else "")
+        print(f"{bug.name:26} {cells[0]:>9} {cells[1]:>9}  {found_by}", flush=True)
 
 
 if __name__ == "__main__":

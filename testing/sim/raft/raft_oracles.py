@@ -36,21 +36,21 @@ class RaftOracles:
         self.committed_in: dict[
             int, int
         ] = {}  # index: a term at or after the one that committed it
-        self.committed_last = 0
+        self.last_committed = 0
         self.last_command = 0
         self.chains: dict[int, int] = {0: 0}
         self.votes: dict[tuple[int, str], str] = {}
-        self.reads_asked: dict[int, int] = {}
-        self.reads_answered = 0
+        self.pending_reads: dict[int, int] = {}
+        self.answered_reads = 0
 
     def on_sent(self, node_id: str, to: str, message: Message) -> None:
         """A message leaves ``node_id``: what it promises must be durable (M4)."""
         kind = type(message)
         hard_state = self.disks[node_id].hard_state
         if kind is Vote:
-            self._count_vote(message.term, node_id, node_id, hard_state)
+            self._check_vote(message.term, node_id, node_id, hard_state)
         elif isinstance(message, VoteReply) and message.granted:
-            self._count_vote(message.term, node_id, to, hard_state)
+            self._check_vote(message.term, node_id, to, hard_state)
         if not self.white_box or kind is PreVote or kind is PreVoteReply:
             return
         if message.term > hard_state.term:
@@ -62,7 +62,7 @@ class RaftOracles:
         ):
             raise Broken(f"M4 ack: {message}, durable are {self.disks[node_id].last_index}")
 
-    def _count_vote(self, term: int, voter: str, candidate: str, hard_state: HardState) -> None:
+    def _check_vote(self, term: int, voter: str, candidate: str, hard_state: HardState) -> None:
         if not self.white_box:
             return
         if self.votes.setdefault((term, voter), candidate) != candidate:
@@ -76,7 +76,7 @@ class RaftOracles:
             raise Broken(
                 f"M1 two leaders in term {core.term}: {self.leaders[core.term]}, {node_id}"
             )
-        last = self.committed_last
+        last = self.last_committed
         while last and self.committed_in[last] >= core.term:
             last -= 1  # committed by a later leader, perhaps: this one woke up late
         if not self.white_box or last <= core.log.base_index:
@@ -96,38 +96,42 @@ class RaftOracles:
                 f"commit: entry {index} of term {term} is durable on {holders} of {core.voters} only"
             )
 
-    def on_applied(self, node_id: str, entry: Entry, before: int, chain: int, term: int) -> int:
+    def on_applied(
+        self, node_id: str, entry: Entry, previous_index: int, chain: int, term: int
+    ) -> int:
         """A node applies an entry to a state ``chain`` at ``before``; returns the state after it."""
-        if entry.index != before + 1:
-            raise Broken(f"M3 applied: {node_id} applies {entry.index} after {before}")
-        known = self.committed.setdefault(entry.index, (entry.term, entry.data))
-        if known != (entry.term, entry.data):
-            raise Broken(f"M2 two commands at {entry.index}: {known}, {entry}")
-        if entry.index > self.committed_last:
-            self.committed_last = entry.index
+        if entry.index != previous_index + 1:
+            raise Broken(f"M3 applied: {node_id} applies {entry.index} after {previous_index}")
+        committed = self.committed.setdefault(entry.index, (entry.term, entry.data))
+        if committed != (entry.term, entry.data):
+            raise Broken(f"M2 two commands at {entry.index}: {committed}, {entry}")
+        if entry.index > self.last_committed:
+            self.last_committed = entry.index
             self.committed_in[entry.index] = term
         number = int.from_bytes(entry.data, "big")
         if not is_configuration(entry.data):
             self.last_command = max(self.last_command, number)
-        after = (chain * 1_000_003 + number + entry.term) % (1 << 61)
-        if self.chains.setdefault(entry.index, after) != after:
+        next_chain = (chain * 1_000_003 + number + entry.term) % (1 << 61)
+        if self.chains.setdefault(entry.index, next_chain) != next_chain:
             raise Broken(f"M2 two states at {entry.index}")
-        return after
+        return next_chain
 
-    def on_restored(self, node_id: str, before: int, index: int, chain: int) -> None:
+    def on_restored(self, node_id: str, previous_index: int, index: int, chain: int) -> None:
         """A node's state machine is replaced by a snapshot."""
-        if index < before:
-            raise Broken(f"M3 applied: {node_id} goes back from {before} to {index}")
+        if index < previous_index:
+            raise Broken(f"M3 applied: {node_id} goes back from {previous_index} to {index}")
         if self.chains.get(index) != chain:
             raise Broken(f"M2 snapshot: {node_id} restores another state at {index}")
 
-    def on_read_asked(self, request_id: int) -> None:
+    def on_read_request(self, request_id: int) -> None:
         """A client asks for a linearizable read; all that was applied anywhere may be known to it."""
-        self.reads_asked[request_id] = self.committed_last
+        self.pending_reads[request_id] = self.last_committed
 
-    def on_read_answered(self, node_id: str, request_id: int, index: int) -> None:
+    def on_read_answer(self, node_id: str, request_id: int, index: int) -> None:
         """A read may be served from ``index`` on (M5)."""
-        needed = self.reads_asked.pop(request_id)
-        self.reads_answered += 1
-        if index < needed:
-            raise Broken(f"M5 stale read at {node_id}: from {index}, {needed} was answered before")
+        index_min = self.pending_reads.pop(request_id)
+        self.answered_reads += 1
+        if index < index_min:
+            raise Broken(
+                f"M5 stale read at {node_id}: from {index}, {index_min} was answered before"
+            )

@@ -11,12 +11,18 @@ does who finds a snapshot of the newer format, until he is upgraded.
 import sys
 from collections.abc import Sequence
 
-from ....metadata.model.commands import Expire, Grant, Revoke, Transact, encode_command
+from ....metadata.model.commands import (
+    ExpireLease,
+    GrantLease,
+    RevokeLease,
+    Transact,
+    encode_command,
+)
 from ....metadata.model.configuration import is_configuration
 from ....metadata.model.transaction import Compare, Delete, Put, Transaction
 from ....metadata.raft.raft import Raft
 from ....metadata.raft.raft_messages import Entry
-from ....metadata.state.kv_snapshot import SnapshotBuilder, snapshot
+from ....metadata.state.kv_snapshot import SnapshotBuilder, snapshot_chunks
 from ....metadata.state.kv_state import KeyValueState
 from ....runtime.interfaces.errors import UnsupportedFormat
 from ....runtime.protocol.frames import pack, unpack
@@ -42,24 +48,24 @@ class StateOfVersion:
 
     def __init__(self, version: int, lifted: bool) -> None:
         self.version = version
-        self.lifted = lifted
-        requests_max, leases_max = LIMITS[self.limits_of()]
+        self.limits_lifted = lifted
+        requests_max, leases_max = LIMITS[self.limits_version()]
         self.kv = KeyValueState(requests_max=requests_max, leases_max=leases_max)
 
-    def limits_of(self) -> int:
+    def limits_version(self) -> int:
         """Whose limits hold."""
-        return NEXT if self.lifted else NOW
+        return NEXT if self.limits_lifted else NOW
 
     def head(self) -> bytes:
         """Return the head of a snapshot: the version that wrote it, and whether the limits are lifted."""
-        return pack([self.version, self.lifted])
+        return pack([self.version, self.limits_lifted])
 
-    def do(self, index: int, command: bytes) -> None:
+    def apply(self, index: int, command: bytes) -> None:
         """Apply what is in the log. Raises `UnsupportedFormat`, with nothing done."""
         if self.version == NEXT and command == LIFT:
             command = b""
-            self.lifted = True
-            self.kv.ring.size, self.kv._leases_max = LIMITS[self.limits_of()]
+            self.limits_lifted = True
+            self.kv.request_dedup.size, self.kv._leases_max = LIMITS[self.limits_version()]
         elif self.version == NEXT and command == TOUCH:
             put = Transaction((), (Put(b"touched", b"%d" % index),))
             command = encode_command(Transact(transaction=put))
@@ -78,10 +84,10 @@ class VersionsWorld(RaftWorld):
         self.faults.propose_rate = 24.0 if many else 4.0
         self.faults.chaos_s = 4.0
         self.faults.compact_after = self.rng.choice((0, 3, 12))
-        self.wanted = dict.fromkeys(self.ids, NOW)
+        self.versions = dict.fromkeys(self.ids, NOW)
         """The version that each node is started as, from the next time on."""
-        self.changes = self.ended = 0
-        self.at(self.rng.uniform(0.3, 0.8), self.change_version)
+        self.changes = self.refused_starts = 0
+        self.schedule(self.rng.uniform(0.3, 0.8), self.change_version)
 
     def state_machine(self) -> "VersionedMachine":
         """Those of the product."""
@@ -89,17 +95,17 @@ class VersionsWorld(RaftWorld):
 
     def change_version(self) -> None:
         """Somebody ends a few steps from now, and comes back as another version."""
-        if self.healed:
+        if self.is_healed:
             return
-        self.at(self.now + self.rng.expovariate(2.0), self.change_version)
+        self.schedule(self.now + self.rng.expovariate(2.0), self.change_version)
         node = self.nodes[self.rng.choice(self.ids)]
-        self.wanted[node.node_id] = NOW if self.rng.random() < BACK else NEXT
+        self.versions[node.node_id] = NOW if self.rng.random() < BACK else NEXT
         node.crash_in = min(node.crash_in, self.rng.randrange(1, 40))
         self.changes += 1
 
     def heal(self) -> None:
         """All have the newer version in the end."""
-        self.wanted = dict.fromkeys(self.wanted, NEXT)
+        self.versions = dict.fromkeys(self.versions, NEXT)
         for node in self.nodes.values():
             if node.core is not None and self.machine.states[node.node_id].version != NEXT:
                 self.crash(node)
@@ -109,12 +115,12 @@ class VersionsWorld(RaftWorld):
         """Who is too old for its own snapshot ends at once."""
         if node.core is not None or node.gone:
             return
-        if node.node_id not in self.wanted:
-            self.wanted[node.node_id] = NEXT if self.healed else self.rng.choice((NOW, NEXT))
-        version = self.wanted[node.node_id]
+        if node.node_id not in self.versions:
+            self.versions[node.node_id] = NEXT if self.is_healed else self.rng.choice((NOW, NEXT))
+        version = self.versions[node.node_id]
         if not _may_read(version, node.disk.snapshot):
-            self.ended += 1
-            self.at(self.now + AGAIN_S, self.start, node)
+            self.refused_starts += 1
+            self.schedule(self.now + AGAIN_S, self.start, node)
             return
         self.machine.states[node.node_id] = self.state_class(version, False)
         super().start(node)
@@ -127,7 +133,7 @@ class VersionedMachine:
         self.world = world
         self._chain = ChainMachine(world)
         self.states: dict[str, StateOfVersion] = {}
-        self.meant: dict[int, bytes] = {}
+        self.commands: dict[int, bytes] = {}
         """What the number in an entry stands for."""
         self.digests: dict[int, tuple[int, bool]] = {}
 
@@ -143,14 +149,14 @@ class VersionedMachine:
         builder = SnapshotBuilder(state.kv)
         for chunk in chunks:
             builder.add(chunk)
-        builder.done()
+        builder.finish()
 
-    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+    def snapshot_of(self, node: RaftNode) -> tuple[bytes, ...]:
         """A head that says who may read it, and whose limits hold; then the chunks."""
         state = self.states[node.node_id]
-        return (state.head(), *snapshot(state.kv))
+        return (state.head(), *snapshot_chunks(state.kv))
 
-    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
+    def can_read(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
         """An older version refuses what a newer one wrote."""
         return _may_read(self.states[node.node_id].version, snapshot)
 
@@ -158,16 +164,16 @@ class VersionedMachine:
         """Who does not know a command ends before it; all others have one state after it."""
         command = b""
         if entry.data and not is_configuration(entry.data):
-            command = self.meant[int.from_bytes(entry.data, "big")]
+            command = self.commands[int.from_bytes(entry.data, "big")]
         state = self.states[node.node_id]
         try:
-            state.do(entry.index, command)
+            state.apply(entry.index, command)
         except UnsupportedFormat:
-            self.world.ended += 1
+            self.world.refused_starts += 1
             self.world.crash(node)
             raise Crashed from None
         self._chain.apply(node, entry, term)
-        digest = state.kv.digest(), state.lifted
+        digest = state.kv.digest(), state.limits_lifted
         if self.digests.setdefault(entry.index, digest) != digest:
             raise Broken(f"H105 two states after {entry.index}: {node}, version {state.version}")
 
@@ -176,31 +182,31 @@ class VersionedMachine:
     def propose(self, node: RaftNode, core: Raft, command: int) -> None:
         """What is asked of a leader of the newer version may be new, too."""
         version = self.states[node.node_id].version
-        chance = self.world.rng.random()
-        if version == NEXT and chance < 0.25:
-            self.meant[command] = LIFT if chance < 0.1 else TOUCH
+        roll = self.world.rng.random()
+        if version == NEXT and roll < 0.25:
+            self.commands[command] = LIFT if roll < 0.1 else TOUCH
         else:
-            self.meant[command] = self._drawn(core.commit)
+            self.commands[command] = self._random_command(core.commit)
         self._chain.propose(node, core, command)
 
-    def _drawn(self, commit: int) -> bytes:
+    def _random_command(self, commit: int) -> bytes:
         """Few keys, few leases, few requests, which are sent again and again."""
-        chance = self.world.rng
-        head = (chance.choice("xy"), chance.randrange(1, 16), max(0, commit - chance.randrange(9)))
-        kind = chance.random()
-        if kind < 0.2:
-            return encode_command(Grant(*head, ttl_ms=1000))
-        if kind < 0.3:
-            return encode_command(Revoke(*head, lease=chance.randrange(1, 6)))
-        if kind < 0.35:
-            return encode_command(Expire(lease=chance.randrange(1, 6)))
-        if kind < 0.4:
+        rng = self.world.rng
+        head = (rng.choice("xy"), rng.randrange(1, 16), max(0, commit - rng.randrange(9)))
+        roll = rng.random()
+        if roll < 0.2:
+            return encode_command(GrantLease(*head, ttl_ms=1000))
+        if roll < 0.3:
+            return encode_command(RevokeLease(*head, lease=rng.randrange(1, 6)))
+        if roll < 0.35:
+            return encode_command(ExpireLease(lease=rng.randrange(1, 6)))
+        if roll < 0.4:
             return b"what no version knows"
-        key, other = (b"k%d" % chance.randrange(6) for _ in range(2))
-        compares = (Compare.version(other, chance.randrange(3)),) if kind < 0.6 else ()
-        put = Put(key, chance.randbytes(2), chance.choice((0, 0, 1, 2, 3)))
-        change = Delete(key) if kind > 0.9 else put
-        return encode_command(Transact(*head, transaction=Transaction(compares, (change,))))
+        key, other = (b"k%d" % rng.randrange(6) for _ in range(2))
+        compares = (Compare.version(other, rng.randrange(3)),) if roll < 0.6 else ()
+        put = Put(key, rng.randbytes(2), rng.choice((0, 0, 1, 2, 3)))
+        operation = Delete(key) if roll > 0.9 else put
+        return encode_command(Transact(*head, transaction=Transaction(compares, (operation,))))
 
 
 def _head(packed: bytes) -> tuple[int, bool]:
@@ -218,7 +224,7 @@ def _may_read(version: int, snapshot: StoredSnapshot) -> bool:
 class LimitsOfTheProgram(StateOfVersion):
     """Judges by the limits that it was built with."""
 
-    def limits_of(self) -> int:
+    def limits_version(self) -> int:
         """Its own."""
         return self.version
 
@@ -232,10 +238,10 @@ class LimitsOfTheProgramWorld(VersionsWorld):
 class PassesOver(StateOfVersion):
     """Answers a command that it does not know with an error, and goes on."""
 
-    def do(self, index: int, command: bytes) -> None:
+    def apply(self, index: int, command: bytes) -> None:
         """As if it were nonsense."""
         try:
-            super().do(index, command)
+            super().apply(index, command)
         except UnsupportedFormat:
             self.kv.index = index
 
@@ -263,9 +269,11 @@ class SnapshotsForgetLimits(VersionsWorld):
 def main(arguments: Sequence[str]) -> int:
     """Run seeds, and say which one failed."""
     count = int(arguments[arguments.index("--seeds") + 1]) if "--seeds" in arguments else 1000
-    failed = run_seeds(range(count), VersionsWorld)
-    print(f"{count} seeds: {'none failed' if failed is None else f'seed {failed[0]}: {failed[1]}'}")
-    return failed is not None
+    failure = run_seeds(range(count), VersionsWorld)
+    print(
+        f"{count} seeds: {'none failed' if failure is None else f'seed {failure[0]}: {failure[1]}'}"
+    )
+    return failure is not None
 
 
 if __name__ == "__main__":

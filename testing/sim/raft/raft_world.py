@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from ....metadata.declarations.options import RaftOptions
-from ....metadata.model.configuration import UNKNOWN, Configuration, Member
+from ....metadata.model.configuration import UNKNOWN_CONFIGURATION, Configuration, Member
 from ....metadata.raft.quorum import majority
 from ....metadata.raft.raft import DurableState, Raft
 from ....metadata.raft.raft_messages import Entry, Message, decode, encode
@@ -53,11 +53,13 @@ class RaftWorld:
         self.rng = random.Random(seed)
         self.seed = seed
         count = nodes or self.rng.choice((3,) * 13 + (5,) * 5 + (4, 2, 1))
-        self.faults = faults or Faults.drawn(self.rng)
+        self.faults = faults or Faults.random_mix(self.rng)
         self.options = options or drawn_options(self.rng, self.faults)
         self.ids = [f"n{place}" for place in range(count)]
-        self.founding = Configuration.of_ids(self.ids)
-        self.nodes = {node_id: RaftNode(node_id, self.founding) for node_id in self.ids}
+        self.initial_configuration = Configuration.from_ids(self.ids)
+        self.nodes = {
+            node_id: RaftNode(node_id, self.initial_configuration) for node_id in self.ids
+        }
         self.oracles = RaftOracles(
             {node_id: node.disk for node_id, node in self.nodes.items()}, white_box=white_box
         )
@@ -67,7 +69,7 @@ class RaftWorld:
         self.clients = RaftClients(self)
         self.operator = RaftOperator(self)
         self.now = 0.0
-        self.healed = False
+        self.is_healed = False
         self._heap: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._sequence = 0
 
@@ -77,18 +79,18 @@ class RaftWorld:
 
     # --- time -------------------------------------------------------------------------------------
 
-    def at(self, when: float, what: Callable[..., None], *args: object) -> None:
+    def schedule(self, time: float, call: Callable[..., None], *args: object) -> None:
         """Let ``what`` happen at ``when``; equal times happen in the order they were asked for."""
         self._sequence += 1
-        heapq.heappush(self._heap, (when, self._sequence, what, args))
+        heapq.heappush(self._heap, (time, self._sequence, call, args))
 
-    def run_until(self, end: float, done: Callable[[], bool] | None = None) -> bool:
+    def run_until(self, end: float, is_done: Callable[[], bool] | None = None) -> bool:
         """Run events up to ``end``; True as soon as ``done``."""
         heap = self._heap
         while heap and heap[0][0] <= end:
             self.now, _, what, args = heapq.heappop(heap)
             what(*args)
-            if done is not None and done():
+            if is_done is not None and is_done():
                 return True
         self.now = end
         return False
@@ -97,42 +99,42 @@ class RaftWorld:
         """Faults, then healing, then the demand that everything works."""
         for node_id in self.ids:
             self.start(self.nodes[node_id])
-        self.at(0.3, self.clients.ask)
-        self.at(0.3, self.operator.look)
+        self.schedule(0.3, self.clients.send_requests)
+        self.schedule(0.3, self.operator.check)
         if self.faults.kinds:
-            self.at(self.rng.uniform(0.2, 1.0), self.nemesis.strike)
+            self.schedule(self.rng.uniform(0.2, 1.0), self.nemesis.inject_fault)
         self.run_until(self.faults.chaos_s)
         self.heal()
-        target = self.clients.commands
-        if not self.run_until(self.now + LIVENESS_S, lambda: self._serves(target)):
+        target = self.clients.command_count
+        if not self.run_until(self.now + LIVENESS_S, lambda: self._is_serving(target)):
             raise Broken(f"liveness: not serving {LIVENESS_S} s after healing: {self.describe()}")
 
     def describe(self) -> str:
         """Each node's role and marks, for a failure's message."""
         return "; ".join(str(node) for node in self.nodes.values())
 
-    def _serves(self, target: int) -> bool:
-        last, leader = self.oracles.committed_last, self.leader()
+    def _is_serving(self, target: int) -> bool:
+        last, leader = self.oracles.last_committed, self.leader()
         return (
             leader is not None
-            and self.clients.commands > target + 3
+            and self.clients.command_count > target + 3
             and self.oracles.last_command > target
-            and self.oracles.reads_answered > 0
-            and self.clients.read_after_heal
+            and self.oracles.answered_reads > 0
+            and self.clients.has_read_after_heal
             and self.operator.is_done(leader.configuration)
             and all(self.nodes[peer].restored == last for peer in leader.configuration.voters)
         )
 
     def leader(self) -> Raft | None:
         """The one of the latest term, of all that believe to lead."""
-        leaders = [n.core for n in self.nodes.values() if n.core is not None and self.leads(n)]
+        leaders = [n.core for n in self.nodes.values() if n.core is not None and self.is_leader(n)]
         return max(leaders, key=lambda core: core.term, default=None)
 
     # --- nodes ------------------------------------------------------------------------------------
 
     def add_node(self, node_id: str) -> None:
         """An empty node, which waits to be let in."""
-        node = self.nodes[node_id] = RaftNode(node_id, UNKNOWN)
+        node = self.nodes[node_id] = RaftNode(node_id, UNKNOWN_CONFIGURATION)
         self.oracles.disks[node_id] = node.disk
         self.ids.append(node_id)
         self.start(node)
@@ -149,11 +151,11 @@ class RaftWorld:
                 disk.log(),
                 disk.hard_state,
                 applied=disk.snapshot.index,
-                ghost=disk.ghost,
-                committed=disk.committed,
+                recovery_floor=disk.ghost,
+                commit_index=disk.committed,
             ),
             options=self.options,
-            draw=self.rng.random,
+            random=self.rng.random,
             now=self.now,
         )
         self.machine.restore(node, disk.snapshot)
@@ -164,9 +166,9 @@ class RaftWorld:
         node.syncing = 0
         node.timer_at = float("inf")
         node.seen_commit = node.seen_term = 0
-        steps = 0 if self.healed else self.faults.crash_within_steps
+        steps = 0 if self.is_healed else self.faults.crash_within_steps
         node.crash_in = self.rng.randrange(1, steps * 10) if steps else NEVER
-        self.turn(node)
+        self.process_ready(node)
 
     def crash(self, node: RaftNode) -> None:
         """Cut the power: of the writes under way a random part is durable, in order."""
@@ -184,40 +186,46 @@ class RaftWorld:
         node.disk.incoming.clear()
         for peer in self.ids:  # some peers see the connection break, some see silence only
             if peer != node.node_id and self.rng.random() < 0.7:
-                self.at(self.now + self.network.delay(), self.closed, peer, node.node_id)
+                self.schedule(self.now + self.network.delay_s(), self.closed, peer, node.node_id)
         if not node.gone:
-            self.at(self.now + self.rng.uniform(0.001, 1.0), self.start, node)
+            self.schedule(self.now + self.rng.uniform(0.001, 1.0), self.start, node)
 
     def closed(self, node_id: str, peer: str) -> None:
         """A connection's end reaches a node."""
         node = self.nodes[node_id]
         if node.core is not None and node.paused_since < 0:
             node.core.on_connection_closed(peer, self.now)
-            self.turn(node)
+            self.process_ready(node)
 
-    def point(self, node: RaftNode) -> None:
+    def crash_point(self, node: RaftNode) -> None:
         """A place where the power may fail."""
         node.crash_in -= 1
         if node.crash_in <= 0:
             self.crash(node)
             raise Crashed
 
-    def turn(self, node: RaftNode) -> None:
+    def process_ready(self, node: RaftNode) -> None:
         """The driver's turn: what metadata/replica/replica.py does after every input."""
         core = node.core
         if core is None:
             return
         try:
             while core.has_ready:
-                self.point(node)
-                self.carry_out(node, core, core.ready())
+                self.crash_point(node)
+                self.execute_ready(node, core, core.ready())
         except Crashed:
             return
         if core.diverged is not None:
             self.on_diverged(node, core.diverged)
             return
-        if core.ghost is not None and not node.disk.is_haunted and not self.is_copy(node):
-            raise Broken(f"M4 ack: {node} lacks what a leader has its word for, {core.ghost}")
+        if (
+            core.recovery_floor is not None
+            and not node.disk.is_haunted
+            and not self.runs_on_disk_copy(node)
+        ):
+            raise Broken(
+                f"M4 ack: {node} lacks what a leader has its word for, {core.recovery_floor}"
+            )
         if core.role is RaftRole.LEADER:
             if core.term != node.seen_term:
                 node.seen_term, node.seen_commit = core.term, core.commit
@@ -227,23 +235,23 @@ class RaftWorld:
                 self.oracles.on_leader_commit(core)
         if core.deadline < node.timer_at:
             node.timer_at = core.deadline
-            self.at(core.deadline, self._timer, node, node.life, core.deadline)
+            self.schedule(core.deadline, self._timer, node, node.life, core.deadline)
 
-    def is_copy(self, node: RaftNode) -> bool:
+    def runs_on_disk_copy(self, node: RaftNode) -> bool:
         """Whether a node runs on an older copy of its disk, and does not know it (a seam for such worlds)."""
         return False
 
-    def on_diverged(self, node: RaftNode, found: Diverged) -> None:
+    def on_diverged(self, node: RaftNode, divergence: Diverged) -> None:
         """A leader would replace what is committed (a seam for worlds where a majority has forgotten)."""
-        raise Broken(f"M2: {node} must end: {found}")
+        raise Broken(f"M2: {node} must end: {divergence}")
 
-    def carry_out(self, node: RaftNode, core: Raft, ready: Ready) -> None:
+    def execute_ready(self, node: RaftNode, core: Raft, ready: Ready) -> None:
         """Do what a Ready says, in the order it must be done."""
-        for to, message in ready.send_now:
-            self.point(node)
-            self.network.post(node, to, message)
-        for ask in ready.send_snapshots:
-            self.network.send_snapshot(node, ask.peer)
+        for receiver, message in ready.send_now:
+            self.crash_point(node)
+            self.network.send(node, receiver, message)
+        for snapshot_request in ready.send_snapshots:
+            self.network.send_snapshot(node, snapshot_request.peer)
         if ready.needs_persist or ready.send_after_persist:
             node.queue.append(ready)
             self._begin_sync(node)
@@ -253,16 +261,16 @@ class RaftWorld:
             self.machine.restore(node, incoming)
             core.on_applied(incoming.index)
         for entry in ready.committed:
-            self.point(node)
+            self.crash_point(node)
             self.machine.apply(node, entry, core.term)
         if ready.committed:
             core.on_applied(node.restored)
             self._maybe_compact(node, core)
         for request_id, index in ready.reads:
-            self.oracles.on_read_answered(node.node_id, request_id, index)
-            self.clients.read_after_heal = self.healed
+            self.oracles.on_read_answer(node.node_id, request_id, index)
+            self.clients.has_read_after_heal = self.is_healed
         for request_id in ready.reads_lost:
-            del self.oracles.reads_asked[request_id]
+            del self.oracles.pending_reads[request_id]
 
     def steps_of(self, node: RaftNode, ready: Ready) -> Iterator[None]:
         """The steps of making a Ready durable (a seam for planted bugs)."""
@@ -273,13 +281,13 @@ class RaftWorld:
         if node.syncing or not node.queue:
             return
         node.syncing = len(node.queue)
-        scale = min(0.002, self.faults.sync_s) if self.healed else self.faults.sync_s
-        writes = any(ready.needs_persist for ready in node.queue)
-        sync_s = self.rng.uniform(0.5, 1.5) * scale if writes else 0.0
+        base_s = min(0.002, self.faults.sync_s) if self.is_healed else self.faults.sync_s
+        has_writes = any(ready.needs_persist for ready in node.queue)
+        sync_s = self.rng.uniform(0.5, 1.5) * base_s if has_writes else 0.0
         end = max(node.stalled_until, self.now) + sync_s
-        self.at(end, self.to_node, node, node.life, self.durable)
+        self.schedule(end, self.deliver_call, node, node.life, self.on_sync_end)
 
-    def durable(self, node: RaftNode) -> None:
+    def on_sync_end(self, node: RaftNode) -> None:
         """A sync ended: now, and only now, the promises of what it covers may leave."""
         core = node.core
         assert core is not None
@@ -290,17 +298,17 @@ class RaftWorld:
                 for _ in self.steps_of(node, ready):
                     pass
                 node.queue.pop(0)
-                self.point(node)
+                self.crash_point(node)
                 for to, message in ready.send_after_persist:
-                    self.network.post(node, to, message)
-                    self.point(node)
-                core.on_persisted(ready.number, self.now)
-                if core.ghost is None:
+                    self.network.send(node, to, message)
+                    self.crash_point(node)
+                core.on_persisted(ready.ready_number, self.now)
+                if core.recovery_floor is None:
                     node.disk.ghost = None
         except Crashed:
             return
         self._begin_sync(node)
-        self.turn(node)
+        self.process_ready(node)
 
     def _maybe_compact(self, node: RaftNode, core: Raft) -> None:
         limit = self.faults.compact_after
@@ -310,12 +318,12 @@ class RaftWorld:
         term = core.log.term_at(core.applied)
         assert term is not None
         members = core.log.configuration_at(core.applied)
-        if members == UNKNOWN:
+        if members == UNKNOWN_CONFIGURATION:
             return  # a node that is being let in, and has not read yet who its members are
         node.disk.snapshot = StoredSnapshot(
-            core.applied, term, node.chain, members, self.machine.content_of(node)
+            core.applied, term, node.chain, members, self.machine.snapshot_of(node)
         )
-        self.point(node)
+        self.crash_point(node)
         keep = self.rng.randrange(limit)
         node.disk.compact(core.compact(max(core.log.base_index, core.applied - keep)))
 
@@ -324,29 +332,31 @@ class RaftWorld:
             return
         if node.core.deadline > self.now:
             node.timer_at = node.core.deadline
-            self.at(node.timer_at, self._timer, node, life, node.timer_at)
+            self.schedule(node.timer_at, self._timer, node, life, node.timer_at)
             return
         node.timer_at = float("inf")
-        self.to_node(node, life, self.on_time)
+        self.deliver_call(node, life, self.on_time)
 
     def on_time(self, node: RaftNode) -> None:
         """A node looks at its clock."""
         assert node.core is not None
         node.core.on_time(self.now)
-        self.turn(node)
+        self.process_ready(node)
 
-    def to_node(self, node: RaftNode, life: int, what: Callable[..., None], *args: object) -> None:
+    def deliver_call(
+        self, node: RaftNode, life: int, call: Callable[..., None], *args: object
+    ) -> None:
         """Let a node do something, now or when it wakes."""
         if node.life != life or node.core is None:
             return
         if node.paused_since >= 0:
-            node.inbox.append((what, args))
+            node.inbox.append((call, args))
         else:
-            what(node, *args)
+            call(node, *args)
 
     # --- faults -----------------------------------------------------------------------------------
 
-    def leads(self, node: RaftNode) -> bool:
+    def is_leader(self, node: RaftNode) -> bool:
         """Whether a node believes to lead."""
         return node.core is not None and node.core.role is RaftRole.LEADER
 
@@ -354,20 +364,20 @@ class RaftWorld:
         """The directory is emptied: what comes back is another node, which waits to be let in (H5)."""
         node.gone = True
         self.crash(node)
-        self.at(self.now + self.rng.uniform(0.1, 1.0), self.operator.replace, node)
+        self.schedule(self.now + self.rng.uniform(0.1, 1.0), self.operator.replace, node)
 
-    def change_members(self) -> None:
+    def change_random_member(self) -> None:
         """One comes, or one goes."""
         self.operator.change()
 
     def heal(self) -> None:
         """End all faults and start what is down."""
-        self.healed = True
-        self.network.cut = set()
+        self.is_healed = True
+        self.network.cut_pairs = set()
         for node in self.nodes.values():
             node.crash_in = NEVER
             node.stalled_until = self.now
-            self.nemesis.wake(node, node.life)
+            self.nemesis.resume(node, node.life)
             self.start(node)
 
 
@@ -382,11 +392,11 @@ class WorldStateMachine(Protocol):
         """Do the next command."""
         ...
 
-    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+    def snapshot_of(self, node: RaftNode) -> tuple[bytes, ...]:
         """What a snapshot has beside the chain."""
         ...
 
-    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
+    def can_read(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
         """Whether a node can read a snapshot."""
         ...
 
@@ -411,11 +421,11 @@ class ChainMachine:
         node.chain = oracles.on_applied(node.node_id, entry, node.restored, node.chain, term)
         node.restored = entry.index
 
-    def content_of(self, node: RaftNode) -> tuple[bytes, ...]:
+    def snapshot_of(self, node: RaftNode) -> tuple[bytes, ...]:
         """See `WorldStateMachine`."""
         return ()
 
-    def takes(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
+    def can_read(self, node: RaftNode, snapshot: StoredSnapshot) -> bool:
         """See `WorldStateMachine`."""
         return True
 
@@ -429,86 +439,90 @@ class RaftNetwork:
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
-        self.cut: set[tuple[str, str]] = set()
+        self.cut_pairs: set[tuple[str, str]] = set()
         """The pairs (from, to) that nothing passes."""
-        self.messages = 0
+        self.message_count = 0
 
-    def post(self, node: RaftNode, to: str, message: Message) -> None:
+    def send(self, node: RaftNode, receiver: str, message: Message) -> None:
         """Send a message: it may be lost, doubled, late."""
-        self.world.oracles.on_sent(node.node_id, to, message)
-        self.messages += 1
-        if self.messages > MESSAGES_MAX:
+        self.world.oracles.on_sent(node.node_id, receiver, message)
+        self.message_count += 1
+        if self.message_count > MESSAGES_MAX:
             raise Broken(
                 f"storm: {MESSAGES_MAX} messages by {self.world.now:.1f} s, the last: {message}"
             )
         faults = self.world.faults
-        if (node.node_id, to) in self.cut:
+        if (node.node_id, receiver) in self.cut_pairs:
             return
-        if not self.world.healed:
+        if not self.world.is_healed:
             if faults.loss and self.world.rng.random() < faults.loss:
                 return
-            if faults.doubled and self.world.rng.random() < faults.doubled:
-                self.world.at(self.world.now + self.delay() * 3, self.deliver, to, message)
+            if faults.duplicated and self.world.rng.random() < faults.duplicated:
+                self.world.schedule(
+                    self.world.now + self.delay_s() * 3, self.deliver, receiver, message
+                )
         if faults.framed:
             message = decode(encode(message))  # type: ignore[assignment]
-        self.world.at(self.world.now + self.delay(), self.deliver, to, message)
+        self.world.schedule(self.world.now + self.delay_s(), self.deliver, receiver, message)
 
-    def delay(self) -> float:
+    def delay_s(self) -> float:
         """How long something takes on its way."""
-        scale = 0.002 if self.world.healed else self.world.faults.delay_s
+        scale = 0.002 if self.world.is_healed else self.world.faults.delay_s
         return scale * (0.2 + self.world.rng.random())
 
-    def deliver(self, to: str, message: Message) -> None:
+    def deliver(self, receiver: str, message: Message) -> None:
         """A message reaches a node."""
-        node = self.world.nodes[to]
+        node = self.world.nodes[receiver]
         core = node.core
         if core is None:
             return
         if node.paused_since >= 0:
-            node.inbox.append((self._take, (message,)))
+            node.inbox.append((self._deliver_to, (message,)))
             return
         core.on_message(message, self.world.now)
-        self.world.turn(node)
+        self.world.process_ready(node)
 
-    def _take(self, node: RaftNode, message: Message) -> None:
+    def _deliver_to(self, node: RaftNode, message: Message) -> None:
         self.deliver(node.node_id, message)
 
     def send_snapshot(self, node: RaftNode, peer: str) -> None:
         """Send what a node has as its newest snapshot."""
         assert node.core is not None
         snapshot = node.disk.snapshot
-        took = self.world.now + self.delay() * 5
-        self.world.at(took, self._snapshot_arrives, node, node.life, node.core.term, peer, snapshot)
+        arrival = self.world.now + self.delay_s() * 5
+        self.world.schedule(
+            arrival, self._snapshot_arrives, node, node.life, node.core.term, peer, snapshot
+        )
 
     def _snapshot_arrives(
         self, node: RaftNode, life: int, term: int, to: str, snapshot: StoredSnapshot
     ) -> None:
         receiver = self.world.nodes[to]
         core = receiver.core
-        lost = (node.node_id, to) in self.cut or (
-            not self.world.healed and self.world.rng.random() < 0.2
+        is_lost = (node.node_id, to) in self.cut_pairs or (
+            not self.world.is_healed and self.world.rng.random() < 0.2
         )
-        delivered = core is not None and receiver.paused_since < 0 and not lost
-        delivered = delivered and self.world.machine.takes(receiver, snapshot)
-        if delivered and core is not None:
+        is_delivered = core is not None and receiver.paused_since < 0 and not is_lost
+        is_delivered = is_delivered and self.world.machine.can_read(receiver, snapshot)
+        if is_delivered and core is not None:
             receiver.disk.incoming[snapshot.index] = snapshot
-            core.on_snapshot_received(term, node.node_id, snapshot.mark, self.world.now)
-            self.world.turn(receiver)
-        self.world.at(
-            self.world.now + self.delay(),
-            self.world.to_node,
+            core.on_snapshot_received(term, node.node_id, snapshot.core_snapshot, self.world.now)
+            self.world.process_ready(receiver)
+        self.world.schedule(
+            self.world.now + self.delay_s(),
+            self.world.deliver_call,
             node,
             life,
             self._snapshot_ended,
             to,
             snapshot.index,
-            delivered,
+            is_delivered,
         )
 
     def _snapshot_ended(self, node: RaftNode, to: str, index: int, delivered: bool) -> None:
         assert node.core is not None
         node.core.on_snapshot_sent(to, index, delivered)
-        self.world.turn(node)
+        self.world.process_ready(node)
 
 
 class RaftClients:
@@ -516,32 +530,32 @@ class RaftClients:
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
-        self.commands = 0
-        self.requests = 0
-        self.read_after_heal = False
+        self.command_count = 0
+        self.request_count = 0
+        self.has_read_after_heal = False
 
-    def ask(self) -> None:
+    def send_requests(self) -> None:
         """Clients ask whoever believes to lead, as a client with an old address would."""
         for node_id in self.world.ids:
             node = self.world.nodes[node_id]
-            if not self.world.leads(node):
+            if not self.world.is_leader(node):
                 continue
-            self.requests += 1
-            self.world.oracles.on_read_asked(self.requests)
-            self.world.to_node(node, node.life, self._serve, self.requests)
-        rate = 8.0 if self.world.healed else self.world.faults.propose_rate
-        self.world.at(self.world.now + self.world.rng.expovariate(rate), self.ask)
+            self.request_count += 1
+            self.world.oracles.on_read_request(self.request_count)
+            self.world.deliver_call(node, node.life, self._handle_at_node, self.request_count)
+        rate = 8.0 if self.world.is_healed else self.world.faults.propose_rate
+        self.world.schedule(self.world.now + self.world.rng.expovariate(rate), self.send_requests)
 
-    def _serve(self, node: RaftNode, request_id: int) -> None:
+    def _handle_at_node(self, node: RaftNode, request_id: int) -> None:
         """A client's read and its commands reach a node; a paused one finds them when it wakes."""
         core = node.core
         assert core is not None
         for _ in range(self.world.rng.choice((1, 1, 3))):
-            self.commands += 1
-            self.world.machine.propose(node, core, self.commands)
+            self.command_count += 1
+            self.world.machine.propose(node, core, self.command_count)
         if not core.read_index(request_id):
-            del self.world.oracles.reads_asked[request_id]
-        self.world.turn(node)
+            del self.world.oracles.pending_reads[request_id]
+        self.world.process_ready(node)
 
 
 class RaftOperator:
@@ -553,64 +567,67 @@ class RaftOperator:
 
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
-        self.replacing: dict[str, str] = {}
+        self.replacement_of: dict[str, str] = {}
         """The new node's id by that of the wiped one it replaces."""
-        self._added = 0
+        self._added_count = 0
 
     # --- what it does -----------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Do the next step of what is to be done, wherever somebody believes to lead."""
         world = self.world
         for node in list(world.nodes.values()):
             core = node.core
-            if core is None or not world.leads(node) or node.paused_since >= 0:
+            if core is None or not world.is_leader(node) or node.paused_since >= 0:
                 continue
-            wanted = self._next(core)
-            if wanted is not None:
-                self._propose(node, core, wanted)
-        world.at(world.now + LOOK_S, self.look)
+            next_configuration = self._next_configuration(core)
+            if next_configuration is not None:
+                self._propose(node, core, next_configuration)
+        world.schedule(world.now + LOOK_S, self.check)
 
     def replace(self, node: RaftNode) -> None:
         """A wiped node comes back empty, under an id of its own."""
-        self._added += 1
-        self.replacing[node.node_id] = f"{node.node_id.partition('.')[0]}.{self._added}"
-        self.world.add_node(self.replacing[node.node_id])
+        self._added_count += 1
+        self.replacement_of[node.node_id] = f"{node.node_id.partition('.')[0]}.{self._added_count}"
+        self.world.add_node(self.replacement_of[node.node_id])
 
     def change(self) -> None:
         """Let each that believes to lead take in a new node, or put one out."""
         world = self.world
-        for node in [node for node in world.nodes.values() if world.leads(node)]:
+        for node in [node for node in world.nodes.values() if world.is_leader(node)]:
             core = node.core
             if core is None or node.paused_since >= 0:
                 continue
             if world.rng.random() < 0.5 and len(core.configuration.members) < VOTERS_MAX:
-                self._added += 1
-                world.add_node(f"x.{self._added}")
-                new = Member(f"x.{self._added}", "x", "", False)
-                self._propose(node, core, core.configuration.with_member(new))
+                self._added_count += 1
+                world.add_node(f"x.{self._added_count}")
+                new_member = Member(f"x.{self._added_count}", "x", "", False)
+                self._propose(node, core, core.configuration.with_member(new_member))
             elif core.voters:
-                out = world.rng.choice(core.voters)
-                self._propose(node, core, core.configuration.without(out))
+                removed = world.rng.choice(core.voters)
+                self._propose(node, core, core.configuration.without(removed))
 
-    def _next(self, core: Raft) -> Configuration | None:
-        now, leadership = core.configuration, core.leadership
-        caught_up = leadership.learners_caught_up(self.world.now) if leadership is not None else ()
-        for old in now.members:
-            if not self.world.nodes[old.node_id].gone or old.node_id not in self.replacing:
+    def _next_configuration(self, core: Raft) -> Configuration | None:
+        current, leadership = core.configuration, core.leader_state
+        caught_up = leadership.caught_up_learners(self.world.now) if leadership is not None else ()
+        for old_member in current.members:
+            if (
+                not self.world.nodes[old_member.node_id].gone
+                or old_member.node_id not in self.replacement_of
+            ):
                 continue
-            new = self._newest(old.node_id)
-            if now.member(new) is None:
-                return now.with_member(Member(new, new.partition(".")[0], "", False))
-            if not old.votes or new in caught_up:
-                return now.without(old.node_id)
+            new_id = self._newest(old_member.node_id)
+            if current.member(new_id) is None:
+                return current.with_member(Member(new_id, new_id.partition(".")[0], "", False))
+            if not old_member.votes or new_id in caught_up:
+                return current.without(old_member.node_id)
         for learner in caught_up:
-            return now.promoted(learner)
+            return current.with_promoted(learner)
         return None
 
     def _newest(self, node_id: str) -> str:
-        while node_id in self.replacing:
-            node_id = self.replacing[node_id]
+        while node_id in self.replacement_of:
+            node_id = self.replacement_of[node_id]
         return node_id
 
     def _propose(self, node: RaftNode, core: Raft, wanted: Configuration) -> None:
@@ -620,26 +637,28 @@ class RaftOperator:
             core.change_members(wanted, self.world.now)
         except (NotReady, InvalidRequest):
             return
-        self.world.turn(node)
+        self.world.process_ready(node)
 
     # --- what it may do ---------------------------------------------------------------------------
 
-    def has_majority(self, configuration: Configuration, lost: str = "") -> bool:
+    def has_majority(self, configuration: Configuration, lost_nodes: str = "") -> bool:
         """Whether enough of these voters are left, ``lost`` taken away."""
         voters = configuration.voters
-        left = [v for v in voters if v != lost and not self.world.nodes[v].gone]
-        return bool(voters) and len(left) >= majority(len(voters))
+        remaining = [v for v in voters if v != lost_nodes and not self.world.nodes[v].gone]
+        return bool(voters) and len(remaining) >= majority(len(voters))
 
-    def may_lose(self, node_id: str) -> bool:
+    def keeps_majority_without(self, node_id: str) -> bool:
         """Whether a majority is left without this disk, of all members that may count from now on."""
-        committed = self.world.oracles.committed_last
+        committed = self.world.oracles.last_committed
         for node in self.world.nodes.values():
             log = node.disk.log() if node.core is None else node.core.log
             if node.gone or log.last_index < committed:
                 continue
-            first = max(at for at, _ in log.configurations if at <= max(committed, log.base_index))
-            for at, configuration in log.configurations:
-                if at >= first and not self.has_majority(configuration, node_id):
+            first = max(
+                index for index, _ in log.configurations if index <= max(committed, log.base_index)
+            )
+            for index, configuration in log.configurations:
+                if index >= first and not self.has_majority(configuration, node_id):
                     return False
         return True
 
@@ -658,15 +677,15 @@ class RaftNemesis:
     def __init__(self, world: RaftWorld) -> None:
         self.world = world
 
-    def strike(self) -> None:
+    def inject_fault(self) -> None:
         """One fault, and the next one later."""
         world = self.world
-        if world.healed:
+        if world.is_healed:
             return
         rng = world.rng
         kind = rng.choice(world.faults.kinds)
         node = world.nodes[rng.choice(world.ids)]
-        leaders = [other for other in world.nodes.values() if world.leads(other)]
+        leaders = [other for other in world.nodes.values() if world.is_leader(other)]
         if leaders and rng.random() < 0.4:
             node = rng.choice(leaders)
         until = world.now + rng.choice((0.05, 0.4, 1.5)) * (0.5 + rng.random())
@@ -674,34 +693,40 @@ class RaftNemesis:
             world.crash(node)
         elif kind == "cut":
             pairs = [(a, b) for a in world.ids for b in world.ids if a != b]
-            world.network.cut = {pair for pair in pairs if rng.random() < 0.35}
-            world.at(until, self.join)
+            world.network.cut_pairs = {pair for pair in pairs if rng.random() < 0.35}
+            world.schedule(until, self.reconnect)
         elif kind == "isolate":
-            alone = rng.choice(leaders or [node]).node_id
-            way = rng.choice(("in", "out", "both"))
-            world.network.cut = {(alone, b) for b in world.ids if b != alone and way != "in"}
-            world.network.cut |= {(a, alone) for a in world.ids if a != alone and way != "out"}
-            world.at(until, self.join)
+            isolated = rng.choice(leaders or [node]).node_id
+            direction = rng.choice(("in", "out", "both"))
+            world.network.cut_pairs = {
+                (isolated, b) for b in world.ids if b != isolated and direction != "in"
+            }
+            world.network.cut_pairs |= {
+                (a, isolated) for a in world.ids if a != isolated and direction != "out"
+            }
+            world.schedule(until, self.reconnect)
         elif kind == "pause" and node.core is not None and node.paused_since < 0:
             node.paused_since = world.now
-            world.at(until, self.wake, node, node.life)
+            world.schedule(until, self.resume, node, node.life)
         elif kind == "stall" and node.core is not None:
             node.stalled_until = until
-            world.at(world.now + 0.2, self.stall_noticed, node, node.life)
+            world.schedule(world.now + 0.2, self.report_stall, node, node.life)
         elif kind == "transfer" and node.core is not None and node.paused_since < 0:
             node.core.transfer_leadership(world.now)
-            world.turn(node)
-        elif kind == "wipe" and not node.gone and world.operator.may_lose(node.node_id):
+            world.process_ready(node)
+        elif (
+            kind == "wipe" and not node.gone and world.operator.keeps_majority_without(node.node_id)
+        ):
             world.wipe(node)
         elif kind == "members":
-            world.change_members()
-        world.at(world.now + rng.expovariate(world.faults.fault_rate), self.strike)
+            world.change_random_member()
+        world.schedule(world.now + rng.expovariate(world.faults.fault_rate), self.inject_fault)
 
-    def join(self) -> None:
+    def reconnect(self) -> None:
         """All links work again."""
-        self.world.network.cut = set()
+        self.world.network.cut_pairs = set()
 
-    def wake(self, node: RaftNode, life: int) -> None:
+    def resume(self, node: RaftNode, life: int) -> None:
         """A paused node goes on; what came meanwhile lies in its sockets."""
         world = self.world
         if node.life != life or node.core is None or node.paused_since < 0:
@@ -719,19 +744,19 @@ class RaftNemesis:
                 node.core.on_late(lateness_s, world.now)
             what(node, *args)
 
-    def stall_noticed(self, node: RaftNode, life: int) -> None:
+    def report_stall(self, node: RaftNode, life: int) -> None:
         """The driver sees that its sync hangs, or that it ended."""
         world = self.world
         if node.life != life or node.core is None:
             return
         if node.paused_since >= 0:  # it will see that when it runs again
-            world.at(world.now + 0.1, self.stall_noticed, node, life)
+            world.schedule(world.now + 0.1, self.report_stall, node, life)
             return
         stalled = node.stalled_until > world.now
         node.core.on_disk_stalled(stalled, world.now)
         if stalled:
-            world.at(node.stalled_until, self.stall_noticed, node, life)
-        world.turn(node)
+            world.schedule(node.stalled_until, self.report_stall, node, life)
+        world.process_ready(node)
 
 
 def run_seeds(

@@ -37,7 +37,7 @@ from ....cluster.auth import authorizer_feed as gate_keeping
 from ....cluster.repair.pull_replication import ReplicaMove
 from ....ledger.model import ledger_keys as keys
 from ....log.format.record import LogRecord
-from ....log.model.log_keys import state_key, txn_key
+from ....log.model.log_keys import app_version_key, state_key
 from ....log.namespace import Namespace
 from ....metadata.auth import principal_quotas as quotas
 from ....metadata.auth import token_service as token_desk
@@ -50,7 +50,7 @@ from ....metadata.node.watch_server import ServedWatches
 from ....metadata.protocol.client_messages import RangeRequest
 from ....metadata.protocol.token_messages import RotateRequest, TokenRequest
 from ....metadata.state.kv_state import KeyValueState
-from ....metadata.storage.backup_format import SaveRequest
+from ....metadata.storage.backup_format import BackupRequest
 from ....proxy.session.client_authorizer import ClientAuthorizer
 from ....runtime.interfaces.errors import (
     DistributedLogError,
@@ -68,14 +68,14 @@ from ....runtime.net.tls import token_credentials
 from ....runtime.protocol.capabilities import (
     CAPABILITY_BYTES,
     CapabilityKind,
-    capability,
-    issue_pass,
+    issue_session_credential,
+    make_capability,
 )
 from ....runtime.protocol.capability_messages import (
-    CapsAnswer,
-    CapsQuestion,
-    GateAnswer,
-    GateQuestion,
+    BookieKeysReply,
+    BookieKeysRequest,
+    CapabilityReply,
+    CapabilityRequest,
 )
 from ....runtime.protocol.frames import Op, pack
 from ....runtime.protocol.handshake import Hello
@@ -153,7 +153,7 @@ class Loot:
     ledger: int
     kind: CapabilityKind
     key: bytes
-    entry: int = 0
+    planted_entry: int = 0
     """Which one it would plant."""
 
 
@@ -166,7 +166,7 @@ class TrustedRun(LogRun):
         *,
         chaos_s: float = CHAOS_S,
         keep_trace: bool = False,
-        calm_beside: Sequence[str] | None = None,
+        only_adversaries: Sequence[str] | None = None,
         with_proxy: bool = False,
     ) -> None:
         """``calm_beside``: nothing goes wrong but by these machines (`writer_progress.py`).
@@ -174,72 +174,85 @@ class TrustedRun(LogRun):
         ``with_proxy``: there is a read proxy, whatever the seed says.
         """
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
-        simulation, chance = self.simulation, self.simulation.chance("trust")
-        self.plan = chance.choice(PLANS)
-        drawn = simulation.chance("at proxies").random() < PROXY_CHANCE
-        there = calm_beside is None and (drawn or with_proxy)
+        simulation, rng = self.simulation, self.simulation.chance("trust")
+        self.plan = rng.choice(PLANS)
+        is_drawn = simulation.chance("at proxies").random() < PROXY_CHANCE
+        has_proxy = only_adversaries is None and (is_drawn or with_proxy)
         self.shape = replace(
-            self.shape, others=7, certificates=CERTIFICATES, read_proxies=int(there)
+            self.shape, others=7, certificates=CERTIFICATES, read_proxies=int(has_proxy)
         )
-        self.silence_s = chance.choice((SILENCE_S, DAY_S))
+        self.silence_s = rng.choice((SILENCE_S, DAY_S))
         self.adversaries = [EX, EVE, THIEF, GUEST]
-        self.adversaries += [name for name in (STRANGER, GREEDY) if chance.random() < 0.25]
-        if calm_beside is not None:
-            self.calm, self.plan, self.silence_s = True, "required", DAY_S
-            self.adversaries = list(calm_beside)
+        self.adversaries += [name for name in (STRANGER, GREEDY) if rng.random() < 0.25]
+        if only_adversaries is not None:
+            self.is_calm, self.plan, self.silence_s = True, "required", DAY_S
+            self.adversaries = list(only_adversaries)
         self._make_oracles()
-        self.refused = 0
+        self.denied_attempts = 0
         """Attempts that were, of those who may not."""
-        self._chance = chance
-        self._set_up = trio.Event()
-        self._loot: list[Loot] = []
+        self._rng = rng
+        self._set_up_done = trio.Event()
+        self._stolen_by_ex_writer: list[Loot] = []
         self._tokens: list[bytes] = []
         """All that the guest ever had, the newest last."""
-        self._passes: list[bytes] = []
-        self._loot_of_guest: list[Loot] = []
-        self._stolen: GateAnswer | None = None
+        self._session_credentials: list[bytes] = []
+        self._stolen_by_guest: list[Loot] = []
+        self._stolen_keys: BookieKeysReply | None = None
         """What the first bookie checks by."""
-        self._is_out = False
+        self._is_ex_writer_revoked = False
         """The ex-writer was told that it may not, and was not let in again since."""
-        self._let_in_at = 0
+        self._granted_at_revision = 0
         """The revision when it was given something last."""
-        self._hurry_until = 0.0
+        self._revocation_near_until = 0.0
         """Something is taken from it about now: it does what it can."""
 
     def _make_oracles(self) -> None:
         """Make what judges the run, and have it hear of what is said on connections."""
         simulation = self.simulation
-        self.judge = SecondJudge(self._fail, stolen={CERTIFICATES[THIEF]})
-        self.meetings = ConnectionObserver(lambda: simulation.now, lambda: self.judge.revision)
-        self.shown = DisclosureOracle(self.judge, self._fail)
-        self.effects = BookieEffectOracle(
+        self.independent_authorizer = SecondJudge(self._fail, stolen_bookies={CERTIFICATES[THIEF]})
+        self.connection_observer = ConnectionObserver(
+            lambda: simulation.now, lambda: self.independent_authorizer.revision
+        )
+        self.disclosure_oracle = DisclosureOracle(self.independent_authorizer, self._fail)
+        self.bookie_effects = BookieEffectOracle(
             lambda: simulation.now,
-            self.judge,
-            self.shown,
+            self.independent_authorizer,
+            self.disclosure_oracle,
             self._fail_at_bookie,
-            watched=("c1", "c2", "c3", EX, EVE, THIEF, GUEST, GREEDY),
-            thieves=(THIEF,),
+            watched_machines=("c1", "c2", "c3", EX, EVE, THIEF, GUEST, GREEDY),
+            thief_machines=(THIEF,),
             silence_s=self.silence_s,
-            stood_until=self._stood_until,
+            stalled_until=self._stalled_until,
         )
         self.token_ends = TokenEnds(
             lambda: simulation.now,
-            self.judge,
+            self.independent_authorizer,
             self._fail,
             tolerance_s=TOLERANCE_S,
-            stood_until=self._stood_until,
+            stalled_until=self._stalled_until,
         )
-        self.at_proxies = AtProxies(
-            lambda: simulation.now, self.judge, self._fail, stood_until=self._stood_until
+        self.proxy_rights = AtProxies(
+            lambda: simulation.now,
+            self.independent_authorizer,
+            self._fail,
+            stalled_until=self._stalled_until,
         )
         self.shares = Shares(
-            lambda: simulation.now, self.judge, self._fail, greedy=CERTIFICATES[GREEDY]
+            lambda: simulation.now,
+            self.independent_authorizer,
+            self._fail,
+            greedy_user=CERTIFICATES[GREEDY],
         )
         # Where a token ends is said first: what proxies do is held to it.
-        self.meetings.listeners += [self.shown, self.effects, self.token_ends, self.at_proxies]
+        self.connection_observer.listeners += [
+            self.disclosure_oracle,
+            self.bookie_effects,
+            self.token_ends,
+            self.proxy_rights,
+        ]
 
-    def _stood_until(self, node: str) -> float:
-        return self.cluster.machines[node].stood_until
+    def _stalled_until(self, node: str) -> float:
+        return self.cluster.machines[node].stalled_until
 
     def _fail(self, what: str) -> None:
         self.simulation.fail(Violation(what))
@@ -251,7 +264,7 @@ class TrustedRun(LogRun):
         defaults: dict[str, Any] = KeyValueState.__init__.__kwdefaults__  # type: ignore[assignment]
         before = dict(defaults)
         assert "requests_max" in before, "the argument has moved"
-        with planted(self._ears()):
+        with planted(self._observation_patches()):
             defaults["requests_max"] = REQUESTS_KEPT
             try:
                 await super()._main(simulation)
@@ -259,23 +272,26 @@ class TrustedRun(LogRun):
                 defaults.update(before)
 
     def _on_cluster(self, cluster: SimCluster) -> None:
-        cluster.network.taps.append(self.meetings)
-        cluster.oracles.on_applied += [self.judge.on_applied, self.shares.on_applied]
+        cluster.network.taps.append(self.connection_observer)
+        cluster.oracles.on_applied += [
+            self.independent_authorizer.on_applied,
+            self.shares.on_applied,
+        ]
         for name in cluster.nodes:
             cluster.machines[name].connections_max = CONNECTIONS_MAX
 
-    def _ears(self) -> Sequence[Patch]:
+    def _observation_patches(self) -> Sequence[Patch]:
         """What is heard of the product from inside, and bounds that are met within half a minute."""
         begin, hear, make = BookieAuthorizer.__init__, BookieAuthorizer.hear, TokenService.__init__
         answer, end = Link.reply_error, ServedWatches.end
-        know, listen = ClientAuthorizer.__init__, ClientAuthorizer._heard
+        know, listen = ClientAuthorizer.__init__, ClientAuthorizer._apply_changes
 
         def begun(gate: BookieAuthorizer, silence_s: float, time_s: Callable[[], float]) -> None:
             begin(gate, self.silence_s, time_s)
             # And what it hears first it may not note.
-            self._on_bookie(GateAnswer("open", (), {}), begins=True)
+            self._on_bookie(BookieKeysReply("open", (), {}), is_first=True)
 
-        def heard(gate: BookieAuthorizer, said: GateAnswer) -> None:
+        def heard(gate: BookieAuthorizer, said: BookieKeysReply) -> None:
             hear(gate, said)
             self._on_bookie(said)
 
@@ -301,31 +317,31 @@ class TrustedRun(LogRun):
 
         return (
             (ClientAuthorizer, "__init__", knows),
-            (ClientAuthorizer, "_heard", listened),
+            (ClientAuthorizer, "_apply_changes", listened),
             (BookieAuthorizer, "__init__", begun),
             (BookieAuthorizer, "hear", heard),
             (TokenService, "__init__", made),
             (Link, "reply_error", answered),
             (ServedWatches, "end", ended),
             (gate_keeping, "EVERY_S", LOOK_S),
-            (gate_part, "TOLERANCE_S", TOLERANCE_S),
-            (token_desk, "TOLERANCE_S", TOLERANCE_S),
+            (gate_part, "CLOCK_TOLERANCE_S", TOLERANCE_S),
+            (token_desk, "CLOCK_TOLERANCE_S", TOLERANCE_S),
             (token_desk, "VALID_S_MIN", 1),
-            (quotas, "LEASES_OF_ONE_MAX", LEASES_MAX),
-            (quotas, "WATCHES_OF_ONE_MAX", WATCHES_MAX),
-            (quotas, "FRESH_S", FRESH_S),
+            (quotas, "LEASES_PER_PRINCIPAL_MAX", LEASES_MAX),
+            (quotas, "WATCHES_PER_PRINCIPAL_MAX", WATCHES_MAX),
+            (quotas, "RESEND_WINDOW_S", FRESH_S),
         )
 
-    def _on_bookie(self, said: GateAnswer, *, begins: bool = False) -> None:
+    def _on_bookie(self, answer: BookieKeysReply, *, is_first: bool = False) -> None:
         """The bookie that runs now has heard that."""
         machine = machine_of_task.get()
         if machine is None:
             return
-        self.effects.on_heard(machine.name, said)
-        if begins:
+        self.bookie_effects.on_gate_answer(machine.name, answer)
+        if is_first:
             self._on_clock()
         elif machine.name == self.cluster.bookies[0]:
-            self._stolen = said
+            self._stolen_keys = answer
 
     def _on_proxy(self, rights: ClientAuthorizer | None) -> None:
         """The proxy that runs now has heard that; None: it begins."""
@@ -333,13 +349,13 @@ class TrustedRun(LogRun):
         if machine is None:
             return
         if rights is None:
-            self.at_proxies.on_begun(machine.name)
+            self.proxy_rights.on_restart(machine.name)
             return
-        numbers = {}
-        for name in self.judge.now.users:
-            user = rights.table.user(f"user/{name}")
-            numbers[name] = -1 if user is None or user.disabled else user.tokens_from
-        self.at_proxies.on_heard(machine.name, rights.table.mode, numbers)
+        tokens_from = {}
+        for name in self.independent_authorizer.current_policy.users:
+            user = rights.acl.user(f"user/{name}")
+            tokens_from[name] = -1 if user is None or user.disabled else user.tokens_valid_from
+        self.proxy_rights.on_rights(machine.name, rights.acl.mode, tokens_from)
 
     def _on_clock(self) -> None:
         """The node that runs now begins to go by its clock."""
@@ -351,7 +367,7 @@ class TrustedRun(LogRun):
     def _on_refused(self, principal: str, error: DistributedLogError) -> None:
         if isinstance(error, NotAllowed):
             if principal in WATCHED:
-                self.refused += 1
+                self.denied_attempts += 1
             elif principal.startswith("user/"):
                 # A bookie may have lost a place, or a lease, meanwhile.
                 self._fail(f"{principal} was refused what it may: {error}")
@@ -362,28 +378,33 @@ class TrustedRun(LogRun):
 
     async def _begin(self) -> None:
         cluster = self.cluster
-        cluster.start_client(ADMIN, self._govern)
+        cluster.start_client(ADMIN, self._administer)
         with trio.fail_after(FORMING_S):
-            await self._set_up.wait()
-        if self.calm:
-            self._be_calm()
+            await self._set_up_done.wait()
+        if self.is_calm:
+            self._stop_random_faults()
         else:
-            self.simulation.nursery.start_soon(self._shake_clocks)
+            self.simulation.nursery.start_soon(self._jump_clocks)
             if self.silence_s < DAY_S:
-                self.simulation.nursery.start_soon(self._cut_off)
-        mains = {EX: self._once_a_writer, EVE: self._squat, THIEF: self._steal, GREEDY: self._hoard}
+                self.simulation.nursery.start_soon(self._isolate_bookies)
+        mains = {
+            EX: self._run_ex_writer,
+            EVE: self._run_intruder,
+            THIEF: self._run_thief,
+            GREEDY: self._run_greedy,
+        }
         for name in self.adversaries:
             if name == GUEST:
                 shows = token_credentials(lambda: self._tokens[-1])
-                cluster.start_client(GUEST, self._visit, shows=shows)
+                cluster.start_client(GUEST, self._run_guest, credentials=shows)
             elif name == STRANGER:
-                cluster.start_stranger(STRANGER, partial(flood, addresses=self._addresses))
+                cluster.start_bare_machine(STRANGER, partial(flood, addresses=self._addresses))
             else:
                 cluster.start_client(name, mains[name])
-        if self.calm:
+        if self.is_calm:
             await trio.sleep(1.0)  # who means harm is there first
 
-    def _be_calm(self) -> None:
+    def _stop_random_faults(self) -> None:
         """One slow answer in a hundred would be the p99, with and without; so would a roll among few."""
         self.cluster.network.faults.slow_chance = 0.0
         self.cluster.network.faults.latency_s = (0.0001, 0.001)
@@ -395,79 +416,101 @@ class TrustedRun(LogRun):
         """Of the nodes, as they are now."""
         return [self.cluster.address_of(name) for name in self.cluster.nodes]
 
-    async def _shake_clocks(self) -> None:
+    async def _jump_clocks(self) -> None:
         """By an hour, either way, of whoever says when something ends (H237)."""
-        chance = self.simulation.chance("clocks")
-        while not self.nemesis.over:
-            await trio.sleep(chance.expovariate(1 / 3.0))
-            self.cluster.machines[chance.choice(self.cluster.nodes)].jump_clock(
-                chance.choice((-HOUR_MS, HOUR_MS))
+        rng = self.simulation.chance("clocks")
+        while not self.nemesis.is_over:
+            await trio.sleep(rng.expovariate(1 / 3.0))
+            self.cluster.machines[rng.choice(self.cluster.nodes)].jump_clock(
+                rng.choice((-HOUR_MS, HOUR_MS))
             )
 
-    async def _cut_off(self) -> None:
+    async def _isolate_bookies(self) -> None:
         """A bookie from the quorum, and from nobody else, for longer than it may be silent (H241)."""
-        chance = self.simulation.chance("silence")
-        while not self.nemesis.over:
-            await trio.sleep(chance.expovariate(1 / 3.0))
-            bookie = chance.choice(self.cluster.bookies)
+        rng = self.simulation.chance("silence")
+        while not self.nemesis.is_over:
+            await trio.sleep(rng.expovariate(1 / 3.0))
+            bookie = rng.choice(self.cluster.bookies)
             pairs = [(name, bookie) for name in self.cluster.metadata]
-            lasts_s = self.silence_s + chance.uniform(1.0, 5.0)
+            duration_s = self.silence_s + rng.uniform(1.0, 5.0)
             self.nemesis.counts["silence"] += 1
-            self.nemesis.cut(chance, [*pairs, *((b, a) for a, b in pairs)], lasts_s)
-            await trio.sleep(lasts_s)
+            self.nemesis.cut(rng, [*pairs, *((b, a) for a, b in pairs)], duration_s)
+            await trio.sleep(duration_s)
 
     async def _registers(self, process: str, namespace: Namespace, host: Host) -> None:
         """Nobody has a right to these."""
         await trio.sleep_forever()
 
     async def _measure(self, namespace: Namespace, host: Host) -> None:
-        if self.deletes:
+        if self.has_deletions:
             await workload.make_and_delete(namespace, host.random)
         await trio.sleep_forever()
 
     async def _conclude(self) -> None:
         await super()._conclude()
-        if not self.judge.judged and self.plan == "required":
+        if not self.independent_authorizer.checked_commands and self.plan == "required":
             raise Violation("T1: nothing was judged")
-        with trio.move_on_after(DEAF_S) as deaf:
-            while missing := [*self._deaf_bookies(), *self._deaf_proxies()]:  # noqa: ASYNC110
+        with trio.move_on_after(DEAF_S) as timeout:
+            while missing := [*self._bookies_unaware(), *self._proxies_unaware()]:  # noqa: ASYNC110
                 await trio.sleep(1.0)
-        if deaf.cancelled_caught:
+        if timeout.cancelled_caught:
             raise Violation(f"T3: {missing} have not heard of a revocation for {DEAF_S:g} s")
-        ends = self.token_ends
-        self.simulation.note("trust", self.judge.judged, self.effects.effects, self.refused)
-        self.simulation.note("told", self.shown.judged, ends.taken, ends.ended, ends.answered)
-        there = self.at_proxies
+        token_ends = self.token_ends
+        self.simulation.note(
+            "trust",
+            self.independent_authorizer.checked_commands,
+            self.bookie_effects.effect_count,
+            self.denied_attempts,
+        )
+        self.simulation.note(
+            "told",
+            self.disclosure_oracle.checked_answers,
+            token_ends.accepted_proofs,
+            token_ends.expired_proofs,
+            token_ends.answered_requests,
+        )
+        proxy_rights = self.proxy_rights
         if self.cluster.proxies:
-            self.simulation.note("at proxies", there.given, there.let_in, there.ended)
+            self.simulation.note(
+                "at proxies",
+                proxy_rights.frames_to_token_users,
+                proxy_rights.checked_subscriptions,
+                proxy_rights.ended_subscriptions,
+            )
 
-    def _deaf_proxies(self) -> list[str]:
+    def _proxies_unaware(self) -> list[str]:
         """Those that do not know which of the guest's tokens were revoked; none is any more."""
-        number = self.judge.now.tokens["guest"]
-        heard = self.at_proxies.heard
+        expected = self.independent_authorizer.current_policy.tokens["guest"]
+        observed = self.proxy_rights.observed
         return [
             name
             for name in self.cluster.proxies
-            if name not in heard or heard[name].numbers.get("guest") != number
+            if name not in observed or observed[name].token_numbers.get("guest") != expected
         ]
 
-    def _deaf_bookies(self) -> list[str]:
+    def _bookies_unaware(self) -> list[str]:
         """Those that do not know what was taken from the ex-writer last; nothing is taken any more."""
-        if self.judge.now.mode != "required" or not self._is_out:
+        if (
+            self.independent_authorizer.current_policy.mode != "required"
+            or not self._is_ex_writer_revoked
+        ):
             return []
-        return [name for name in self.cluster.bookies if not self._knows(name)]
+        return [name for name in self.cluster.bookies if not self._has_observed_revocation(name)]
 
-    def _knows(self, bookie: str) -> bool:
+    def _has_observed_revocation(self, bookie: str) -> bool:
         """Has it heard that the ex-writer is out?"""
-        heard = self.effects.newest(bookie)
-        return heard is not None and heard.said.since.get("user/ex", 0) >= self._let_in_at
+        newest = self.bookie_effects.newest(bookie)
+        return (
+            newest is not None
+            and newest.answer.revoked_at_revisions.get("user/ex", 0) >= self._granted_at_revision
+        )
 
     # --- the admin --------------------------------------------------------------------------------
 
-    async def _govern(self, namespace: Namespace, host: Host) -> None:
+    async def _administer(self, namespace: Namespace, host: Host) -> None:
         metadata = client_of(namespace)
         change = partial(self._change, metadata)
-        if not self._set_up.is_set():
+        if not self._set_up_done.is_set():
             await change("mode", "report", "root")
             for user in ("app", "reader", "ex", "eve", "guest", "greedy"):
                 await change("user", user)
@@ -479,9 +522,9 @@ class TrustedRun(LogRun):
                 ("guest", "reader"),
             ):
                 await change("grant", user, role, PATH, "")
-            self._let_in_at = self.judge.revision
+            self._granted_at_revision = self.independent_authorizer.revision
             while not self._tokens:
-                await self._mint(metadata)
+                await self._make_token(metadata)
             while True:
                 with suppress(DistributedLogError, LogExists):
                     await namespace.create_log(OWN_LOG)
@@ -489,76 +532,78 @@ class TrustedRun(LogRun):
                     break
             if self.plan != "report":
                 await change("mode", "required" if self.plan == "required" else "open", "")
-            self._set_up.set()
+            self._set_up_done.set()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._make_tokens, metadata)
-            await self._give_and_take(metadata, change)
+            await self._grant_and_revoke(metadata, change)
 
-    async def _give_and_take(self, metadata: MetadataClient, change: Callable[..., Any]) -> None:
-        chance, turn = self._chance, 0
-        while not self.nemesis.over:
-            await trio.sleep(chance.expovariate(1.0 / ACT_S))
-            act = chance.random()
-            if act < 0.25:
+    async def _grant_and_revoke(self, metadata: MetadataClient, change: Callable[..., Any]) -> None:
+        rng, mode_index = self._rng, 0
+        while not self.nemesis.is_over:
+            await trio.sleep(rng.expovariate(1.0 / ACT_S))
+            choice = rng.random()
+            if choice < 0.25:
                 await self._rotate(metadata, "ledgers")
-            elif act < 0.5 and self.plan == "round":
-                await change("mode", ROUND[turn % len(ROUND)], "")
-                turn += 1
-            elif self._is_out:
-                await self._let_in(change)
+            elif choice < 0.5 and self.plan == "round":
+                await change("mode", ROUND[mode_index % len(ROUND)], "")
+                mode_index += 1
+            elif self._is_ex_writer_revoked:
+                await self._grant_ex_writer(change)
             else:
-                await self._put_out(change)
+                await self._revoke_ex_writer(change)
         if self.plan == "round":
             for mode in ("report", "required"):
                 await change("mode", mode, "")
-        if not self._is_out:
-            await self._put_out(change)
+        if not self._is_ex_writer_revoked:
+            await self._revoke_ex_writer(change)
         await trio.sleep_forever()
 
     async def _make_tokens(self, metadata: MetadataClient) -> None:
         """For the guest: one after the other, some for one log alone; all of them may be revoked."""
-        chance = self.simulation.chance("tokens")
-        while not self.nemesis.over:
-            act = chance.random()
-            if act < 0.1:
+        rng = self.simulation.chance("tokens")
+        while not self.nemesis.is_over:
+            choice = rng.random()
+            if choice < 0.1:
                 await self._rotate(metadata, "tokens")
-            elif act < 0.25:
+            elif choice < 0.25:
                 await self._change(metadata, "tokens", "guest")
-            await self._mint(metadata, narrow=chance.random() < 0.4)
-            await trio.sleep(chance.expovariate(1.0))
+            await self._make_token(metadata, is_scoped=rng.random() < 0.4)
+            await trio.sleep(rng.expovariate(1.0))
         await trio.sleep_forever()
 
-    async def _mint(self, metadata: MetadataClient, *, narrow: bool = False) -> None:
-        valid_s = self._chance.randrange(1, TOKEN_S_MAX)
-        only = ((PATH, LOGS[0], READ),) if narrow else ()
+    async def _make_token(self, metadata: MetadataClient, *, is_scoped: bool = False) -> None:
+        valid_s = self._rng.randrange(1, TOKEN_S_MAX)
+        scope = ((PATH, LOGS[0], READ),) if is_scoped else ()
         try:
-            self._tokens.append(await metadata.make_token("guest", valid_s=valid_s, narrowing=only))
+            self._tokens.append(
+                await metadata.make_token("guest", valid_s=valid_s, narrowing=scope)
+            )
         except DistributedLogError as error:
             self.simulation.note("no token", type(error).__name__)
             await trio.sleep(AGAIN_S)
 
-    async def _rotate(self, metadata: MetadataClient, what: str) -> None:
+    async def _rotate(self, metadata: MetadataClient, kind: str) -> None:
         """`dlog trust rotate`."""
         try:
-            self.simulation.note("rotated", what, await metadata.rotate_secrets(what))
+            self.simulation.note("rotated", kind, await metadata.rotate_secrets(kind))
         except DistributedLogError as error:
-            self.simulation.note("not rotated", what, type(error).__name__)
+            self.simulation.note("not rotated", kind, type(error).__name__)
 
-    async def _let_in(self, change: Callable[..., Any]) -> None:
-        self._is_out = False
+    async def _grant_ex_writer(self, change: Callable[..., Any]) -> None:
+        self._is_ex_writer_revoked = False
         await change("enable", "ex")
         await change("grant", "ex", "writer", PATH, "")
-        self._let_in_at = self.judge.revision
+        self._granted_at_revision = self.independent_authorizer.revision
 
-    async def _put_out(self, change: Callable[..., Any]) -> None:
-        self._hurry_until = self.simulation.now + 0.3
-        await trio.sleep(self._chance.random() * 0.1)
-        if self._chance.random() < 0.7:
+    async def _revoke_ex_writer(self, change: Callable[..., Any]) -> None:
+        self._revocation_near_until = self.simulation.now + 0.3
+        await trio.sleep(self._rng.random() * 0.1)
+        if self._rng.random() < 0.7:
             await change("revoke", "ex", PATH, "")
         else:
             await change("disable", "ex")
-        self._is_out = True
-        self.simulation.note("out", self.judge.revision)
+        self._is_ex_writer_revoked = True
+        self.simulation.note("out", self.independent_authorizer.revision)
 
     async def _change(self, metadata: MetadataClient, *change: str) -> None:
         """Until it is answered; said twice is once."""
@@ -577,40 +622,45 @@ class TrustedRun(LogRun):
 
     # --- who writes now and then --------------------------------------------------------------------
 
-    async def _once_a_writer(self, namespace: Namespace, host: Host) -> None:
+    async def _run_ex_writer(self, namespace: Namespace, host: Host) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._collect, namespace, host.random)
+            nursery.start_soon(self._collect_capabilities, namespace, host.random)
             nursery.start_soon(self._watch_all, namespace)
-            nursery.start_soon(self._use_loot, host, host.random, self._of_ex)
-            nursery.start_soon(self._write_own, namespace, host.random)
+            nursery.start_soon(self._present_stolen, host, host.random, self._choose_for_ex_writer)
+            nursery.start_soon(self._write_own_log, namespace, host.random)
             for _ in range(3):
-                nursery.start_soon(self._scribble, namespace, host.random)
+                nursery.start_soon(self._write_versions, namespace, host.random)
 
-    async def _collect(self, namespace: Namespace, chance: Random) -> None:
+    async def _collect_capabilities(self, namespace: Namespace, rng: Random) -> None:
         """Keep every capability that is given."""
         while True:
-            await trio.sleep(chance.expovariate(5.0))
-            self._loot += await self._ask_capabilities(client_of(namespace).ask, chance)
-            del self._loot[LOOT_MAX:-LOOT_MAX]  # the oldest: time may have forgotten to end them
+            await trio.sleep(rng.expovariate(5.0))
+            self._stolen_by_ex_writer += await self._request_capabilities(
+                client_of(namespace).request, rng
+            )
+            del self._stolen_by_ex_writer[
+                LOOT_MAX:-LOOT_MAX
+            ]  # the oldest: time may have forgotten to end them
 
-    async def _ask_capabilities(
-        self, ask: Callable[[int, bytes], Awaitable[Reply]], chance: Random
+    async def _request_capabilities(
+        self, ask: Callable[[int, bytes], Awaitable[Reply]], rng: Random
     ) -> list[Loot]:
-        ledgers = [*self.judge.ledgers.items()][-8:]
-        kind = chance.choice(list(CapabilityKind))
-        asked = {
-            number: known.bookies for number, known in chance.sample(ledgers, min(3, len(ledgers)))
+        ledgers = [*self.independent_authorizer.ledgers.items()][-8:]
+        kind = rng.choice(list(CapabilityKind))
+        bookies_by_ledger = {
+            ledger_id: record.bookies
+            for ledger_id, record in rng.sample(ledgers, min(3, len(ledgers)))
         }
         try:
-            answer = CapsAnswer.decode(
-                (await ask(Op.META_CAPS, CapsQuestion(kind, asked).encode())).body
+            answer = CapabilityReply.decode(
+                (await ask(Op.META_CAPS, CapabilityRequest(kind, bookies_by_ledger).encode())).body
             )
         except DistributedLogError:
             return []
         return [
-            Loot(bookie, number, kind, key)
-            for number, given in answer.keys.items()
-            for bookie, key in zip(asked.get(number, ()), given, strict=False)
+            Loot(bookie, ledger_id, kind, key)
+            for ledger_id, given_keys in answer.keys.items()
+            for bookie, key in zip(bookies_by_ledger.get(ledger_id, ()), given_keys, strict=False)
         ]
 
     async def _watch_all(self, namespace: Namespace) -> None:
@@ -618,20 +668,20 @@ class TrustedRun(LogRun):
         metadata = namespace.metadata
         while True:
             await trio.sleep(AGAIN_S)
-            if not self.judge.names:
+            if not self.independent_authorizer.named_logs:
                 continue
-            start = b"log/%s/" % next(iter(self.judge.names)).encode()
+            start = b"log/%s/" % next(iter(self.independent_authorizer.named_logs)).encode()
             try:
                 page = await metadata.range(start, prefix_end(start))
                 async with metadata.watch(
                     start, prefix_end(start), after_revision=page.revision
                 ) as watch:
                     while True:
-                        await watch.next()
+                        await watch.next_batch()
             except DistributedLogError:
                 continue
 
-    async def _write_own(self, namespace: Namespace, chance: Random) -> None:
+    async def _write_own_log(self, namespace: Namespace, rng: Random) -> None:
         """A log of its own, as anybody would: its streams at bookies are open when its right ends."""
         while True:
             await trio.sleep(AGAIN_S)
@@ -641,55 +691,67 @@ class TrustedRun(LogRun):
                 continue
             try:
                 while True:
-                    await writer.write(LogRecord(workload.txid_now(), chance.randbytes(20)))
-                    await trio.sleep(chance.expovariate(3.0))
+                    await writer.write(LogRecord(workload.txid_now(), rng.randbytes(20)))
+                    await trio.sleep(rng.expovariate(3.0))
             except DistributedLogError:
                 await writer.abort()
 
-    async def _scribble(self, namespace: Namespace, chance: Random) -> None:
+    async def _write_versions(self, namespace: Namespace, rng: Random) -> None:
         """Small changes that a writer may make, most of all while that ends."""
         count = 0
         while True:
-            hurry = self.simulation.now < self._hurry_until
-            await trio.sleep(chance.expovariate(400.0 if hurry else 4.0))
-            if not self.judge.names:
+            is_revocation_near = self.simulation.now < self._revocation_near_until
+            await trio.sleep(rng.expovariate(400.0 if is_revocation_near else 4.0))
+            if not self.independent_authorizer.named_logs:
                 continue
-            log = int(next(iter(self.judge.names)), 16)
+            log = int(next(iter(self.independent_authorizer.named_logs)), 16)
             count += 1
             try:
                 await namespace.metadata.transact(
-                    Transaction((), (Put(txn_key(log, "ex"), b"%d" % count),))
+                    Transaction((), (Put(app_version_key(log, "ex"), b"%d" % count),))
                 )
             except DistributedLogError:
-                await trio.sleep(0 if hurry else AGAIN_S)
+                await trio.sleep(0 if is_revocation_near else AGAIN_S)
 
-    def _of_ex(self, bookie: str, machine: str, chance: Random) -> tuple[Loot, str] | None:
+    def _choose_for_ex_writer(
+        self, bookie: str, machine: str, rng: Random
+    ) -> tuple[Loot, str] | None:
         """What it tries there, and how: what may harm only where its end was heard of."""
-        mine = [one for one in self._loot if one.bookie == bookie]
-        if not mine:
+        stolen_here = [
+            candidate for candidate in self._stolen_by_ex_writer if candidate.bookie == bookie
+        ]
+        if not stolen_here:
             return None
-        loot = chance.choice(mine)
-        if self.plan == "required" and self._is_out and self._knows(machine):
-            holes = [replace(one, entry=hole) for one in mine for hole in self._holes(one, machine)]
-            if holes and chance.random() < 0.5:
-                return chance.choice(holes), "add"
-            return loot, chance.choice(("fence", "read", "add"))
-        return loot, "read"
+        chosen = rng.choice(stolen_here)
+        if (
+            self.plan == "required"
+            and self._is_ex_writer_revoked
+            and self._has_observed_revocation(machine)
+        ):
+            aimed = [
+                replace(candidate, planted_entry=missing_entry)
+                for candidate in stolen_here
+                for missing_entry in self._missing_entries(candidate, machine)
+            ]
+            if aimed and rng.random() < 0.5:
+                return rng.choice(aimed), "add"
+            return chosen, rng.choice(("fence", "read", "add"))
+        return chosen, "read"
 
-    def _holes(self, loot: Loot, machine: str) -> list[int]:
+    def _missing_entries(self, stolen: Loot, machine: str) -> list[int]:
         """What that bookie lacks of a ledger: what is planted meets nothing there (H231)."""
-        if loot.kind is not CapabilityKind.RECOVER:
+        if stolen.kind is not CapabilityKind.RECOVER:
             return []
         holders = self.cluster.oracles.bookies.holders
         return [
             entry
-            for (ledger, entry), held in holders.items()
-            if ledger == loot.ledger and machine not in held
+            for (ledger, entry), holders_of_entry in holders.items()
+            if ledger == stolen.ledger and machine not in holders_of_entry
         ][:3]
 
     # --- who has tokens -------------------------------------------------------------------------------
 
-    async def _visit(self, namespace: Namespace, host: Host) -> None:
+    async def _run_guest(self, namespace: Namespace, host: Host) -> None:
         """Reads by the newest token, and shows all that it ever had."""
         log = LOGS[0]
         async with trio.open_nursery() as nursery:
@@ -701,7 +763,7 @@ class TrustedRun(LogRun):
             )
             nursery.start_soon(self._watch_all, namespace)
             for _ in range(2):
-                nursery.start_soon(self._show_old, host, host.random)
+                nursery.start_soon(self._present_old_credentials, host, host.random)
             for number in range(2 * len(self.cluster.proxies)):
                 nursery.start_soon(
                     read_by_tokens,
@@ -715,295 +777,334 @@ class TrustedRun(LogRun):
             while True:
                 await trio.sleep(host.random.expovariate(2.0))
                 with suppress(DistributedLogError):
-                    await self._look(namespace, host.random)
+                    await self._attack_by_read(namespace, host.random)
 
-    async def _show_old(self, host: Host, chance: Random) -> None:
+    async def _present_old_credentials(self, host: Host, rng: Random) -> None:
         """A token, or a pass that came by one; and hold on to what it opened."""
         endpoint = Endpoint(host, lambda: Hello("", kind="client"))
         while True:
-            await trio.sleep(chance.expovariate(2.0))
-            at_bookie = bool(self._passes) and chance.random() < 0.4
-            if at_bookie:
-                machine = chance.choice(self.cluster.bookies)
-                passport = chance.choice(self._passes[-20:])
-                shows = Credentials(BY_PASS, lambda meeting, proof=passport: proof)  # type: ignore[misc]
+            await trio.sleep(rng.expovariate(2.0))
+            is_bookie_target = bool(self._session_credentials) and rng.random() < 0.4
+            if is_bookie_target:
+                machine = rng.choice(self.cluster.bookies)
+                session_credential = rng.choice(self._session_credentials[-20:])
+                credentials = Credentials(BY_PASS, lambda meeting, proof=session_credential: proof)  # type: ignore[misc]
             else:
-                machine = chance.choice(self.cluster.metadata)
-                token = chance.choice(self._tokens[-8:])
-                shows = token_credentials(lambda shown=token: shown)  # type: ignore[misc]
+                machine = rng.choice(self.cluster.metadata)
+                token = rng.choice(self._tokens[-8:])
+                credentials = token_credentials(lambda shown=token: shown)  # type: ignore[misc]
             async with trio.open_nursery() as nursery:
                 with suppress(DistributedLogError), trio.move_on_after(6.0):
                     address = self.cluster.address_of(machine)
-                    link = await endpoint.dial(address, nursery=nursery, credentials=shows)
+                    link = await endpoint.dial(address, nursery=nursery, credentials=credentials)
                     while True:
-                        await self._ask_by(link, at_bookie, chance)
-                        await trio.sleep(chance.expovariate(2.0))
+                        await self._request_over(link, is_bookie_target, rng)
+                        await trio.sleep(rng.expovariate(2.0))
                 nursery.cancel_scope.cancel()
 
-    async def _ask_by(self, link: ClientLink, at_bookie: bool, chance: Random) -> None:
+    async def _request_over(self, link: ClientLink, is_bookie_target: bool, rng: Random) -> None:
         """Raises what ends the connection; what is only refused is asked for otherwise the next time."""
 
         async def ask(op: int, body: bytes) -> Reply:
             return await link.request(op, body, timeout_s=ASK_S)
 
         try:
-            if at_bookie:
-                mine = [one for one in self._loot_of_guest if one.bookie == link.peer.node_id]
-                if mine:
-                    await self._try(
-                        BookieClient(link, link.peer.node_id), chance.choice(mine), "read"
+            if is_bookie_target:
+                stolen_here = [
+                    candidate
+                    for candidate in self._stolen_by_guest
+                    if candidate.bookie == link.peer.node_id
+                ]
+                if stolen_here:
+                    await self._try_stolen(
+                        BookieClient(link, link.peer.node_id), rng.choice(stolen_here), "read"
                     )
-            elif chance.random() < 0.5:
-                key = state_key(int(next(iter(self.judge.names), "0"), 16))
+            elif rng.random() < 0.5:
+                key = state_key(int(next(iter(self.independent_authorizer.named_logs), "0"), 16))
                 await ask(Op.META_READ, RangeRequest(key, None).encode())
             else:
-                reply = await ask(Op.META_CAPS, CapsQuestion(CapabilityKind.LIST, {}).encode())
-                self._passes.append(CapsAnswer.decode(reply.body).passport)
-                self._loot_of_guest += await self._ask_capabilities(ask, chance)
-                del self._loot_of_guest[:-LOOT_MAX]
+                reply = await ask(Op.META_CAPS, CapabilityRequest(CapabilityKind.LIST, {}).encode())
+                self._session_credentials.append(
+                    CapabilityReply.decode(reply.body).session_credential
+                )
+                self._stolen_by_guest += await self._request_capabilities(ask, rng)
+                del self._stolen_by_guest[:-LOOT_MAX]
         except DistributedLogError:
             if link.closed is not None:
                 raise
 
     # --- who knows everything and has no right --------------------------------------------------------
 
-    async def _squat(self, namespace: Namespace, host: Host) -> None:
-        chance = host.random
+    async def _run_intruder(self, namespace: Namespace, host: Host) -> None:
+        rng = host.random
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._use_loot, host, chance, self._of_others)
+            nursery.start_soon(self._present_stolen, host, rng, self._choose_for_intruder)
             nursery.start_soon(self._watch_all, namespace)
-            deeds = (
-                self._end_lease, self._take_numbers, self._compare, self._look, self._put,
-                self._note_deletion, self._ask, self._found,
-            )  # fmt: skip
+            attacks = (
+                self._attack_lease,
+                self._attack_request_numbers,
+                self._attack_by_compare,
+                self._attack_by_read,
+                self._attack_by_write,
+                self._attack_deletion_list,
+                self._attack_capabilities,
+                self._attack_by_admin_request,
+            )
             while True:
-                await trio.sleep(chance.expovariate(12.0))
-                deed = chance.choice(deeds)
+                await trio.sleep(rng.expovariate(12.0))
+                attack = rng.choice(attacks)
                 try:
-                    await deed(namespace, chance)
+                    await attack(namespace, rng)
                 except DistributedLogError:
                     continue
 
-    async def _end_lease(self, namespace: Namespace, chance: Random) -> None:
+    async def _attack_lease(self, namespace: Namespace, rng: Random) -> None:
         """Another's, or one that somebody is about to be given."""
-        leases = list(self.judge.leases)
+        leases = list(self.independent_authorizer.lease_owners)
         if leases:
-            lease = chance.choice((chance.choice(leases), max(leases) + chance.randrange(1, 4)))
-            if chance.random() < 0.3 and self.judge.leases.get(lease):
-                owner = self.judge.leases[lease]
+            lease = rng.choice((rng.choice(leases), max(leases) + rng.randrange(1, 4)))
+            if rng.random() < 0.3 and self.independent_authorizer.lease_owners.get(lease):
+                owner = self.independent_authorizer.lease_owners[lease]
                 await namespace.metadata.renew_lease(lease)
-                if self.judge.leases.get(lease) == owner:
+                if self.independent_authorizer.lease_owners.get(lease) == owner:
                     self._fail(f"T1: user/eve renewed lease {lease} of {owner}")
             else:
                 await namespace.metadata.revoke_lease(lease)
 
-    async def _take_numbers(self, namespace: Namespace, chance: Random) -> None:
+    async def _attack_request_numbers(self, namespace: Namespace, rng: Random) -> None:
         """The next requests of somebody else, so that his are taken for answered (H216)."""
-        others = [*self.judge.clients.items()]
+        others = [*self.independent_authorizer.last_requests.items()]
         if others:
-            client, last = chance.choice(others)
+            client, last = rng.choice(others)
             for number in range(last + 1, last + 4):
-                said = Transact(client.rpartition("/")[2], number, NEVER, Transaction())
-                await client_of(namespace).ask(Op.META_TRANSACT, encode_command(said))
+                forged = Transact(client.rpartition("/")[2], number, NEVER, Transaction())
+                await client_of(namespace).request(Op.META_TRANSACT, encode_command(forged))
 
-    async def _compare(self, namespace: Namespace, chance: Random) -> None:
+    async def _attack_by_compare(self, namespace: Namespace, rng: Random) -> None:
         """A condition that does not hold tells what is there (H234)."""
-        for log in [*self.judge.names][:3]:
+        for log in [*self.independent_authorizer.named_logs][:3]:
             compare = Compare.version(state_key(int(log, 16)), NEVER)
             await namespace.metadata.transact(Transaction((compare,)))
 
-    async def _look(self, namespace: Namespace, chance: Random) -> None:
+    async def _attack_by_read(self, namespace: Namespace, rng: Random) -> None:
         for start in (b"log/", b"name/", b"ledger/", b"trust/", b"secret/", b"logconf/", b"audit/"):
             with suppress(NotAllowed):
                 await namespace.metadata.range(start, prefix_end(start))
-        for place, name in self.judge.paths()[-3:]:
+        for namespace_path, name in self.independent_authorizer.all_paths()[-3:]:
             with suppress(NotAllowed):
-                await namespace.metadata.get(b"name/%s\0%s" % (place.encode(), name.encode()))
+                await namespace.metadata.get(
+                    b"name/%s\0%s" % (namespace_path.encode(), name.encode())
+                )
 
-    async def _put(self, namespace: Namespace, chance: Random) -> None:
-        for log in [*self.judge.names][:2]:
-            key = txn_key(int(log, 16), "eve")
+    async def _attack_by_write(self, namespace: Namespace, rng: Random) -> None:
+        for log in [*self.independent_authorizer.named_logs][:2]:
+            key = app_version_key(int(log, 16), "eve")
             await namespace.metadata.transact(Transaction((), (Put(key, b"eve"),)))
 
-    async def _note_deletion(self, namespace: Namespace, chance: Random) -> None:
+    async def _attack_deletion_list(self, namespace: Namespace, rng: Random) -> None:
         """A to-do for a ledger that nobody deletes (H213)."""
-        ledgers = [*self.judge.ledgers.items()][-20:]
+        ledgers = [*self.independent_authorizer.ledgers.items()][-20:]
         if ledgers:
-            number, known = chance.choice(ledgers)
-            key = keys.delete_key(chance.choice(known.bookies), number)
+            number, known_ledgers = rng.choice(ledgers)
+            key = keys.delete_key(rng.choice(known_ledgers.bookies), number)
             await namespace.metadata.transact(Transaction((), (Put(key, b""),)))
 
-    async def _ask(self, namespace: Namespace, chance: Random) -> None:
-        await self._ask_capabilities(client_of(namespace).ask, chance)
+    async def _attack_capabilities(self, namespace: Namespace, rng: Random) -> None:
+        await self._request_capabilities(client_of(namespace).request, rng)
 
     def _some_bookie(self) -> str:
-        known = next(iter(self.judge.ledgers.values()), None)
-        return "none" if known is None else known.bookies[0]
+        known_bookies = next(iter(self.independent_authorizer.ledgers.values()), None)
+        return "none" if known_bookies is None else known_bookies.bookies[0]
 
-    async def _found(self, namespace: Namespace, chance: Random) -> None:
+    async def _attack_by_admin_request(self, namespace: Namespace, rng: Random) -> None:
         """A cluster of its own, a save of this one, another one's keys, a token for another."""
-        op, body = chance.choice(
+        op, body = rng.choice(
             (
                 (Op.META_FORM, b""),
-                (Op.META_SAVE, SaveRequest(0, 0).encode()),
-                (Op.META_CAPS, GateQuestion(self._some_bookie()).encode()),
+                (Op.META_SAVE, BackupRequest(0, 0).encode()),
+                (Op.META_CAPS, BookieKeysRequest(self._some_bookie()).encode()),
                 (Op.META_TRUST, TokenRequest("root", 60).encode()),
                 (Op.META_TRUST, RotateRequest("ledgers").encode()),
             )
         )
         with suppress(NotAllowed):
-            await client_of(namespace).ask(op, body)
-            if self.judge.now.mode == "required":
+            await client_of(namespace).request(op, body)
+            if self.independent_authorizer.current_policy.mode == "required":
                 self._fail(f"T1: user/eve was answered operation {op}")
 
-    def _of_others(self, bookie: str, machine: str, chance: Random) -> tuple[Loot, str] | None:
+    def _choose_for_intruder(
+        self, bookie: str, machine: str, rng: Random
+    ) -> tuple[Loot, str] | None:
         """Another's capability, or none, of a ledger to come (H230); only where rights count: else the
         first key that is shown is the ledger's."""
-        if not self._checks(machine):
+        if not self._is_enforcing(machine):
             return None
-        theirs = [one for one in self._loot if one.bookie == bookie]
-        if not theirs or chance.random() < 0.3:
-            number = max(self.judge.ledgers, default=0) + chance.randrange(1, 5)
-            first = chance.choice((0, *CapabilityKind))
-            key = bytes((first,)) + chance.randbytes(CAPABILITY_BYTES - 1)
-            return Loot(bookie, number, CapabilityKind.ADD, key), chance.choice(("fence", "add"))
-        return chance.choice(theirs), chance.choice(("fence", "read"))
+        stolen_here = [
+            candidate for candidate in self._stolen_by_ex_writer if candidate.bookie == bookie
+        ]
+        if not stolen_here or rng.random() < 0.3:
+            number = max(self.independent_authorizer.ledgers, default=0) + rng.randrange(1, 5)
+            first = rng.choice((0, *CapabilityKind))
+            key = bytes((first,)) + rng.randbytes(CAPABILITY_BYTES - 1)
+            return Loot(bookie, number, CapabilityKind.ADD, key), rng.choice(("fence", "add"))
+        return rng.choice(stolen_here), rng.choice(("fence", "read"))
 
-    def _checks(self, machine: str) -> bool:
+    def _is_enforcing(self, machine: str) -> bool:
         """Has that bookie heard that rights count?"""
-        heard = self.effects.newest(machine)
-        return heard is not None and heard.said.mode == "required"
+        newest = self.bookie_effects.newest(machine)
+        return newest is not None and newest.answer.mode == "required"
 
     # --- a bookie's certificate, and another's keys, in wrong hands ---------------------------------------
 
-    async def _steal(self, namespace: Namespace, host: Host) -> None:
-        chance, loot = host.random, list[Loot]()
+    async def _run_thief(self, namespace: Namespace, host: Host) -> None:
+        rng, stolen = host.random, list[Loot]()
 
         def turned(bookie: str, machine: str, chance: Random) -> tuple[Loot, str] | None:
             """What lists is shown as what recovers."""
-            mine = [one for one in loot if one.bookie == bookie]
-            if not mine or not self._checks(machine):
+            stolen_here = [base for base in stolen if base.bookie == bookie]
+            if not stolen_here or not self._is_enforcing(machine):
                 return None
-            one = chance.choice(mine)
-            kind = chance.choice((CapabilityKind.RECOVER, CapabilityKind.READ, one.kind))
-            how = "fence" if kind is CapabilityKind.RECOVER else "read"
-            return replace(one, key=bytes((kind,)) + one.key[1:]), how
+            base = chance.choice(stolen_here)
+            kind = chance.choice((CapabilityKind.RECOVER, CapabilityKind.READ, base.kind))
+            attempt = "fence" if kind is CapabilityKind.RECOVER else "read"
+            return replace(base, key=bytes((kind,)) + base.key[1:]), attempt
 
         name = CERTIFICATES["c1"]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._use_loot, host, chance, turned)
-            nursery.start_soon(self._use_loot, host, chance, partial(self._made, name), name)
+            nursery.start_soon(self._present_stolen, host, rng, turned)
+            nursery.start_soon(
+                self._present_stolen, host, rng, partial(self._choose_made, name), name
+            )
             while True:
-                await trio.sleep(chance.expovariate(3.0))
+                await trio.sleep(rng.expovariate(3.0))
                 try:
-                    loot += await self._ask_capabilities(client_of(namespace).ask, chance)
-                    del loot[:-LOOT_MAX]
-                    await self._be_another(namespace, loot, chance)
+                    stolen += await self._request_capabilities(client_of(namespace).request, rng)
+                    del stolen[:-LOOT_MAX]
+                    await self._impersonate_bookie(namespace, stolen, rng)
                 except DistributedLogError:
                     continue
 
-    def _made(
-        self, name: str, bookie: str, machine: str, chance: Random
+    def _choose_made(
+        self, name: str, bookie: str, machine: str, rng: Random
     ) -> tuple[Loot, str] | None:
         """With the keys of the first bookie, for that name, at another one (H229)."""
-        stolen, known = self._stolen, [*self.judge.ledgers][-8:]
-        if stolen is None or not stolen.held or not known or machine == self.cluster.bookies[0]:
+        keys_stolen, ledger_ids = self._stolen_keys, [*self.independent_authorizer.ledgers][-8:]
+        if (
+            keys_stolen is None
+            or not keys_stolen.generations
+            or not ledger_ids
+            or machine == self.cluster.bookies[0]
+        ):
             return None
-        if not self._checks(machine):
+        if not self._is_enforcing(machine):
             return None
         kind, ledger = (
-            chance.choice((CapabilityKind.READ, CapabilityKind.RECOVER)),
-            chance.choice(known),
+            rng.choice((CapabilityKind.READ, CapabilityKind.RECOVER)),
+            rng.choice(ledger_ids),
         )
-        key = capability(stolen.held[0], kind, ledger, name, stolen.since.get(name, 0))
-        how = "read" if kind is CapabilityKind.READ else chance.choice(("fence", "add"))
-        return Loot(bookie, ledger, kind, key), how
+        key = make_capability(
+            keys_stolen.generations[0],
+            kind,
+            ledger,
+            name,
+            keys_stolen.revoked_at_revisions.get(name, 0),
+        )
+        attempt = "read" if kind is CapabilityKind.READ else rng.choice(("fence", "add"))
+        return Loot(bookie, ledger, kind, key), attempt
 
-    def _forged(self, name: str) -> Credentials | None:
+    def _forged_credentials(self, name: str) -> Credentials | None:
         """A pass of that name: what passes are made with is all bookies' (a wrong name opens nothing)."""
-        stolen = self._stolen
-        if not name or stolen is None or not stolen.held:
+        stolen = self._stolen_keys
+        if not name or stolen is None or not stolen.generations:
             return None
-        proof = issue_pass(stolen.held[0], name, stolen.since.get(name, 0))
+        proof = issue_session_credential(
+            stolen.generations[0], name, stolen.revoked_at_revisions.get(name, 0)
+        )
         return Credentials(BY_PASS, lambda meeting: proof)
 
-    async def _be_another(self, namespace: Namespace, loot: Sequence[Loot], chance: Random) -> None:
+    async def _impersonate_bookie(
+        self, namespace: Namespace, stolen: Sequence[Loot], rng: Random
+    ) -> None:
         """Ask for another bookie's keys; be told off for ledgers; take a place that nobody gives it."""
-        if not loot:
+        if not stolen:
             return
-        one = chance.choice(loot)
+        chosen = rng.choice(stolen)
         metadata = client_of(namespace)
         with suppress(NotAllowed):
-            await metadata.ask(Op.META_CAPS, GateQuestion(one.bookie).encode())
+            await metadata.request(Op.META_CAPS, BookieKeysRequest(chosen.bookie).encode())
         if self.plan == "required":  # what is there from before it was judged stays its own
             cookie = pack({"label": "b9", "incarnation": 1})
-            move = ReplicaMove(one.bookie, 0, 1).encode()
+            move = ReplicaMove(chosen.bookie, 0, 1).encode()
             for puts in (
-                (Put(keys.delete_key(one.bookie, one.ledger), b""),),
-                (Put(keys.cookie_key("b9"), cookie), Put(keys.move_key("b9", one.ledger), move)),
+                (Put(keys.delete_key(chosen.bookie, chosen.ledger), b""),),
+                (Put(keys.cookie_key("b9"), cookie), Put(keys.move_key("b9", chosen.ledger), move)),
             ):
                 with suppress(NotAllowed):
                     await metadata.transact(Transaction((), puts))
 
     # --- who wants more than its share -----------------------------------------------------------------
 
-    async def _hoard(self, namespace: Namespace, host: Host) -> None:
+    async def _run_greedy(self, namespace: Namespace, host: Host) -> None:
         await Greedy(client_of(namespace), host, self._addresses).run()
 
     # --- at bookies -----------------------------------------------------------------------------------
 
-    async def _use_loot(
+    async def _present_stolen(
         self,
         host: Host,
-        chance: Random,
+        rng: Random,
         choose: Callable[[str, str, Random], tuple[Loot, str] | None],
         name: str = "",
     ) -> None:
         """Show bookies what was collected, over connections of its own. ``name``: by a pass with that one."""
         endpoint = Endpoint(host, lambda: Hello("", kind="client"))
         while True:
-            await trio.sleep(chance.expovariate(3.0))
-            machine = chance.choice(self.cluster.bookies)
+            await trio.sleep(rng.expovariate(3.0))
+            machine = rng.choice(self.cluster.bookies)
             async with trio.open_nursery() as nursery:
                 try:
                     with trio.move_on_after(5 * ASK_S):
                         link = await endpoint.dial(
                             self.cluster.address_of(machine),
                             nursery=nursery,
-                            credentials=self._forged(name),
+                            credentials=self._forged_credentials(name),
                         )
                         client = BookieClient(link, link.peer.node_id)
-                        for _ in range(chance.randrange(1, 6)):
-                            chosen = choose(link.peer.node_id, machine, chance)
+                        for _ in range(rng.randrange(1, 6)):
+                            chosen = choose(link.peer.node_id, machine, rng)
                             if chosen is not None:
-                                await self._try(client, *chosen)
+                                await self._try_stolen(client, *chosen)
                 except DistributedLogError:
                     pass
                 nursery.cancel_scope.cancel()
 
-    async def _try(self, client: BookieClient, loot: Loot, how: str) -> None:
+    async def _try_stolen(self, client: BookieClient, stolen: Loot, attempt: str) -> None:
         """Whatever comes of it is seen on the wire."""
         try:
-            if how == "fence":
-                await client.fence(loot.ledger, loot.key, ASK_S)
-            elif how == "read":
-                await client.read(loot.ledger, loot.key, 0, 5, 1000, past_lac=True, timeout_s=ASK_S)
-            else:
-                over = trio.Event()
-                stream = client.open_stream(
-                    loot.ledger,
-                    loot.key,
-                    recovery=loot.kind is CapabilityKind.RECOVER,
-                    fragment_epoch=0,
-                    on_acked=lambda count: over.set(),
-                    on_refused=lambda position, error: over.set(),
+            if attempt == "fence":
+                await client.fence(stolen.ledger, stolen.key, ASK_S)
+            elif attempt == "read":
+                await client.read(
+                    stolen.ledger, stolen.key, 0, 5, 1000, past_lac=True, timeout_s=ASK_S
                 )
-                stream.send(entries.encode(loot.ledger, loot.entry, 0, -1, (b"planted",), 7))
+            else:
+                finished = trio.Event()
+                stream = client.open_stream(
+                    stolen.ledger,
+                    stolen.key,
+                    recovery=stolen.kind is CapabilityKind.RECOVER,
+                    fragment_epoch=0,
+                    on_acked=lambda count: finished.set(),
+                    on_refused=lambda position, error: finished.set(),
+                )
+                stream.send(
+                    entries.encode(stolen.ledger, stolen.planted_entry, 0, -1, (b"planted",), 7)
+                )
                 with trio.move_on_after(ASK_S):
-                    await over.wait()
+                    await finished.wait()
                 stream.close()
         except DistributedLogError:
-            if client.closed is not None:
+            if client.close_error is not None:
                 raise
 
 

@@ -84,17 +84,17 @@ class CampaignTotals:
         if result.failed:
             self.failed.append(result.seed)
         self.virtual_s += result.virtual_s
-        self.confirmed += result.confirmed
+        self.confirmed += result.confirmed_entries
         self.registers += result.register_calls
         self.messages += result.messages
         self.restarts += result.restarts
-        self.unknowns += result.unknowns
+        self.unknowns += result.limbo_answers
         self.faults += result.faults
-        self.heard += result.heard
+        self.heard += result.trigger_counts
         self.acked += sum(report.acked for report in result.reports)
         self.read += sum(report.read for report in result.reports)
 
-    def join(self, other: "CampaignTotals") -> None:
+    def add_totals(self, other: "CampaignTotals") -> None:
         """The sums of some more seeds."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
@@ -104,7 +104,7 @@ class CampaignTotals:
         used_s = self.used_s
         kinds = sorted(self.faults.items())
         faults = ", ".join(f"{kind} {count}" for kind, count in kinds if not kind.startswith(AT))
-        struck = ", ".join(
+        triggers = ", ".join(
             f"{kind} {self.faults[AT + kind]} of {count}"
             for kind, count in sorted(self.heard.items())
         )
@@ -116,7 +116,7 @@ class CampaignTotals:
             f" {self.read} read, {self.registers} register calls, {self.messages} messages,"
             f" {self.unknowns} answers in limbo\n"
             f"{sum(self.faults.values())} faults: {faults}; {self.restarts} restarts by the supervisor\n"
-            f"of them at moments: {struck}"
+            f"of them at moments: {triggers}"
         )
 
 
@@ -141,7 +141,7 @@ def describe_failure(result: Result, chaos_s: float, workload: str = "log") -> s
 def commit() -> str:
     """The commit that runs, with ``+`` where the tree has changes."""
     try:
-        found = subprocess.run(
+        completed = subprocess.run(
             ["git", "describe", "--always", "--dirty=+"],
             cwd=Path(__file__).resolve().parent.parent,
             capture_output=True,
@@ -150,4 +150,4 @@ def commit() -> str:
         )
     except OSError:
         return "unknown"
-    return found.stdout.strip() or "unknown"
+    return completed.stdout.strip() or "unknown"

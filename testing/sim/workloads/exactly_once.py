@@ -28,19 +28,19 @@ class OnceRun(SeedRun):
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
-        self.once = OnceHistory()
+        self.once_history = OnceHistory()
         self.records = 0
         """Of producers, in the log at the end."""
-        self._found: dict[str, int] = {}
+        self._next_sequences: dict[str, int] = {}
 
     async def _main(self, simulation: Simulation) -> None:
         with snapshots_each(simulation.chance("snapshots").choice(SNAPSHOT_BYTES)):
             await super()._main(simulation)
 
     async def _write(self, namespace: Namespace, host: Host) -> None:
-        most = min(self.rates.session_records_max, SESSION_RECORDS_MAX)
-        rates = replace(self.rates, session_records_max=most)
-        await once.produce(namespace, LOG, self.once, host.name, host.random, rates)
+        records_max = min(self.rates.session_records_max, SESSION_RECORDS_MAX)
+        rates = replace(self.rates, session_records_max=records_max)
+        await once.produce(namespace, LOG, self.once_history, host.name, host.random, rates)
 
     async def _read(self, namespace: Namespace, host: Host) -> None:
         await self._write(namespace, host)
@@ -54,9 +54,9 @@ class OnceRun(SeedRun):
             self.cluster.machines[name].kill()
         writer = await once.open_it(namespace, LOG, takeover=True)
         try:
-            known = {
-                name: (await writer.sequenced.open_producer(name)).next_sequence
-                for name in self.once.sources
+            takeover_sequences = {
+                name: (await writer.sequenced_writer.open_producer(name)).next_sequence
+                for name in self.once_history.producers
             }
             await writer.write(b"plain")
             await writer.commit()
@@ -64,24 +64,30 @@ class OnceRun(SeedRun):
         except BaseException:
             await writer.abort()
             raise
-        self._found = once.check_once(self.once, await once.read_all(namespace, LOG))
-        if known != self._found:
-            raise Violation(f"G9: the log has {self._found}, a takeover knows {known}")
+        self._next_sequences = once.check_once(
+            self.once_history, await once.read_all(namespace, LOG)
+        )
+        if takeover_sequences != self._next_sequences:
+            raise Violation(
+                f"G9: the log has {self._next_sequences}, a takeover knows {takeover_sequences}"
+            )
 
     async def _settle(self, namespace: Namespace) -> None:
         """Nothing."""
 
     async def _conclude(self) -> None:
-        self.records = sum(self._found.values())
-        self.simulation.note("final", self.records, self.once.repeated, self.once.conflicts)
+        self.records = sum(self._next_sequences.values())
+        self.simulation.note(
+            "final", self.records, self.once_history.duplicates, self.once_history.conflicts
+        )
 
 
 @contextmanager
 def snapshots_each(size: int) -> Iterator[None]:
     """Run with a snapshot of the producers after so many bytes."""
-    before = open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SHARE
-    open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SHARE = size, 1
+    defaults_before = open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SIZE_FACTOR
+    open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SIZE_FACTOR = size, 1
     try:
         yield
     finally:
-        open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SHARE = before
+        open_segment.SNAPSHOT_BYTES, open_segment.SNAPSHOT_SIZE_FACTOR = defaults_before

@@ -28,8 +28,8 @@ class PipelineRun(SeedRun):
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
-        self.pipe = PipelineHistory(self.history)
-        self.batches = 0
+        self.pipeline_history = PipelineHistory(self.history)
+        self.found_versions = 0
         """Versions that were found in the log at the end."""
         self.purged_segments = 0
 
@@ -43,15 +43,17 @@ class PipelineRun(SeedRun):
                     workload.write_sessions, namespace, PIPE, self.history, host.random, rates
                 )
             else:
-                nursery.start_soon(pipeline.drive, namespace, PIPE, self.pipe, host.random)
+                nursery.start_soon(
+                    pipeline.drive, namespace, PIPE, self.pipeline_history, host.random
+                )
 
     async def _read(self, namespace: Namespace, host: Host) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(pipeline.drive, namespace, PIPE, self.pipe, host.random)
+            nursery.start_soon(pipeline.drive, namespace, PIPE, self.pipeline_history, host.random)
             nursery.start_soon(pipeline.collect, namespace, PIPE, host.random)
 
     async def _measure(self, namespace: Namespace, host: Host) -> None:
-        await pipeline.archive(namespace, PIPE, self.pipe, host.random)
+        await pipeline.archive(namespace, PIPE, self.pipeline_history, host.random)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -62,24 +64,28 @@ class PipelineRun(SeedRun):
             await workload.prove_alive(namespace, PIPE, self.history, host.random)
             for name in self.cluster.clients[:-1]:  # nobody changes the log any more
                 self.cluster.machines[name].kill()
-            last = await log.linked_version(pipeline.APP)
-            version = 0 if last is None else last.version + 1
-            await pipeline.link_version(log, version, self.pipe, host.random, takeover=True)
+            linked = await log.linked_version(pipeline.APP)
+            version = 0 if linked is None else linked.version + 1
+            await pipeline.link_version(
+                log, version, self.pipeline_history, host.random, takeover=True
+            )
             await log.seal(takeover=True)
         except EndOfStream:
             self.simulation.note("it was sealed by an earlier try")
-        await pipeline.read_rest(namespace, PIPE, self.pipe)
+        await pipeline.read_rest(namespace, PIPE, self.pipeline_history)
         await self._check_end(namespace)
 
     async def _settle(self, namespace: Namespace) -> None:
         """Nothing."""
 
     async def _conclude(self) -> None:
-        self.simulation.note("final", len(self.pipe.archived), self.history.acked)
+        self.simulation.note("final", len(self.pipeline_history.archived), self.history.acked_count)
         # A link may bring lower txids than the log's last one, because the log is not strict.
-        report = check_log(self.history, self.pipe.whole(), ordered_txids=False)
+        report = check_log(
+            self.history, self.pipeline_history.archived_records(), ordered_txids=False
+        )
         self.result.reports.append(report)
-        self.batches = pipeline.check_batches(self.pipe)
+        self.found_versions = pipeline.check_batches(self.pipeline_history)
 
     async def _check_end(self, namespace: Namespace) -> None:
         """A sealed log has an end, and takes nothing; below its point there is one definite answer."""
@@ -90,12 +96,14 @@ class PipelineRun(SeedRun):
             pass
         else:
             raise Violation("a sealed log took a writer")
-        records = self.pipe.whole()
-        first = (await log.snapshot()).first_sequence_id
-        kept = records[(first + len(records)) // 2 :]
-        point = DLSN(*kept[0].position)
-        if await log.truncate(point) != point:
-            raise Violation(f"G6: asked to truncate from {first} on to {point}, it was not")
+        records = self.pipeline_history.archived_records()
+        first_sequence_id = (await log.snapshot()).first_sequence_id
+        kept_records = records[(first_sequence_id + len(records)) // 2 :]
+        truncation_point = DLSN(*kept_records[0].position)
+        if await log.truncate(truncation_point) != truncation_point:
+            raise Violation(
+                f"G6: asked to truncate from {first_sequence_id} on to {truncation_point}, it was not"
+            )
         await trio.sleep(PURGE_GRACES * self.shape.purge_grace_s)
         snapshot = await log.snapshot()
         self.purged_segments = (await log.describe()).state.first_segment - 1
@@ -103,16 +111,17 @@ class PipelineRun(SeedRun):
             raise Violation(
                 f"G1 gap: the log has {snapshot.end_sequence_id} records, read were {len(records)}"
             )
-        if snapshot.first_sequence_id != kept[0].sequence_id:
+        if snapshot.first_sequence_id != kept_records[0].sequence_id:
             raise Violation(
-                f"G6: truncated to {point}, sequence id {kept[0].sequence_id}, and the log begins at"
+                f"G6: truncated to {truncation_point}, sequence id {kept_records[0].sequence_id}, and "
+                "the log begins at"
                 f" {snapshot.first_dlsn}, {snapshot.first_sequence_id}"
             )
         ranges = [segment.range() for segment in snapshot.segments]
         try:
             async with log.open_ranges(ranges) as reader:
-                read = sum([columns.count async for columns in reader])
+                range_records = sum([columns.count async for columns in reader])
         except LogTruncated as error:
             raise Violation(f"G6: nobody truncates any more, and yet: {error}") from error
-        if read != snapshot.records:
-            raise Violation(f"G5: by ranges {read} records, {snapshot.records} are there")
+        if range_records != snapshot.records:
+            raise Violation(f"G5: by ranges {range_records} records, {snapshot.records} are there")

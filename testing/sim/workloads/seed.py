@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import trio
 
 from ....cluster.gc.retention import EVERY_S
-from ....cluster.repair.copier import lacking, list_held
+from ....cluster.repair.copier import lacking_ranges, list_held_entries
 from ....cluster.status.placement_status import change_policy
 from ....ledger.model import ledger_keys as keys
 from ....ledger.model.ledger_metadata import LedgerMetadata
@@ -63,13 +63,13 @@ class Result:
     virtual_s: float = 0.0
     steps: int = 0
     messages: int = 0
-    confirmed: int = 0
+    confirmed_entries: int = 0
     """Entries acknowledged by an ack quorum."""
     faults: Counter[str] = field(default_factory=Counter)
-    unknowns: int = 0
+    limbo_answers: int = 0
     """Answers of bookies in limbo."""
     restarts: int = 0
-    heard: Counter[str] = field(default_factory=Counter)
+    trigger_counts: Counter[str] = field(default_factory=Counter)
     """Moments at which faults may strike."""
     reports: list[LogReport] = field(default_factory=list)
     """One a log."""
@@ -89,7 +89,7 @@ class SeedRun(ABC):
     """Do the first two clients know nothing but proxies?"""
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
-        self.calm = False
+        self.is_calm = False
         """Does nothing go wrong but by the workload's own doing?"""
         self.simulation = Simulation(
             seed, virtual_seconds_max=VIRTUAL_S_MAX + chaos_s, keep_trace=keep_trace
@@ -99,18 +99,18 @@ class SeedRun(ABC):
         self.history = RunHistory()
         """Of the registers, and of the first log."""
         self.result = Result(seed)
-        chance = self.simulation.chance("swarm")
-        self.rates = draw_rates(chance)
-        self.shape = draw_shape(chance, self.simulation.chance("space"))
-        self.bounds = draw_bounds(chance)
-        logs = LOGS[: chance.choice((1, 1, 1, 2, 3))]
+        rng = self.simulation.chance("swarm")
+        self.rates = draw_rates(rng)
+        self.shape = draw_shape(rng, self.simulation.chance("space"))
+        self.bounds = draw_bounds(rng)
+        logs = LOGS[: rng.choice((1, 1, 1, 2, 3))]
         self.histories = {log: RunHistory() for log in logs} | {LOGS[0]: self.history}
-        self.deletes = chance.random() < 0.3
+        self.has_deletions = rng.random() < 0.3
         """A client makes logs and deletes them."""
         self.cluster: SimCluster
         self.nemesis: Nemesis
-        self.moments: TriggerPoints
-        self.unexpected: UnexpectedErrors
+        self.trigger_points: TriggerPoints
+        self.unexpected_errors: UnexpectedErrors
 
     def run(self) -> Result:
         """Run and judge. Whatever went wrong is in the result."""
@@ -123,53 +123,53 @@ class SeedRun(ABC):
             simulation.failures.append(error)
         result.failures = simulation.failures
         result.trace_hash = simulation.trace_hash
-        result.virtual_s = simulation.lasted_s or simulation.now
+        result.virtual_s = simulation.main_lasted_s or simulation.now
         result.steps = simulation.steps
-        result.messages = self.cluster.network.messages
-        result.confirmed = self.cluster.oracles.bookies.confirmed
+        result.messages = self.cluster.network.message_count
+        result.confirmed_entries = self.cluster.oracles.bookies.confirmed_entries
         result.faults = self.nemesis.counts
-        if self.unexpected.thrown:
-            result.faults["unexpected exception"] = len(self.unexpected.thrown)
-        result.heard = self.moments.heard
-        result.unknowns = self.cluster.oracles.bookies.unknowns
+        if self.unexpected_errors.thrown_at:
+            result.faults["unexpected exception"] = len(self.unexpected_errors.thrown_at)
+        result.trigger_counts = self.trigger_points.counts
+        result.limbo_answers = self.cluster.oracles.bookies.limbo_answers
         result.restarts = self.cluster.restarts
         result.trace = simulation.trace
         return result
 
     async def _main(self, simulation: Simulation) -> None:
-        chance = simulation.chance("faults")
-        network, disks = draw_network_faults(chance), draw_disk_faults(chance)
+        rng = simulation.chance("faults")
+        network, disks = draw_network_faults(rng), draw_disk_faults(rng)
         disks.inline = simulation.chance("inline").random() < 0.5
         self.cluster = cluster = SimCluster(
             simulation, self.shape, network=network, disks=lambda: replace(disks)
         )
         writers, others = cluster.clients[:2], cluster.clients[2:]
-        self.nemesis = Nemesis(cluster, chance, writers=[*writers, *cluster.write_proxies])
-        ambushes = TargetedFaults(self.nemesis, simulation.chance("ambush"))
-        on_moment = pass_by if self.calm else ambushes.on_moment
-        self.unexpected = UnexpectedErrors(cluster, simulation.chance("unexpected"))
-        self.moments = TriggerPoints(cluster.role_of, cluster.serves, on_moment)
-        cluster.watch(self.moments)
+        self.nemesis = Nemesis(cluster, rng, writers=[*writers, *cluster.write_proxies])
+        targeted_faults = TargetedFaults(self.nemesis, simulation.chance("ambush"))
+        on_trigger = pass_by if self.is_calm else targeted_faults.on_trigger
+        self.unexpected_errors = UnexpectedErrors(cluster, simulation.chance("unexpected"))
+        self.trigger_points = TriggerPoints(cluster.role_of, cluster.is_ready, on_trigger)
+        cluster.watch(self.trigger_points)
         self._on_cluster(cluster)
-        with cluster.oracles.watching_state_machines(), bounded(self.bounds):
+        with cluster.oracles.observe_state_machines(), bounded(self.bounds):
             cluster.start_all()
             simulation.nursery.start_soon(cluster.supervise)
-            with trio.move_on_after(FORMING_S) as forming:
-                await cluster.serving()
-            if forming.cancelled_caught:
+            with trio.move_on_after(FORMING_S) as start_timeout:
+                await cluster.wait_all_ready()
+            if start_timeout.cancelled_caught:
                 missing = [name for name in cluster.nodes if not cluster.ready.get(name)]
                 raise Violation(f"liveness: {missing} did not start within {FORMING_S:g} s")
             await self._begin()
             for name in writers:
                 cluster.start_client(name, self._write, proxied=self.proxied)
-            for name, work in zip(others, (self._read, self._place), strict=False):
-                cluster.start_client(name, work)
+            for name, client_main in zip(others, (self._read, self._place), strict=False):
+                cluster.start_client(name, client_main)
             with trio.move_on_after(self.chaos_s):
-                async with trio.open_nursery() as plagues:
-                    if not self.calm:
-                        self.nemesis.start(plagues)
-                        plagues.start_soon(ambushes.run)
-                        plagues.start_soon(self.unexpected.run)
+                async with trio.open_nursery() as fault_nursery:
+                    if not self.is_calm:
+                        self.nemesis.start(fault_nursery)
+                        fault_nursery.start_soon(targeted_faults.run)
+                        fault_nursery.start_soon(self.unexpected_errors.run)
                     await trio.sleep_forever()
             await self._judge(simulation)
 
@@ -216,9 +216,9 @@ class SeedRun(ABC):
     async def _judge(self, simulation: Simulation) -> None:
         cluster = self.cluster
         simulation.note("heal")
-        self.nemesis.over = True
+        self.nemesis.is_over = True
         cluster.heal()
-        simulation.nursery.start_soon(self.nemesis.build_anew)
+        simulation.nursery.start_soon(self.nemesis.replace_damaged)
         done = trio.Event()
 
         async def prove(namespace: Namespace, host: Host) -> None:
@@ -232,11 +232,11 @@ class SeedRun(ABC):
             await self._settle(namespace)
 
         cluster.start_client(cluster.clients[-1], prove)
-        within_s = self.liveness_s
-        with trio.move_on_after(within_s) as alive:
+        limit_s = self.liveness_s
+        with trio.move_on_after(limit_s) as liveness_timeout:
             await done.wait()
-        if alive.cancelled_caught:
-            raise Violation(f"liveness: nobody could work within {within_s:g} s after healing")
+        if liveness_timeout.cancelled_caught:
+            raise Violation(f"liveness: nobody could work within {limit_s:g} s after healing")
         await self._conclude()
 
 
@@ -245,14 +245,14 @@ class LogRun(SeedRun):
 
     def __init__(self, seed: int, *, chaos_s: float = CHAOS_S, keep_trace: bool = False) -> None:
         super().__init__(seed, chaos_s=chaos_s, keep_trace=keep_trace)
-        self._finals: dict[str, list[ObservedRecord]] = {}
+        self._final_records: dict[str, list[ObservedRecord]] = {}
         """Each log, as it was read whole after the heal."""
-        self.odd_numbers = self.simulation.chance("settings").random() < 0.3
+        self.stores_odd_numbers = self.simulation.chance("settings").random() < 0.3
         """A client stores numbers at the limits, and beyond them, as settings of the logs."""
-        if self.odd_numbers:
+        if self.stores_odd_numbers:
             self.bounds = replace(self.bounds, retention_rescan_s=EVERY_S)
-        self._lacked: list[str] = []
-        self._whole = trio.Event()
+        self._missing_copies: list[str] = []
+        self._all_copies_present = trio.Event()
         """All copies are there."""
 
     # --- clients ----------------------------------------------------------------------------------
@@ -277,9 +277,9 @@ class LogRun(SeedRun):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._registers, "p1", namespace, host)
             nursery.start_soon(workload.watch_registers, namespace.metadata)
-            if self.deletes:
+            if self.has_deletions:
                 nursery.start_soon(workload.make_and_delete, namespace, host.random)
-            if self.odd_numbers:
+            if self.stores_odd_numbers:
                 nursery.start_soon(
                     workload.store_numbers_at_limits, namespace, [*self.histories], host.random
                 )
@@ -295,38 +295,39 @@ class LogRun(SeedRun):
             await workload.prove_alive(namespace, log, history, host.random)
         for name in cluster.clients[:2]:  # nobody writes any more
             cluster.machines[name].kill()
-        missing = ENTRIES_MIN - cluster.oracles.bookies.confirmed
+        missing = ENTRIES_MIN - cluster.oracles.bookies.confirmed_entries
         for log, history in self.histories.items():
             await workload.prove_alive(
                 namespace, log, history, host.random, entries=max(0, missing)
             )
             missing = 0
-            self._finals[log] = await workload.read_final(namespace, log)
+            self._final_records[log] = await workload.read_final(namespace, log)
 
     async def _settle(self, namespace: Namespace) -> None:
-        while left := await missing_copies(namespace, self._is_noted):
-            self._lacked = left
+        while missing := await missing_copies(namespace, self._must_be_complete):
+            self._missing_copies = missing
             await trio.sleep(1.0)
         racks = self.shape.racks[: self.shape.bookies]
-        while why := await together(namespace, racks):
-            self._lacked = [why]
+        while problem := await together(namespace, racks):
+            self._missing_copies = [problem]
             await trio.sleep(1.0)
-        self._whole.set()
+        self._all_copies_present.set()
 
     async def _conclude(self) -> None:
-        with trio.move_on_after(COPIES_S) as repaired:
-            await self._whole.wait()
-        if repaired.cancelled_caught:
+        with trio.move_on_after(COPIES_S) as repair_timeout:
+            await self._all_copies_present.wait()
+        if repair_timeout.cancelled_caught:
             raise Violation(
-                f"L8: {len(self._lacked)} copies are missing, or together, {COPIES_S:g} s after healing:"
-                f" {self._lacked[:5]}"
+                f"L8: {len(self._missing_copies)} copies are missing, or together, {COPIES_S:g} s after "
+                "healing:"
+                f" {self._missing_copies[:5]}"
             )
         for log, history in self.histories.items():
-            self.simulation.note("final", log, len(self._finals[log]), history.acked)
-            self.result.reports.append(check_log(history, self._finals[log]))
+            self.simulation.note("final", log, len(self._final_records[log]), history.acked_count)
+            self.result.reports.append(check_log(history, self._final_records[log]))
         self.result.register_calls = check_registers(self.history.registers)
 
-    def _is_noted(self, ledger_id: int) -> bool:
+    def _must_be_complete(self, ledger_id: int) -> bool:
         """Must repair complete this ledger? Without an audit only what its own writer closed.
 
         A writer that dies before its first note leaves holes that nobody knows but the audit (H22b).
@@ -337,95 +338,99 @@ class LogRun(SeedRun):
         )
 
 
-def pass_by(kind: str, actor: str, asked: str) -> None:
+def pass_by(kind: str, actor: str, request: str) -> None:
     """See `moments.OnMoment`: nobody lies in wait."""
 
 
-def draw_shape(chance: Random, space: Random) -> Shape:
+def draw_shape(rng: Random, space: Random) -> Shape:
     """How the cluster of a seed is made: small files and segments, so that all of them roll.
 
     ``space`` draws what bookies do with their room, and where they stand.
     """
-    quorums = chance.choice(QUORUMS)
+    quorums = rng.choice(QUORUMS)
     racks = space.choice(RACKS)
     return Shape(
         racks=racks,
         enforced=len(racks) > 2 and space.random() < 0.5,
         quorums=quorums,
-        bookies=quorums[0] + chance.choice((0, 1, 1) if quorums[0] < 5 else (0, 1)),
-        audit_every_s=chance.choice((AUDIT_S, AUDIT_S, NEVER_S)),
-        lost_after_s=chance.choice((4.0, 20.0)),
+        bookies=quorums[0] + rng.choice((0, 1, 1) if quorums[0] < 5 else (0, 1)),
+        audit_every_s=rng.choice((AUDIT_S, AUDIT_S, NEVER_S)),
+        lost_after_s=rng.choice((4.0, 20.0)),
         clients=5,
         store={
-            "journal_file_bytes": chance.choice((128, 256, 1024)) * 1024,
+            "journal_file_bytes": rng.choice((128, 256, 1024)) * 1024,
             "gather_bytes": 64 * 1024,
-            "checkpoint_s": chance.choice((0.5, 2.0, 5.0)),
-            "checkpoint_bytes": chance.choice((16, 256)) * 1024,
+            "checkpoint_s": rng.choice((0.5, 2.0, 5.0)),
+            "checkpoint_bytes": rng.choice((16, 256)) * 1024,
             "free_bytes_min": 8 * 1024 * 1024,
             "compaction_s": space.choice((0.7, 10.0)),
             "ledgers_in_memory_max": space.choice((2, 20_000)),
         },
         client={
-            "segment_bytes_max": chance.choice((4, 16, 256)) * 1024,
-            "segment_age_max_s": chance.choice((3.0, 10.0, 60.0)),
-            "entry_bytes_max": chance.choice((512, 4096)),
+            "segment_bytes_max": rng.choice((4, 16, 256)) * 1024,
+            "segment_age_max_s": rng.choice((3.0, 10.0, 60.0)),
+            "entry_bytes_max": rng.choice((512, 4096)),
             "lock_lease_s": 3.0,
-            "add_timeout_s": chance.choice((2.0, 5.0)),
+            "add_timeout_s": rng.choice((2.0, 5.0)),
             "recover_timeout_s": 10.0,
             "close_timeout_s": 10.0,
-            "metadata_timeout_s": chance.choice((3.0, 10.0)),
-            "keep_alive_s": chance.choice((0.0, 0.0, 0.7)),
-            "rolls_at_once": chance.choice((1, 16)),
+            "metadata_timeout_s": rng.choice((3.0, 10.0)),
+            "keep_alive_s": rng.choice((0.0, 0.0, 0.7)),
+            "rolls_at_once": rng.choice((1, 16)),
         },
     )
 
 
-def draw_rates(chance: Random) -> workload.WorkloadRates:
+def draw_rates(rng: Random) -> workload.WorkloadRates:
     """How hard the clients of a seed work."""
     return workload.WorkloadRates(
-        burst_s=chance.choice((0.03, 0.06, 0.12)),
-        burst_records_max=chance.choice((1, 3, 8)),
-        long_burst_chance=chance.choice((0.0, 0.05)),
-        payload_bytes_max=chance.choice((40, 300, 1500)),
-        session_records_max=chance.choice((40, 150, 600)),
-        takeover_chance=chance.choice((0.1, 0.4, 0.9)),
+        burst_s=rng.choice((0.03, 0.06, 0.12)),
+        burst_records_max=rng.choice((1, 3, 8)),
+        long_burst_chance=rng.choice((0.0, 0.05)),
+        payload_bytes_max=rng.choice((40, 300, 1500)),
+        session_records_max=rng.choice((40, 150, 600)),
+        takeover_chance=rng.choice((0.1, 0.4, 0.9)),
     )
 
 
 # --- copies (L8), asked from outside, as a client sees them -----------------------------------------
 
 
-async def missing_copies(namespace: Any, wanted: Callable[[int], bool]) -> list[str]:
+async def missing_copies(namespace: Any, is_wanted: Callable[[int], bool]) -> list[str]:
     """What is missing now, in words; empty when every closed ledger that is wanted has all its copies."""
     pool = namespace.ledgers.pool
-    found: list[str] = []
+    problems: list[str] = []
     async for item in Scan(namespace.metadata, keys.LEDGER_PREFIX):
         ledger = LedgerMetadata.decode(item.key, item.value)
-        if not ledger.closed or not wanted(ledger.ledger_id):
+        if not ledger.closed or not is_wanted(ledger.ledger_id):
             continue
         for bookie in ledger.bookies():
             client = pool.get(bookie)
             if client is None:
-                found.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]} is not there")
+                problems.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]} is not there")
                 continue
             try:
-                gaps = lacking(ledger, bookie, await list_held(ledger, client))
+                gaps = lacking_ranges(ledger, bookie, await list_held_entries(ledger, client))
             except DistributedLogError as error:
-                found.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]}: {error}")
+                problems.append(f"ledger {ledger.ledger_id}: bookie {bookie[:8]}: {error}")
                 continue
-            found += [
+            problems += [
                 f"ledger {ledger.ledger_id}: bookie {bookie[:8]} lacks {gap.first} to {gap.last}"
                 for gap in gaps
             ]
-    return found
+    return problems
 
 
 async def together(namespace: Any, racks: Sequence[str]) -> str:
     """Why a new ledger would have all its copies in one of these racks; or ""."""
     pool = namespace.ledgers.pool
-    there = {one.labels.get("rack", "") for one in pool.candidates()}
-    if len(there) < len({*racks}):
-        return f"of {racks} there are {sorted(there)}"
+    known_racks = {candidate.labels.get("rack", "") for candidate in pool.candidates()}
+    if len(known_racks) < len({*racks}):
+        return f"of {racks} there are {sorted(known_racks)}"
     bookies = (await namespace.ledgers.prepare()).metadata.bookies()
-    chosen = {pool.labels(one).get("rack", "") for one in bookies}
-    return "" if len(chosen) >= min(2, len(there)) else f"a new ledger in {chosen} of {there}"
+    chosen_racks = {pool.labels(candidate).get("rack", "") for candidate in bookies}
+    return (
+        ""
+        if len(chosen_racks) >= min(2, len(known_racks))
+        else f"a new ledger in {chosen_racks} of {known_racks}"
+    )

@@ -39,18 +39,18 @@ class WriterProgress:
     p99_s: float
     failures: tuple[BaseException, ...] = ()
 
-    def why_worse(self, than: "WriterProgress") -> str:
+    def why_worse(self, baseline: "WriterProgress") -> str:
         """What is worse here than the bound allows; ""."""
-        if self.p99_s > max(FLOOR_S, TIMES * than.p99_s):
-            return f"T5: p99 {self.p99_s * 1000:.1f} ms, without {than.p99_s * 1000:.1f} ms"
-        if self.acked < LEAST * than.acked:
-            return f"T5: {self.acked} records acknowledged, without {than.acked}"
+        if self.p99_s > max(FLOOR_S, TIMES * baseline.p99_s):
+            return f"T5: p99 {self.p99_s * 1000:.1f} ms, without {baseline.p99_s * 1000:.1f} ms"
+        if self.acked < LEAST * baseline.acked:
+            return f"T5: {self.acked} records acknowledged, without {baseline.acked}"
         return ""
 
 
 def progress_beside(seed: int, adversaries: Sequence[str]) -> WriterProgress:
     """Of honest writers in a calm run of that seed, beside these."""
-    run = TrustedRun(seed, chaos_s=CALM_S, calm_beside=adversaries)
+    run = TrustedRun(seed, chaos_s=CALM_S, only_adversaries=adversaries)
     run.rates = replace(
         run.rates,
         burst_s=0.03,
@@ -60,37 +60,37 @@ def progress_beside(seed: int, adversaries: Sequence[str]) -> WriterProgress:
         long_burst_chance=0.0,
     )
     result = run.run()
-    waited = sorted(
+    latencies_s = sorted(
         append.ended_at - append.begun_at
         for history in run.histories.values()
-        for append in history.appends
+        for append in history.attempts
         if append.outcome is Outcome.OK
     )
-    p99_s = waited[len(waited) * 99 // 100] if waited else float("inf")
-    return WriterProgress(len(waited), p99_s, tuple(result.failures))
+    p99_s = latencies_s[len(latencies_s) * 99 // 100] if latencies_s else float("inf")
+    return WriterProgress(len(latencies_s), p99_s, tuple(result.failures))
 
 
 def compare(seed: int, names: Sequence[str]) -> dict[str, tuple[WriterProgress, str]]:
     """What came of the writers beside each of these, and what is wrong with that; "": beside nobody."""
-    alone = progress_beside(seed, ())
-    found = {"": (alone, str(alone.failures[0]) if alone.failures else "")}
+    baseline = progress_beside(seed, ())
+    results = {"": (baseline, str(baseline.failures[0]) if baseline.failures else "")}
     for name in names:
-        beside = progress_beside(seed, (name,))
-        why = str(beside.failures[0]) if beside.failures else beside.why_worse(alone)
-        found[name] = (beside, why)
-    return found
+        progress = progress_beside(seed, (name,))
+        problem = str(progress.failures[0]) if progress.failures else progress.why_worse(baseline)
+        results[name] = (progress, problem)
+    return results
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the rows; 1 where one is worse than it may be."""
     logging.disable(logging.CRITICAL)
-    worse = 0
+    worse_count = 0
     for seed in range(int(arguments[0]) if arguments else 3):
-        for name, (progress, why) in compare(seed, [*NAMES]).items():
-            worse += bool(why)
-            said = f"{progress.acked} records, p99 {progress.p99_s * 1000:.1f} ms"
-            print(f"{seed} | {NAMES.get(name, 'nobody')} | {said} | {why}", flush=True)
-    return 1 if worse else 0
+        for name, (progress, problem) in compare(seed, [*NAMES]).items():
+            worse_count += bool(problem)
+            summary = f"{progress.acked} records, p99 {progress.p99_s * 1000:.1f} ms"
+            print(f"{seed} | {NAMES.get(name, 'nobody')} | {summary} | {problem}", flush=True)
+    return 1 if worse_count else 0
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 from ....runtime.interfaces.errors import DistributedLogError
 from ....runtime.interfaces.log_lines import Logger
-from ....runtime.schedule.work_failures import leaves_of
+from ....runtime.schedule.work_failures import flatten_group
 
 Patch = tuple[Any, str, Any]
 """A class or module, the name in it, and what stands there instead."""
@@ -21,14 +21,14 @@ Patch = tuple[Any, str, Any]
 @contextmanager
 def planted(patches: Sequence[Patch]) -> Iterator[None]:
     """Put a bug in."""
-    before = [(owner, name, getattr_static(owner, name)) for owner, name, _ in patches]
-    for owner, name, instead in patches:
-        setattr(owner, name, instead)
+    originals = [(owner, name, getattr_static(owner, name)) for owner, name, _ in patches]
+    for owner, name, replacement in patches:
+        setattr(owner, name, replacement)
     try:
         yield
     finally:
-        for owner, name, was in before:
-            setattr(owner, name, was)
+        for owner, name, original in originals:
+            setattr(owner, name, original)
 
 
 def cause_of(failures: Sequence[BaseException]) -> BaseException:
@@ -66,9 +66,9 @@ def table_of(
     """`print_table`, of a command's ``arguments``: how many seeds (20), a part of the names ("")."""
     logging.disable(logging.CRITICAL)
     budget = int(arguments[0]) if arguments else 20
-    wanted = arguments[1] if len(arguments) > 1 else ""
+    name_part = arguments[1] if len(arguments) > 1 else ""
     return print_table(
-        [name for name in names if wanted in name], lambda name: find(name, budget), budget
+        [name for name in names if name_part in name], lambda name: find(name, budget), budget
     )
 
 
@@ -78,10 +78,10 @@ def print_table(
     """A row a bug: its name, and what ``find`` says of it; 1 when one survived, else 0."""
     survivors = 0
     for name in names:
-        found = find(name)
-        survivors += found is None
-        said = f"survives {budget} |" if found is None else f"{found[0]} | {found[1]:.110}"
-        print(f"{name} | {said}", flush=True)
+        result = find(name)
+        survivors += result is None
+        cells = f"survives {budget} |" if result is None else f"{result[0]} | {result[1]:.110}"
+        print(f"{name} | {cells}", flush=True)
     return 1 if survivors else 0
 
 
@@ -94,7 +94,7 @@ ENDS_NODE = {
     "RaftReplica.persist": "the log of Raft and its hard state",
     "RaftStorage.zero_ahead": "the zeroed blocks of Raft's log",
     "RaftReplica.run_clock": "the core of Raft",
-    "RaftReplica.end_if_must": "waits for an error of the core, and raises it",
+    "RaftReplica.raise_failure": "waits for an error of the core, and raises it",
 }
 """Tasks that end their node with any exception, because nothing may be acknowledged after it. The keys are
 the functions of the tasks."""
@@ -125,7 +125,7 @@ def heard(fail: Callable[[BaseException], None]) -> list[Patch]:
         error: BaseException | None = None,
         extra: Mapping[str, object] | None = None,
     ) -> None:
-        for leaf in leaves_of(error) if error is not None and level >= logging.ERROR else ():
+        for leaf in flatten_group(error) if error is not None and level >= logging.ERROR else ():
             if not isinstance(leaf, (DistributedLogError, Injected)):
                 fail(leaf)
                 break

@@ -21,7 +21,7 @@ from typing import Protocol
 
 import trio
 
-from ....runtime.disk.memory_disk import DIRECT_ALIGN, pages_touched, pages_within, replaced
+from ....runtime.disk.memory_disk import DIRECT_ALIGN, pages_touched, pages_within, replaced_pairs
 from ....runtime.interfaces.errors import DiskFailed
 from ....runtime.interfaces.host import Summary
 from .machine_state import MachineState
@@ -57,14 +57,14 @@ class DiskFaults:
     """Does it sync on the loop where its user asks for that? In no time then."""
 
 
-def draw_disk_faults(chance: random.Random) -> DiskFaults:
+def draw_disk_faults(rng: random.Random) -> DiskFaults:
     """A mix for the disks of one seed."""
     return DiskFaults(
-        sync_s=chance.choice(((0.0003, 0.003), (0.0003, 0.003), (0.005, 0.04))),
-        slow_chance=chance.choice((0.0, 0.01, 0.05)),
-        slow_s=chance.choice(((0.03, 0.3), (0.2, 1.0))),
-        survive_chance=chance.choice((0.0, 0.1, 0.5, 0.9)),
-        cold_chance=chance.choice((0.0, 0.1, 0.5)),
+        sync_s=rng.choice(((0.0003, 0.003), (0.0003, 0.003), (0.005, 0.04))),
+        slow_chance=rng.choice((0.0, 0.01, 0.05)),
+        slow_s=rng.choice(((0.03, 0.3), (0.2, 1.0))),
+        survive_chance=rng.choice((0.0, 0.1, 0.5, 0.9)),
+        cold_chance=rng.choice((0.0, 0.1, 0.5)),
     )
 
 
@@ -98,14 +98,14 @@ class FileContent:
         self.sized_by = 0
         """The number of the sync that made ``durable_size`` durable."""
 
-    def show(self, offset: int, length: int) -> bytes:
+    def read(self, offset: int, length: int) -> bytes:
         """What a read finds: the cache's bytes, fewer at the end."""
         end = min(offset + length, self.size)
         if end <= offset:
             return b""
         with memoryview(self.cache) as view:
-            found = bytes(view[offset:end])
-        return found + bytes(end - offset - len(found))
+            data = bytes(view[offset:end])
+        return data + bytes(end - offset - len(data))
 
     def write(self, offset: int, data: bytes) -> None:
         """Change the cache; the write waits for a sync."""
@@ -128,8 +128,8 @@ class FileContent:
         """Its size less its holes."""
         if not self.holes:
             return self.size
-        lost = {page for page in self.holes if (page + 1) * DIRECT_ALIGN > self.size}
-        return self.size - DIRECT_ALIGN * len(self.holes - lost)
+        beyond_end = {page for page in self.holes if (page + 1) * DIRECT_ALIGN > self.size}
+        return self.size - DIRECT_ALIGN * len(self.holes - beyond_end)
 
 
 def put(target: bytearray, offset: int, data: bytes) -> None:
@@ -146,10 +146,10 @@ class StoredMap:
         self.values: dict[bytes, bytes] = {}
         self.keys: list[bytes] = []
         self.bytes = 0
-        self.damaged = False
+        self.is_damaged = False
         """Seen when it is opened: `CorruptData`."""
         self.commits = 0
-        self.older: dict[bytes, bytes] = {}
+        self.older_values: dict[bytes, bytes] = {}
         """An older content: the one before the first, the second, the fourth commit and so on."""
         self.committing: list[tuple[Pairs, list[bytes], Summary | None]] = []
         """Transactions whose sync runs: after a power cut or a kill each is there wholly or not at all."""
@@ -159,31 +159,31 @@ class StoredMap:
         values, keys = self.values, self.keys
         self.commits += 1
         if self.commits & (self.commits - 1) == 0:
-            self.older = dict(values)
+            self.older_values = dict(values)
         if summary is not None:
-            puts = [*puts, summary(replaced(values, puts, deletes))]
+            puts = [*puts, summary(replaced_pairs(values, puts, deletes))]
         for key in deletes:
-            old = values.pop(key, None)
-            if old is not None:
-                self.bytes -= len(key) + len(old)
+            removed = values.pop(key, None)
+            if removed is not None:
+                self.bytes -= len(key) + len(removed)
                 del keys[bisect_left(keys, key)]
         added = []
         for key, value in puts:
-            before = values.get(key)
-            if before is None:
+            previous = values.get(key)
+            if previous is None:
                 added.append(key)
                 self.bytes += len(key)
             else:
-                self.bytes -= len(before)
+                self.bytes -= len(previous)
             values[key] = value
             self.bytes += len(value)
         if added:
             keys += added
             keys.sort()
 
-    def on_power_cut(self, chance: random.Random) -> None:
+    def on_power_cut(self, rng: random.Random) -> None:
         """The first few of the commits under way were through."""
-        for transaction in self.committing[: chance.randint(0, len(self.committing))]:
+        for transaction in self.committing[: rng.randint(0, len(self.committing))]:
             self.commit(*transaction)
         self.committing.clear()
 
@@ -197,7 +197,7 @@ class DiskWatcher(Protocol):
         """These bytes of file ``name`` have reached the platter."""
         ...
 
-    def on_begun(self, disk: "SimDisk", what: str, name: str) -> None:
+    def on_change_started(self, disk: "SimDisk", change: str, name: str) -> None:
         """A file is about to be made, renamed (``name``: from now on) or deleted, or a map changed."""
         ...
 
@@ -223,11 +223,11 @@ class SimDisk:
         self.files: dict[str, FileContent] = {}
         self.maps: dict[str, StoredMap] = {}
         self.durable_files: dict[str, FileContent] = {}
-        self.locked_by: object | None = None
+        self.lock_holder: object | None = None
         """The handle that took it."""
-        self.blamed = False
+        self.is_fault_injected = False
         """A fault that may end its node was planted here: `DiskFailed` or `CorruptData` is explained."""
-        self.syncs = 0
+        self.sync_count = 0
         self._newest: deque[tuple[FileContent, int, int]] = deque(maxlen=SPARED)
         """The last stretches that syncs made durable, the newest last."""
         self._steps = 0
@@ -238,49 +238,49 @@ class SimDisk:
 
     def on_power_cut(self) -> None:
         """What was not synced survives by chance, sector by sector; names likewise."""
-        self.locked_by = None
+        self.lock_holder = None
         for _, change in self._names_pending:
             if self.chance.random() < 0.5:
                 change(self.durable_files)
         self._names_pending.clear()
-        lost = 0
+        lost_sectors = 0
         for content in self.durable_files.values():
-            lost += self._cut(content)
+            lost_sectors += self._lose_unsynced(content)
         self.files = dict(self.durable_files)
-        for kept in self.maps.values():
-            kept.on_power_cut(self.chance)
-        self.simulation.note("power-cut", self.host.name, self.name, "lost", lost)
+        for stored_map in self.maps.values():
+            stored_map.on_power_cut(self.chance)
+        self.simulation.note("power-cut", self.host.name, self.name, "lost", lost_sectors)
 
-    def _cut(self, content: FileContent) -> int:
-        lost = 0
-        chance, survive = self.chance, self.faults.survive_chance
-        if content.size != content.durable_size and chance.random() < 0.5:
+    def _lose_unsynced(self, content: FileContent) -> int:
+        lost_sectors = 0
+        rng, survive_chance = self.chance, self.faults.survive_chance
+        if content.size != content.durable_size and rng.random() < 0.5:
             content.durable_size = content.size
         for _, offset, data in content.pending:
             for start in range(offset - offset % SECTOR_BYTES, offset + len(data), SECTOR_BYTES):
                 low, high = max(start, offset), min(start + SECTOR_BYTES, offset + len(data))
-                if chance.random() < survive:
+                if rng.random() < survive_chance:
                     put(content.durable, low, data[low - offset : high - offset])
                 else:
-                    lost += 1
+                    lost_sectors += 1
         del content.durable[content.durable_size :]
         content.pending.clear()
         content.failed.clear()
         content.size = content.durable_size
         content.cache = bytearray(content.durable)
-        return lost
+        return lost_sectors
 
     def on_kill(self) -> None:
         """The cache stays; pages over which a sync has failed may be dropped from it and read anew."""
-        self.locked_by = None
+        self.lock_holder = None
         for content in self.files.values():
             for offset, length in content.failed:
                 if self.chance.random() < 0.5:
-                    old = bytes(content.durable[offset : offset + length])
-                    put(content.cache, offset, old + bytes(length - len(old)))
+                    durable_bytes = bytes(content.durable[offset : offset + length])
+                    put(content.cache, offset, durable_bytes + bytes(length - len(durable_bytes)))
             content.failed.clear()
-        for kept in self.maps.values():
-            kept.on_kill(self.chance)
+        for stored_map in self.maps.values():
+            stored_map.on_kill(self.chance)
 
     def wipe(self) -> None:
         """Everything on it is gone. Its machine is off."""
@@ -289,7 +289,7 @@ class SimDisk:
         self._newest.clear()
         self.simulation.note("wipe", self.host.name, self.name)
 
-    def rot(self, *, newest: bool = False) -> str:
+    def corrupt(self, *, in_newest: bool = False) -> str:
         """Flip a bit, or spoil a sector, of what was written once; say where, or "" for nothing done.
 
         ``newest``: in the last `NEWEST_BYTES` that were written of the last file of a journal.
@@ -298,45 +298,48 @@ class SimDisk:
         be told from a torn tail by its own machine (H3 has the remedy, one more block 20 ms later).
         """
         names = [name for name, content in sorted(self.files.items()) if content.durable]
-        if newest:
+        if in_newest:
             names = [name for name in names if name.startswith("journal-")]
         if not names:
             return ""
-        chance = self.chance
-        name = names[-1] if newest else chance.choice(names)
+        rng = self.chance
+        name = names[-1] if in_newest else rng.choice(names)
         durable = self.files[name].durable
         size = len(durable)
         first = 0
-        if newest:
+        if in_newest:
             size = max(1, len(durable.rstrip(b"\0")))
             first = max(0, size - NEWEST_BYTES)
         # Room that was made ahead and never written shows no rot: most of a small file is that.
         for _ in range(ROT_TRIES):
-            at = chance.randrange(first, size)
-            sector = at - at % SECTOR_BYTES
+            offset = rng.randrange(first, size)
+            sector = offset - offset % SECTOR_BYTES
             if any(durable[sector : sector + SECTOR_BYTES]):
                 break
         else:
             return ""
-        if chance.random() < 0.5:
-            end = at + 1
+        if rng.random() < 0.5:
+            end = offset + 1
         else:
-            at -= at % SECTOR_BYTES
-            end = min(len(durable), at + SECTOR_BYTES)
+            offset -= offset % SECTOR_BYTES
+            end = min(len(durable), offset + SECTOR_BYTES)
         content = self.files[name]
-        spared = list(self._newest)[0 if newest else -1 :]
-        if any(content is one and at < high and low < end for one, low, high in spared):
+        spared_ranges = list(self._newest)[0 if in_newest else -1 :]
+        if any(
+            content is spared_content and offset < high and low < end
+            for spared_content, low, high in spared_ranges
+        ):
             return ""
-        self.blamed = True
-        durable[at:end] = (
-            chance.randbytes(end - at)
-            if end - at > 1
-            else bytes([durable[at] ^ 1 << chance.randrange(8)])
+        self.is_fault_injected = True
+        durable[offset:end] = (
+            rng.randbytes(end - offset)
+            if end - offset > 1
+            else bytes([durable[offset] ^ 1 << rng.randrange(8)])
         )
-        if not any(low < end and at < low + len(data) for _, low, data in content.pending):
-            put(content.cache, at, bytes(durable[at:end]))
-        self.simulation.note("rot", self.host.name, self.name, name, at, end - at)
-        return f"{name} {at}"
+        if not any(low < end and offset < low + len(data) for _, low, data in content.pending):
+            put(content.cache, offset, bytes(durable[offset:end]))
+        self.simulation.note("rot", self.host.name, self.name, name, offset, end - offset)
+        return f"{name} {offset}"
 
     def lose_file(self) -> str:
         """A file that was written goes whole: emptied, cut to a page, zeroed, or by name; which, and how.
@@ -347,128 +350,138 @@ class SimDisk:
         if not names:
             return ""
         name = self.chance.choice(names)
-        how = self.chance.choice(("emptied", "cut", "zeroed", "deleted"))
+        damage = self.chance.choice(("emptied", "cut", "zeroed", "deleted"))
         content = self.files[name]
-        if how == "deleted":
+        if damage == "deleted":
             del self.files[name], self.durable_files[name]
         else:
-            if how == "zeroed":
+            if damage == "zeroed":
                 content.durable = bytearray(len(content.durable))
             else:
-                content.durable_size = 0 if how == "emptied" else min(content.size, 4096)
+                content.durable_size = 0 if damage == "emptied" else min(content.size, 4096)
                 del content.durable[content.durable_size :]
             content.size = content.durable_size
             content.cache = bytearray(content.durable)
-        self.blamed = True
-        self.simulation.note("file lost", self.host.name, self.name, name, how)
-        return f"{name} {how}"
+        self.is_fault_injected = True
+        self.simulation.note("file lost", self.host.name, self.name, name, damage)
+        return f"{name} {damage}"
 
     def damage_map(self) -> bool:
         """Damage the first map so that opening it sees it; False where there is none."""
         for name in sorted(self.maps):
-            self.blamed = True
-            self.maps[name].damaged = True
+            self.is_fault_injected = True
+            self.maps[name].is_damaged = True
             self.simulation.note("map damaged", self.host.name, self.name, name)
             return True
         return False
 
-    def age_map(self, chance: random.Random) -> bool:
+    def age_map(self, rng: random.Random) -> bool:
         """Replace one page of the first changed map with older content, in which each pair is sound.
 
         This is a write that the device confirmed and lost. Its machine is off. False if nothing was done.
         """
         for name in sorted(self.maps):
-            kept = self.maps[name]
-            keys = sorted({*kept.values, *kept.older})
+            stored_map = self.maps[name]
+            keys = sorted({*stored_map.values, *stored_map.older_values})
             changed = [
-                at for at, key in enumerate(keys) if kept.values.get(key) != kept.older.get(key)
+                index
+                for index, key in enumerate(keys)
+                if stored_map.values.get(key) != stored_map.older_values.get(key)
             ]
             if not changed:
                 continue
-            pairs = chance.randint(1, PAGE_PAIRS_MAX)
-            first = max(0, chance.choice(changed) - chance.randrange(pairs))
+            pairs = rng.randint(1, PAGE_PAIRS_MAX)
+            first = max(0, rng.choice(changed) - rng.randrange(pairs))
             for key in keys[first : first + pairs]:
-                kept.values.pop(key, None)
-                if key in kept.older:
-                    kept.values[key] = kept.older[key]
-            kept.keys = sorted(kept.values)
-            kept.bytes = sum(len(key) + len(value) for key, value in kept.values.items())
-            self.blamed = True
+                stored_map.values.pop(key, None)
+                if key in stored_map.older_values:
+                    stored_map.values[key] = stored_map.older_values[key]
+            stored_map.keys = sorted(stored_map.values)
+            stored_map.bytes = sum(
+                len(key) + len(value) for key, value in stored_map.values.items()
+            )
+            self.is_fault_injected = True
             self.simulation.note("map aged", self.host.name, self.name, name, first, pairs)
             return True
         return False
 
     # --- what handles do --------------------------------------------------------------------------
 
-    def step(self, what: str, number: int = 0) -> None:
+    def step(self, name: str, number: int = 0) -> None:
         """A disk step: a crash point, and into the trace hash."""
-        self.host.step(what)
+        self.host.step(name)
         self._steps += 1
-        self.simulation.mix(self._steps, number)
+        self.simulation.hash_step(self._steps, number)
 
     def used_bytes(self) -> int:
         """The files' sizes in sum, less their holes; maps not included."""
         return sum(content.used_bytes for content in self.files.values())
 
-    async def wait(self, incarnation: int) -> None:
+    async def wait_for_device(self, incarnation: int) -> None:
         """Let a sync's time pass; raises `HostDown` if the process ended meanwhile.
 
         Like a thread's work it cannot be cancelled, unless the process is gone.
         """
-        faults, chance = self.faults, self.chance
-        slow = faults.slow_chance and chance.random() < faults.slow_chance
-        low, high = faults.slow_s if slow else faults.sync_s
-        ends = max(self.simulation.now + chance.uniform(low, high), self.stalled_until)
+        faults, rng = self.faults, self.chance
+        is_slow = faults.slow_chance and rng.random() < faults.slow_chance
+        low, high = faults.slow_s if is_slow else faults.sync_s
+        end = max(self.simulation.now + rng.uniform(low, high), self.stalled_until)
         task = trio.lowlevel.current_task()
-        done = False
+        is_done = False
 
         def finish() -> None:
-            if not done:
+            if not is_done:
                 trio.lowlevel.reschedule(task)
 
         def abort(_: object) -> trio.lowlevel.Abort:
-            nonlocal done
-            if self.host.lives(incarnation):
+            nonlocal is_done
+            if self.host.is_current(incarnation):
                 return trio.lowlevel.Abort.FAILED
-            done = True
+            is_done = True
             return trio.lowlevel.Abort.SUCCEEDED
 
-        self.simulation.at(ends, finish)
+        self.simulation.call_at(end, finish)
         await trio.lowlevel.wait_task_rescheduled(abort)
-        done = True
+        is_done = True
         self.host.check(incarnation)
 
     async def sync_content(self, name: str, content: FileContent, incarnation: int) -> None:
         """One fdatasync."""
-        covered, size = content.writes, content.size
-        number, lost = self._begin_sync(content)
-        await self.wait(incarnation)
-        self._end_sync(name, content, covered, size, number, lost)
+        covered_writes, size = content.writes, content.size
+        number, failed_before = self._begin_sync(content)
+        await self.wait_for_device(incarnation)
+        self._end_sync(name, content, covered_writes, size, number, failed_before)
 
     def sync_content_now(self, name: str, content: FileContent) -> None:
         """One fdatasync on the loop."""
-        covered, size = content.writes, content.size
-        number, lost = self._begin_sync(content)
-        self._end_sync(name, content, covered, size, number, lost)
+        covered_writes, size = content.writes, content.size
+        number, failed_before = self._begin_sync(content)
+        self._end_sync(name, content, covered_writes, size, number, failed_before)
 
     def _begin_sync(self, content: FileContent) -> tuple[int, int]:
         self.step("sync", content.writes)
-        self.syncs += 1
-        return self.syncs, len(content.failed)
+        self.sync_count += 1
+        return self.sync_count, len(content.failed)
 
     def _end_sync(
-        self, name: str, content: FileContent, covered: int, size: int, number: int, lost: int
+        self,
+        name: str,
+        content: FileContent,
+        covered_writes: int,
+        size: int,
+        number: int,
+        failed_before: int,
     ) -> None:
         if (
-            len(content.failed) > lost
+            len(content.failed) > failed_before
         ):  # by another sync, meanwhile: its pages may be this one's, too
             raise DiskFailed(f"{name}: input/output error during another sync (simulated)")
-        fails = self.faults.failing_syncs > 0
-        now_durable = [item for item in content.pending if item[0] <= covered]
-        content.pending = [item for item in content.pending if item[0] > covered]
-        if fails:
+        is_failing = self.faults.failing_syncs > 0
+        now_durable = [item for item in content.pending if item[0] <= covered_writes]
+        content.pending = [item for item in content.pending if item[0] > covered_writes]
+        if is_failing:
             self.faults.failing_syncs -= 1
-            self.blamed = True
+            self.is_fault_injected = True
             self.simulation.note("EIO", self.host.name, self.name, name)
             content.failed += [(offset, len(data)) for _, offset, data in now_durable]
             raise DiskFailed(f"{name}: input/output error during a sync (simulated)")
@@ -483,10 +496,10 @@ class SimDisk:
                 watcher.on_durable(self, name, offset, data)
         self.step("synced", len(now_durable))
 
-    def begin(self, what: str, name: str) -> None:
+    def notify_change(self, change: str, name: str) -> None:
         """Tell the watchers."""
         for watcher in self.watchers:
-            watcher.on_begun(self, what, name)
+            watcher.on_change_started(self, change, name)
 
     async def change_names(
         self, incarnation: int, *changes: Callable[[dict[str, FileContent]], None]
@@ -498,7 +511,9 @@ class SimDisk:
             self._names_pending.append((self._name_changes, change))
         number = self._name_changes
         self.step("directory", number)
-        await self.wait(incarnation)
-        for kept, pending in [item for item in self._names_pending if item[0] <= number]:
-            pending(self.durable_files)  # the directory's journal keeps their order
-            self._names_pending = [item for item in self._names_pending if item[0] != kept]
+        await self.wait_for_device(incarnation)
+        for done_number, apply_change in [
+            item for item in self._names_pending if item[0] <= number
+        ]:
+            apply_change(self.durable_files)  # the directory's journal keeps their order
+            self._names_pending = [item for item in self._names_pending if item[0] != done_number]

@@ -60,7 +60,7 @@ class DiskHandle:
         def add(files: dict[str, FileContent]) -> None:
             files[name] = content
 
-        self.disk.begin("create", name)
+        self.disk.notify_change("create", name)
         await self.disk.change_names(self.incarnation, add)
         return SimFile(self, name, content, direct=direct)
 
@@ -80,7 +80,7 @@ class DiskHandle:
                 del files[old]
             files[new] = content
 
-        self.disk.begin("rename", new)
+        self.disk.notify_change("rename", new)
         await self.disk.change_names(self.incarnation, move)
 
     async def delete(self, *names: str) -> None:
@@ -88,7 +88,7 @@ class DiskHandle:
         await trio.lowlevel.checkpoint()
         for name in names:
             self._content(name)
-            self.disk.begin("delete", name)
+            self.disk.notify_change("delete", name)
 
         def removal(name: str) -> Callable[[dict[str, FileContent]], None]:
             def remove(files: dict[str, FileContent]) -> None:
@@ -104,7 +104,7 @@ class DiskHandle:
         await trio.lowlevel.checkpoint()
         self._check()
         stored = self.disk.maps.setdefault(name, StoredMap())
-        if stored.damaged:
+        if stored.is_damaged:
             raise CorruptData(f"map {name} of {self.disk.host.name} is damaged")
         handle = SimMap(self.disk, self.incarnation, name, stored)
         self._open_maps.setdefault(name, []).append(handle)
@@ -124,24 +124,24 @@ class DiskHandle:
         self._check()
         return max(0, self.disk.faults.bytes_max - self.disk.used_bytes())
 
-    def keep_free(self, size: int) -> None:
+    def set_min_free_bytes(self, size: int) -> None:
         """Deleted files give their room back at once, always."""
 
-    async def check_place(self) -> None:
+    async def check_directory(self) -> None:
         """Its files are where they were as long as its machine runs."""
         await trio.lowlevel.checkpoint()
 
     def lock(self) -> None:
         """Take this disk for this node. Raises `DataDirectoryInUse`."""
         self._check()
-        if self.disk.locked_by is not None:
+        if self.disk.lock_holder is not None:
             raise DataDirectoryInUse(f"the disk of {self.disk.host.name} is in use by another node")
-        self.disk.locked_by = self
+        self.disk.lock_holder = self
 
     def unlock(self) -> None:
         """Give it back. Idempotent."""
-        if self.disk.locked_by is self:
-            self.disk.locked_by = None
+        if self.disk.lock_holder is self:
+            self.disk.lock_holder = None
 
     def aligned_buffer(self, length: int) -> memoryview:
         """Zeroed, page-aligned, writable memory."""
@@ -167,7 +167,7 @@ class SimFile:
         self._content = content
         self._direct = direct
         self._closed = False
-        self._failed: DiskFailed | None = None
+        self._failure: DiskFailed | None = None
 
     def _check(self) -> None:
         self._disk.host.check(self._handle.incarnation)
@@ -182,8 +182,8 @@ class SimFile:
     def write_at(self, offset: int, buffers: Sequence[Buffer]) -> None:
         """Write into the cache. Raises `DiskFull` above the quota, from then on always."""
         self._check()
-        if self._failed is not None:
-            raise self._failed
+        if self._failure is not None:
+            raise self._failure
         data = b"".join(buffers)
         if self._direct:
             assert offset % DIRECT_ALIGN == 0, "a direct file takes aligned offsets"
@@ -191,9 +191,9 @@ class SimFile:
         self._disk.step("write", len(data))
         grown = offset + len(data) - self._content.size
         if grown > 0 and grown > self._handle.free_bytes():
-            self._disk.blamed = True
-            self._failed = DiskFull(f"{self.name}: no room for {grown} bytes more")
-            raise self._failed
+            self._disk.is_fault_injected = True
+            self._failure = DiskFull(f"{self.name}: no room for {grown} bytes more")
+            raise self._failure
         if data:
             self._content.write(offset, data)
 
@@ -216,14 +216,14 @@ class SimFile:
         try:
             self._disk.sync_content_now(self.name, self._content)
         except DiskFailed as error:
-            self._failed = error
+            self._failure = error
             raise
 
     async def write_zeros(self, offset: int, length: int) -> None:
         """As `write_synced`."""
         await self.write_synced(offset, bytes(length))
 
-    async def write_aside(self, offset: int, buffer: Buffer) -> None:
+    async def write_in_worker(self, offset: int, buffer: Buffer) -> None:
         """As `write_synced`."""
         await self.write_synced(offset, buffer)
 
@@ -235,44 +235,44 @@ class SimFile:
 
     async def _sync(self) -> None:
         self._check()
-        if self._failed is not None:
-            raise self._failed
+        if self._failure is not None:
+            raise self._failure
         try:
             await self._disk.sync_content(self.name, self._content, self._handle.incarnation)
         except DiskFailed as error:
             # as distributedlog/runtime/disk/directory_disk.py: a failed file stays failed in this process
-            self._failed = error
+            self._failure = error
             raise
 
     def read_at(self, offset: int, length: int) -> bytes:
         """Read up to ``length`` bytes, fewer at the end."""
         self._check()
-        return self._content.show(offset, length)
+        return self._content.read(offset, length)
 
-    def read_hot(self, offset: int, length: int) -> bytes | None:
+    def read_if_cached(self, offset: int, length: int) -> bytes | None:
         """As `read_at`, or None: cold, by chance."""
         self._check()
         cold = self._disk.faults.cold_chance
         if cold and self._disk.chance.random() < cold:
             return None
-        return self._content.show(offset, length)
+        return self._content.read(offset, length)
 
-    async def read_cold(self, offset: int, length: int) -> bytes:
+    async def read_in_worker(self, offset: int, length: int) -> bytes:
         """As `read_at`, after the time the device needs."""
         self._check()
         await trio.lowlevel.checkpoint_if_cancelled()
-        await self._disk.wait(self._handle.incarnation)
-        return self._content.show(offset, length)
+        await self._disk.wait_for_device(self._handle.incarnation)
+        return self._content.read(offset, length)
 
-    async def read_aside(self, offset: int, length: int) -> bytes:
+    async def read_in_worker_unbuffered(self, offset: int, length: int) -> bytes:
         """As `read_cold`."""
-        return await self.read_cold(offset, length)
+        return await self.read_in_worker(offset, length)
 
     def truncate(self, size: int) -> None:
         """Cut or extend; durable with the next sync."""
         self._check()
-        if self._failed is not None:
-            raise self._failed
+        if self._failure is not None:
+            raise self._failure
         self._disk.step("truncate", size)
         content = self._content
         if size > content.size and size - content.size > self._handle.free_bytes():
@@ -286,13 +286,13 @@ class SimFile:
             ]
         content.size = size
 
-    async def punch(self, offset: int, length: int) -> bool:
+    async def punch_hole(self, offset: int, length: int) -> bool:
         """Whole pages are zeros, durably with the next sync."""
         self._check()
         await trio.lowlevel.checkpoint_if_cancelled()
         self._disk.step("punch", length)
         self._content.punch(offset, length)
-        await self._disk.wait(self._handle.incarnation)
+        await self._disk.wait_for_device(self._handle.incarnation)
         return True
 
     def allocated_bytes(self) -> int:
@@ -323,27 +323,27 @@ class SimMap:
     ) -> None:
         """One synced transaction, all or nothing. Raises `DiskFull`, `DiskFailed`."""
         pairs = [(bytes(key), bytes(value)) for key, value in puts]
-        gone = [bytes(key) for key in deletes]
-        for key in (*(key for key, _ in pairs), *gone):
+        deleted_keys = [bytes(key) for key in deletes]
+        for key in (*(key for key, _ in pairs), *deleted_keys):
             assert 0 < len(key) <= KEY_BYTES_MAX, f"a key of {len(key)} bytes"
         self._check()
         await trio.lowlevel.checkpoint_if_cancelled()
         disk, stored = self._disk, self._stored
-        disk.begin("map", self.name)
+        disk.notify_change("map", self.name)
         disk.step("map", len(pairs))
         size = sum(len(key) + len(value) for key, value in pairs)
         if stored.bytes + size > MAP_BYTES_MAX or size > disk.faults.bytes_max - disk.used_bytes():
-            disk.blamed = True
+            disk.is_fault_injected = True
             raise DiskFull(f"map {self.name}: no room for {size} bytes more")
-        transaction = (pairs, gone, summary)
+        transaction = (pairs, deleted_keys, summary)
         stored.committing.append(transaction)
         while stored.committing[0] is not transaction:  # one writer at a time, in order
-            await disk.wait(self._incarnation)
-        await disk.wait(self._incarnation)
+            await disk.wait_for_device(self._incarnation)
+        await disk.wait_for_device(self._incarnation)
         del stored.committing[0]
         if disk.faults.failing_syncs > 0:
             disk.faults.failing_syncs -= 1
-            disk.blamed = True
+            disk.is_fault_injected = True
             disk.simulation.note("EIO", disk.host.name, disk.name, self.name)
             raise DiskFailed(f"map {self.name}: input/output error during a commit (simulated)")
         stored.commit(*transaction)
@@ -358,8 +358,8 @@ class SimMap:
         """The pair with the greatest key <= ``key``, or None."""
         self._check()
         keys, values = self._stored.keys, self._stored.values
-        at = bisect_right(keys, key)
-        return (keys[at - 1], values[keys[at - 1]]) if at else None
+        index = bisect_right(keys, key)
+        return (keys[index - 1], values[keys[index - 1]]) if index else None
 
     def scan(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         """Up to ``limit`` pairs with start <= key < end, in order."""

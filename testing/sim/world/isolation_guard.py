@@ -34,10 +34,10 @@ class RealWorldTouched(RuntimeError):
 @contextlib.contextmanager
 def walled_off(log_time_s: Callable[[], float]) -> Iterator[None]:
     """Let the real world raise `RealWorldTouched`; a line of a log alone is told a time, ``log_time_s``."""
-    patched: list[tuple[Any, str, Any]] = []
+    originals: list[tuple[Any, str, Any]] = []
 
     def patch(owner: Any, name: str, value: Any) -> None:
-        patched.append((owner, name, getattr(owner, name)))
+        originals.append((owner, name, getattr(owner, name)))
         setattr(owner, name, value)
 
     def wall(owner: Any, name: str) -> None:
@@ -66,5 +66,5 @@ def walled_off(log_time_s: Callable[[], float]) -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, name, value in reversed(patched):
+        for owner, name, value in reversed(originals):
             setattr(owner, name, value)

@@ -21,13 +21,13 @@ class HostDown(BaseException):
 class MachineState:
     """Whether a machine has power, which life of its process runs, and where that is made to die."""
 
-    def __init__(self, name: str, die: Callable[[str, bool], None]) -> None:
+    def __init__(self, name: str, on_crash: Callable[[str, bool], None]) -> None:
         self.name = name
         self.incarnation = 0
         self.powered = True
         self.running = False
         self.stalled = False
-        self._die = die
+        self._on_crash = on_crash
         """Called at a crash point, with what was done there and whether the power fails."""
         self._crash_in = 0
         self._crash_power = False
@@ -36,15 +36,15 @@ class MachineState:
         """Die at the ``steps``-th disk or network step from now (1: the very next; 0: at none)."""
         self._crash_in, self._crash_power = steps, power
 
-    def step(self, what: str) -> None:
+    def step(self, operation: str) -> None:
         """Every contact with the world passes here: a crash point."""
         if self._crash_in:
             self._crash_in -= 1
             if not self._crash_in:
-                self._die(what, self._crash_power)
+                self._on_crash(operation, self._crash_power)
                 raise HostDown(self.name)
 
-    def lives(self, incarnation: int) -> bool:
+    def is_current(self, incarnation: int) -> bool:
         """Does this life of the process go on?"""
         return self.running and self.incarnation == incarnation
 
@@ -74,11 +74,11 @@ def count_stall(change: int) -> None:
 @contextlib.contextmanager
 def none_stalled() -> Iterator[None]:
     """A run begins without stalls, whatever another one left."""
-    before, _Stalls.count = _Stalls.count, 0
+    count_before, _Stalls.count = _Stalls.count, 0
     try:
         yield
     finally:
-        _Stalls.count = before
+        _Stalls.count = count_before
 
 
 class RunQueue(deque[Any]):
@@ -90,22 +90,24 @@ class RunQueue(deque[Any]):
     def __init__(self, on_batch: Callable[[deque[Any]], None]) -> None:
         super().__init__()
         self._on_batch = on_batch
-        self._held: list[Any] = []
+        self._stalled_tasks: list[Any] = []
 
     def __iter__(self) -> Iterator[Any]:
         self._on_batch(self)
-        held = [task for task in super().__iter__() if _is_stalled(task)] if _Stalls.count else []
-        if held:
-            self._held += held
-            kept = [task for task in super().__iter__() if not _is_stalled(task)]
+        stalled = (
+            [task for task in super().__iter__() if _is_stalled(task)] if _Stalls.count else []
+        )
+        if stalled:
+            self._stalled_tasks += stalled
+            runnable = [task for task in super().__iter__() if not _is_stalled(task)]
             self.clear()
-            self.extend(kept)
+            self.extend(runnable)
         return super().__iter__()
 
     def release(self) -> None:
         """Put back the held tasks; the next batch holds those again whose machines are still stalled."""
-        held, self._held = self._held, []
-        self.extend(held)
+        tasks, self._stalled_tasks = self._stalled_tasks, []
+        self.extend(tasks)
 
 
 def _is_stalled(task: Any) -> bool:

@@ -35,65 +35,70 @@ class Oracles:
         """Told of each command that a node's state takes, and of what it did."""
         self.recovered_ledgers: dict[int, None] = {}
         """Ledgers that somebody else than their writer closes."""
-        self._kinds: dict[str, str] = {}
+        self._node_kinds: dict[str, str] = {}
         self._links: dict[int, Any] = {}
-        self._arriving: dict[int, FrameCutter] = {}
-        self._sending: dict[int, FrameCutter] = {}
+        self._arrived_cutters: dict[int, FrameCutter] = {}
+        self._sent_cutters: dict[int, FrameCutter] = {}
 
     def add_machine(self, host: SimHost, kind: str) -> None:
         """Watch a machine: a ``bookie`` or a ``metadata`` node."""
-        self._kinds[host.name] = kind
+        self._node_kinds[host.name] = kind
         for disk in host.devices():
             disk.watchers.append(self)
 
     def on_durable(self, disk: SimDisk, name: str, offset: int, data: bytes) -> None:
         """See `DiskWatcher`."""
-        if self._kinds.get(disk.host.name) == "bookie":
+        if self._node_kinds.get(disk.host.name) == "bookie":
             self.bookies.on_durable(disk.host.name, data)
 
-    def on_begun(self, disk: SimDisk, what: str, name: str) -> None:
+    def on_change_started(self, disk: SimDisk, change: str, name: str) -> None:
         """See `DiskWatcher`."""
 
-    def on_arrived(self, end: SimConnection, data: bytes) -> None:
+    def on_arrived(self, connection: SimConnection, data: bytes) -> None:
         """See `Tap`."""
-        if self._kinds.get(end.host.name) == "bookie" and not end.dialled:
-            cutter = self._arriving.setdefault(end.serial, FrameCutter())
-            cutter.feed(data, partial(self.bookies.on_arrived, self._link(end)))
+        if self._node_kinds.get(connection.host.name) == "bookie" and not connection.is_dialer:
+            cutter = self._arrived_cutters.setdefault(connection.serial, FrameCutter())
+            cutter.feed(data, partial(self.bookies.on_arrived, self._link(connection)))
 
-    def on_sent(self, end: SimConnection, data: bytes) -> None:
+    def on_sent(self, connection: SimConnection, data: bytes) -> None:
         """See `Tap`."""
-        kind = self._kinds.get(end.host.name)
+        kind = self._node_kinds.get(connection.host.name)
         if kind is None:
             return
-        cutter = self._sending.setdefault(end.serial, FrameCutter())
+        cutter = self._sent_cutters.setdefault(connection.serial, FrameCutter())
         if kind == "metadata":
-            said = partial(self.metadata.on_said, end.host.name, end.far.host.name)
-            cutter.feed(data, said)
-        elif not end.dialled:
-            cutter.feed(data, partial(self.bookies.on_said, self._link(end)))
+            on_frame = partial(
+                self.metadata.on_frame, connection.host.name, connection.peer_end.host.name
+            )
+            cutter.feed(data, on_frame)
+        elif not connection.is_dialer:
+            cutter.feed(data, partial(self.bookies.on_answer, self._link(connection)))
 
-    def _link(self, end: SimConnection) -> Any:
-        link = self._links.get(end.serial)
+    def _link(self, connection: SimConnection) -> Any:
+        link = self._links.get(connection.serial)
         if link is None:
-            link = self._links[end.serial] = self.bookies.new_link(end.host.name)
+            link = self._links[connection.serial] = self.bookies.new_link(connection.host.name)
         return link
 
     @contextmanager
-    def watching_state_machines(self) -> Iterator[None]:
+    def observe_state_machines(self) -> Iterator[None]:
         """See every command that a node's state machine takes."""
         original = KeyValueState.apply
         oracle = self.metadata
 
         def apply(
-            state: KeyValueState, index: int, command: bytes, meant: ReplicatedCommand | None = None
+            state: KeyValueState,
+            index: int,
+            command: bytes,
+            decoded: ReplicatedCommand | None = None,
         ) -> Any:
             machine = machine_of_task.get()
             name = "?" if machine is None else machine.name
             oracle.on_applied(name, index, command)
-            answer, events = original(state, index, command, meant)
+            answer, events = original(state, index, command, decoded)
             oracle.on_state(name, index, state.digest())
-            for hear in self.on_applied:
-                hear(index, command, answer, events, state.revision)
+            for on_applied in self.on_applied:
+                on_applied(index, command, answer, events, state.revision)
             for event in events:
                 if event.kind == "put" and event.item.key.startswith(b"ledger/"):
                     record = LedgerMetadata.decode(event.item.key, event.item.value)
@@ -106,9 +111,9 @@ class Oracles:
                         self.bookies.closed_ledgers[record.ledger_id] = None
             return answer, events
 
-        patched: Any = KeyValueState
-        patched.apply = apply
+        state_class: Any = KeyValueState
+        state_class.apply = apply
         try:
             yield
         finally:
-            patched.apply = original
+            state_class.apply = original

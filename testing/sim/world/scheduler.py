@@ -10,7 +10,7 @@
 - The real machine is behind a wall (`isolation_guard.py`).
 - Nothing runnable and nothing to come is a deadlock, and a failure.
 
-The trace hash covers every delivery and disk step (`mix`) and every event (`note`).
+The trace hash covers every delivery and disk step (`hash_step`) and every event (`note`).
 """
 
 import contextlib
@@ -57,7 +57,7 @@ def check_trio() -> None:
     runner_fields = getattr(trio_run.Runner, "__annotations__", {})
     problems = [
         name
-        for name, fine in (
+        for name, is_present in (
             (
                 "_ALLOW_DETERMINISTIC_SCHEDULING",
                 hasattr(trio_run, "_ALLOW_DETERMINISTIC_SCHEDULING"),
@@ -69,7 +69,7 @@ def check_trio() -> None:
             ("MockClock._autojump", hasattr(trio.testing.MockClock, "_autojump")),
             ("GLOBAL_RUN_CONTEXT", hasattr(trio_run, "GLOBAL_RUN_CONTEXT")),
         )
-        if not fine
+        if not is_present
     ]
     if problems:
         raise RuntimeError(f"trio has no {', '.join(problems)} any more")
@@ -91,31 +91,31 @@ class Simulation:
         self.steps_per_second_max = STEPS_PER_SECOND_MAX
         self.failures: list[BaseException] = []
         self.trace: list[str] | None = [] if keep_trace else None
-        self.ending = False
+        self.is_ending = False
         """The run is over: what ends now is no failure."""
         self.steps = 0
-        self.lasted_s = 0.0
+        self.main_lasted_s = 0.0
         """Virtual seconds until ``main`` was done."""
         self.events = 0
         self._hash = hashlib.blake2b(digest_size=16)
-        self._mixed = 0
+        self._step_hash = 0
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._sequence = 0
-        self._idle_rounds = 0
-        self._poll_for_real = False
+        self._idle_jumps = 0
+        self._poll_real_io = False
         self._second = 0
         self._second_steps = 0
         self._queue: RunQueue | None = None
         self._root: trio.CancelScope | None = None
         self._nursery: trio.Nursery | None = None
         self._clock = trio.testing.MockClock(rate=0, autojump_threshold=0)
-        rewired: Any = self._clock  # the class is final, so one instance of it is changed
-        for name, call in (
+        clock: Any = self._clock  # the class is final, so one instance of it is changed
+        for name, method in (
             ("current_time", lambda: self.now),
             ("deadline_to_sleep_time", lambda deadline: 0 if deadline <= self.now else 999_999_999),
             ("_autojump", self._jump),
         ):
-            setattr(rewired, name, call)
+            setattr(clock, name, method)
 
     # --- chance and trace -------------------------------------------------------------------------
 
@@ -131,35 +131,37 @@ class Simulation:
         if self.trace is not None:
             self.trace.append(line)
 
-    def mix(self, first: int, second: int) -> None:
+    def hash_step(self, first: int, second: int) -> None:
         """A step too frequent for a line: its time and two numbers go into the hash."""
-        self._mixed = hash((self._mixed, self.now, first, second))  # of numbers only: no hash seed
+        self._step_hash = hash(
+            (self._step_hash, self.now, first, second)
+        )  # of numbers only: no hash seed
 
     @property
     def trace_hash(self) -> str:
         """What two runs of one seed must agree on."""
-        whole = self._hash.copy()
-        whole.update(str(self._mixed).encode())
-        return whole.hexdigest()
+        digest = self._hash.copy()
+        digest.update(str(self._step_hash).encode())
+        return digest.hexdigest()
 
     # --- events -----------------------------------------------------------------------------------
 
-    def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
+    def call_at(self, when: float, call: Callable[..., None], *args: Any) -> None:
         """Call at virtual time ``when``; equal times in the order they were asked for."""
         self._sequence += 1
         heapq.heappush(self._heap, (when, self._sequence, call, args))
 
-    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+    def call_after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
         """Call ``delay_s`` from now."""
-        self.at(self.now + delay_s, call, *args)
+        self.call_at(self.now + delay_s, call, *args)
 
     def fail(self, error: BaseException) -> None:
         """Record what must not happen, and stop the world."""
-        if self.ending:
+        if self.is_ending:
             return
         self.failures.append(error)
         self.note("FAILURE", type(error).__name__, str(error).split("\n")[0])
-        self.ending = True
+        self.is_ending = True
         self.stop()
 
     def stop(self) -> None:
@@ -188,14 +190,14 @@ class Simulation:
             with trio.CancelScope() as self._root:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    with trio.move_on_after(self.virtual_seconds_max) as budget:
+                    with trio.move_on_after(self.virtual_seconds_max) as time_limit:
                         result.append(await main(self))
-                    if budget.cancelled_caught:
+                    if time_limit.cancelled_caught:
                         self.fail(
                             OutOfTime(f"not done after {self.virtual_seconds_max:g} virtual s")
                         )
-                    self.ending = True
-                    self.lasted_s = self.now
+                    self.is_ending = True
+                    self.main_lasted_s = self.now
                     nursery.cancel_scope.cancel()
 
         with (
@@ -215,7 +217,7 @@ class Simulation:
         if now == math.inf:
             self._idle()
             return
-        self._idle_rounds = 0
+        self._idle_jumps = 0
         if now > self.now:
             self.now = now
             if int(now) != self._second:
@@ -229,12 +231,12 @@ class Simulation:
                 self.fail(error)
 
     def _idle(self) -> None:
-        self._idle_rounds += 1
-        self._poll_for_real = True  # at its end trio wakes itself through a socket pair
-        if self._idle_rounds == IDLE_ROUNDS_MAX:
+        self._idle_jumps += 1
+        self._poll_real_io = True  # at its end trio wakes itself through a socket pair
+        if self._idle_jumps == IDLE_ROUNDS_MAX:
             self.fail(Deadlock("nothing runnable, no deadline, no event"))
             self.stop()
-        elif self._idle_rounds > 3 * IDLE_ROUNDS_MAX:
+        elif self._idle_jumps > 3 * IDLE_ROUNDS_MAX:
             raise Deadlock("a task does not let itself be cancelled and waits for nothing")
 
     def count_steps(self, tasks: "deque[Any]") -> None:
@@ -273,8 +275,8 @@ class _NoIo:
         self._simulation = simulation
 
     def get_events(self, timeout: float) -> Any:
-        if self._simulation._poll_for_real:
-            self._simulation._poll_for_real = False
+        if self._simulation._poll_real_io:
+            self._simulation._poll_real_io = False
             return self._real.get_events(0)
         return []
 
@@ -285,17 +287,17 @@ class _NoIo:
 @contextlib.contextmanager
 def _seeded(simulation: Simulation) -> Iterator[None]:
     """Seed trio's scheduler, and hold the garbage collector."""
-    run: Any = trio_run
-    chance = trio_run._r
-    state, deterministic = chance.getstate(), run._ALLOW_DETERMINISTIC_SCHEDULING
-    run._ALLOW_DETERMINISTIC_SCHEDULING = True
-    chance.seed(f"{simulation.seed}/trio")
+    trio_module: Any = trio_run
+    rng = trio_run._r
+    state, deterministic = rng.getstate(), trio_module._ALLOW_DETERMINISTIC_SCHEDULING
+    trio_module._ALLOW_DETERMINISTIC_SCHEDULING = True
+    rng.seed(f"{simulation.seed}/trio")
     collecting = gc.isenabled()
     gc.disable()  # its moments depend on what ran before, and finalizers must not run in a seed
     try:
         yield
     finally:
-        run._ALLOW_DETERMINISTIC_SCHEDULING = deterministic
-        chance.setstate(state)
+        trio_module._ALLOW_DETERMINISTIC_SCHEDULING = deterministic
+        rng.setstate(state)
         if collecting:
             gc.enable()

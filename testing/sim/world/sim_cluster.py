@@ -103,10 +103,10 @@ class SimCluster:
         self.ready: dict[str, bool] = {}
         self._all_ready = trio.Event()
         self.restarts = 0
-        self.supervised = True
-        self._chance = simulation.chance("supervisor")
-        self._mains: dict[str, Callable[[Host], Awaitable[None]]] = {}
-        self._address: dict[str, Address] = {}
+        self.is_supervised = True
+        self._rng = simulation.chance("supervisor")
+        self._main_by_machine: dict[str, Callable[[Host], Awaitable[None]]] = {}
+        self._address_by_machine: dict[str, Address] = {}
         self.metadata = [f"m{n + 1}" for n in range(shape.metadata_nodes)]
         self.bookies = [f"b{n + 1}" for n in range(shape.bookies)]
         self.clients = [f"c{n + 1}" for n in range(shape.clients)]
@@ -125,7 +125,7 @@ class SimCluster:
             for number, name in enumerate(names, 1):
                 ip = f"10.0.{network_number}.{number}"
                 self.machines[name] = SimHost(simulation, self.network, name, ip)
-                self._address[name] = (ip, PORT)
+                self._address_by_machine[name] = (ip, PORT)
         if shape.certificates:
             nodes = {name: f"metadata/{name}" for name in self.metadata}
             nodes |= {name: f"bookie/{name}" for name in self.bookies}
@@ -140,7 +140,7 @@ class SimCluster:
             roles = ("journal", "index")
             self._add_node(name, roles, "bookie", partial(self._serve_bookie, name), disks)
         for name in self.proxies:
-            self._mains[name] = partial(self._serve_proxy, name)
+            self._main_by_machine[name] = partial(self._serve_proxy, name)
 
     def _add_node(
         self,
@@ -155,18 +155,18 @@ class SimCluster:
             faults = disks()
             faults.bytes_max = self.shape.disk_bytes
             host.add_disk(role, SimDisk(self.simulation, host.state, role, faults))
-        self._mains[name] = main
+        self._main_by_machine[name] = main
         self.oracles.add_machine(host, kind)
 
     def address_of(self, name: str) -> Address:
         """Where that node listens now, or did last."""
-        return self._address[name]
+        return self._address_by_machine[name]
 
     def role_of(self, name: str) -> str:
         """``metadata``, ``bookie``, ``client``, ``write-proxy`` or ``read-proxy``."""
         return ROLES[name[0]]
 
-    def serves(self, name: str) -> bool:
+    def is_ready(self, name: str) -> bool:
         """Has the present life of this node come so far?"""
         return self.ready.get(name, False)
 
@@ -180,15 +180,18 @@ class SimCluster:
     @property
     def uri(self) -> str:
         """Where clients find the quorum."""
-        return f"distributedlog://{self._places(self.metadata)}/{PATH}"
+        return f"distributedlog://{self._address_list(self.metadata)}/{PATH}"
 
     @property
     def proxied_uri(self) -> str:
         """Where they find the proxies."""
-        return f"distributedlog+proxy://{self._places(self.proxies)}/{PATH}"
+        return f"distributedlog+proxy://{self._address_list(self.proxies)}/{PATH}"
 
-    def _places(self, names: list[str]) -> str:
-        return ",".join(f"{self._address[name][0]}:{self._address[name][1]}" for name in names)
+    def _address_list(self, names: list[str]) -> str:
+        return ",".join(
+            f"{self._address_by_machine[name][0]}:{self._address_by_machine[name][1]}"
+            for name in names
+        )
 
     @property
     def nodes(self) -> list[str]:
@@ -210,7 +213,7 @@ class SimCluster:
     def start(self, name: str) -> None:
         """Start a node that does not run."""
         self.ready[name] = False
-        self.machines[name].start(self._mains[name])
+        self.machines[name].start(self._main_by_machine[name])
 
     def start_all(self) -> None:
         """Start every node that does not run."""
@@ -221,11 +224,11 @@ class SimCluster:
     async def supervise(self) -> None:
         """Start again what ended by itself, until cancelled."""
         while True:
-            await trio.sleep(self._chance.uniform(*RESTART_S))
+            await trio.sleep(self._rng.uniform(*RESTART_S))
             for name in self.nodes:
                 host = self.machines[name]
                 if (
-                    self.supervised
+                    self.is_supervised
                     and not host.state.running
                     and host.ended_by is not None
                     and host.state.powered
@@ -233,27 +236,30 @@ class SimCluster:
                     self.restarts += 1
                     self.start(name)
 
-    async def serving(self) -> None:
+    async def wait_all_ready(self) -> None:
         """Wait until every node has started once."""
         await self._all_ready.wait()
 
-    def swap_addresses(self, one: str, other: str) -> None:
+    def swap_addresses(self, first: str, second: str) -> None:
         """From their next start on each of two bookies, both down now, listens where the other did (H6)."""
-        self._address[one], self._address[other] = self._address[other], self._address[one]
-        for name in (one, other):
+        self._address_by_machine[first], self._address_by_machine[second] = (
+            self._address_by_machine[second],
+            self._address_by_machine[first],
+        )
+        for name in (first, second):
             assert not self.machines[name].state.running, f"{name} still runs"
-            self.network.machines[self._address[name][0]] = self.machines[name].state
-        self.simulation.note("swap addresses", one, other)
+            self.network.machines[self._address_by_machine[name][0]] = self.machines[name].state
+        self.simulation.note("swap addresses", first, second)
 
     async def _serve_metadata(self, name: str, host: Host) -> None:
-        voters = {node: self._address[node] for node in self.metadata}
+        voters = {node: self._address_by_machine[node] for node in self.metadata}
         await self._serve(name, host, MetadataNodeConfig(name, voters))
 
     async def _serve_bookie(self, name: str, host: Host) -> None:
         config = BookieNodeConfig(
             name,
-            tuple(self._address[node] for node in self.metadata),
-            {"": self._address[name]},
+            tuple(self._address_by_machine[node] for node in self.metadata),
+            {"": self._address_by_machine[name]},
             lease_s=self.shape.lease_s,
             lost_after_s=self.shape.lost_after_s,
             audit_every_s=self.shape.audit_every_s,
@@ -270,8 +276,8 @@ class SimCluster:
         config = ProxyNodeConfig(
             name,
             self.role_of(name),
-            tuple(self._address[node] for node in self.metadata),
-            {"": self._address[name]},
+            tuple(self._address_by_machine[node] for node in self.metadata),
+            {"": self._address_by_machine[name]},
             metadata_timeout_s=timeout_s,
             options=options,
         )
@@ -308,7 +314,7 @@ class SimCluster:
         main: ClientMain,
         *,
         proxied: bool = False,
-        shows: Credentials | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         """Run ``main`` with a namespace on a client's machine; it opens the namespace until it can.
 
@@ -317,8 +323,8 @@ class SimCluster:
         uri = self.proxied_uri if proxied else self.uri
 
         async def run(host: Host) -> None:
-            if shows is not None:
-                host = replace(host, credentials=lambda address: shows)
+            if credentials is not None:
+                host = replace(host, credentials=lambda address: credentials)
             while True:
                 try:
                     async with open_namespace(
@@ -330,26 +336,26 @@ class SimCluster:
                     self.simulation.note("client", name, type(error).__name__)
                     await trio.sleep(0.5)
 
-        self._mains[name] = run
+        self._main_by_machine[name] = run
         self.machines[name].start(run)
 
-    def start_stranger(self, name: str, main: Callable[[Host], Awaitable[None]]) -> None:
+    def start_bare_machine(self, name: str, main: Callable[[Host], Awaitable[None]]) -> None:
         """Run ``main`` on a client's machine, with nothing but the machine."""
-        self._mains[name] = main
+        self._main_by_machine[name] = main
         self.machines[name].start(main)
 
     def restart_client(self, name: str) -> None:
         """Start a client's process again, from the beginning of its ``main``."""
-        self.machines[name].start(self._mains[name])
+        self.machines[name].start(self._main_by_machine[name])
 
     # --- healing ----------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """No more faults, and everything on: what works now must work."""
         self.network.heal()
-        self.network.refusing.clear()
-        calm = self.network.faults
-        calm.slow_chance = 0.0
+        self.network.refusing_machines.clear()
+        network_faults = self.network.faults
+        network_faults.slow_chance = 0.0
         for name in self.nodes:
             self.machines[name].state.crash_after(0, power=False)
             for disk in self.machines[name].devices():

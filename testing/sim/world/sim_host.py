@@ -46,9 +46,9 @@ class SimHost:
         """What ended the process, if not we; None while one runs."""
         self.last_end: BaseException | None = None
         """As `ended_by`, of whichever process last ended by itself."""
-        self.stood_until = 0.0
+        self.stalled_until = 0.0
         """When it last stood still, and a late task of it may not have caught up."""
-        self._stall_ends = 0.0
+        self._stall_end = 0.0
         self._scope: trio.CancelScope | None = None
         network.machines[ip] = self.state
 
@@ -73,7 +73,7 @@ class SimHost:
         state.crash_after(0, power=False)
         self.simulation.note("start", self.name, state.incarnation)
         if was_off:
-            self.network.kick()
+            self.network.retransmit_stuck()
         self.simulation.nursery.start_soon(
             self._run, main, state.incarnation, name=f"node {self.name}"
         )
@@ -104,12 +104,12 @@ class SimHost:
         """Nothing of the process runs for so long: timers, deliveries, finished syncs all come late."""
         if not self.state.running:
             return
-        self._stall_ends = max(self._stall_ends, self.simulation.now + seconds)
+        self._stall_end = max(self._stall_end, self.simulation.now + seconds)
         self.simulation.note("stall", self.name, f"{seconds:.3f}")
         if not self.state.stalled:
             self.state.stalled = True
             count_stall(1)
-        self.simulation.at(self._stall_ends, self._end_stall)
+        self.simulation.call_at(self._stall_end, self._end_stall)
 
     def jump_clock(self, milliseconds: int) -> None:
         """Set the wall clock forward or back; virtual time stays."""
@@ -117,14 +117,14 @@ class SimHost:
         self.wall_offset_ms += milliseconds
 
     def _end_stall(self) -> None:
-        if self.state.stalled and self.simulation.now >= self._stall_ends:
+        if self.state.stalled and self.simulation.now >= self._stall_end:
             self.state.stalled = False
-            self.stood_until = self.simulation.now
+            self.stalled_until = self.simulation.now
             count_stall(-1)
             self.simulation.release_stalled()
 
     def _end(self) -> None:
-        self._stall_ends = 0.0
+        self._stall_end = 0.0
         self._end_stall()
         self.state.crash_after(0, power=False)
         if self._scope is not None:
@@ -134,7 +134,7 @@ class SimHost:
     async def _run(self, main: Main, incarnation: int) -> None:
         machine_of_task.set(self.state)
         with trio.CancelScope() as scope:
-            if not self.state.lives(incarnation):
+            if not self.state.is_current(incarnation):
                 return
             self._scope = scope
             try:
@@ -144,12 +144,12 @@ class SimHost:
                 causes = [cause for cause in leaves(error) if not isinstance(cause, HostDown)]
                 if causes and all(isinstance(cause, trio.Cancelled) for cause in causes):
                     return  # we, or the end of the run
-            if self.state.lives(incarnation):
-                self._ended(causes)
+            if self.state.is_current(incarnation):
+                self._on_ended(causes)
             else:
-                self._judge_dead(causes)
+                self._check_dead(causes)
 
-    def _ended(self, causes: list[BaseException]) -> None:
+    def _on_ended(self, causes: list[BaseException]) -> None:
         """The process ended by itself."""
         cause = next((c for c in causes if not isinstance(c, trio.Cancelled)), None)
         self.simulation.note("ended", self.name, self.state.incarnation, type(cause).__name__)
@@ -161,28 +161,28 @@ class SimHost:
             disk.on_kill()
         self.network.on_kill(self.state)
         self._scope = None
-        for found in causes:
-            if not self._explained(found):
-                self.simulation.fail(found)
+        for leaf in causes:
+            if not self._is_explained(leaf):
+                self.simulation.fail(leaf)
                 return
 
-    def _judge_dead(self, causes: list[BaseException]) -> None:
+    def _check_dead(self, causes: list[BaseException]) -> None:
         """What a dying process raised while it unwound: only a broken assertion says something."""
         for cause in causes:
             if isinstance(cause, AssertionError):
                 self.simulation.fail(cause)
 
-    def _explained(self, cause: BaseException) -> bool:
+    def _is_explained(self, cause: BaseException) -> bool:
         if isinstance(cause, (trio.Cancelled, HostDown)):
             return True
         if isinstance(cause, Injected):
             return cause.ends_node
         if isinstance(cause, (DiskFailed, CorruptData)):
-            return any(disk.blamed for disk in self.devices())
+            return any(disk.is_fault_injected for disk in self.devices())
         return isinstance(cause, DistributedLogError) and cause.retryable
 
-    def _crash(self, what: str, power: bool) -> None:
-        self.simulation.note("crash point", self.name, what)
+    def _crash(self, crash_point: str, power: bool) -> None:
+        self.simulation.note("crash point", self.name, crash_point)
         if power:
             self.power_cut()
         else:

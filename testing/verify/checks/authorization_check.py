@@ -33,39 +33,43 @@ class RightsVerdict:
 
 def check_rights(notes: PipelineObservations) -> RightsVerdict:
     """The verdict; without any change of the mode an empty one."""
-    found = RightsVerdict([])
+    verdict = RightsVerdict([])
     if not notes.modes:
-        return found
-    spans = _spans(notes)
-    for attempt in notes.tries:
-        for mode, begun_at, ended_at in spans:
+        return verdict
+    mode_spans = _spans(notes)
+    for attempt in notes.attempts:
+        for mode, begun_at, ended_at in mode_spans:
             if begun_at <= attempt.begun_at and attempt.ended_at <= ended_at:
-                _judge_try(found, mode, attempt)
+                _judge_try(verdict, mode, attempt)
     was_required = False
     for change in notes.modes:
-        found.rounds += change.mode == "open" and was_required
+        verdict.rounds += change.mode == "open" and was_required
         was_required = change.mode == REQUIRED or (was_required and change.mode != "open")
-    strangers = {attempt.who for attempt in notes.tries}
+    intruders = {attempt.who for attempt in notes.attempts}
     begun_at = float(notes.run.get("begun_at", 0.0))
-    for who, at, words in _said(notes):
-        if who in notes.clients and who not in strangers and any(one in words for one in REFUSALS):
-            found.violations.append(
-                f"{who} has the right, and was refused at {at - begun_at:.1f} s: {words}"
+    for who, when, text in _said(notes):
+        if (
+            who in notes.clients
+            and who not in intruders
+            and any(refusal in text for refusal in REFUSALS)
+        ):
+            verdict.violations.append(
+                f"{who} has the right, and was refused at {when - begun_at:.1f} s: {text}"
             )
-    found.violations = _some(found.violations)
-    return found
+    verdict.violations = _some(verdict.violations)
+    return verdict
 
 
-def _judge_try(found: RightsVerdict, mode: str, attempt: Try) -> None:
-    tried = f"{attempt.who}, who has no right, tried to {attempt.what}, in mode {mode}, and"
+def _judge_try(verdict: RightsVerdict, mode: str, attempt: Try) -> None:
+    description = f"{attempt.who}, who has no right, tried to {attempt.what}, in mode {mode}, and"
     if mode == REQUIRED:
-        found.refused += attempt.outcome == REFUSED
+        verdict.refused += attempt.outcome == REFUSED
         if attempt.outcome == DONE:
-            found.violations.append(f"{tried} could")
+            verdict.violations.append(f"{description} could")
     else:
-        found.let_in += attempt.outcome == DONE
+        verdict.let_in += attempt.outcome == DONE
         if attempt.outcome == REFUSED:
-            found.violations.append(f"{tried} was refused, as nobody is")
+            verdict.violations.append(f"{description} was refused, as nobody is")
 
 
 def _spans(notes: PipelineObservations) -> list[tuple[str, float, float]]:
@@ -80,17 +84,24 @@ def _spans(notes: PipelineObservations) -> list[tuple[str, float, float]]:
 
 def _said(notes: PipelineObservations) -> list[tuple[str, float, str]]:
     """(who, when, words) of all that went wrong."""
-    found = [(who, at, words) for at, who, words in notes.remarks]
+    errors = [(who, when, text) for when, who, text in notes.remarks]
     for log in notes.logs.values():
-        found += [(one.who, one.ended_at, one.error) for one in log.sessions.values() if one.error]
-        found += [
-            (log.sessions[one.session].who, one.ended_at, one.error)
-            for one in log.failed
-            if one.session in log.sessions
+        errors += [
+            (failure.who, failure.ended_at, failure.error)
+            for failure in log.sessions.values()
+            if failure.error
         ]
-    return sorted(found, key=lambda one: one[1])
+        errors += [
+            (log.sessions[failure.session].who, failure.ended_at, failure.error)
+            for failure in log.failed
+            if failure.session in log.sessions
+        ]
+    return sorted(errors, key=lambda failure: failure[1])
 
 
-def _some(words: list[str]) -> list[str]:
-    more = len(words) - REASONS_MAX
-    return [*words[:REASONS_MAX], *([f"rights: and {more} violations more"] if more > 0 else [])]
+def _some(violations: list[str]) -> list[str]:
+    hidden_count = len(violations) - REASONS_MAX
+    return [
+        *violations[:REASONS_MAX],
+        *([f"rights: and {hidden_count} violations more"] if hidden_count > 0 else []),
+    ]

@@ -39,7 +39,7 @@ def check_log(
     history: RunHistory,
     final: Sequence[ObservedRecord],
     *,
-    alone: Container[int] | None = None,
+    exclusive_writers: Container[int] | None = None,
     ordered_txids: bool = True,
 ) -> LogReport:
     """Judge a history by ``final``: the whole log as read at the end, from the earliest record on.
@@ -48,14 +48,14 @@ def check_log(
     ``ordered_txids``: whether txids never decrease. They may in a log that is not ``strict`` if segments are
     linked or several writers give them. Raises `Violation`.
     """
-    place_of = _check_final(final, ordered_txids)
-    _check_appends(history.appends, final, place_of)
-    _check_writers(history.appends, final, place_of, alone)
-    _check_real_time(history.appends, place_of)
-    place_at = {record.position: place for place, record in enumerate(final)}
+    index_by_value = _check_final(final, ordered_txids)
+    _check_appends(history.attempts, final, index_by_value)
+    _check_writers(history.attempts, final, index_by_value, exclusive_writers)
+    _check_real_time(history.attempts, index_by_value)
+    index_by_position = {record.position: index for index, record in enumerate(final)}
     for reading in history.readings:
-        _check_reading(reading, final, place_at)
-    outcomes = [append.outcome for append in history.appends]
+        _check_reading(reading, final, index_by_position)
+    outcomes = [attempt.outcome for attempt in history.attempts]
     return LogReport(
         records=len(final),
         acked=outcomes.count(Outcome.OK),
@@ -69,36 +69,39 @@ def check_log(
 
 def _check_final(final: Sequence[ObservedRecord], ordered_txids: bool) -> dict[Value, int]:
     """G1: positions ascend, without a gap; G7: nothing is there twice. The place of each value."""
-    place_of: dict[Value, int] = {}
-    before: ObservedRecord | None = None
-    for place, record in enumerate(final):
+    index_by_value: dict[Value, int] = {}
+    previous: ObservedRecord | None = None
+    for index, record in enumerate(final):
         if record.value is None:
             raise Violation(f"phantom: the bytes at {dotted(record.position)} are nobody's")
-        if record.value in place_of:
-            first = final[place_of[record.value]].position
+        if record.value in index_by_value:
+            first = final[index_by_value[record.value]].position
             raise Violation(
                 f"G7 duplicate: {record.value} at {dotted(first)} and {dotted(record.position)}"
             )
-        place_of[record.value] = place
-        if before is not None:
-            _check_step(before, record, ordered_txids)
-        before = record
+        index_by_value[record.value] = index
+        if previous is not None:
+            _check_step(previous, record, ordered_txids)
+        previous = record
     if final and final[0].sequence_id != 0:
         raise Violation(f"G1 gap: the first record has sequence id {final[0].sequence_id}")
-    return place_of
+    return index_by_value
 
 
-def _check_step(before: ObservedRecord, record: ObservedRecord, ordered_txids: bool) -> None:
-    if record.position <= before.position:
+def _check_step(previous: ObservedRecord, record: ObservedRecord, ordered_txids: bool) -> None:
+    if record.position <= previous.position:
         raise Violation(
-            f"G1 order: {dotted(record.position)} comes after {dotted(before.position)}"
+            f"G1 order: {dotted(record.position)} comes after {dotted(previous.position)}"
         )
-    if record.sequence_id != before.sequence_id + 1:
+    if record.sequence_id != previous.sequence_id + 1:
         raise Violation(
             f"G1 gap: sequence id {record.sequence_id} at {dotted(record.position)}"
-            f" comes after {before.sequence_id} at {dotted(before.position)}"
+            f" comes after {previous.sequence_id} at {dotted(previous.position)}"
         )
-    (segment, entry, slot), (last_segment, last_entry, last_slot) = record.position, before.position
+    (segment, entry, slot), (last_segment, last_entry, last_slot) = (
+        record.position,
+        previous.position,
+    )
     if (segment, entry) == (last_segment, last_entry):
         if slot != last_slot + 1:
             raise Violation(
@@ -106,146 +109,154 @@ def _check_step(before: ObservedRecord, record: ObservedRecord, ordered_txids: b
             )
     elif slot != 0:
         raise Violation(f"G1 gap: {dotted(record.position)} is the first one read of its entry")
-    if ordered_txids and record.txid < before.txid:
+    if ordered_txids and record.txid < previous.txid:
         raise Violation(
-            f"G1 order: txid {record.txid} at {dotted(record.position)} comes after {before.txid}"
+            f"G1 order: txid {record.txid} at {dotted(record.position)} comes after {previous.txid}"
         )
 
 
 def _check_appends(
-    appends: Sequence[WriteAttempt], final: Sequence[ObservedRecord], place_of: dict[Value, int]
+    attempts: Sequence[WriteAttempt],
+    final: Sequence[ObservedRecord],
+    index_by_value: dict[Value, int],
 ) -> None:
     """G3: what was acknowledged is where it was; nothing is there that nobody wrote."""
-    known: dict[Value, WriteAttempt] = {}
-    for append in appends:
-        value = append.value
-        assert value not in known, f"the workload wrote {value} twice"
-        known[value] = append
-        place = place_of.get(value)
-        if append.outcome is Outcome.OK:
-            assert append.position is not None, "an acknowledged record has a position"
-            if place is None:
+    attempt_by_value: dict[Value, WriteAttempt] = {}
+    for attempt in attempts:
+        value = attempt.value
+        assert value not in attempt_by_value, f"the workload wrote {value} twice"
+        attempt_by_value[value] = attempt
+        index = index_by_value.get(value)
+        if attempt.outcome is Outcome.OK:
+            assert attempt.position is not None, "an acknowledged record has a position"
+            if index is None:
                 raise Violation(
-                    f"G3 lost: {value} was acknowledged at {dotted(append.position)}"
-                    f" (t={append.ended_at:.3f}) and is not there"
+                    f"G3 lost: {value} was acknowledged at {dotted(attempt.position)}"
+                    f" (t={attempt.ended_at:.3f}) and is not there"
                 )
-            if final[place].position != append.position:
+            if final[index].position != attempt.position:
                 raise Violation(
-                    f"G3 moved: {value} was acknowledged at {dotted(append.position)}"
-                    f" and lies at {dotted(final[place].position)}"
+                    f"G3 moved: {value} was acknowledged at {dotted(attempt.position)}"
+                    f" and lies at {dotted(final[index].position)}"
                 )
-        elif append.outcome is Outcome.REFUSED and place is not None:
+        elif attempt.outcome is Outcome.REFUSED and index is not None:
             raise Violation(
-                f"G7: {value} was refused for certain ({append.error})"
-                f" and lies at {dotted(final[place].position)}"
+                f"G7: {value} was refused for certain ({attempt.error})"
+                f" and lies at {dotted(final[index].position)}"
             )
-    for value, place in place_of.items():
-        if value not in known:
+    for value, index in index_by_value.items():
+        if value not in attempt_by_value:
             raise Violation(
-                f"phantom: {value} at {dotted(final[place].position)} was never written"
+                f"phantom: {value} at {dotted(final[index].position)} was never written"
             )
 
 
 def _check_writers(
-    appends: Sequence[WriteAttempt],
+    attempts: Sequence[WriteAttempt],
     final: Sequence[ObservedRecord],
-    place_of: dict[Value, int],
-    alone: Container[int] | None,
+    index_by_value: dict[Value, int],
+    exclusive_writers: Container[int] | None,
 ) -> None:
     """G1, G7: of each writer a prefix, in order. G4: once another one's records follow, none of its."""
-    missing: dict[int, Value] = {}
-    last_place: dict[int, int] = {}
-    for append in appends:
-        if append.outcome is Outcome.REFUSED:
+    first_missing: dict[int, Value] = {}
+    last_index: dict[int, int] = {}
+    for attempt in attempts:
+        if attempt.outcome is Outcome.REFUSED:
             continue
-        writer = append.value.writer
-        place = place_of.get(append.value)
-        if place is None:
-            missing.setdefault(writer, append.value)
+        writer = attempt.value.writer
+        index = index_by_value.get(attempt.value)
+        if index is None:
+            first_missing.setdefault(writer, attempt.value)
             continue
-        if writer in missing:
+        if writer in first_missing:
             raise Violation(
-                f"G1 hole: {append.value} is there, {missing[writer]}, written before it, is not"
+                f"G1 hole: {attempt.value} is there, {first_missing[writer]}, written before it, is not"
             )
-        if place < last_place.get(writer, -1):
-            raise Violation(f"G1 order: {append.value} lies before what its writer wrote before it")
-        last_place[writer] = place
-    current = -1
-    seen: dict[int, None] = {}
+        if index < last_index.get(writer, -1):
+            raise Violation(
+                f"G1 order: {attempt.value} lies before what its writer wrote before it"
+            )
+        last_index[writer] = index
+    current_writer = -1
+    seen_writers: dict[int, None] = {}
     for record in final:
         assert record.value is not None
         writer = record.value.writer
-        if writer == current:
+        if writer == current_writer:
             continue
-        if writer in seen and (alone is None or writer in alone):
+        if writer in seen_writers and (exclusive_writers is None or writer in exclusive_writers):
             raise Violation(
                 f"G4: writer {writer} has a record at {dotted(record.position)},"
-                f" after those of writer {current}, which took over from it"
+                f" after those of writer {current_writer}, which took over from it"
             )
-        seen[writer] = None
-        current = writer
+        seen_writers[writer] = None
+        current_writer = writer
 
 
-def _check_real_time(appends: Sequence[WriteAttempt], place_of: dict[Value, int]) -> None:
+def _check_real_time(attempts: Sequence[WriteAttempt], index_by_value: dict[Value, int]) -> None:
     """G3, G4: what was begun after another one's acknowledgement lies after it."""
-    present = [(append, place_of[append.value]) for append in appends if append.value in place_of]
+    present = [
+        (attempt, index_by_value[attempt.value])
+        for attempt in attempts
+        if attempt.value in index_by_value
+    ]
     by_begin = sorted(present, key=lambda item: item[0].begun_at)
     by_end = sorted(
         (item for item in present if item[0].outcome is Outcome.OK),
         key=lambda item: item[0].ended_at,
     )
-    newest, newest_place, at = None, -1, 0
-    for append, place in by_begin:
-        while at < len(by_end) and by_end[at][0].ended_at < append.begun_at:
-            if by_end[at][1] > newest_place:
-                newest, newest_place = by_end[at]
-            at += 1
-        if newest is not None and place < newest_place:
+    newest_acked, newest_index, end_index = None, -1, 0
+    for attempt, index in by_begin:
+        while end_index < len(by_end) and by_end[end_index][0].ended_at < attempt.begun_at:
+            if by_end[end_index][1] > newest_index:
+                newest_acked, newest_index = by_end[end_index]
+            end_index += 1
+        if newest_acked is not None and index < newest_index:
             raise Violation(
-                f"G4: {append.value} was begun at {append.begun_at:.3f} and lies before"
-                f" {newest.value}, acknowledged at {newest.ended_at:.3f}"
+                f"G4: {attempt.value} was begun at {attempt.begun_at:.3f} and lies before"
+                f" {newest_acked.value}, acknowledged at {newest_acked.ended_at:.3f}"
             )
 
 
 def _check_reading(
-    reading: Reading, final: Sequence[ObservedRecord], place_at: dict[Position, int]
+    reading: Reading, final: Sequence[ObservedRecord], index_by_position: dict[Position, int]
 ) -> None:
     """G5: every reader got a slice of the one log, from where it began, without a gap."""
-    expected: int | None = None
+    expected_index: int | None = None
     if reading.start is None:
-        expected = 0
+        expected_index = 0
     for record in reading.records:
-        place = place_at.get(record.position)
+        index = index_by_position.get(record.position)
         who = f"reader {reading.reader} (t={reading.begun_at:.3f})"
-        if place is None:
+        if index is None:
             raise Violation(
                 f"G5 lost: {who} got {record.value} at {dotted(record.position)}, where nothing is"
             )
-        if final[place].value != record.value:
+        if final[index].value != record.value:
             raise Violation(
                 f"G5 changed: {who} got {record.value} at {dotted(record.position)},"
-                f" where {final[place].value} is"
+                f" where {final[index].value} is"
             )
-        if expected is None and reading.start is not None:
-            expected = place
+        if expected_index is None and reading.start is not None:
+            expected_index = index
             if record.position < reading.start or (
-                place > 0 and final[place - 1].position >= reading.start
+                index > 0 and final[index - 1].position >= reading.start
             ):
                 raise Violation(
                     f"G5 gap: {who} began at {dotted(reading.start)} and first got"
                     f" {dotted(record.position)}"
                 )
-        if place != expected:
+        if index != expected_index:
             raise Violation(
                 f"G5 gap: {who} got {dotted(record.position)},"
-                f" {place - (expected or 0)} records from where it was"
+                f" {index - (expected_index or 0)} records from where it was"
             )
-        if record.sequence_id != final[place].sequence_id:
+        if record.sequence_id != final[index].sequence_id:
             raise Violation(
                 f"G5 changed: {who} got sequence id {record.sequence_id} at"
-                f" {dotted(record.position)}, where {final[place].sequence_id} is"
+                f" {dotted(record.position)}, where {final[index].sequence_id} is"
             )
-        expected = place + 1
+        expected_index = index + 1
 
 
 def dotted(position: Position) -> str:

@@ -16,18 +16,18 @@ from dataclasses import dataclass, field, replace
 from ....ledger.model.ledger_metadata import LedgerMetadata, LedgerState
 from ....metadata.model.command_results import CommandResult
 from ....metadata.model.commands import (
-    Expire,
-    Grant,
+    AuthorizationChange,
+    ExpireLease,
+    GrantLease,
     ReplicatedCommand,
-    Revoke,
+    RevokeLease,
     Transact,
-    TrustChange,
     decode_command,
 )
 from ....metadata.model.interface import WatchEvent
 from ....metadata.model.transaction import Delete, Put, Transaction
 from ....runtime.interfaces.errors import DistributedLogError
-from ....runtime.interfaces.principals import Narrowing
+from ....runtime.interfaces.principals import TokenScope
 from ....runtime.protocol.frames import unpack
 
 ROLES = {
@@ -63,48 +63,50 @@ class Policy:
     """Of a user: namespace and path to role."""
     tokens: Mapping[str, int] = field(default_factory=dict)
     """Of a user: the number that its tokens must have."""
-    only: Narrowing = ()
+    narrowing: TokenScope = ()
     """What a token leaves of all that; of no paths: all."""
 
     def is_live(self, user: str) -> bool:
         """May it do anything at all?"""
         return not self.users.get(user, False)
 
-    def of_cluster(self, user: str) -> str:
+    def cluster_rights(self, user: str) -> str:
         """Letters of `ROLES` on the cluster."""
-        if not self.is_live(user) or self.only:
+        if not self.is_live(user) or self.narrowing:
             return ""
         return ROLES.get(self.grants.get(user, {}).get(("", ""), ""), "")
 
-    def on_path(self, user: str, namespace: str, name: str) -> str:
+    def path_rights(self, user: str, namespace: str, name: str) -> str:
         """Letters on a log of that name."""
         if not self.is_live(user) or not namespace:
             return ""
-        held = "".join(
+        letters = "".join(
             ROLES[role]
-            for (of, path), role in self.grants.get(user, {}).items()
-            if of == namespace and _is_below(path, name)
+            for (grant_namespace, path), role in self.grants.get(user, {}).items()
+            if grant_namespace == namespace and _is_below(path, name)
         )
-        if not self.only:
-            return held
-        left = 0
-        for of, path, bits in self.only:
-            left |= bits if of == namespace and _is_below(path, name) else 0
-        return "".join(letter for letter in held if left & LETTERS.get(letter, 0))
+        if not self.narrowing:
+            return letters
+        allowed_bits = 0
+        for grant_namespace, path, bits in self.narrowing:
+            allowed_bits |= bits if grant_namespace == namespace and _is_below(path, name) else 0
+        return "".join(letter for letter in letters if allowed_bits & LETTERS.get(letter, 0))
 
-    def narrowed(self, narrowing: Narrowing) -> "Policy":
+    def narrowed(self, narrowing: TokenScope) -> "Policy":
         """The same for who came by such a token."""
-        return replace(self, only=narrowing) if narrowing else self
+        return replace(self, narrowing=narrowing) if narrowing else self
 
 
 def _is_below(path: str, name: str) -> bool:
     if not path:
         return True
-    parts = name.split("/")
+    name_parts = name.split("/")
     if path.endswith("/"):
-        upper = path[:-1].split("/")
-        return len(parts) > len(upper) and parts[: len(upper)] == upper
-    return path.split("/") == parts
+        folder_parts = path[:-1].split("/")
+        return (
+            len(name_parts) > len(folder_parts) and name_parts[: len(folder_parts)] == folder_parts
+        )
+    return path.split("/") == name_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,27 +121,27 @@ class KnownLedger:
 class SecondJudge:
     """Of one run. ``fail`` is told what nobody was allowed; ``stolen``: bookies' names in wrong hands."""
 
-    def __init__(self, fail: Callable[[str], None], stolen: Collection[str] = ()) -> None:
+    def __init__(self, fail: Callable[[str], None], stolen_bookies: Collection[str] = ()) -> None:
         self._fail = fail
-        self._stolen = stolen
+        self._stolen_bookies = stolen_bookies
         self.policies = [Policy()]
         """In order; the last one counts now."""
         self.ledgers: dict[int, KnownLedger] = {}
-        self.names: dict[str, None] = {}
+        self.named_logs: dict[str, None] = {}
         """Log ids that have a name now."""
-        self.leases: dict[int, str] = {}
+        self.lease_owners: dict[int, str] = {}
         """To whom each was granted; "": to nobody that is known."""
-        self.clients: dict[str, int] = {}
+        self.last_requests: dict[str, int] = {}
         """What commands had for their client, and the highest number of a request."""
-        self.judged = 0
+        self.checked_commands = 0
         """Commands of users, where rights counted."""
-        self._applied = 0
-        self._paths: dict[str, dict[tuple[str, str], None]] = {}
+        self._applied_index = 0
+        self._paths_by_log: dict[str, dict[tuple[str, str], None]] = {}
         """All names that each log ever had."""
-        self._names: dict[bytes, str] = {}
+        self._log_by_name_key: dict[bytes, str] = {}
 
     @property
-    def now(self) -> Policy:
+    def current_policy(self) -> Policy:
         """What counts now."""
         return self.policies[-1]
 
@@ -157,74 +159,94 @@ class SecondJudge:
         revision: int,
     ) -> None:
         """A node's state has taken the command at ``index``; only the first time counts."""
-        if index <= self._applied:
+        if index <= self._applied_index:
             return
-        self._applied = index
+        self._applied_index = index
         if not command:
             return
         try:
-            meant = decode_command(command)
+            decoded = decode_command(command)
         except DistributedLogError:
             return
-        if meant.client:
-            principal = meant.client.rpartition("/")[0] or ANONYMOUS
-            self.clients[meant.client] = max(meant.request, self.clients.get(meant.client, 0))
-            why = self._why_not(principal, index, meant)
-            if why:
-                self._fail(f"T1: {principal} {why} (entry {index}, mode {self.now.mode})")
-            if isinstance(meant, Grant) and answer.lease:  # else it was given none
-                self.leases[answer.lease] = "" if principal == ANONYMOUS else principal
-        if isinstance(meant, Revoke | Expire):
-            self.leases.pop(meant.lease, None)
-        self._learn(events, isinstance(meant, TrustChange), revision)
+        if decoded.client:
+            principal = decoded.client.rpartition("/")[0] or ANONYMOUS
+            self.last_requests[decoded.client] = max(
+                decoded.request_number, self.last_requests.get(decoded.client, 0)
+            )
+            violation = self._violation_of(principal, index, decoded)
+            if violation:
+                self._fail(
+                    f"T1: {principal} {violation} (entry {index}, mode {self.current_policy.mode})"
+                )
+            if isinstance(decoded, GrantLease) and answer.lease:  # else it was given none
+                self.lease_owners[answer.lease] = "" if principal == ANONYMOUS else principal
+        if isinstance(decoded, RevokeLease | ExpireLease):
+            self.lease_owners.pop(decoded.lease, None)
+        self._apply_events(events, isinstance(decoded, AuthorizationChange), revision)
 
     # --- judging ----------------------------------------------------------------------------------
 
-    def _why_not(self, principal: str, index: int, meant: ReplicatedCommand) -> str:
+    def _violation_of(self, principal: str, index: int, decoded: ReplicatedCommand) -> str:
         """What it did without a right; ""."""
-        policy = self.now
-        if isinstance(meant, TrustChange):
-            admins = [user for user in policy.grants if "a" in policy.of_cluster(user)]
+        policy = self.current_policy
+        if isinstance(decoded, AuthorizationChange):
+            admins = [user for user in policy.grants if "a" in policy.cluster_rights(user)]
             name = principal.removeprefix("user/")
-            if admins and "a" not in policy.of_cluster(name):
+            if admins and "a" not in policy.cluster_rights(name):
                 return "changed who may do what, and is no admin"
             return ""
-        if isinstance(meant, Revoke):
-            owner = self.leases.get(meant.lease, "")
-            return f"ended lease {meant.lease} of {owner}" if owner not in ("", principal) else ""
-        if not isinstance(meant, Transact):
+        if isinstance(decoded, RevokeLease):
+            owner = self.lease_owners.get(decoded.lease, "")
+            return f"ended lease {decoded.lease} of {owner}" if owner not in ("", principal) else ""
+        if not isinstance(decoded, Transact):
             return ""
-        for one in meant.transaction.operations:
-            first = one.key.partition(b"/")[0]
-            if first == b"audit" and self._is_own_line(principal, index, one):
+        for operation in decoded.transaction.operations:
+            key_kind = operation.key.partition(b"/")[0]
+            if key_kind == b"audit" and self._is_own_audit_line(principal, index, operation):
                 continue
-            if first in (b"trust", b"audit", b"secret"):
-                return f"wrote {one.key!r}"
+            if key_kind in (b"trust", b"audit", b"secret"):
+                return f"wrote {operation.key!r}"
         if policy.mode != "required":
             return ""
-        self.judged += 1
-        own = [o for o in meant.transaction.operations if not o.key.startswith(b"audit/")]
-        return self._why_not_transact(
-            policy, principal, replace(meant.transaction, operations=tuple(own))
+        self.checked_commands += 1
+        judged_operations = [
+            candidate
+            for candidate in decoded.transaction.operations
+            if not candidate.key.startswith(b"audit/")
+        ]
+        return self._transaction_violation(
+            policy, principal, replace(decoded.transaction, operations=tuple(judged_operations))
         )
 
-    def _is_own_line(self, principal: str, index: int, one: Put | Delete) -> bool:
+    def _is_own_audit_line(self, principal: str, index: int, operation: Put | Delete) -> bool:
         """The leader puts a line beside what it tells of; the oldest ones go with it."""
-        if isinstance(one, Delete):
-            return one.key < b"audit/%016x" % index
-        return one.key == b"audit/%016x" % index and unpack(one.value, "a line")[2] == principal
+        if isinstance(operation, Delete):
+            return operation.key < b"audit/%016x" % index
+        return (
+            operation.key == b"audit/%016x" % index
+            and unpack(operation.value, "a line")[2] == principal
+        )
 
-    def _why_not_transact(self, policy: Policy, principal: str, transaction: Transaction) -> str:
-        puts = {o.key: o.value for o in transaction.operations if isinstance(o, Put)}
-        new = {v.decode(): _path(k[5:]) for k, v in puts.items() if k.startswith(b"name/")}
+    def _transaction_violation(
+        self, policy: Policy, principal: str, transaction: Transaction
+    ) -> str:
+        puts = {put.key: put.value for put in transaction.operations if isinstance(put, Put)}
+        new_logs = {
+            log_id.decode(): _path(name_key[5:])
+            for name_key, log_id in puts.items()
+            if name_key.startswith(b"name/")
+        }
         for compare in transaction.compares:
-            if not self.may_read(policy, principal, compare.key, new):
+            if not self.may_read(policy, principal, compare.key, new_logs):
                 return f"compared {compare.key!r}"
-        for one in transaction.operations:
-            if isinstance(one, Put) and self.leases.get(one.lease, "") not in ("", principal):
-                return f"used lease {one.lease} of {self.leases[one.lease]}"
-            if not self._may_write(policy, principal, one, puts, new):
-                return f"wrote {one.key!r}"
+        for operation in transaction.operations:
+            if isinstance(operation, Put) and self.lease_owners.get(operation.lease, "") not in (
+                "",
+                principal,
+            ):
+                return f"used lease {operation.lease} of {self.lease_owners[operation.lease]}"
+            if not self._may_write(policy, principal, operation, puts, new_logs):
+                return f"wrote {operation.key!r}"
         return ""
 
     def may_read(
@@ -232,145 +254,152 @@ class SecondJudge:
         policy: Policy,
         principal: str,
         key: bytes,
-        new: Mapping[str, tuple[str, str]] = NONE_MADE,
+        new_logs: Mapping[str, tuple[str, str]] = NONE_MADE,
     ) -> bool:
         """A key, a change of it, or a condition on it."""
         kind, _, user = principal.partition("/")
-        first, _, rest = key.decode(errors="replace").partition("/")
+        key_kind, _, key_rest = key.decode(errors="replace").partition("/")
         if key == b"trust/mode" or kind in ("bookie", "metadata", "proxy"):
-            return first != "secret"
+            return key_kind != "secret"
         if kind != "user" or not policy.is_live(user):
             return False
-        if "o" in policy.of_cluster(user):
-            return first != "secret"
-        if first == "log" or first in OF_LOGS or first == "logconf":
-            log = rest.partition("/")[0]
-            return log not in self.names or "r" in self._on_log(policy, user, log, new)
-        if first in OF_LEDGERS:
-            ledger = self.ledgers.get(_number(rest.rpartition("/")[2]))
+        if "o" in policy.cluster_rights(user):
+            return key_kind != "secret"
+        if key_kind == "log" or key_kind in OF_LOGS or key_kind == "logconf":
+            log = key_rest.partition("/")[0]
+            return log not in self.named_logs or "r" in self._log_rights(
+                policy, user, log, new_logs
+            )
+        if key_kind in OF_LEDGERS:
+            ledger = self.ledgers.get(_number(key_rest.rpartition("/")[2]))
             if (
                 ledger is None
                 or ledger.state is LedgerState.DELETING
-                or ledger.log not in self.names
+                or ledger.log not in self.named_logs
             ):
                 return True  # nothing is there to be kept from anybody
-            held = self._on_log(policy, user, ledger.log, new)
-            return ("r" if first in ("ledger", "under") else "w") in held
-        if first in ("name", "gone"):
+            letters = self._log_rights(policy, user, ledger.log, new_logs)
+            return ("r" if key_kind in ("ledger", "under") else "w") in letters
+        if key_kind in ("name", "gone"):
             return bool(
-                policy.on_path(user, *_path(key.split(b"/", 1 if first == "name" else 2)[-1]))
+                policy.path_rights(
+                    user, *_path(key.split(b"/", 1 if key_kind == "name" else 2)[-1])
+                )
             )
-        return first not in ("trust", "audit", "secret", "verify")
+        return key_kind not in ("trust", "audit", "secret", "verify")
 
     def _may_write(
         self,
         policy: Policy,
         principal: str,
-        one: Put | Delete,
+        operation: Put | Delete,
         puts: Mapping[bytes, bytes],
-        new: Mapping[str, tuple[str, str]],
+        new_logs: Mapping[str, tuple[str, str]],
     ) -> bool:
         kind, _, user = principal.partition("/")
-        first, _, rest = one.key.decode(errors="replace").partition("/")
-        if principal in self._stolen:  # it holds nothing, and repairs nothing
-            return first in ("bookie", "cookie", "seen", "scrub", "leaving", "repair")
+        key_kind, _, key_rest = operation.key.decode(errors="replace").partition("/")
+        if principal in self._stolen_bookies:  # it holds nothing, and repairs nothing
+            return key_kind in ("bookie", "cookie", "seen", "scrub", "leaving", "repair")
         if kind in ("metadata", "proxy", "bookie"):
             return True
         if kind != "user" or not policy.is_live(user):
             return False
-        if one.key == b"next/ledger":
+        if operation.key == b"next/ledger":
             return True
-        cluster = policy.of_cluster(user)
-        if first in ("bookie", "cookie") and isinstance(one, Put):
+        cluster = policy.cluster_rights(user)
+        if key_kind in ("bookie", "cookie") and isinstance(operation, Put):
             return False  # a bookie says that of itself
-        if first in OPERATORS:
+        if key_kind in OPERATORS:
             return "o" in cluster
-        if first == "log" or first in OF_LOGS or first == "logconf":
-            log, _, part = rest.partition("/")
-            held = self._on_log(policy, user, log, new)
-            if first == "logconf":
-                return "m" in held
-            if isinstance(one, Delete) and log not in self.names:
+        if key_kind == "log" or key_kind in OF_LOGS or key_kind == "logconf":
+            log, _, part = key_rest.partition("/")
+            letters = self._log_rights(policy, user, log, new_logs)
+            if key_kind == "logconf":
+                return "m" in letters
+            if isinstance(operation, Delete) and log not in self.named_logs:
                 return True  # what a deleted log has left
             part, _, name = part.partition("/")
-            own = part in OF_READERS and name.startswith(f"~{user}/") and "r" in held
-            return "w" in held or own
-        if first in OF_LEDGERS:
-            number = _number(rest.rpartition("/")[2])
-            ledger = self.ledgers.get(number)
+            is_own_position = part in OF_READERS and name.startswith(f"~{user}/") and "r" in letters
+            return "w" in letters or is_own_position
+        if key_kind in OF_LEDGERS:
+            ledger_id = _number(key_rest.rpartition("/")[2])
+            ledger = self.ledgers.get(ledger_id)
             if ledger is not None:
                 log = ledger.log
             else:
-                record = puts.get(b"ledger/%016x" % number)
-                log = _log_of(record, number) if record is not None else ""
-            return "o" in cluster or "w" in self._on_log(policy, user, log, new)
-        if first in ("name", "gone", "bind"):
-            place = one.key.split(b"/", 2 if first == "gone" else 1)[-1]
-            return "m" in policy.on_path(user, *_path(place))
+                record = puts.get(b"ledger/%016x" % ledger_id)
+                log = _log_of(record, ledger_id) if record is not None else ""
+            return "o" in cluster or "w" in self._log_rights(policy, user, log, new_logs)
+        if key_kind in ("name", "gone", "bind"):
+            path_bytes = operation.key.split(b"/", 2 if key_kind == "gone" else 1)[-1]
+            return "m" in policy.path_rights(user, *_path(path_bytes))
         return False
 
-    def _on_log(
-        self, policy: Policy, user: str, log: str, new: Mapping[str, tuple[str, str]]
+    def _log_rights(
+        self, policy: Policy, user: str, log: str, new_logs: Mapping[str, tuple[str, str]]
     ) -> str:
-        paths = {**self._paths.get(log, {}), **({new[log]: None} if log in new else {})}
-        return "".join(policy.on_path(user, *path) for path in paths)
+        paths = {
+            **self._paths_by_log.get(log, {}),
+            **({new_logs[log]: None} if log in new_logs else {}),
+        }
+        return "".join(policy.path_rights(user, *path) for path in paths)
 
     def had_right(self, principal: str, ledger: int, letter: str, since: int) -> bool:
         """Had a user that right on a ledger's log at any time from a revision on?"""
-        known = self.ledgers.get(ledger)
+        known_ledger = self.ledgers.get(ledger)
         user = principal.removeprefix("user/")
-        return known is not None and any(
-            letter in self._on_log(policy, user, known.log, {})
+        return known_ledger is not None and any(
+            letter in self._log_rights(policy, user, known_ledger.log, {})
             for policy in self.policies
-            if policy.revision >= since or policy is self.at(since)
+            if policy.revision >= since or policy is self.policy_at(since)
         )
 
-    def on_ledger(self, policy: Policy, user: str, ledger: int) -> str:
+    def ledger_rights(self, policy: Policy, user: str, ledger: int) -> str:
         """Letters of a user on a ledger's log."""
-        known = self.ledgers.get(ledger)
-        return "" if known is None else self._on_log(policy, user, known.log, {})
+        known_ledger = self.ledgers.get(ledger)
+        return "" if known_ledger is None else self._log_rights(policy, user, known_ledger.log, {})
 
-    def paths(self) -> list[tuple[str, str]]:
+    def all_paths(self) -> list[tuple[str, str]]:
         """Namespace and name of all logs that there ever were."""
-        return [path for paths in self._paths.values() for path in paths]
+        return [path for paths in self._paths_by_log.values() for path in paths]
 
-    def at(self, revision: int) -> Policy:
+    def policy_at(self, revision: int) -> Policy:
         """What counted at that revision of the store."""
-        return next(one for one in reversed(self.policies) if one.revision <= revision)
+        return next(policy for policy in reversed(self.policies) if policy.revision <= revision)
 
-    def since(self, revision: int) -> list[Policy]:
+    def policies_since(self, revision: int) -> list[Policy]:
         """All that have counted from that revision on."""
-        first = self.at(revision)
-        return [one for one in self.policies if one.revision > revision or one is first]
+        first = self.policy_at(revision)
+        return [policy for policy in self.policies if policy.revision > revision or policy is first]
 
     # --- learning ---------------------------------------------------------------------------------
 
-    def _learn(self, events: tuple[WatchEvent, ...], is_trust: bool, revision: int) -> None:
-        policy = self.now
+    def _apply_events(self, events: tuple[WatchEvent, ...], is_trust: bool, revision: int) -> None:
+        policy = self.current_policy
         users, tokens = dict(policy.users), dict(policy.tokens)
-        grants = {user: dict(held) for user, held in policy.grants.items()}
+        grants = {user: dict(user_grants) for user, user_grants in policy.grants.items()}
         mode = policy.mode
         for event in events:
             key, value = event.item.key, event.item.value if event.kind == "put" else None
             if key.startswith(b"name/"):
-                self._learn_name(key, value)
+                self._apply_name(key, value)
             elif key.startswith(b"ledger/") and value is not None:
-                self._learn_ledger(key, value)
+                self._apply_ledger(key, value)
             elif not is_trust:
                 continue
             elif key == b"trust/mode":
                 mode = "open" if value is None else unpack(value, "a mode")[1]
             elif key.startswith(b"trust/user/"):
                 name = key[11:].decode()
-                said = None if value is None else unpack(value, "a user")
-                users[name] = said is not None and said[2]
-                tokens[name] = -1 if said is None else said[3]
+                user_fields = None if value is None else unpack(value, "a user")
+                users[name] = user_fields is not None and user_fields[2]
+                tokens[name] = -1 if user_fields is None else user_fields[3]
             elif key.startswith(b"trust/grant/"):
                 name, namespace, path = key[12:].decode().split("\0")
-                held = grants.setdefault(name, {})
-                held.pop((namespace, path), None)
+                user_grants = grants.setdefault(name, {})
+                user_grants.pop((namespace, path), None)
                 if value is not None:
-                    held[namespace, path] = unpack(value, "a grant")[1]
+                    user_grants[namespace, path] = unpack(value, "a grant")[1]
         if is_trust and events:
             self.policies.append(
                 replace(
@@ -383,32 +412,36 @@ class SecondJudge:
                 )
             )
 
-    def _learn_name(self, key: bytes, value: bytes | None) -> None:
-        before = self._names.pop(key, "")
-        self.names.pop(before, None)
+    def _apply_name(self, key: bytes, value: bytes | None) -> None:
+        previous_log = self._log_by_name_key.pop(key, "")
+        self.named_logs.pop(previous_log, None)
         if value is not None:
             log = value.decode()
-            self._names[key] = log
-            self.names[log] = None
-            self._paths.setdefault(log, {})[_path(key[5:])] = None
-        elif before in self._names.values():
-            self.names[before] = None  # it was given another name before it lost this one
+            self._log_by_name_key[key] = log
+            self.named_logs[log] = None
+            self._paths_by_log.setdefault(log, {})[_path(key[5:])] = None
+        elif previous_log in self._log_by_name_key.values():
+            self.named_logs[previous_log] = (
+                None  # it was given another name before it lost this one
+            )
 
-    def _learn_ledger(self, key: bytes, value: bytes) -> None:
+    def _apply_ledger(self, key: bytes, value: bytes) -> None:
         try:
             record = LedgerMetadata.decode(key, value)
         except DistributedLogError:
             return
         log = _log_of(value, record.ledger_id)
-        before = self.ledgers.get(record.ledger_id)
+        known_ledger = self.ledgers.get(record.ledger_id)
         self.ledgers[record.ledger_id] = KnownLedger(
-            log or (before.log if before is not None else ""), record.bookies(), record.state
+            log or (known_ledger.log if known_ledger is not None else ""),
+            record.bookies(),
+            record.state,
         )
 
 
-def _path(place: bytes) -> tuple[str, str]:
+def _path(path_bytes: bytes) -> tuple[str, str]:
     """Namespace and log name."""
-    namespace, _, name = place.decode(errors="replace").partition("\0")
+    namespace, _, name = path_bytes.decode(errors="replace").partition("\0")
     return namespace, name
 
 

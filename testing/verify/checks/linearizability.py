@@ -47,23 +47,25 @@ def _search(key: str, all_calls: Sequence[RegisterCall]) -> None:
     events = [(call.begun_at, 0, n) for n, call in enumerate(calls)]
     events += [(call.ended_at, 1, n) for n, call in enumerate(calls) if call.outcome is Outcome.OK]
     configurations: set[_Configuration] = {(_State(0, ""), frozenset())}
-    under_way: dict[int, RegisterCall] = {}
-    for at, returns, number in sorted(events):
-        if not returns:
-            under_way[number] = calls[number]
+    pending: dict[int, RegisterCall] = {}
+    for when, is_return, number in sorted(events):
+        if not is_return:
+            pending[number] = calls[number]
             continue
-        configurations = _after_return(configurations, under_way, number)
-        del under_way[number]
+        configurations = _after_return(configurations, pending, number)
+        del pending[number]
         if not configurations:
             call = calls[number]
             raise Violation(
-                f"M5 {key}: no order explains the answer of {call.process}'s {call.kind} at t={at:.4f}:"
+                f"M5 {key}: no order explains the answer of {call.process}'s {call.kind} at t={when:.4f}:"
                 f" version {call.version} {call.value!r}"
             )
-        oldest = min(state.version for state, _ in configurations)
-        for n in [n for n, call in under_way.items() if _too_late(call, oldest)]:
-            del under_way[n]  # an unknown change that can have no effect any more
-            configurations = {(state, done - {n}) for state, done in configurations}
+        version_min = min(state.version for state, _ in configurations)
+        for n in [n for n, call in pending.items() if _too_late(call, version_min)]:
+            del pending[n]  # an unknown change that can have no effect any more
+            configurations = {
+                (state, applied_calls - {n}) for state, applied_calls in configurations
+            }
 
 
 def _matters(call: RegisterCall) -> bool:
@@ -72,42 +74,40 @@ def _matters(call: RegisterCall) -> bool:
     return call.outcome is Outcome.OK
 
 
-def _too_late(call: RegisterCall, oldest: int) -> bool:
-    return call.outcome is Outcome.UNKNOWN and call.expected < oldest
+def _too_late(call: RegisterCall, version_min: int) -> bool:
+    return call.outcome is Outcome.UNKNOWN and call.expected < version_min
 
 
 def _after_return(
-    configurations: set[_Configuration], under_way: dict[int, RegisterCall], number: int
+    configurations: set[_Configuration], pending: dict[int, RegisterCall], number: int
 ) -> set[_Configuration]:
     """Every way on in which call ``number`` has had its effect."""
-    found: set[_Configuration] = set()
-    seen: set[_Configuration] = set()
+    results: set[_Configuration] = set()
+    visited: set[_Configuration] = set()
     todo: list[_Configuration] = []
-    for state, done in configurations:
-        if number in done:
-            found.add((state, done - {number}))
+    for state, applied_calls in configurations:
+        if number in applied_calls:
+            results.add((state, applied_calls - {number}))
         else:
-            todo.append((state, done))
+            todo.append((state, applied_calls))
     while todo:
-        state, done = todo.pop()
-        for n, call in under_way.items():
-            if n in done:
+        state, applied_calls = todo.pop()
+        for n, call in pending.items():
+            if n in applied_calls:
                 continue
-            after = _effect(call, state)
-            if after is None:
+            next_state = _effect(call, state)
+            if next_state is None:
                 continue
             if n == number:
-                found.add((after, done))
+                results.add((next_state, applied_calls))
                 continue
-            onward = (after, done | {n})
-            if onward not in seen:
-                seen.add(onward)
-                todo.append(onward)
-                if len(seen) > CONFIGURATIONS_MAX:
-                    raise SearchTooWide(
-                        f"{len(under_way)} calls of {call.key} are under way at once"
-                    )
-    return found
+            next_configuration = (next_state, applied_calls | {n})
+            if next_configuration not in visited:
+                visited.add(next_configuration)
+                todo.append(next_configuration)
+                if len(visited) > CONFIGURATIONS_MAX:
+                    raise SearchTooWide(f"{len(pending)} calls of {call.key} are under way at once")
+    return results
 
 
 def _effect(call: RegisterCall, state: _State) -> _State | None:
@@ -116,12 +116,12 @@ def _effect(call: RegisterCall, state: _State) -> _State | None:
         if state.version != call.expected:
             return None  # without effect: as if it never happened
         return _State(call.expected + 1, call.wrote)
-    seen = _State(call.version, call.value)
+    answered = _State(call.version, call.value)
     if call.kind == "get":
-        return state if seen == state else None
+        return state if answered == state else None
     if call.succeeded:
         if state.version != call.expected:
             return None
-        after = _State(call.expected + 1, call.wrote)
-        return after if after == seen else None
-    return state if state.version != call.expected and seen == state else None
+        next_state = _State(call.expected + 1, call.wrote)
+        return next_state if next_state == answered else None
+    return state if state.version != call.expected and answered == state else None

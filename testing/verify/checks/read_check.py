@@ -18,58 +18,70 @@ class Readings:
     """
 
     def __init__(
-        self, final: Sequence[Piece], floor: Position | None, found: Callable[[str], None]
+        self,
+        final: Sequence[Piece],
+        truncated_below: Position | None,
+        on_violation: Callable[[str], None],
     ) -> None:
-        self.readings = 0
-        self.read = 0
+        self.reading_count = 0
+        self.read_records = 0
         """Records, of all readings."""
         self._final = final
-        self._floor = floor
-        self._found = found
+        self._truncated_below = truncated_below
+        self._on_violation = on_violation
         self._sequences = [piece.sequence_id for piece in final]
-        self._below: dict[tuple[int, int], list[tuple[Piece, str]]] = {}
+        self._truncated_pieces: dict[tuple[int, int], list[tuple[Piece, str]]] = {}
         """What was truncated since, by entry, with who got it."""
 
     def check(self, reading: ReadPart) -> None:
         """G5: every reader got a slice of the one log, from where it began, without a gap."""
-        found = self._found
-        self.readings += 1
-        who = f"reader {reading.who} (t={reading.begun_at:.3f})"
-        expected: int | None = None
-        base = self._final[0].sequence_id if self._final else 0
+        on_violation = self._on_violation
+        self.reading_count += 1
+        reader_name = f"reader {reading.who} (t={reading.begun_at:.3f})"
+        expected_id: int | None = None
+        first_id = self._final[0].sequence_id if self._final else 0
         for piece in reading.pieces:
-            self.read += piece.records
-            if expected is None:
-                self._check_start(reading, piece, who)
-            elif piece.sequence_id != expected:
-                found(
-                    f"G5 gap: {who} got sequence id {piece.sequence_id} at {at(piece)}"
-                    f" where {expected} comes next"
+            self.read_records += piece.records
+            if expected_id is None:
+                self._check_start(reading, piece, reader_name)
+            elif piece.sequence_id != expected_id:
+                on_violation(
+                    f"G5 gap: {reader_name} got sequence id {piece.sequence_id} at {at(piece)}"
+                    f" where {expected_id} comes next"
                 )
-            expected = piece.sequence_id + piece.records
-            if piece.sequence_id >= base or self._floor is None:
-                self._compare(piece, who)
+            expected_id = piece.sequence_id + piece.records
+            if piece.sequence_id >= first_id or self._truncated_below is None:
+                self._compare(piece, reader_name)
             else:
-                self._compare_below(piece, who)
+                self._compare_truncated(piece, reader_name)
 
-    def _check_start(self, reading: ReadPart, piece: Piece, who: str) -> None:
-        found = self._found
-        base = self._final[0].sequence_id if self._final else 0
+    def _check_start(self, reading: ReadPart, piece: Piece, reader_name: str) -> None:
+        on_violation = self._on_violation
+        first_id = self._final[0].sequence_id if self._final else 0
         if reading.start is None:
-            if piece.sequence_id > (base if self._floor is not None else 0):
-                found(f"G5 gap: {who} began at the earliest record and first got {at(piece)}")
+            if piece.sequence_id > (first_id if self._truncated_below is not None else 0):
+                on_violation(
+                    f"G5 gap: {reader_name} began at the earliest record and first got {at(piece)}"
+                )
             return
         if piece[:3] < reading.start:
-            found(f"G5: {who} began at {reading.start} and got {at(piece)}, which lies before")
-        before = self._there(piece.sequence_id - 1)
-        if before is not None:
-            last = (before.segment, before.entry, before.slot + before.records - 1)
-            if self._position(before, piece.sequence_id - 1) >= reading.start:
-                found(
-                    f"G5 gap: {who} began at {reading.start} and first got {at(piece)}, not {last}"
+            on_violation(
+                f"G5: {reader_name} began at {reading.start} and got {at(piece)}, which lies before"
+            )
+        preceding = self._final_piece(piece.sequence_id - 1)
+        if preceding is not None:
+            last_position = (
+                preceding.segment,
+                preceding.entry,
+                preceding.slot + preceding.records - 1,
+            )
+            if self._position(preceding, piece.sequence_id - 1) >= reading.start:
+                on_violation(
+                    f"G5 gap: {reader_name} began at {reading.start} and first got {at(piece)}, not "
+                    f"{last_position}"
                 )
 
-    def _there(self, sequence_id: int) -> Piece | None:
+    def _final_piece(self, sequence_id: int) -> Piece | None:
         """The final piece that holds this record."""
         index = bisect_right(self._sequences, sequence_id) - 1
         if index < 0:
@@ -80,39 +92,40 @@ class Readings:
     def _position(self, piece: Piece, sequence_id: int) -> Position:
         return piece.segment, piece.entry, piece.slot + sequence_id - piece.sequence_id
 
-    def _compare(self, piece: Piece, who: str) -> None:
+    def _compare(self, piece: Piece, reader_name: str) -> None:
         """Is what was read the same as what is there?"""
-        done = 0
-        while done < piece.records:
-            there = self._there(piece.sequence_id + done)
-            if there is None:
-                self._found(
-                    f"G5 lost: {who} got {piece.records - done} records from {at(piece, done)} on,"
+        compared = 0
+        while compared < piece.records:
+            final_piece = self._final_piece(piece.sequence_id + compared)
+            if final_piece is None:
+                self._on_violation(
+                    f"G5 lost: {reader_name} got {piece.records - compared} records from "
+                    f"{at(piece, compared)} on,"
                     " where nothing is"
                 )
                 return
-            offset = piece.sequence_id + done - there.sequence_id
-            if not _same(piece, done, there, offset):
-                self._found(
-                    f"G5 changed: {who} got {_what(piece, done)} at {at(piece, done)}, where"
-                    f" {_what(there, offset)} lies at {at(there, offset)}"
+            offset = piece.sequence_id + compared - final_piece.sequence_id
+            if not _same(piece, compared, final_piece, offset):
+                self._on_violation(
+                    f"G5 changed: {reader_name} got {_what(piece, compared)} at {at(piece, compared)}, where"
+                    f" {_what(final_piece, offset)} lies at {at(final_piece, offset)}"
                 )
                 return
-            done += min(piece.records - done, there.records - offset)
+            compared += min(piece.records - compared, final_piece.records - offset)
 
-    def _compare_below(self, piece: Piece, who: str) -> None:
+    def _compare_truncated(self, piece: Piece, reader_name: str) -> None:
         """What truncation took is compared with what other readers got of it."""
-        others = self._below.setdefault(piece[:2], [])
-        for other, other_who in others:
-            first = max(piece.slot, other.slot)
-            if first < min(piece.slot + piece.records, other.slot + other.records) and not _same(
-                piece, first - piece.slot, other, first - other.slot
-            ):
-                self._found(
-                    f"G5 changed: {who} got {_what(piece, first - piece.slot)} at {at(piece)},"
-                    f" {other_who} got {_what(other, first - other.slot)} there"
+        others = self._truncated_pieces.setdefault(piece[:2], [])
+        for other, other_name in others:
+            first_slot = max(piece.slot, other.slot)
+            if first_slot < min(
+                piece.slot + piece.records, other.slot + other.records
+            ) and not _same(piece, first_slot - piece.slot, other, first_slot - other.slot):
+                self._on_violation(
+                    f"G5 changed: {reader_name} got {_what(piece, first_slot - piece.slot)} at {at(piece)},"
+                    f" {other_name} got {_what(other, first_slot - other.slot)} there"
                 )
-        others.append((piece, who))
+        others.append((piece, reader_name))
 
 
 def _same(one: Piece, i: int, other: Piece, j: int) -> bool:

@@ -34,8 +34,8 @@ def check_registers(calls: Iterable[RegisterCall]) -> int:
 
 
 def _check_register(key: str, calls: list[RegisterCall]) -> None:
-    writes, maybe = _writes(key, calls)
-    seen: list[tuple[int, RegisterCall]] = []
+    writes, possible_writes = _writes(key, calls)
+    observed: list[tuple[int, RegisterCall]] = []
     for call in calls:
         if call.outcome is not Outcome.OK:
             continue
@@ -44,12 +44,12 @@ def _check_register(key: str, calls: list[RegisterCall]) -> None:
         if not call.version and call.value:
             raise Violation(f"M5 {key}: a value, {call.value}, at version 0")
         if call.version:
-            _explain(key, call.version, call.value, writes, maybe)
-        seen.append((call.version, call))
-    for version in range(1, max((version for version, _ in seen), default=0)):
-        _explain(key, version, None, writes, maybe)  # a later version proves it
-    _check_begins(key, seen, writes)
-    _check_intervals(key, seen)
+            _explain(key, call.version, call.value, writes, possible_writes)
+        observed.append((call.version, call))
+    for version in range(1, max((version for version, _ in observed), default=0)):
+        _explain(key, version, None, writes, possible_writes)  # a later version proves it
+    _check_begins(key, observed, writes)
+    _check_intervals(key, observed)
 
 
 def _writes(
@@ -57,12 +57,12 @@ def _writes(
 ) -> tuple[dict[int, _Write], dict[int, list[RegisterCall]]]:
     """Which call made which version; and the calls of unknown outcome by the version they may have made."""
     writes: dict[int, _Write] = {}
-    maybe: dict[int, list[RegisterCall]] = {}
+    possible_writes: dict[int, list[RegisterCall]] = {}
     for call in calls:
         if call.kind != "cas":
             continue
         if call.outcome is Outcome.UNKNOWN:
-            maybe.setdefault(call.expected + 1, []).append(call)
+            possible_writes.setdefault(call.expected + 1, []).append(call)
         elif call.outcome is Outcome.OK and call.succeeded:
             if call.version != call.expected + 1:
                 raise Violation(
@@ -71,7 +71,7 @@ def _writes(
             if call.version in writes:
                 raise Violation(f"M5 {key}: version {call.version} was made twice")
             writes[call.version] = _Write(call.wrote, call.begun_at)
-    return writes, maybe
+    return writes, possible_writes
 
 
 def _explain(
@@ -79,30 +79,32 @@ def _explain(
     version: int,
     value: str | None,
     writes: dict[int, _Write],
-    maybe: dict[int, list[RegisterCall]],
+    possible_writes: dict[int, list[RegisterCall]],
 ) -> None:
     """Version ``version`` exists, with ``value`` if that is known: some call must have made it."""
     write = writes.get(version)
     if write is None:
         candidates = [
-            call for call in maybe.get(version, []) if value is None or call.wrote == value
+            call
+            for call in possible_writes.get(version, [])
+            if value is None or call.wrote == value
         ]
         if not candidates:
             raise Violation(f"M5 {key}: version {version} ({value}) was made by nobody")
         writes[version] = _Write(value, min(call.begun_at for call in candidates))
     elif write.value is None and value is not None:
         del writes[version]  # known better now
-        _explain(key, version, value, writes, maybe)
+        _explain(key, version, value, writes, possible_writes)
     elif value is not None and write.value != value:
         raise Violation(f"M5 {key}: version {version} is {write.value} and {value}")
 
 
 def _check_begins(
-    key: str, seen: list[tuple[int, RegisterCall]], writes: dict[int, _Write]
+    key: str, observed: list[tuple[int, RegisterCall]], writes: dict[int, _Write]
 ) -> None:
     """Nothing shows a version, or a later one, before the call that made it began."""
     earliest_end: dict[int, float] = {}
-    for version, call in seen:
+    for version, call in observed:
         earliest_end[version] = min(call.ended_at, earliest_end.get(version, NEVER))
     end = NEVER
     for version in range(max(earliest_end, default=0), 0, -1):
@@ -111,15 +113,15 @@ def _check_begins(
             raise Violation(f"M5 {key}: version {version} was seen before its write began")
 
 
-def _check_intervals(key: str, seen: list[tuple[int, RegisterCall]]) -> None:
-    by_end = sorted(seen, key=lambda item: item[1].ended_at)
-    newest, at = 0, 0
-    for version, call in sorted(seen, key=lambda item: item[1].begun_at):
-        while at < len(by_end) and by_end[at][1].ended_at < call.begun_at:
-            newest = max(newest, by_end[at][0])
-            at += 1
-        if version < newest:
+def _check_intervals(key: str, observed: list[tuple[int, RegisterCall]]) -> None:
+    by_end = sorted(observed, key=lambda item: item[1].ended_at)
+    newest_answered, index = 0, 0
+    for version, call in sorted(observed, key=lambda item: item[1].begun_at):
+        while index < len(by_end) and by_end[index][1].ended_at < call.begun_at:
+            newest_answered = max(newest_answered, by_end[index][0])
+            index += 1
+        if version < newest_answered:
             raise Violation(
                 f"M5 {key}: {call.process} saw version {version} in a call begun at"
-                f" {call.begun_at:.3f}, after version {newest} had been answered"
+                f" {call.begun_at:.3f}, after version {newest_answered} had been answered"
             )

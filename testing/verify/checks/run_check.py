@@ -35,7 +35,7 @@ class Judgement:
     acked: int = 0
     """Records acknowledged, also outside the time of the load."""
     lost: int = 0
-    line: TimeLine = field(default_factory=lambda: TimeLine(0.0, 0.0))
+    time_line: TimeLine = field(default_factory=lambda: TimeLine(0.0, 0.0))
     gap_s: float = 0.0
     gap_at_s: float = 0.0
     """From the begin of the load."""
@@ -46,8 +46,8 @@ class Judgement:
     @property
     def acked_per_s(self) -> float:
         """Over the time of the load."""
-        seconds = self.line.ended_at - self.line.begun_at
-        return sum(self.line.acked) / seconds if seconds > 0 else 0.0
+        seconds = self.time_line.ended_at - self.time_line.begun_at
+        return sum(self.time_line.acked) / seconds if seconds > 0 else 0.0
 
     def totals(self) -> dict[str, Any]:
         """Sums over all logs."""
@@ -57,79 +57,86 @@ class Judgement:
 
 def judge(notes: PipelineObservations) -> Judgement:
     """Judge a run by its notes, the runner's among them (``run``: times, bounds, what went wrong)."""
-    found = Judgement()
+    verdict = Judgement()
     run = notes.run
     failures = [str(reason) for reason in run.get("failures", [])]
     if "ended_at" not in run:
         failures.append("the run was broken off: its notes have no end")
-    _judge_logs(notes, found, failures)
-    _judge_registers(notes, found, failures)
-    found.rights = check_rights(notes)
-    failures += found.rights.violations
+    _judge_logs(notes, verdict, failures)
+    _judge_registers(notes, verdict, failures)
+    verdict.rights = check_rights(notes)
+    failures += verdict.rights.violations
     begun_at = float(run.get("begun_at", 0.0))
-    found.line = time_line(notes, begun_at, float(run.get("ended_at", begun_at)))
-    at, found.gap_s = found.line.longest_gap()
-    found.gap_at_s = at - begun_at
+    verdict.time_line = time_line(notes, begun_at, float(run.get("ended_at", begun_at)))
+    gap_begin, verdict.gap_s = verdict.time_line.longest_gap()
+    verdict.gap_at_s = gap_begin - begun_at
     for fault in notes.faults:
         window = (fault.begun_at, fault.ended_at + AFTER_S)
-        found.gaps_s[fault.number] = found.line.longest_gap(*window)[1]
+        verdict.gaps_s[fault.number] = verdict.time_line.longest_gap(*window)[1]
     bounds = run.get("bounds", {})
-    most = float(bounds.get("gap_max_s", 0.0))
-    if most and found.gap_s > most:
+    gap_limit_s = float(bounds.get("gap_max_s", 0.0))
+    if gap_limit_s and verdict.gap_s > gap_limit_s:
         failures.append(
-            f"availability: {found.gap_s:.1f} s without an acknowledged write, from"
-            f" {found.gap_at_s:.1f} s on; the bound is {most:g} s"
+            f"availability: {verdict.gap_s:.1f} s without an acknowledged write, from"
+            f" {verdict.gap_at_s:.1f} s on; the bound is {gap_limit_s:g} s"
         )
-    voids = _voids(found, notes, bounds)
-    found.reasons = [*failures, *voids]
-    found.verdict = FAIL if failures else VOID if voids else OK
-    return found
+    voids = _voids(verdict, notes, bounds)
+    verdict.reasons = [*failures, *voids]
+    verdict.verdict = FAIL if failures else VOID if voids else OK
+    return verdict
 
 
-def _judge_logs(notes: PipelineObservations, found: Judgement, failures: list[str]) -> None:
+def _judge_logs(notes: PipelineObservations, run_verdict: Judgement, failures: list[str]) -> None:
     for name in sorted(notes.logs):
         log = notes.logs[name]
         final: list[Piece] | None = None
         for reading in log.readings:
-            if reading.who == FINISH and reading.whole:
+            if reading.who == FINISH and reading.is_complete:
                 final = reading.pieces
         if final is None:
             if log.sessions:
                 failures.append(f"log {name}: nobody read it whole after the faults")
-                found.acked += sum(acked.count for acked in log.acked)
+                run_verdict.acked += sum(acked.count for acked in log.acked)
             continue
         verdict = check_log_notes(log, final)
-        found.logs.append(verdict)
-        found.acked += verdict.acked
-        found.lost += verdict.lost
-        failures += [f"log {name}: {words}" for words in verdict.violations]
-        more = verdict.violations_count - len(verdict.violations)
-        if more:
-            failures.append(f"log {name}: and {more} violations more")
+        run_verdict.logs.append(verdict)
+        run_verdict.acked += verdict.acked
+        run_verdict.lost += verdict.lost
+        failures += [f"log {name}: {text}" for text in verdict.violations]
+        hidden_count = verdict.violations_count - len(verdict.violations)
+        if hidden_count:
+            failures.append(f"log {name}: and {hidden_count} violations more")
 
 
-def _judge_registers(notes: PipelineObservations, found: Judgement, failures: list[str]) -> None:
+def _judge_registers(
+    notes: PipelineObservations, run_verdict: Judgement, failures: list[str]
+) -> None:
     checks: tuple[Callable[[Any], int], ...] = (check_registers, check_linearizable)
     for check in checks:
         try:
-            found.register_calls = check(notes.registers)
+            run_verdict.register_calls = check(notes.registers)
         except Violation as violation:
             failures.append(str(violation))
-        except SearchTooWide as wide:
-            found.remarks.append(f"registers: the search was given up: {wide}")
+        except SearchTooWide as too_wide:
+            run_verdict.remarks.append(f"registers: the search was given up: {too_wide}")
 
 
-def _voids(found: Judgement, notes: PipelineObservations, bounds: dict[str, Any]) -> list[str]:
+def _voids(
+    run_verdict: Judgement, notes: PipelineObservations, bounds: dict[str, Any]
+) -> list[str]:
     voids = []
-    if found.acked < bounds.get("acked_min", 0):
-        voids.append(f"{found.acked:,} acknowledged records, the bound is {bounds['acked_min']:,}")
-    if found.acked_per_s < bounds.get("acked_per_s_min", 0.0):
+    if run_verdict.acked < bounds.get("acked_min", 0):
         voids.append(
-            f"{found.acked_per_s:.0f} acknowledged records/s, the bound is {bounds['acked_per_s_min']:g}"
+            f"{run_verdict.acked:,} acknowledged records, the bound is {bounds['acked_min']:,}"
+        )
+    if run_verdict.acked_per_s < bounds.get("acked_per_s_min", 0.0):
+        voids.append(
+            f"{run_verdict.acked_per_s:.0f} acknowledged records/s, the bound is "
+            f"{bounds['acked_per_s_min']:g}"
         )
     if len(notes.faults) < bounds.get("faults_min", 0):
         voids.append(f"{len(notes.faults)} faults, the bound is {bounds['faults_min']}")
-    rights, rounds_min = found.rights, bounds.get("rounds_min", 0)
+    rights, rounds_min = run_verdict.rights, bounds.get("rounds_min", 0)
     if rights.rounds < rounds_min:
         voids.append(f"rights went to required and back {rights.rounds} times of {rounds_min}")
     if rounds_min and not (rights.refused and rights.let_in):
@@ -140,25 +147,25 @@ def _voids(found: Judgement, notes: PipelineObservations, bounds: dict[str, Any]
     return voids
 
 
-def to_json(found: Judgement, notes: PipelineObservations) -> dict[str, Any]:
+def to_json(run_verdict: Judgement, notes: PipelineObservations) -> dict[str, Any]:
     """The verdict for machines."""
-    begun_at = found.line.begun_at
+    begun_at = run_verdict.time_line.begun_at
     return {
-        "verdict": found.verdict,
-        "reasons": found.reasons,
-        "remarks": found.remarks,
-        **found.totals(),
-        "register_calls": found.register_calls,
+        "verdict": run_verdict.verdict,
+        "reasons": run_verdict.reasons,
+        "remarks": run_verdict.remarks,
+        **run_verdict.totals(),
+        "register_calls": run_verdict.register_calls,
         "rights": {
-            "rounds": found.rights.rounds,
-            "refused": found.rights.refused,
-            "let_in": found.rights.let_in,
+            "rounds": run_verdict.rights.rounds,
+            "refused": run_verdict.rights.refused,
+            "let_in": run_verdict.rights.let_in,
         },
-        "load_s": round(found.line.ended_at - begun_at, 3),
-        "acked_per_s": round(found.acked_per_s, 1),
-        "gap_s": round(found.gap_s, 3),
-        "gap_at_s": round(found.gap_at_s, 3),
-        "latency_ms": found.line.whole_ms,
+        "load_s": round(run_verdict.time_line.ended_at - begun_at, 3),
+        "acked_per_s": round(run_verdict.acked_per_s, 1),
+        "gap_s": round(run_verdict.gap_s, 3),
+        "gap_at_s": round(run_verdict.gap_at_s, 3),
+        "latency_ms": run_verdict.time_line.load_percentiles_ms,
         "faults": [
             {
                 "number": fault.number,
@@ -166,20 +173,20 @@ def to_json(found: Judgement, notes: PipelineObservations) -> dict[str, Any]:
                 "targets": fault.targets,
                 "at_s": round(fault.begun_at - begun_at, 3),
                 "seconds": round(
-                    min(fault.ended_at, found.line.ended_at + 600) - fault.begun_at, 3
+                    min(fault.ended_at, run_verdict.time_line.ended_at + 600) - fault.begun_at, 3
                 ),
-                "words": fault.words,
-                "end_words": fault.end_words,
-                "gap_s": round(found.gaps_s.get(fault.number, 0.0), 3),
+                "words": fault.text,
+                "end_words": fault.end_text,
+                "gap_s": round(run_verdict.gaps_s.get(fault.number, 0.0), 3),
             }
             for fault in notes.faults
         ],
-        "logs": [asdict(log) for log in found.logs],
+        "logs": [asdict(log) for log in run_verdict.logs],
         "clients": notes.clients,
         "time_line": {
-            "acked": found.line.acked,
-            "p50_ms": found.line.p50_ms,
-            "p99_ms": found.line.p99_ms,
-            "max_ms": found.line.max_ms,
+            "acked": run_verdict.time_line.acked,
+            "p50_ms": run_verdict.time_line.p50_ms,
+            "p99_ms": run_verdict.time_line.p99_ms,
+            "max_ms": run_verdict.time_line.max_ms,
         },
     }

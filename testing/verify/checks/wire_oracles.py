@@ -34,20 +34,20 @@ class FrameCutter:
     """Whole frames out of the pieces of one direction of a connection."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._incomplete = b""
 
     def feed(self, data: bytes, on_frame: OnFrame) -> None:
         """Take a piece; hand over the frames that are whole now."""
-        whole = self._rest + data if self._rest else data
-        start, end = 0, len(whole)
-        view = memoryview(whole)
+        buffered = self._incomplete + data if self._incomplete else data
+        start, end = 0, len(buffered)
+        view = memoryview(buffered)
         while end - start >= ENVELOPE_BYTES:
             length, op, flags, status, ident, _, _ = ENVELOPE.unpack_from(view, start)
             if length < ENVELOPE_BYTES or start + length > end:
                 break
             on_frame(op, flags, status, ident, view[start + ENVELOPE_BYTES : start + length])
             start += length
-        self._rest = whole[start:]
+        self._incomplete = buffered[start:]
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Sent:
 
     entry: int
     digest: int
-    head: bytes
+    header: bytes
     after_fence: bool
 
 
@@ -76,8 +76,8 @@ class _Asked:
     ledger: int
     first: int
     last: int
-    acks: int
-    fences: bool
+    acks_before: int
+    is_fence: bool
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class _BookieLink:
 
     bookie: str
     streams: dict[int, _Stream] = field(default_factory=dict)
-    asked: dict[int, _Asked] = field(default_factory=dict)
+    requests: dict[int, _Asked] = field(default_factory=dict)
 
 
 class BookieOracle:
@@ -95,8 +95,8 @@ class BookieOracle:
     def __init__(self, fail: Callable[[str], None], *, ack_quorum: int = 2) -> None:
         self._fail = fail
         self.ack_quorum = ack_quorum
-        self._chunks: dict[str, list[bytes]] = {}
-        self._acks = 0
+        self._durable_chunks: dict[str, list[bytes]] = {}
+        self._ack_count = 0
         self.acked: dict[tuple[str, int], dict[int, int]] = {}
         """(bookie, ledger) to entry to the ack's number in the run."""
         self.holders: dict[tuple[int, int], dict[str, int]] = {}
@@ -106,20 +106,20 @@ class BookieOracle:
         self._lac_checked: dict[int, int] = {}
         self.denied_ledgers: dict[int, None] = {}
         """Ledgers that a run has deleted: denying them is right."""
-        self.lossy: dict[str, None] = {}
+        self.lossy_bookies: dict[str, None] = {}
         """Bookies whose synced data was damaged: limbo hides what they lost until it is healed."""
         self.closed_ledgers: dict[int, None] = {}
-        self.unknowns = 0
+        self.limbo_answers = 0
         """Answers that said of a ledger: what is not here may have been lost (limbo)."""
 
     @property
-    def confirmed(self) -> int:
+    def confirmed_entries(self) -> int:
         """Entries that an ack quorum has acknowledged."""
         return sum(len(bookies) >= self.ack_quorum for bookies in self.holders.values())
 
     def on_durable(self, bookie: str, data: bytes) -> None:
         """These bytes have reached a platter of this bookie."""
-        self._chunks.setdefault(bookie, []).append(data)
+        self._durable_chunks.setdefault(bookie, []).append(data)
 
     def forget(self, bookie: str) -> None:
         """Its disks were emptied: whoever starts there is another bookie, and acknowledged nothing of it.
@@ -129,10 +129,10 @@ class BookieOracle:
         for holders in self.holders.values():
             if bookie in holders:
                 holders[f"{bookie} before it was emptied"] = holders.pop(bookie)
-        self._chunks.pop(bookie, None)
-        for kept in (self.acked, self._streams, self._fenced):
-            for key in [key for key in kept if key[0] == bookie]:
-                del kept[key]
+        self._durable_chunks.pop(bookie, None)
+        for by_bookie in (self.acked, self._streams, self._fenced):
+            for key in [key for key in by_bookie if key[0] == bookie]:
+                del by_bookie[key]
 
     def new_link(self, bookie: str) -> "_BookieLink":
         """Somebody has connected to this bookie."""
@@ -149,17 +149,17 @@ class BookieOracle:
             if stream is not None:
                 self._on_add(link.bookie, stream, body)
         elif op == Op.ADD_MANY:
-            at = messages.MANY_ITEM_BYTES * ident
-            for number, size in messages.decode_many(ident, body):
+            offset = messages.ADD_MANY_ITEM_BYTES * ident
+            for number, size in messages.decode_add_many_items(ident, body):
                 stream = link.streams.get(number)
                 if stream is not None:
-                    self._on_add(link.bookie, stream, body[at : at + size])
-                at += size
+                    self._on_add(link.bookie, stream, body[offset : offset + size])
+                offset += size
         elif op == Op.STREAM_OPEN:
-            opened = messages.StreamOpen.decode(body)
-            if not opened.close:
-                stream = link.streams[ident] = _Stream(opened.ledger, opened.recovery)
-                self._streams.setdefault((link.bookie, opened.ledger), []).append(stream)
+            stream_open = messages.StreamOpenRequest.decode(body)
+            if not stream_open.close:
+                stream = link.streams[ident] = _Stream(stream_open.ledger, stream_open.recovery)
+                self._streams.setdefault((link.bookie, stream_open.ledger), []).append(stream)
         elif op == Op.WRITE_LAC:
             stream = link.streams.get(ident)
             if stream is not None and not stream.recovery:
@@ -170,25 +170,32 @@ class BookieOracle:
                 if stream is not None and not stream.recovery:
                     self._on_lac(stream.ledger, lac)
         elif op == Op.READ:
-            asked = messages.ReadEntriesRequest.decode(body)
-            link.asked[ident] = _Asked(
-                op, asked.ledger, asked.first, asked.last, self._acks, asked.fence
+            read_request = messages.ReadEntriesRequest.decode(body)
+            link.requests[ident] = _Asked(
+                op,
+                read_request.ledger,
+                read_request.first,
+                read_request.last,
+                self._ack_count,
+                read_request.fence,
             )
         elif op in (Op.FENCE, Op.READ_LAC, Op.LIST_ENTRIES):
             ledger = messages.LedgerRequest.decode(body).ledger
-            link.asked[ident] = _Asked(op, ledger, 0, 0, self._acks, op == Op.FENCE)
+            link.requests[ident] = _Asked(op, ledger, 0, 0, self._ack_count, op == Op.FENCE)
 
     def _on_add(self, bookie: str, stream: _Stream, body: memoryview) -> None:
-        fenced = (bookie, stream.ledger) in self._fenced and not stream.recovery
-        at, end = 0, len(body)
-        while end - at >= HEADER_BYTES:
-            digest, length, _, _, _, _, ledger, entry, _, lac = HEADER.unpack_from(body, at)
+        is_after_fence = (bookie, stream.ledger) in self._fenced and not stream.recovery
+        offset, end = 0, len(body)
+        while end - offset >= HEADER_BYTES:
+            digest, length, _, _, _, _, ledger, entry, _, lac = HEADER.unpack_from(body, offset)
             if length < HEADER_BYTES:
                 return
-            stream.records.append(_Sent(entry, digest, bytes(body[at : at + HEADER_BYTES]), fenced))
+            stream.records.append(
+                _Sent(entry, digest, bytes(body[offset : offset + HEADER_BYTES]), is_after_fence)
+            )
             if not stream.recovery and ledger == stream.ledger:
                 self._on_lac(ledger, lac)
-            at += length
+            offset += length
 
     def _on_lac(self, ledger: int, lac: int) -> None:
         for entry in range(self._lac_checked.get(ledger, -1) + 1, lac + 1):
@@ -203,7 +210,7 @@ class BookieOracle:
 
     # --- what a bookie says -----------------------------------------------------------------------
 
-    def on_said(
+    def on_answer(
         self, link: _BookieLink, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
         """A frame to a client."""
@@ -215,9 +222,9 @@ class BookieOracle:
                 else:
                     self._on_acks(link.bookie, stream, count)
         elif op == Op.REPLY:
-            asked = link.asked.pop(ident, None)
-            if asked is not None:
-                self._on_reply(link.bookie, asked, flags, status, body)
+            request = link.requests.pop(ident, None)
+            if request is not None:
+                self._on_reply(link.bookie, request, flags, status, body)
 
     def _on_acks(self, bookie: str, stream: _Stream, count: int) -> None:
         if count > len(stream.records) or count < stream.acked:
@@ -226,81 +233,91 @@ class BookieOracle:
                 f" that had brought {len(stream.records)}, after {stream.acked}"
             )
             return
-        for place in range(stream.acked, count):
-            self._on_ack(bookie, stream, stream.records[place])
+        for index in range(stream.acked, count):
+            self._on_ack(bookie, stream, stream.records[index])
         stream.acked = count
 
-    def _on_ack(self, bookie: str, stream: _Stream, sent: _Sent) -> None:
-        what = f"ledger {stream.ledger} entry {sent.entry}"
-        if not self._is_durable(bookie, sent.head):
-            self._fail(f"G2: {bookie} acknowledged {what}, which is not on its platter")
-        if sent.after_fence:
-            self._fail(f"G4: {bookie} acknowledged {what} to its writer after it answered a fence")
-        holders = self.holders.setdefault((stream.ledger, sent.entry), {})
+    def _on_ack(self, bookie: str, stream: _Stream, record: _Sent) -> None:
+        description = f"ledger {stream.ledger} entry {record.entry}"
+        if not self._is_durable(bookie, record.header):
+            self._fail(f"G2: {bookie} acknowledged {description}, which is not on its platter")
+        if record.after_fence:
+            self._fail(
+                f"G4: {bookie} acknowledged {description} to its writer after it answered a fence"
+            )
+        holders = self.holders.setdefault((stream.ledger, record.entry), {})
         for other, digest in holders.items():
-            if digest != sent.digest:
-                self._fail(f"H15: {bookie} and {other} hold different bytes of {what}")
-        holders[bookie] = sent.digest
-        self._acks += 1
-        self.acked.setdefault((bookie, stream.ledger), {}).setdefault(sent.entry, self._acks)
+            if digest != record.digest:
+                self._fail(f"H15: {bookie} and {other} hold different bytes of {description}")
+        holders[bookie] = record.digest
+        self._ack_count += 1
+        self.acked.setdefault((bookie, stream.ledger), {}).setdefault(record.entry, self._ack_count)
 
     def _on_fenced(self, bookie: str, ledger: int) -> None:
         """The fence is answered: what is not on the platter now must never be acknowledged."""
         self._fenced[bookie, ledger] = None
         for stream in self._streams.get((bookie, ledger), []):
             if not stream.recovery:
-                for sent in stream.records[stream.acked :]:
-                    sent.after_fence = not self._is_durable(bookie, sent.head)
+                for record in stream.records[stream.acked :]:
+                    record.after_fence = not self._is_durable(bookie, record.header)
 
-    def _is_durable(self, bookie: str, head: bytes) -> bool:
-        return any(head in chunk for chunk in reversed(self._chunks.get(bookie, [])))
+    def _is_durable(self, bookie: str, header: bytes) -> bool:
+        return any(header in chunk for chunk in reversed(self._durable_chunks.get(bookie, [])))
 
     def _on_reply(
-        self, bookie: str, asked: _Asked, flags: int, status: int, body: memoryview
+        self, bookie: str, request: _Asked, flags: int, status: int, body: memoryview
     ) -> None:
-        if asked.ledger in self.denied_ledgers:
+        if request.ledger in self.denied_ledgers:
             return
-        if bookie in self.lossy and asked.ledger in self.closed_ledgers:
+        if bookie in self.lossy_bookies and request.ledger in self.closed_ledgers:
             return  # healed by the record, it denies what that does not name; copies are judged by L8
-        promised = [
+        acked_entries = [
             entry
-            for entry, number in self.acked.get((bookie, asked.ledger), {}).items()
-            if number <= asked.acks
+            for entry, ack_number in self.acked.get((bookie, request.ledger), {}).items()
+            if ack_number <= request.acks_before
         ]
         if status:
             if status in DENIALS and any(
-                asked.op != Op.READ or asked.first <= entry <= asked.last for entry in promised
+                request.op != Op.READ or request.first <= entry <= request.last
+                for entry in acked_entries
             ):
                 self._fail(
-                    f"H9: {bookie} denies ledger {asked.ledger}, of which it acknowledged"
-                    f" {len(promised)} entries (code {status})"
+                    f"H9: {bookie} denies ledger {request.ledger}, of which it acknowledged"
+                    f" {len(acked_entries)} entries (code {status})"
                 )
             return
-        if asked.fences:
-            self._on_fenced(bookie, asked.ledger)
-        self.unknowns += not flags & messages.FLAG_KNOWN
-        if not flags & messages.FLAG_KNOWN or not promised:
+        if request.is_fence:
+            self._on_fenced(bookie, request.ledger)
+        self.limbo_answers += not flags & messages.FLAG_PROVES_ABSENCE
+        if not flags & messages.FLAG_PROVES_ABSENCE or not acked_entries:
             return
-        if asked.op == Op.READ:
-            complete_to, _, stretch = messages.decode_read(body)
-            here = _entries(stretch)
-            if here is None:
+        if request.op == Op.READ:
+            complete_to, _, record_bytes = messages.decode_read(body)
+            returned_entries = _entries(record_bytes)
+            if returned_entries is None:
                 return
             denied = [
                 entry
-                for entry in promised
-                if asked.first <= entry <= min(asked.last, complete_to) and entry not in here
+                for entry in acked_entries
+                if request.first <= entry <= min(request.last, complete_to)
+                and entry not in returned_entries
             ]
-        elif asked.op == Op.LIST_ENTRIES:
-            runs = messages.decode_pairs(body, "LIST_ENTRIES")
-            denied = [e for e in promised if not any(f <= e < f + count for f, count in runs)]
+        elif request.op == Op.LIST_ENTRIES:
+            entry_runs = messages.decode_pairs(body, "LIST_ENTRIES")
+            denied = [
+                acked_entry
+                for acked_entry in acked_entries
+                if not any(
+                    run_first <= acked_entry < run_first + count for run_first, count in entry_runs
+                )
+            ]
         else:
-            _, last_entry = messages.decode_ends(body)
-            denied = [entry for entry in promised if entry > last_entry]
+            _, last_entry = messages.decode_lac_and_last(body)
+            denied = [entry for entry in acked_entries if entry > last_entry]
         if denied:
             self._fail(
-                f"H9: {bookie} denies entries {sorted(denied)[:5]} of ledger {asked.ledger},"
-                f" which it acknowledged (operation {asked.op})"
+                f"H9: {bookie} denies entries {sorted(denied)[:5]} of ledger {request.ledger},"
+                f" which it acknowledged (operation {request.op})"
             )
 
 
@@ -322,7 +339,7 @@ class MetadataOracle:
         self._commands: dict[int, int] = {}
         self._states: dict[int, int] = {}
 
-    def on_said(
+    def on_frame(
         self, machine: str, to: str, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
         """A frame of one metadata node to another machine."""
@@ -330,18 +347,20 @@ class MetadataOracle:
             return
         message = decode_raft(body)
         if isinstance(message, VoteReply) and message.granted:
-            self._vote(machine, message.term, to)
+            self._check_vote(machine, message.term, to)
         elif isinstance(message, Vote):
-            self._vote(machine, message.term, machine)
+            self._check_vote(machine, message.term, machine)
         elif isinstance(message, AppendRequest | Heartbeat):
             leader = self._leaders.setdefault(message.term, machine)
             if leader != machine:
                 self._fail(f"M1: {leader} and {machine} both lead term {message.term}")
 
-    def _vote(self, machine: str, term: int, candidate: str) -> None:
-        before = self._votes.setdefault((machine, term), candidate)
-        if before != candidate:
-            self._fail(f"M4: {machine} voted for {before} and {candidate} in term {term}")
+    def _check_vote(self, machine: str, term: int, candidate: str) -> None:
+        earlier_candidate = self._votes.setdefault((machine, term), candidate)
+        if earlier_candidate != candidate:
+            self._fail(
+                f"M4: {machine} voted for {earlier_candidate} and {candidate} in term {term}"
+            )
 
     def on_applied(self, machine: str, index: int, command: bytes) -> None:
         """A node's state machine has taken the command at ``index``."""

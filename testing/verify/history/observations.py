@@ -84,13 +84,13 @@ class Acked:
     first: int
     begun_at: float
     ended_at: float
-    places: list[tuple[int, int, int, int]]
+    runs: list[tuple[int, int, int, int]]
     """(segment, entry, slot, count)"""
 
     @property
     def count(self) -> int:
         """How many records."""
-        return sum(place[3] for place in self.places)
+        return sum(run[3] for run in self.runs)
 
 
 @dataclass(slots=True)
@@ -115,7 +115,7 @@ class ReadPart:
     begun_at: float
     start: Position | None = None
     pieces: list[Piece] = field(default_factory=list)
-    whole: bool = False
+    is_complete: bool = False
 
 
 @dataclass(slots=True)
@@ -158,9 +158,9 @@ class FaultNote:
     kind: str
     targets: list[str]
     begun_at: float
-    words: str
+    text: str
     ended_at: float = NEVER
-    end_words: str = ""
+    end_text: str = ""
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class LogNotes:
     acked: list[Acked] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
     readings: list[ReadPart] = field(default_factory=list)
-    cuts: list[RequestedTruncation] = field(default_factory=list)
+    truncations: list[RequestedTruncation] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -182,7 +182,7 @@ class PipelineObservations:
     logs: dict[str, LogNotes] = field(default_factory=dict)
     registers: list[RegisterCall] = field(default_factory=list)
     faults: list[FaultNote] = field(default_factory=list)
-    tries: list[Try] = field(default_factory=list)
+    attempts: list[Try] = field(default_factory=list)
     modes: list[ModeChange] = field(default_factory=list)
     """In order."""
     remarks: list[tuple[float, str, str]] = field(default_factory=list)
@@ -214,35 +214,35 @@ class _Reader:
     """Lines into `PipelineObservations`."""
 
     def __init__(self) -> None:
-        self.notes = PipelineObservations()
+        self.run_notes = PipelineObservations()
         self._sessions: dict[int, LogNotes] = {}
         self._readings: dict[tuple[str, int], ReadPart] = {}
         self._calls: dict[tuple[str, int], RegisterCall] = {}
         self._faults: dict[int, FaultNote] = {}
 
-    def take(self, line: Sequence[Any]) -> None:
-        who, kind, *rest = line
-        getattr(self, f"_{kind}")(who, *rest)
+    def add_line(self, line: Sequence[Any]) -> None:
+        who, kind, *fields = line
+        getattr(self, f"_{kind}")(who, *fields)
 
     def _begin(self, who: str, number: int, pid: int, t: float) -> None:
         if number != FORMAT:
             raise CorruptData(f"notes of format {number}; this version reads {FORMAT}")
-        self.notes.clients[who] = self.notes.clients.get(who, 0) + 1
-        for place in [place for place in self._readings if place[0] == who]:
-            del self._readings[place]  # readings and calls are numbered anew in each life
-        for place in [place for place in self._calls if place[0] == who]:
-            del self._calls[place]
+        self.run_notes.clients[who] = self.run_notes.clients.get(who, 0) + 1
+        for number_key in [number_key for number_key in self._readings if number_key[0] == who]:
+            del self._readings[number_key]  # readings and calls are numbered anew in each life
+        for number_key in [number_key for number_key in self._calls if number_key[0] == who]:
+            del self._calls[number_key]
 
     def _open(self, who: str, session: int, log: str, takeover: bool, t0: float, t1: float) -> None:
-        notes = self.notes.log(log)
+        notes = self.run_notes.log(log)
         if session in self._sessions:
             raise CorruptData(f"session {session} was opened twice")
         notes.sessions[session] = NotedSession(session, log, who, t1)
         self._sessions[session] = notes
 
     def _ack(self, who: str, session: int, first: int, t0: float, t1: float, places: Any) -> None:
-        found = [(int(a), int(b), int(c), int(d)) for a, b, c, d in places]
-        self._sessions[session].acked.append(Acked(session, first, t0, t1, found))
+        runs = [(int(a), int(b), int(c), int(d)) for a, b, c, d in places]
+        self._sessions[session].acked.append(Acked(session, first, t0, t1, runs))
 
     def _fail(
         self,
@@ -260,22 +260,22 @@ class _Reader:
         )
 
     def _end(self, who: str, session: int, submitted: int, t: float, error: str) -> None:
-        found = self._sessions[session].sessions[session]
-        found.submitted, found.ended_at, found.error = submitted, t, error
+        session_note = self._sessions[session].sessions[session]
+        session_note.submitted, session_note.ended_at, session_note.error = submitted, t, error
 
     def _read(self, who: str, reading: int, log: str, t: float, start: Any) -> None:
         part = ReadPart(who, log, t, _position(start) if start is not None else None)
         self._readings[who, reading] = part
-        self.notes.log(log).readings.append(part)
+        self.run_notes.log(log).readings.append(part)
 
     def _got(self, who: str, reading: int, t: float, pieces: Any) -> None:
         self._readings[who, reading].pieces += [Piece(*map(int, piece)) for piece in pieces]
 
     def _whole(self, who: str, reading: int, t: float) -> None:
-        self._readings[who, reading].whole = True
+        self._readings[who, reading].is_complete = True
 
     def _cut(self, who: str, log: str, t0: float, t1: float, to: Any, outcome: str) -> None:
-        self.notes.log(log).cuts.append(
+        self.run_notes.log(log).truncations.append(
             RequestedTruncation(log, t0, t1, _position(to), Outcome(outcome))
         )
 
@@ -284,7 +284,7 @@ class _Reader:
     ) -> None:
         call = RegisterCall(who, key, kind, t, expected, wrote)
         self._calls[who, n] = call
-        self.notes.registers.append(call)
+        self.run_notes.registers.append(call)
 
     def _answer(
         self, who: str, n: int, t: float, outcome: str, succeeded: bool, version: int, value: str
@@ -296,39 +296,39 @@ class _Reader:
         call.succeeded, call.version, call.value = succeeded, version, value
 
     def _try(self, who: str, what: str, t0: float, t1: float, outcome: str) -> None:
-        self.notes.tries.append(Try(who, what, t0, t1, outcome))
+        self.run_notes.attempts.append(Try(who, what, t0, t1, outcome))
 
     def _mode(self, who: str, mode: str, t0: float, t1: float) -> None:
-        self.notes.modes.append(ModeChange(mode, t0, t1))
+        self.run_notes.modes.append(ModeChange(mode, t0, t1))
 
-    def _fault(self, who: str, n: int, kind: str, targets: Any, t: float, words: str) -> None:
-        fault = FaultNote(n, kind, [str(target) for target in targets], t, words)
+    def _fault(self, who: str, n: int, kind: str, targets: Any, t: float, text: str) -> None:
+        fault = FaultNote(n, kind, [str(target) for target in targets], t, text)
         self._faults[n] = fault
-        self.notes.faults.append(fault)
+        self.run_notes.faults.append(fault)
 
-    def _over(self, who: str, n: int, t: float, words: str) -> None:
-        self._faults[n].ended_at, self._faults[n].end_words = t, words
+    def _over(self, who: str, n: int, t: float, text: str) -> None:
+        self._faults[n].ended_at, self._faults[n].end_text = t, text
 
     def _run(self, who: str, t: float, table: dict[str, Any]) -> None:
-        self.notes.run.update(table)
+        self.run_notes.run.update(table)
 
-    def _note(self, who: str, t: float, words: str) -> None:
-        self.notes.remarks.append((t, who, words))
+    def _note(self, who: str, t: float, text: str) -> None:
+        self.run_notes.remarks.append((t, who, text))
 
 
 def read_notes(lines: Iterable[bytes]) -> PipelineObservations:
     """The notes of a run. Raises `CorruptData` for what no client of ours wrote."""
     reader = _Reader()
-    for number, raw in enumerate(lines, 1):
-        if not raw.endswith(b"\n"):
+    for number, note_line in enumerate(lines, 1):
+        if not note_line.endswith(b"\n"):
             continue  # torn off with its writer
         try:
-            reader.take(json.loads(raw))
+            reader.add_line(json.loads(note_line))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise CorruptData(
-                f"line {number} is no note: {type(error).__name__}: {error}: {raw[:120]!r}"
+                f"line {number} is no note: {type(error).__name__}: {error}: {note_line[:120]!r}"
             ) from None
-    return reader.notes
+    return reader.run_notes
 
 
 def _position(fields: Iterable[Any]) -> Position:

@@ -40,9 +40,9 @@ class Value(NamedTuple):
 def to_payload(value: Value, payload_bytes: int) -> bytes:
     """The value as a payload of at least 20 bytes: writer u32, counter u64, digest u64, filling."""
     head = value.writer.to_bytes(4, "little") + value.counter.to_bytes(8, "little")
-    filling = bytes([value.counter % 251]) * max(0, payload_bytes - HEAD_BYTES)
-    digest = xxhash.xxh3_64_intdigest(head + filling)
-    return head + digest.to_bytes(8, "little") + filling
+    padding = bytes([value.counter % 251]) * max(0, payload_bytes - HEAD_BYTES)
+    digest = xxhash.xxh3_64_intdigest(head + padding)
+    return head + digest.to_bytes(8, "little") + padding
 
 
 def from_payload(payload: Buffer) -> Value | None:
@@ -115,7 +115,7 @@ class RunHistory:
     """Everything that the clients of one run saw."""
 
     def __init__(self) -> None:
-        self.appends: list[WriteAttempt] = []
+        self.attempts: list[WriteAttempt] = []
         self.readings: list[Reading] = []
         self.registers: list[RegisterCall] = []
         self.writers = 0
@@ -125,11 +125,11 @@ class RunHistory:
         self.writers += 1
         return self.writers
 
-    def begin_append(self, value: Value, now: float) -> WriteAttempt:
+    def begin_attempt(self, value: Value, now: float) -> WriteAttempt:
         """A record is about to be handed over; change the returned value when the call ends."""
-        append = WriteAttempt(value, now)
-        self.appends.append(append)
-        return append
+        attempt = WriteAttempt(value, now)
+        self.attempts.append(attempt)
+        return attempt
 
     def begin_reading(self, reader: str, now: float, start: Position | None = None) -> Reading:
         """A reader was opened."""
@@ -138,9 +138,9 @@ class RunHistory:
         return reading
 
     @property
-    def acked(self) -> int:
+    def acked_count(self) -> int:
         """How many records were acknowledged."""
-        return sum(append.outcome is Outcome.OK for append in self.appends)
+        return sum(append.outcome is Outcome.OK for append in self.attempts)
 
     def save(self) -> bytes:
         """The whole history, to be checked again later."""
@@ -149,7 +149,7 @@ class RunHistory:
                 FORMAT,
                 [
                     [*a.value, a.begun_at, a.ended_at, a.outcome.value, a.position, a.error]
-                    for a in self.appends
+                    for a in self.attempts
                 ],
                 [
                     [r.reader, r.begun_at, r.start, [list(record) for record in r.records]]
@@ -164,23 +164,25 @@ class RunHistory:
         history = cls()
         number, appends, readings = unpack(saved, "a history")
         assert number == FORMAT, f"a history of format {number}"
-        for writer, counter, begun, ended, outcome, position, error in appends:
-            history.appends.append(
+        for writer, counter, begun_at, ended_at, outcome, position, error in appends:
+            history.attempts.append(
                 WriteAttempt(
                     Value(writer, counter),
-                    begun,
-                    ended,
+                    begun_at,
+                    ended_at,
                     Outcome(outcome),
                     _position(position),
                     error,
                 )
             )
-        for reader, begun, start, records in readings:
-            reading = history.begin_reading(reader, begun, _position(start))
-            for at, sequence_id, txid, value in records:
-                found = None if value is None else Value(*value)
-                reading.records.append(ObservedRecord(_must(at), sequence_id, txid, found))
-        history.writers = max((append.value.writer for append in history.appends), default=0)
+        for reader, begun_at, start, records in readings:
+            reading = history.begin_reading(reader, begun_at, _position(start))
+            for dlsn, sequence_id, txid, value in records:
+                decoded_value = None if value is None else Value(*value)
+                reading.records.append(
+                    ObservedRecord(_must(dlsn), sequence_id, txid, decoded_value)
+                )
+        history.writers = max((append.value.writer for append in history.attempts), default=0)
         return history
 
 

@@ -27,33 +27,33 @@ class TimeLine:
     """From handing over to acknowledgement; None: nothing was acknowledged."""
     p99_ms: list[float | None] = field(default_factory=list)
     max_ms: list[float | None] = field(default_factory=list)
-    whole_ms: dict[str, float] = field(default_factory=dict)
+    load_percentiles_ms: dict[str, float] = field(default_factory=dict)
     """Percentiles over the whole load."""
-    times: list[float] = field(default_factory=list)
+    ack_times: list[float] = field(default_factory=list)
     """Of all acknowledgements, in order."""
 
     def longest_gap(
         self, begin: float | None = None, end: float | None = None
     ) -> tuple[float, float]:
         """(when it began, seconds): the longest gap that touches the window (default: the whole load)."""
-        low = max(self.begun_at, begin if begin is not None else self.begun_at)
-        high = min(self.ended_at, end if end is not None else self.ended_at)
-        first = max(0, bisect_left(self.times, low) - 1)
-        last = min(len(self.times), bisect_left(self.times, high) + 1)
-        inside = self.times[first:last]
+        window_begin = max(self.begun_at, begin if begin is not None else self.begun_at)
+        window_end = min(self.ended_at, end if end is not None else self.ended_at)
+        first = max(0, bisect_left(self.ack_times, window_begin) - 1)
+        last = min(len(self.ack_times), bisect_left(self.ack_times, window_end) + 1)
+        inside = self.ack_times[first:last]
         edges = [self.begun_at, *inside] if first == 0 else inside
-        if last == len(self.times):
+        if last == len(self.ack_times):
             edges = [*edges, self.ended_at]
-        best = (low, 0.0)
-        for one, other in pairwise(edges):
-            if other - one > best[1] and other >= low and one <= high:
-                best = (one, other - one)
-        return best
+        longest = (window_begin, 0.0)
+        for earlier, later in pairwise(edges):
+            if later - earlier > longest[1] and later >= window_begin and earlier <= window_end:
+                longest = (earlier, later - earlier)
+        return longest
 
 
 def time_line(notes: PipelineObservations, begun_at: float, ended_at: float) -> TimeLine:
     """The acknowledgements of all logs between two times."""
-    line = TimeLine(begun_at, ended_at)
+    result = TimeLine(begun_at, ended_at)
     steps = max(1, int((ended_at - begun_at) / STEP_S + 0.999))
     by_step: list[list[tuple[float, int]]] = [[] for _ in range(steps)]
     for log in notes.logs.values():
@@ -61,28 +61,28 @@ def time_line(notes: PipelineObservations, begun_at: float, ended_at: float) -> 
             if begun_at <= acked.ended_at < ended_at:
                 step = by_step[min(steps - 1, int((acked.ended_at - begun_at) / STEP_S))]
                 step.append(((acked.ended_at - acked.begun_at) * 1e3, acked.count))
-                line.times.append(acked.ended_at)
-    line.times.sort()
+                result.ack_times.append(acked.ended_at)
+    result.ack_times.sort()
     for step in by_step:
         step.sort()
-        line.acked.append(sum(count for _, count in step))
-        line.p50_ms.append(percentile(step, 0.5))
-        line.p99_ms.append(percentile(step, 0.99))
-        line.max_ms.append(percentile(step, 1.0))
-    every = sorted(one for step in by_step for one in step)
+        result.acked.append(sum(count for _, count in step))
+        result.p50_ms.append(percentile(step, 0.5))
+        result.p99_ms.append(percentile(step, 0.99))
+        result.max_ms.append(percentile(step, 1.0))
+    all_latencies = sorted(latency for step in by_step for latency in step)
     for name, share in (("p50", 0.5), ("p99", 0.99), ("p999", 0.999), ("max", 1.0)):
-        found = percentile(every, share)
-        if found is not None:
-            line.whole_ms[name] = found
-    return line
+        latency_ms = percentile(all_latencies, share)
+        if latency_ms is not None:
+            result.load_percentiles_ms[name] = latency_ms
+    return result
 
 
 def percentile(sorted_counts: Sequence[tuple[float, int]], share: float) -> float | None:
     """Of values with how often each was seen, in order; None of nothing."""
     total = sum(count for _, count in sorted_counts)
-    rest = share * total
+    remaining = share * total
     for value, count in sorted_counts:
-        rest -= count
-        if rest <= 0:
+        remaining -= count
+        if remaining <= 0:
             return round(value, 2)
     return round(sorted_counts[-1][0], 2) if sorted_counts else None

@@ -24,10 +24,10 @@ def seconds_axis(scale: Scale, bottom: float) -> list[str]:
     step = next(
         s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 10**9) if scale.seconds / s <= 16
     )
-    found = []
+    labels = []
     for t in range(0, int(scale.seconds) + 1, step):
-        found.append(f'<text x="{scale.x(t)}" y="{bottom + 17}" text-anchor="middle">{t} s</text>')
-    return found
+        labels.append(f'<text x="{scale.x(t)}" y="{bottom + 17}" text-anchor="middle">{t} s</text>')
+    return labels
 
 
 def grid(y: float, label: str) -> str:
@@ -48,10 +48,10 @@ def decades(values: list[float]) -> list[float]:
     """Powers of ten, at least two, that all values lie between; they are above 0."""
     low = 10.0 ** int(log10(max(0.1, min(values, default=1.0))) - 0.9999)
     high = max(10 * low, 10.0 ** int(log10(max(values, default=10.0)) + 0.9999))
-    found = [low]
-    while found[-1] * 1.001 < high:
-        found.append(found[-1] * 10)
-    return found
+    powers = [low]
+    while powers[-1] * 1.001 < high:
+        powers.append(powers[-1] * 10)
+    return powers
 
 
 def milliseconds(value: float) -> str:
@@ -61,5 +61,5 @@ def milliseconds(value: float) -> str:
 
 def standalone(svg: str) -> str:
     """An SVG as a file of its own, for a document or a browser."""
-    head, rest = svg.split(">", 1)
-    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>{rest}\n'
+    head, remainder = svg.split(">", 1)
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{STYLE}</style>{remainder}\n'

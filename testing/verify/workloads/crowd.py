@@ -49,29 +49,29 @@ class CrowdProducer:
     name: str
     writer: int
     """In the values of its records."""
-    appends: list[WriteAttempt] = field(default_factory=list)
+    attempts: list[WriteAttempt] = field(default_factory=list)
     """By sequence: all that were ever sent."""
-    stored: int = 0
+    stored_records: int = 0
     """So many are in the log: an acknowledgement says so, or what the log said when the name was opened."""
 
-    def opened(self, next_sequence: int) -> None:
+    def on_opened(self, next_sequence: int) -> None:
         """The log says how many it has. Raises `Violation`."""
-        if not self.stored <= next_sequence <= len(self.appends):
+        if not self.stored_records <= next_sequence <= len(self.attempts):
             raise Violation(
-                f"G9: of {self.name} the log has {next_sequence} records, it had {self.stored}, and"
-                f" {len(self.appends)} were sent"
+                f"G9: of {self.name} the log has {next_sequence} records, it had {self.stored_records}, and"
+                f" {len(self.attempts)} were sent"
             )
-        self.stored = next_sequence
+        self.stored_records = next_sequence
 
-    def begin(self, sequence: int, history: RunHistory) -> WriteAttempt:
+    def begin_attempt(self, sequence: int, history: RunHistory) -> WriteAttempt:
         """A record is about to be sent, for the first time or again."""
-        if sequence == len(self.appends):
-            self.appends.append(
-                history.begin_append(Value(self.writer, sequence), trio.current_time())
+        if sequence == len(self.attempts):
+            self.attempts.append(
+                history.begin_attempt(Value(self.writer, sequence), trio.current_time())
             )
-        append = self.appends[sequence]
-        append.outcome, append.ended_at, append.error = Outcome.UNKNOWN, float("inf"), ""
-        return append
+        attempt = self.attempts[sequence]
+        attempt.outcome, attempt.ended_at, attempt.error = Outcome.UNKNOWN, float("inf"), ""
+        return attempt
 
 
 @dataclass(slots=True)
@@ -79,118 +79,121 @@ class Crowd:
     """What all of them saw."""
 
     history: RunHistory
-    forgets: bool = False
+    may_forget_names: bool = False
     """May the log forget a name?"""
-    truncates: bool = False
+    is_truncated_meanwhile: bool = False
     """Does a reader begin somewhere, when it begins at the beginning?"""
-    sources: dict[str, CrowdProducer] = field(default_factory=dict)
+    producers: dict[str, CrowdProducer] = field(default_factory=dict)
     """By name, as the log knows it."""
-    ended: list[CrowdProducer] = field(default_factory=list)
+    forgotten_producers: list[CrowdProducer] = field(default_factory=list)
     """Of names that the log had forgotten."""
-    alone: dict[int, None] = field(default_factory=dict)
+    exclusive_writers: dict[int, None] = field(default_factory=dict)
     """Writers that had the log for themselves."""
-    reached: dict[str, Position] = field(default_factory=dict)
+    last_read: dict[str, Position] = field(default_factory=dict)
     """The last record of each reader that follows."""
-    hurried: bool = False
+    guests_hurry: bool = False
     """Do guests come in a hurry?"""
-    over: bool = False
+    is_calm: bool = False
     """Nobody is slow any more."""
-    sessions: int = 0
-    guests: int = 0
-    truncated: int = 0
+    session_count: int = 0
+    guest_count: int = 0
+    truncated_readers: int = 0
     """Readers that were overtaken by a truncation."""
 
-    def source(self, opened: OpenedProducer) -> CrowdProducer:
+    def producer_of(self, opened: OpenedProducer) -> CrowdProducer:
         """Whose name was opened. Raises `Violation` where the log does not say what it must."""
-        found = self.sources.get(opened.name)
-        if found is not None and not opened.known and found.appends:
-            if found.stored and not self.forgets:
+        producer = self.producers.get(opened.name)
+        if producer is not None and not opened.known and producer.attempts:
+            if producer.stored_records and not self.may_forget_names:
                 raise Violation(
-                    f"G9: {found.name} has {found.stored} records in the log, which does not know it"
+                    f"G9: {producer.name} has {producer.stored_records} records in the log, which does "
+                    "not know it"
                 )
-            self.ended.append(found)
-            found = None
-        if found is None:
-            found = self.sources[opened.name] = CrowdProducer(
+            self.forgotten_producers.append(producer)
+            producer = None
+        if producer is None:
+            producer = self.producers[opened.name] = CrowdProducer(
                 opened.name, self.history.new_writer()
             )
-        found.opened(opened.next_sequence)
-        return found
+        producer.on_opened(opened.next_sequence)
+        return producer
 
 
 class CrowdSession:
     """One opening of a writer: sends in a pipeline, notes each record's outcome."""
 
-    def __init__(
-        self, writer: LogWriter, crowd: Crowd, chance: Random, rates: WorkloadRates
-    ) -> None:
-        crowd.sessions += 1
+    def __init__(self, writer: LogWriter, crowd: Crowd, rng: Random, rates: WorkloadRates) -> None:
+        crowd.session_count += 1
         self._writer = writer
         self._history = crowd.history
-        self._chance = chance
+        self._rng = rng
         self._rates = rates
-        self._source = None if writer.producer is None else crowd.source(writer.producer)
-        self.number = crowd.history.new_writer() if self._source is None else self._source.writer
-        self._next = 0 if writer.producer is None else writer.producer.next_sequence
-        self._under_way: deque[tuple[WriteAttempt, PendingWrite]] = deque()
+        self._producer = None if writer.producer is None else crowd.producer_of(writer.producer)
+        self.number = (
+            crowd.history.new_writer() if self._producer is None else self._producer.writer
+        )
+        self._next_sequence = 0 if writer.producer is None else writer.producer.next_sequence
+        self._pending: deque[tuple[WriteAttempt, PendingWrite]] = deque()
 
     async def run(self, records: int) -> None:
         """Send about so many, then close or go without a word. Raises what ended the writer."""
-        chance, rates = self._chance, self._rates
+        rng, rates = self._rng, self._rates
         while records > 0:
-            await trio.sleep(chance.expovariate(1.0 / rates.burst_s))
-            burst = chance.randint(1, rates.burst_records_max)
-            if rates.long_burst_chance and chance.random() < rates.long_burst_chance:
+            await trio.sleep(rng.expovariate(1.0 / rates.burst_s))
+            burst = rng.randint(1, rates.burst_records_max)
+            if rates.long_burst_chance and rng.random() < rates.long_burst_chance:
                 burst *= 10
-            await self.burst(burst, chance.choice((0, 0, UNDER_WAY_MAX)))
+            await self.burst(burst, rng.choice((0, 0, UNDER_WAY_MAX)))
             records -= burst
-            if chance.random() < rates.commit_chance:
+            if rng.random() < rates.commit_chance:
                 await self._writer.commit()
-        if chance.random() < 0.8:
+        if rng.random() < 0.8:
             await self.burst(0, 0)
             await self._writer.aclose()
         else:
             await self._writer.abort()
 
-    async def burst(self, records: int, under_way_max: int, *, size: int = 0) -> None:
+    async def burst(self, records: int, pending_max: int, *, size: int = 0) -> None:
         """Send so many; wait until so many are under way. ``size``: of each, bytes; 0: drawn.
 
         Raises the first error, when all outcomes are noted.
         """
         failure: DistributedLogError | None = None
         for _ in range(records):
-            append = self._begin()
-            drawn = size or self._chance.randrange(20, self._rates.payload_bytes_max)
+            attempt = self._begin_attempt()
+            payload_bytes = size or self._rng.randrange(20, self._rates.payload_bytes_max)
             try:
-                pending = await self._writer.submit(to_payload(append.value, drawn))
+                pending_write = await self._writer.submit(to_payload(attempt.value, payload_bytes))
             except DistributedLogError as error:
-                note_error(append, error)
+                note_error(attempt, error)
                 failure = error
                 break
-            self._under_way.append((append, pending))
-        while self._under_way and (failure or len(self._under_way) > under_way_max):
-            failure = await self._settle() or failure
+            self._pending.append((attempt, pending_write))
+        while self._pending and (failure or len(self._pending) > pending_max):
+            failure = await self._await_oldest() or failure
         if failure is not None:
             raise failure
 
-    def _begin(self) -> WriteAttempt:
-        sequence, self._next = self._next, self._next + 1
-        if self._source is not None:
-            return self._source.begin(sequence, self._history)
-        return self._history.begin_append(Value(self.number, sequence), trio.current_time())
+    def _begin_attempt(self) -> WriteAttempt:
+        sequence, self._next_sequence = self._next_sequence, self._next_sequence + 1
+        if self._producer is not None:
+            return self._producer.begin_attempt(sequence, self._history)
+        return self._history.begin_attempt(Value(self.number, sequence), trio.current_time())
 
-    async def _settle(self) -> DistributedLogError | None:
+    async def _await_oldest(self) -> DistributedLogError | None:
         """Wait for the oldest one."""
-        append, pending = self._under_way.popleft()
+        attempt, pending_write = self._pending.popleft()
         try:
-            segment, entry, slot = await pending
+            segment, entry, slot = await pending_write
         except DistributedLogError as error:
-            note_error(append, error)
+            note_error(attempt, error)
             return error
-        append.outcome, append.ended_at = Outcome.OK, trio.current_time()
-        append.position = (segment, entry, slot)
-        if self._source is not None:
-            self._source.stored = max(self._source.stored, append.value.counter + 1)
+        attempt.outcome, attempt.ended_at = Outcome.OK, trio.current_time()
+        attempt.position = (segment, entry, slot)
+        if self._producer is not None:
+            self._producer.stored_records = max(
+                self._producer.stored_records, attempt.value.counter + 1
+            )
         return None
 
 
@@ -199,7 +202,7 @@ async def produce(
     log: str,
     crowd: Crowd,
     name: str | None,
-    chance: Random,
+    rng: Random,
     rates: WorkloadRates,
 ) -> None:
     """Write through proxies, under a name or without; open again after whatever ended it. Until cancelled."""
@@ -207,43 +210,45 @@ async def produce(
         try:
             writer = await namespace.open_log(log).open_writer(producer=name)
         except DistributedLogError:
-            await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+            await trio.sleep(rng.uniform(0.0, 2 * REST_S))
             continue
         try:
-            session = CrowdSession(writer, crowd, chance, rates)
-            await session.run(chance.randrange(1, rates.session_records_max))
+            session = CrowdSession(writer, crowd, rng, rates)
+            await session.run(rng.randrange(1, rates.session_records_max))
         except DistributedLogError:
             await writer.abort()
-        await trio.sleep(chance.uniform(0.0, REST_S))
+        await trio.sleep(rng.uniform(0.0, REST_S))
 
 
 async def visit(
-    namespace: Namespace, log: str, crowd: Crowd, chance: Random, rates: WorkloadRates
+    namespace: Namespace, log: str, crowd: Crowd, rng: Random, rates: WorkloadRates
 ) -> None:
     """A new name each time, for a few records: the log is to forget some. Until cancelled."""
     while True:
-        pause_s = HURRIED_PAUSE_S if crowd.hurried else GUEST_PAUSE_S
-        await trio.sleep(chance.expovariate(1.0 / pause_s))
-        crowd.guests += 1
+        pause_s = HURRIED_PAUSE_S if crowd.guests_hurry else GUEST_PAUSE_S
+        await trio.sleep(rng.expovariate(1.0 / pause_s))
+        crowd.guest_count += 1
         try:
-            writer = await namespace.open_log(log).open_writer(producer=f"guest-{crowd.guests}")
+            writer = await namespace.open_log(log).open_writer(
+                producer=f"guest-{crowd.guest_count}"
+            )
         except DistributedLogError:
             continue
         try:
-            await CrowdSession(writer, crowd, chance, rates).run(chance.randint(1, 3))
+            await CrowdSession(writer, crowd, rng, rates).run(rng.randint(1, 3))
         except DistributedLogError:
             await writer.abort()
 
 
 async def write_past(
-    namespace: Namespace, log: str, crowd: Crowd, name: str, chance: Random, rates: WorkloadRates
+    namespace: Namespace, log: str, crowd: Crowd, name: str, rng: Random, rates: WorkloadRates
 ) -> None:
     """Now and then have the log without a proxy, also taken from one; with the name or without it."""
     while True:
-        await trio.sleep(chance.expovariate(1.0 / DIRECT_PAUSE_S))
-        takeover = chance.random() < rates.takeover_chance
-        lock = not (takeover and chance.random() < rates.lock_free_chance)
-        producer = name if chance.random() < 0.5 else None
+        await trio.sleep(rng.expovariate(1.0 / DIRECT_PAUSE_S))
+        takeover = rng.random() < rates.takeover_chance
+        lock = not (takeover and rng.random() < rates.lock_free_chance)
+        producer = name if rng.random() < 0.5 else None
         try:
             writer = await namespace.open_log(log).open_writer(
                 takeover=takeover, lock=lock, producer=producer, wait_s=1.0 if lock else None
@@ -251,21 +256,21 @@ async def write_past(
         except DistributedLogError:
             continue
         try:
-            session = CrowdSession(writer, crowd, chance, rates)
+            session = CrowdSession(writer, crowd, rng, rates)
             if producer is None:
-                crowd.alone[session.number] = None
-            await session.run(chance.randint(1, DIRECT_RECORDS_MAX))
+                crowd.exclusive_writers[session.number] = None
+            await session.run(rng.randint(1, DIRECT_RECORDS_MAX))
         except DistributedLogError:
             await writer.abort()
 
 
 async def prove_written(
-    namespace: Namespace, log: str, crowd: Crowd, name: str | None, chance: Random, records: int
+    namespace: Namespace, log: str, crowd: Crowd, name: str | None, rng: Random, records: int
 ) -> None:
     """Write so many records one by one, commit, close. Raises if any of it fails."""
     writer = await namespace.open_log(log).open_writer(producer=name)
     try:
-        session = CrowdSession(writer, crowd, chance, WorkloadRates())
+        session = CrowdSession(writer, crowd, rng, WorkloadRates())
         for _ in range(records):
             await session.burst(1, 0, size=400)
         await writer.commit()
@@ -279,7 +284,7 @@ async def prove_written(
 
 
 async def follow(
-    namespace: Namespace, log: str, crowd: Crowd, name: str, chance: Random, *, slow: bool = False
+    namespace: Namespace, log: str, crowd: Crowd, name: str, rng: Random, *, slow: bool = False
 ) -> None:
     """Follow the log for ever; after an error, or now and then, go on after the last record that was got.
 
@@ -288,51 +293,51 @@ async def follow(
     start: DLSN | None = None
     position: ReaderPosition | None = None
     while True:
-        begun = trio.current_time()
+        begun_at = trio.current_time()
         try:
-            one = namespace.open_log(log)
-            if position is not None and chance.random() < 0.5:
-                reader = await one.open_reader(position=position)
+            log_handle = namespace.open_log(log)
+            if position is not None and rng.random() < 0.5:
+                reader = await log_handle.open_reader(position=position)
             else:
-                reader = await one.open_reader(dlsn=start)
+                reader = await log_handle.open_reader(dlsn=start)
         except DistributedLogError as error:
             if isinstance(error, LogTruncated):
                 start, position = None, None
-                crowd.truncated += 1
+                crowd.truncated_readers += 1
             await trio.sleep(REST_S)
             continue
         records: list[ObservedRecord] | None = None
         try:
-            ends = trio.current_time() + chance.expovariate(0.1)
-            while trio.current_time() < ends:
+            ends_at = trio.current_time() + rng.expovariate(0.1)
+            while trio.current_time() < ends_at:
                 record = await reader.read_next(wait_s=1.0)
                 if record is None:
                     continue
-                read = as_read(record)
+                observed_record = as_read(record)
                 if records is None:
-                    first = (start[0], start[1], start[2]) if start is not None else None
-                    if first is None and crowd.truncates:
-                        first = read.position
-                    records = crowd.history.begin_reading(name, begun, first).records
-                records.append(read)
-                crowd.reached[name] = read.position
+                    first_position = (start[0], start[1], start[2]) if start is not None else None
+                    if first_position is None and crowd.is_truncated_meanwhile:
+                        first_position = observed_record.position
+                    records = crowd.history.begin_reading(name, begun_at, first_position).records
+                records.append(observed_record)
+                crowd.last_read[name] = observed_record.position
                 start, position = record.dlsn.next(), reader.position
-                if slow and not crowd.over and chance.random() < 0.2:
-                    await trio.sleep(chance.expovariate(2.0))
+                if slow and not crowd.is_calm and rng.random() < 0.2:
+                    await trio.sleep(rng.expovariate(2.0))
         except DistributedLogError as error:
             if isinstance(error, LogTruncated):
                 start, position = None, None
-                crowd.truncated += 1
+                crowd.truncated_readers += 1
             await trio.sleep(REST_S)
         await reader.aclose()
 
 
 async def read_again(
-    namespace: Namespace, log: str, crowd: Crowd, name: str, chance: Random, rates: WorkloadRates
+    namespace: Namespace, log: str, crowd: Crowd, name: str, rng: Random, rates: WorkloadRates
 ) -> None:
     """Read all of the log to its present end, again and again, until cancelled."""
     while True:
-        await trio.sleep(chance.expovariate(1.0 / (20 * rates.read_pause_s)))
+        await trio.sleep(rng.expovariate(1.0 / (20 * rates.read_pause_s)))
         try:
             await read_once(namespace, log, crowd, name)
         except DistributedLogError:
@@ -343,15 +348,15 @@ async def read_once(
     namespace: Namespace, log: str, crowd: Crowd, name: str
 ) -> list[ObservedRecord]:
     """All that is there; it is judged with everything else."""
-    begun = trio.current_time()
+    begun_at = trio.current_time()
     records: list[ObservedRecord] = []
     async with namespace.open_log(log).open_reader(to="end") as reader:
         async for record in reader:
-            read = as_read(record)
+            observed_record = as_read(record)
             if not records:
-                first = read.position if crowd.truncates else None
-                records = crowd.history.begin_reading(name, begun, first).records
-            records.append(read)
+                first_position = observed_record.position if crowd.is_truncated_meanwhile else None
+                records = crowd.history.begin_reading(name, begun_at, first_position).records
+            records.append(observed_record)
     return records
 
 
@@ -364,26 +369,37 @@ def check_sources(crowd: Crowd, final: Sequence[ObservedRecord]) -> dict[str, in
     How many records there are of each name that the log knows. That none is there twice, and that what was
     acknowledged is where it was told to be, `check_log` says. Raises `Violation`.
     """
-    of_writer: dict[int, list[int]] = {}
+    counters_by_writer: dict[int, list[int]] = {}
     for record in final:
         if record.value is not None:
-            of_writer.setdefault(record.value.writer, []).append(record.value.counter)
-    for source in (*crowd.sources.values(), *crowd.ended):
-        counters = of_writer.get(source.writer, [])
+            counters_by_writer.setdefault(record.value.writer, []).append(record.value.counter)
+    for producer in (*crowd.producers.values(), *crowd.forgotten_producers):
+        counters = counters_by_writer.get(producer.writer, [])
         if counters != list(range(len(counters))):
-            raise Violation(f"G9: of {source.name} the log has the records {counters}")
-        if len(counters) < source.stored:
+            raise Violation(f"G9: of {producer.name} the log has the records {counters}")
+        if len(counters) < producer.stored_records:
             raise Violation(
-                f"G9: of {source.name} the log said that it has {source.stored} records, it has"
+                f"G9: of {producer.name} the log said that it has {producer.stored_records} records, it has"
                 f" {len(counters)}"
             )
-    return {name: len(of_writer.get(source.writer, [])) for name, source in crowd.sources.items()}
+    return {
+        name: len(counters_by_writer.get(producer.writer, []))
+        for name, producer in crowd.producers.items()
+    }
 
 
-def check_known(crowd: Crowd, found: dict[str, int], known: dict[str, int]) -> None:
+def check_known(
+    crowd: Crowd, records_by_name: dict[str, int], takeover_sequences: dict[str, int]
+) -> None:
     """G9: what a takeover knows of producers (``known``) is what the log has of them. Raises `Violation`."""
-    for name, records in found.items():
-        said = known.get(name)
-        if said == records or (crowd.forgets and not said) or (said is None and not records):
+    for name, records in records_by_name.items():
+        takeover_sequence = takeover_sequences.get(name)
+        if (
+            takeover_sequence == records
+            or (crowd.may_forget_names and not takeover_sequence)
+            or (takeover_sequence is None and not records)
+        ):
             continue
-        raise Violation(f"G9: of {name} the log has {records} records, a takeover knows {said}")
+        raise Violation(
+            f"G9: of {name} the log has {records} records, a takeover knows {takeover_sequence}"
+        )

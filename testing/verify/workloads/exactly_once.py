@@ -39,58 +39,59 @@ class ExactlyOnceProducer:
 
     name: str
     number: int = 0
-    frames: list[tuple[int, int]] = field(default_factory=list)
+    batches: list[tuple[int, int]] = field(default_factory=list)
     """First sequence and records of each that was sent, in order: sent again, it is the same."""
-    told: dict[int, DLSN] = field(default_factory=dict)
+    acked_positions: dict[int, DLSN] = field(default_factory=dict)
     """Where each acknowledged one is, by its first sequence."""
 
     @property
-    def sent(self) -> int:
+    def sent_records(self) -> int:
         """How many records were ever sent."""
-        first, records = self.frames[-1] if self.frames else (0, 0)
+        first, records = self.batches[-1] if self.batches else (0, 0)
         return first + records
 
-    def next_after(self, sequence: int) -> tuple[int, int] | None:
+    def batch_at(self, sequence: int) -> tuple[int, int] | None:
         """The frame that was sent from there on, if any was. Raises `Violation` within one."""
-        for first, records in self.frames:
+        for first, records in self.batches:
             if first == sequence:
                 return first, records
-        if sequence == self.sent:
+        if sequence == self.sent_records:
             return None
-        raise Violation(f"G9: {self.name} is at {sequence}, within a frame of {self.frames}")
+        raise Violation(f"G9: {self.name} is at {sequence}, within a frame of {self.batches}")
 
     def payloads(self, first: int, records: int, size: int) -> list[bytes]:
         """Of a frame."""
-        heads = [
+        payload_heads = [
             b"%s %d %d %d " % (self.name.encode(), first + k, k, records) for k in range(records)
         ]
-        return [head.ljust(size, b".") for head in heads]
+        return [head.ljust(size, b".") for head in payload_heads]
 
 
 @dataclass(slots=True)
 class OnceHistory:
     """What all processes sent and were told."""
 
-    sources: dict[str, ExactlyOnceProducer] = field(default_factory=dict)
-    repeated: int = 0
+    producers: dict[str, ExactlyOnceProducer] = field(default_factory=dict)
+    duplicates: int = 0
     """Frames that were told to be there already."""
     fenced: int = 0
     conflicts: int = 0
-    placed: dict[bytes, DLSN] = field(default_factory=dict)
+    conditional_positions: dict[bytes, DLSN] = field(default_factory=dict)
     """Where records after others are, that were acknowledged, by payload."""
 
-    def on_done(self, frame: SequencedBatch, source: ExactlyOnceProducer) -> None:
+    def on_done(self, batch: SequencedBatch, producer: ExactlyOnceProducer) -> None:
         """A frame has an outcome. Raises `Violation` where it had another place before."""
-        if frame.error is not None:
+        if batch.error is not None:
             return
-        self.repeated += frame.repeated
-        before = source.told.get(frame.sequence)
-        if frame.first is not None and before not in (None, frame.first):
+        self.duplicates += batch.is_duplicate
+        earlier_position = producer.acked_positions.get(batch.sequence)
+        if batch.first_dlsn is not None and earlier_position not in (None, batch.first_dlsn):
             raise Violation(
-                f"G9: {source.name} from {frame.sequence} on is at {frame.first}, it was at {before}"
+                f"G9: {producer.name} from {batch.sequence} on is at {batch.first_dlsn}, it was at "
+                f"{earlier_position}"
             )
-        if frame.first is not None:
-            source.told[frame.sequence] = frame.first
+        if batch.first_dlsn is not None:
+            producer.acked_positions[batch.sequence] = batch.first_dlsn
 
 
 async def produce(
@@ -98,24 +99,26 @@ async def produce(
     log: str,
     history: OnceHistory,
     owner: str,
-    chance: Random,
+    rng: Random,
     rates: WorkloadRates,
 ) -> None:
     """Own the log, send for producers, give it up or lose it; again, until cancelled."""
     for k in range(SOURCES):
-        history.sources.setdefault(f"{owner}-{k}", ExactlyOnceProducer(f"{owner}-{k}"))
-    mine = [source for name, source in history.sources.items() if name.startswith(f"{owner}-")]
+        history.producers.setdefault(f"{owner}-{k}", ExactlyOnceProducer(f"{owner}-{k}"))
+    own_producers = [
+        source for name, source in history.producers.items() if name.startswith(f"{owner}-")
+    ]
     while True:
         try:
-            writer = await open_it(namespace, log, takeover=chance.random() < rates.takeover_chance)
+            writer = await open_it(namespace, log, takeover=rng.random() < rates.takeover_chance)
         except DistributedLogError:
-            await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+            await trio.sleep(rng.uniform(0.0, 2 * REST_S))
             continue
         try:
-            await WriterLifetime(writer, history, mine, chance, rates).run()
+            await WriterLifetime(writer, history, own_producers, rng, rates).run()
         except DistributedLogError:
             await writer.abort()
-        await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+        await trio.sleep(rng.uniform(0.0, 2 * REST_S))
 
 
 async def open_it(namespace: Namespace, log: str, *, takeover: bool) -> LogWriter:
@@ -133,115 +136,117 @@ class WriterLifetime:
         self,
         writer: LogWriter,
         history: OnceHistory,
-        sources: Sequence[ExactlyOnceProducer],
-        chance: Random,
+        producers: Sequence[ExactlyOnceProducer],
+        rng: Random,
         rates: WorkloadRates,
     ) -> None:
         self._writer = writer
         self._history = history
-        self._sources = sources
-        self._chance = chance
+        self._producers = producers
+        self._rng = rng
         self._rates = rates
-        self._last = DLSN.NONE
+        self._last_known = DLSN.NONE
         self._counter = 0
 
     async def run(self) -> None:
         """Send about as many records as a session has, then close. Raises what ended the writer."""
-        chance, rates = self._chance, self._rates
-        left = chance.randrange(1, rates.session_records_max)
-        for source in self._sources:
-            if source.number and chance.random() < 0.7:
-                await self._resume(source)
+        rng, rates = self._rng, self._rates
+        records_left = rng.randrange(1, rates.session_records_max)
+        for producer in self._producers:
+            if producer.number and rng.random() < 0.7:
+                await self._resume_producer(producer)
             else:
-                await self._open(source)
-        while left > 0:
-            await trio.sleep(chance.expovariate(1.0 / rates.burst_s))
-            for _ in range(chance.randint(1, rates.burst_records_max)):
-                left -= await self._send(chance.choice(self._sources))
-            if chance.random() < 0.2:
-                await self._writer.submit(b"plain %d" % left)
-            if chance.random() < 0.2:
-                await self._write_after()
-            if chance.random() < 0.03:
-                await self._open(chance.choice(self._sources))
-            if chance.random() < rates.commit_chance:
+                await self._open_producer(producer)
+        while records_left > 0:
+            await trio.sleep(rng.expovariate(1.0 / rates.burst_s))
+            for _ in range(rng.randint(1, rates.burst_records_max)):
+                records_left -= await self._send_batch(rng.choice(self._producers))
+            if rng.random() < 0.2:
+                await self._writer.submit(b"plain %d" % records_left)
+            if rng.random() < 0.2:
+                await self._write_conditionally()
+            if rng.random() < 0.03:
+                await self._open_producer(rng.choice(self._producers))
+            if rng.random() < rates.commit_chance:
                 await self._writer.commit()
         await self._writer.aclose()
 
-    async def _open(self, source: ExactlyOnceProducer) -> None:
-        before = source.number
-        opened = await self._writer.sequenced.open_producer(source.name)
-        source.number = opened.number
-        self._check(source, opened.next_sequence)
-        if before:
+    async def _open_producer(self, producer: ExactlyOnceProducer) -> None:
+        previous_number = producer.number
+        session = await self._writer.sequenced_writer.open_producer(producer.name)
+        producer.number = session.number
+        self._check_next_sequence(producer, session.next_sequence)
+        if previous_number:
             try:
-                self._writer.sequenced.take_frame(
-                    [b"of before"], print, producer=before, sequence=0
+                self._writer.sequenced_writer.append_batch(
+                    [b"of before"], print, producer=previous_number, sequence=0
                 )
             except (ProducerFenced, ProducerForgotten):
                 self._history.fenced += 1
             else:
-                raise Violation(f"G9: number {before} of {source.name} writes after {opened}")
-
-    async def _resume(self, source: ExactlyOnceProducer) -> None:
-        opened = self._writer.sequenced.resume_producer(source.name, source.number)
-        self._check(source, opened.next_sequence)
-        await trio.lowlevel.checkpoint()
-
-    def _check(self, source: ExactlyOnceProducer, next_sequence: int) -> None:
-        source.next_after(next_sequence)
-        for first in source.told:
-            if first >= next_sequence:
                 raise Violation(
-                    f"G9: {source.name} was told that {first} is stored, and {next_sequence} is next"
+                    f"G9: number {previous_number} of {producer.name} writes after {session}"
                 )
 
-    async def _send(self, source: ExactlyOnceProducer) -> int:
+    async def _resume_producer(self, producer: ExactlyOnceProducer) -> None:
+        session = self._writer.sequenced_writer.resume_producer(producer.name, producer.number)
+        self._check_next_sequence(producer, session.next_sequence)
+        await trio.lowlevel.checkpoint()
+
+    def _check_next_sequence(self, producer: ExactlyOnceProducer, next_sequence: int) -> None:
+        producer.batch_at(next_sequence)
+        for first in producer.acked_positions:
+            if first >= next_sequence:
+                raise Violation(
+                    f"G9: {producer.name} was told that {first} is stored, and {next_sequence} is next"
+                )
+
+    async def _send_batch(self, producer: ExactlyOnceProducer) -> int:
         """The next frame, or one again that may not have arrived, or that has; how many are new."""
-        chance, writer = self._chance, self._writer
-        now = writer.sequenced.next_sequence(source.number)
-        frame = source.next_after(now)
-        new = 0
-        if source.frames and chance.random() < 0.2:
-            frame = chance.choice(source.frames[-8:])
-            if frame[0] > now:
-                frame = source.next_after(now)
-        if frame is None:
-            frame = now, chance.randint(1, FRAME_RECORDS_MAX)
-            source.frames.append(frame)
-            new = frame[1]
-        first, records = frame
-        payloads = source.payloads(
-            first, records, chance.randrange(20, self._rates.payload_bytes_max)
+        rng, writer = self._rng, self._writer
+        next_sequence = writer.sequenced_writer.next_sequence(producer.number)
+        batch = producer.batch_at(next_sequence)
+        new_records = 0
+        if producer.batches and rng.random() < 0.2:
+            batch = rng.choice(producer.batches[-8:])
+            if batch[0] > next_sequence:
+                batch = producer.batch_at(next_sequence)
+        if batch is None:
+            batch = next_sequence, rng.randint(1, FRAME_RECORDS_MAX)
+            producer.batches.append(batch)
+            new_records = batch[1]
+        first, records = batch
+        payloads = producer.payloads(
+            first, records, rng.randrange(20, self._rates.payload_bytes_max)
         )
         while (
-            writer.sequenced.take_frame(
+            writer.sequenced_writer.append_batch(
                 payloads,
-                lambda frame: self._history.on_done(frame, source),
-                producer=source.number,
+                lambda batch: self._history.on_done(batch, producer),
+                producer=producer.number,
                 sequence=first,
             )
             is None
         ):
             size = sum(map(len, payloads))
-            await writer.sequenced.frame_room(records, size, source.number)
-        return new
+            await writer.sequenced_writer.wait_capacity(records, size, producer.number)
+        return new_records
 
-    async def _write_after(self) -> None:
+    async def _write_conditionally(self) -> None:
         """A record after the one that is last, as far as this one knows."""
         self._counter += 1
         payload = b"after %s %d %d" % (
-            dotted(self._last).encode(), self._counter, self._chance.getrandbits(64)
+            dotted(self._last_known).encode(), self._counter, self._rng.getrandbits(64)
         )  # fmt: skip
         try:
-            self._last = await self._writer.write(payload, expect=self._last)
+            self._last_known = await self._writer.write(payload, expect=self._last_known)
         except PositionConflict as conflict:
             self._history.conflicts += 1
             segment, entry, slot = map(int, conflict.last.split("."))
-            self._last = DLSN(segment, entry, slot)
-            self._history.placed[payload] = DLSN.NONE
+            self._last_known = DLSN(segment, entry, slot)
+            self._history.conditional_positions[payload] = DLSN.NONE
         else:
-            self._history.placed[payload] = self._last
+            self._history.conditional_positions[payload] = self._last_known
 
 
 async def read_all(namespace: Namespace, log: str) -> list[LogRecord]:
@@ -252,36 +257,44 @@ async def read_all(namespace: Namespace, log: str) -> list[LogRecord]:
 
 def check_once(history: OnceHistory, final: Sequence[LogRecord]) -> dict[str, int]:
     """G9 and G10 over the whole log; how many records of each producer there are. Raises `Violation`."""
-    found: dict[str, int] = dict.fromkeys(history.sources, 0)
-    places: dict[tuple[str, int], DLSN] = {}
-    before: LogRecord | None = None
-    last = DLSN.NONE
+    next_sequences: dict[str, int] = dict.fromkeys(history.producers, 0)
+    stored_positions: dict[tuple[str, int], DLSN] = {}
+    previous: LogRecord | None = None
+    last_position = DLSN.NONE
     for record in final:
-        at, words = record.dlsn, bytes(record.payload).split()
-        if words[0] == b"after":
-            told = history.placed.get(bytes(record.payload))
-            if words[1].decode() != dotted(last):
-                raise Violation(f"G10: {record!r} is after the record at {last}")
-            if told not in (None, at):
-                raise Violation(f"G10: {record!r} is there, its writer was told {told}")
-        elif words[0] != b"plain":
-            name, sequence, k = words[0].decode(), int(words[1]), int(words[2])
-            if sequence != found[name]:
-                raise Violation(f"G9: {record!r}, where {found[name]} is next")
-            whole = before is not None and at == before.dlsn.next()
-            if k and not whole:
-                raise Violation(f"G9: {record!r} is not next to {before!r}, of one frame")
-            found[name] += 1
-            places[name, sequence] = at
-        before, last = record, at
-    for source in history.sources.values():
-        for sequence, told in source.told.items():
-            if places.get((source.name, sequence)) != told:
+        position, payload_words = record.dlsn, bytes(record.payload).split()
+        if payload_words[0] == b"after":
+            acked_position = history.conditional_positions.get(bytes(record.payload))
+            if payload_words[1].decode() != dotted(last_position):
+                raise Violation(f"G10: {record!r} is after the record at {last_position}")
+            if acked_position not in (None, position):
+                raise Violation(f"G10: {record!r} is there, its writer was told {acked_position}")
+        elif payload_words[0] != b"plain":
+            name, sequence, k = (
+                payload_words[0].decode(),
+                int(payload_words[1]),
+                int(payload_words[2]),
+            )
+            if sequence != next_sequences[name]:
+                raise Violation(f"G9: {record!r}, where {next_sequences[name]} is next")
+            is_adjacent = previous is not None and position == previous.dlsn.next()
+            if k and not is_adjacent:
+                raise Violation(f"G9: {record!r} is not next to {previous!r}, of one frame")
+            next_sequences[name] += 1
+            stored_positions[name, sequence] = position
+        previous, last_position = record, position
+    for producer in history.producers.values():
+        for sequence, acked_position in producer.acked_positions.items():
+            if stored_positions.get((producer.name, sequence)) != acked_position:
                 raise Violation(
-                    f"G9: {source.name} {sequence} was acknowledged at {told}, and is at "
-                    f"{places.get((source.name, sequence))}"
+                    f"G9: {producer.name} {sequence} was acknowledged at {acked_position}, and is at "
+                    f"{stored_positions.get((producer.name, sequence))}"
                 )
-    for payload, told in history.placed.items():
-        if told != DLSN.NONE and payload not in {bytes(one.payload) for one in final}:
-            raise Violation(f"G10: {payload!r} was acknowledged at {told}, and is missing")
-    return found
+    for payload, acked_position in history.conditional_positions.items():
+        if acked_position != DLSN.NONE and payload not in {
+            bytes(record_found.payload) for record_found in final
+        }:
+            raise Violation(
+                f"G10: {payload!r} was acknowledged at {acked_position}, and is missing"
+            )
+    return next_sequences

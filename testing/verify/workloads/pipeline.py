@@ -47,19 +47,19 @@ class PipelineVersion:
     parts: tuple[tuple[WriteAttempt, ...], ...]
     """Records of each segment, in order; each an entry of its own."""
 
-    def linked(self, first_segment: int, now: float) -> None:
+    def on_linked(self, first_segment: int, now: float) -> None:
         """Somebody was told that it is linked. Raises `Violation` when it was linked elsewhere before."""
         for number, part in enumerate(self.parts, first_segment):
-            for entry, append in enumerate(part):
-                place: Position = (number, entry, 0)
-                if append.position not in (None, place):
-                    assert append.position is not None, "None is in the tuple"
+            for entry, attempt in enumerate(part):
+                position: Position = (number, entry, 0)
+                if attempt.position not in (None, position):
+                    assert attempt.position is not None, "None is in the tuple"
                     raise Violation(
-                        f"G8: version {self.version} is linked at {dotted(append.position)} and at"
-                        f" {dotted(place)}"
+                        f"G8: version {self.version} is linked at {dotted(attempt.position)} and at"
+                        f" {dotted(position)}"
                     )
-                if append.outcome is not Outcome.OK:
-                    append.position, append.outcome, append.ended_at = place, Outcome.OK, now
+                if attempt.outcome is not Outcome.OK:
+                    attempt.position, attempt.outcome, attempt.ended_at = position, Outcome.OK, now
 
 
 @dataclass(slots=True)
@@ -70,69 +70,74 @@ class PipelineHistory:
     batches: dict[int, PipelineVersion] = field(default_factory=dict)
     archived: dict[Position, ObservedRecord] = field(default_factory=dict)
     truncations: int = 0
-    links: int = 0
-    replays: int = 0
+    new_links: int = 0
+    repeated_links: int = 0
 
-    def batch(self, version: int, chance: Random) -> PipelineVersion:
+    def batch(self, version: int, rng: Random) -> PipelineVersion:
         """The records of a version; made up by whoever asks first."""
         batch = self.batches.get(version)
         if batch is None:
             writer, counter = self.history.new_writer(), 0
             parts = []
-            for _ in range(chance.choice((1, 1, 2))):
+            for _ in range(rng.choice((1, 1, 2))):
                 part = []
-                for _ in range(chance.randint(1, 4)):
+                for _ in range(rng.randint(1, 4)):
                     value = Value(writer, counter)
-                    part.append(self.history.begin_append(value, trio.current_time()))
+                    part.append(self.history.begin_attempt(value, trio.current_time()))
                     counter += 1
                 parts.append(tuple(part))
             batch = self.batches[version] = PipelineVersion(version, tuple(parts))
         return batch
 
-    def keep(self, record: ObservedRecord) -> None:
+    def add_archived(self, record: ObservedRecord) -> None:
         """The archiver has read a record. Raises `Violation` where it had another one from there."""
-        before = self.archived.setdefault(record.position, record)
-        if before != record:
+        earlier_record = self.archived.setdefault(record.position, record)
+        if earlier_record != record:
             raise Violation(
-                f"G5 changed: {record.value} at {dotted(record.position)}, where {before.value} was read"
+                f"G5 changed: {record.value} at {dotted(record.position)}, where {earlier_record.value} "
+                "was read"
             )
 
-    def whole(self) -> list[ObservedRecord]:
+    def archived_records(self) -> list[ObservedRecord]:
         """All that was archived, in order: the log, when its rest has been read, too."""
         return [self.archived[position] for position in sorted(self.archived)]
 
 
 async def drive(
-    namespace: Namespace, name: str, pipe: PipelineHistory, chance: Random, pause_s: float = 0.15
+    namespace: Namespace,
+    name: str,
+    pipeline_history: PipelineHistory,
+    rng: Random,
+    pause_s: float = 0.15,
 ) -> None:
     """Write and link one version after the other, until cancelled; go on where the log says, or before."""
     log = namespace.open_log(name)
     version: int | None = None
     while True:
-        await trio.sleep(chance.expovariate(1.0 / pause_s))
+        await trio.sleep(rng.expovariate(1.0 / pause_s))
         try:
             if version is None:
-                last = await log.linked_version(APP)
-                version = 0 if last is None else max(0, last.version + chance.randint(0, 1))
-            if await link_version(log, version, pipe, chance, takeover=chance.random() < 0.7):
+                linked = await log.linked_version(APP)
+                version = 0 if linked is None else max(0, linked.version + rng.randint(0, 1))
+            if await link_version(log, version, pipeline_history, rng, takeover=rng.random() < 0.7):
                 version += 1
         except LinkOutOfOrder:
             version = None
         except DistributedLogError:
-            await trio.sleep(REST_S * chance.random())
+            await trio.sleep(REST_S * rng.random())
 
 
 async def link_version(
-    log: Log, version: int, pipe: PipelineHistory, chance: Random, *, takeover: bool
+    log: Log, version: int, pipeline_history: PipelineHistory, rng: Random, *, takeover: bool
 ) -> bool:
     """Write the segments of a version and link them. True: it is in. Raises what kept it from that."""
-    batch = pipe.batch(version, chance)
+    batch = pipeline_history.batch(version, rng)
     tokens: list[SegmentToken] = []
     try:
         for part in batch.parts:
             async with log.open_segment_writer(app=APP, version=version) as writer:
                 for append in part:
-                    payload = to_payload(append.value, chance.randint(20, 200))
+                    payload = to_payload(append.value, rng.randint(20, 200))
                     await writer.write(LogRecord(txid_now(), payload))
                     await writer.flush()
             assert writer.token is not None, "a writer that was closed has its token"
@@ -141,106 +146,117 @@ async def link_version(
             tokens, app=APP, version=version, takeover=takeover, wait_s=2.0
         )
     except DistributedLogError:
-        if tokens and chance.random() < 0.5:
+        if tokens and rng.random() < 0.5:
             await log.discard_segments(
                 tokens
             )  # as a driver's abort does, whatever became of the link
         raise
-    pipe.links += not result.already
-    pipe.replays += result.already
-    batch.linked(result.first_segment, trio.current_time())
-    if result.already or chance.random() < 0.2:
-        kept = await log.discard_segments(tokens)
-        if not result.already and len(kept) < len(tokens):
+    pipeline_history.new_links += not result.already
+    pipeline_history.repeated_links += result.already
+    batch.on_linked(result.first_segment, trio.current_time())
+    if result.already or rng.random() < 0.2:
+        kept_tokens = await log.discard_segments(tokens)
+        if not result.already and len(kept_tokens) < len(tokens):
             # The archiver may have given them up meanwhile: what is truncated is purged.
-            point = (await log.describe(segments_max=1)).state.truncated_to.segment
-            left = len(tokens) - max(0, min(point - result.first_segment, len(tokens)))
-            if len(kept) < left:
-                what = f"a segment of version {version} was deleted after it was linked"
-                raise Violation(f"H13: {what}")
+            truncated_segment = (await log.describe(segments_max=1)).state.truncated_to.segment
+            unpurged = len(tokens) - max(
+                0, min(truncated_segment - result.first_segment, len(tokens))
+            )
+            if len(kept_tokens) < unpurged:
+                violation = f"a segment of version {version} was deleted after it was linked"
+                raise Violation(f"H13: {violation}")
     return True
 
 
-async def archive(namespace: Namespace, name: str, pipe: PipelineHistory, chance: Random) -> None:
+async def archive(
+    namespace: Namespace, name: str, pipeline_history: PipelineHistory, rng: Random
+) -> None:
     """Copy the log away, move the position, truncate; again, until cancelled."""
     log = namespace.open_log(name)
     while True:
-        await trio.sleep(chance.expovariate(2.0))
+        await trio.sleep(rng.expovariate(2.0))
         try:
-            at = await copy_on(log, pipe, chance.randint(1, 60))
-            if chance.random() < 0.6:
-                point = await log.truncate(at)
-                if point > at:
-                    raise Violation(f"G6: truncated to {point}, only up to {at} was asked for")
-                pipe.truncations += 1
+            position = await copy_on(log, pipeline_history, rng.randint(1, 60))
+            if rng.random() < 0.6:
+                truncated_to = await log.truncate(position)
+                if truncated_to > position:
+                    raise Violation(
+                        f"G6: truncated to {truncated_to}, only up to {position} was asked for"
+                    )
+                pipeline_history.truncations += 1
         except LogTruncated as error:
             raise Violation(f"G6: what the archiver has not read yet is gone: {error}") from error
         except DistributedLogError:
             await trio.sleep(REST_S)
 
 
-async def copy_on(log: Log, pipe: PipelineHistory, records: int) -> DLSN:
+async def copy_on(log: Log, pipeline_history: PipelineHistory, records: int) -> DLSN:
     """Read on from the stored position, then move it; where it is then."""
-    at = await log.positions.get(ARCHIVER) or DLSN.INITIAL
-    async with log.open_reader(dlsn=at) as reader:
+    position = await log.positions.get(ARCHIVER) or DLSN.INITIAL
+    async with log.open_reader(dlsn=position) as reader:
         for _ in range(records):
             record = await reader.read_next(wait_s=1.0)
             if record is None:
                 break
-            pipe.keep(as_read(record))
-            at = record.dlsn.next()
-    stands = await log.positions.advance(ARCHIVER, at)
-    if stands < at:
-        raise Violation(f"a position went back: {stands} after {at} was stored")
-    return stands
+            pipeline_history.add_archived(as_read(record))
+            position = record.dlsn.next()
+    stored_position = await log.positions.advance(ARCHIVER, position)
+    if stored_position < position:
+        raise Violation(f"a position went back: {stored_position} after {position} was stored")
+    return stored_position
 
 
-async def collect(namespace: Namespace, name: str, chance: Random) -> None:
+async def collect(namespace: Namespace, name: str, rng: Random) -> None:
     """Delete unlinked segments that are old or late, until cancelled."""
     log = namespace.open_log(name)
     while True:
-        await trio.sleep(chance.expovariate(0.7))
+        await trio.sleep(rng.expovariate(0.7))
         try:
             await log.collect_unlinked(older_than_s=UNLINKED_S)
         except DistributedLogError:
             await trio.sleep(REST_S)
 
 
-async def read_rest(namespace: Namespace, name: str, pipe: PipelineHistory) -> None:
+async def read_rest(namespace: Namespace, name: str, pipeline_history: PipelineHistory) -> None:
     """Everything that the archiver has not copied, up to the present end."""
     log = namespace.open_log(name)
     try:
-        at = await log.positions.get(ARCHIVER) or DLSN.INITIAL
-        async with log.open_reader(dlsn=at, to="end") as reader:
+        position = await log.positions.get(ARCHIVER) or DLSN.INITIAL
+        async with log.open_reader(dlsn=position, to="end") as reader:
             async for record in reader:
-                pipe.keep(as_read(record))
+                pipeline_history.add_archived(as_read(record))
     except LogTruncated as error:
         raise Violation(f"G6: what the archiver has not read yet is gone: {error}") from error
     except LogNotFound:
         return
 
 
-def check_batches(pipe: PipelineHistory) -> int:
+def check_batches(pipeline_history: PipelineHistory) -> int:
     """G8: of each version all records or none, next to each other, in the order of the versions.
 
     How many are in. That none is in twice, and that what was told to be linked is there, `check_log` says.
     """
-    place_of = {record.value: place for place, record in enumerate(pipe.whole())}
-    found = 0
-    before = -1
-    for version in sorted(pipe.batches):
-        values = [append.value for part in pipe.batches[version].parts for append in part]
-        places = [place_of[value] for value in values if value in place_of]
-        if not places:
+    index_by_value = {
+        record.value: record_index
+        for record_index, record in enumerate(pipeline_history.archived_records())
+    }
+    versions_found = 0
+    previous_index = -1
+    for version in sorted(pipeline_history.batches):
+        values = [
+            append.value for part in pipeline_history.batches[version].parts for append in part
+        ]
+        indexes = [index_by_value[value] for value in values if value in index_by_value]
+        if not indexes:
             continue
-        found += 1
-        if len(places) < len(values):
+        versions_found += 1
+        if len(indexes) < len(values):
             raise Violation(
-                f"G8: of version {version} {len(places)} records of {len(values)} are in the log"
+                f"G8: of version {version} {len(indexes)} records of {len(values)} are in the log"
             )
-        if places != list(range(places[0], places[0] + len(places))):
-            raise Violation(f"G8: the records of version {version} lie apart, at {places}")
-        if places[0] <= before:
+        if indexes != list(range(indexes[0], indexes[0] + len(indexes))):
+            raise Violation(f"G8: the records of version {version} lie apart, at {indexes}")
+        if indexes[0] <= previous_index:
             raise Violation(f"G8: version {version} lies before an earlier one")
-        before = places[-1]
-    return found
+        previous_index = indexes[-1]
+    return versions_found

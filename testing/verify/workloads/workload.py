@@ -73,67 +73,67 @@ def txid_now() -> int:
 
 
 async def write_sessions(
-    namespace: Namespace, log: str, history: RunHistory, chance: Random, rates: WorkloadRates
+    namespace: Namespace, log: str, history: RunHistory, rng: Random, rates: WorkloadRates
 ) -> None:
     """Own the log, write, give it up or lose it; again, until cancelled."""
     while True:
-        takeover = chance.random() < rates.takeover_chance
+        takeover = rng.random() < rates.takeover_chance
         try:
-            lock = not (takeover and chance.random() < rates.lock_free_chance)
+            lock = not (takeover and rng.random() < rates.lock_free_chance)
             writer = await namespace.open_log(log).open_writer(takeover=takeover, lock=lock)
         except DistributedLogError:
-            await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+            await trio.sleep(rng.uniform(0.0, 2 * REST_S))
             continue
-        session = WorkloadWriterSession(writer, history, chance, rates)
+        session = WorkloadWriterSession(writer, history, rng, rates)
         try:
-            await session.run(chance.randrange(1, rates.session_records_max))
+            await session.run(rng.randrange(1, rates.session_records_max))
         except DistributedLogError:
             await writer.abort()
-        await trio.sleep(chance.uniform(0.0, 2 * REST_S))
+        await trio.sleep(rng.uniform(0.0, 2 * REST_S))
 
 
 class WorkloadWriterSession:
     """One opening of a writer: submits bursts, and notes each record's outcome."""
 
     def __init__(
-        self, writer: LogWriter, history: RunHistory, chance: Random, rates: WorkloadRates
+        self, writer: LogWriter, history: RunHistory, rng: Random, rates: WorkloadRates
     ) -> None:
         self.number = history.new_writer()
         self._writer = writer
         self._history = history
-        self._chance = chance
+        self._rng = rng
         self._rates = rates
-        self._counter = 0
+        self._next_counter = 0
 
     async def run(self, records: int) -> None:
         """Write about ``records`` records, then close. Raises what ended the writer."""
-        chance, rates = self._chance, self._rates
-        stubborn = chance.random() < rates.stubborn_chance
-        while self._counter < records:
-            await trio.sleep(chance.expovariate(1.0 / rates.burst_s))
-            records_now = chance.randint(1, rates.burst_records_max)
-            if rates.long_burst_chance and chance.random() < rates.long_burst_chance:
+        rng, rates = self._rng, self._rates
+        retries_after_failure = rng.random() < rates.stubborn_chance
+        while self._next_counter < records:
+            await trio.sleep(rng.expovariate(1.0 / rates.burst_s))
+            records_now = rng.randint(1, rates.burst_records_max)
+            if rates.long_burst_chance and rng.random() < rates.long_burst_chance:
                 records_now *= 10
             try:
                 await self.burst(records_now)
             except DistributedLogError:
-                if not stubborn:
+                if not retries_after_failure:
                     raise
                 await self.burst(records_now)
-            if chance.random() < rates.commit_chance:
+            if rng.random() < rates.commit_chance:
                 await self._writer.commit()
         await self._writer.aclose()
 
     async def burst(self, records: int) -> None:
         """Submit some records at once, then wait for each. Raises the first error."""
-        if self._chance.random() < self._rates.bulk_chance:
+        if self._rng.random() < self._rates.bulk_chance:
             pending = await self._submit_bulk(records)
         else:
             pending = await self._submit_each(records)
         failure: DistributedLogError | None = None
-        for append, taken in pending:
+        for append, pending_write in pending:
             try:
-                dlsn = await taken
+                dlsn = await pending_write
             except DistributedLogError as error:
                 note_error(append, error)
                 failure = failure or error
@@ -147,30 +147,32 @@ class WorkloadWriterSession:
     async def _submit_each(self, records: int) -> list[tuple[WriteAttempt, PendingWrite]]:
         pending: list[tuple[WriteAttempt, PendingWrite]] = []
         for _ in range(records):
-            value = Value(self.number, self._counter)
-            self._counter += 1
-            size = self._chance.randrange(20, self._rates.payload_bytes_max)
-            append = self._history.begin_append(value, trio.current_time())
+            value = Value(self.number, self._next_counter)
+            self._next_counter += 1
+            size = self._rng.randrange(20, self._rates.payload_bytes_max)
+            append = self._history.begin_attempt(value, trio.current_time())
             try:
-                taken = await self._writer.submit(LogRecord(txid_now(), to_payload(value, size)))
+                pending_write = await self._writer.submit(
+                    LogRecord(txid_now(), to_payload(value, size))
+                )
             except DistributedLogError as error:
                 note_error(append, error)
                 break  # what was taken before has outcomes of its own
-            pending.append((append, taken))
+            pending.append((append, pending_write))
         return pending
 
     async def _submit_bulk(self, records: int) -> list[tuple[WriteAttempt, PendingWrite]]:
         """One call; entries are cut where the records do not fit, also around a large one."""
-        chance, rates, now = self._chance, self._rates, trio.current_time()
+        rng, rates, now = self._rng, self._rates, trio.current_time()
         appends: list[WriteAttempt] = []
         batch: list[LogRecord] = []
         for _ in range(records):
-            value = Value(self.number, self._counter)
-            self._counter += 1
-            size = chance.randrange(20, rates.payload_bytes_max)
-            if chance.random() < rates.large_chance:
+            value = Value(self.number, self._next_counter)
+            self._next_counter += 1
+            size = rng.randrange(20, rates.payload_bytes_max)
+            if rng.random() < rates.large_chance:
                 size = rates.large_bytes
-            appends.append(self._history.begin_append(value, now))
+            appends.append(self._history.begin_attempt(value, now))
             batch.append(LogRecord(txid_now(), to_payload(value, size)))
         try:
             bulk = await self._writer.submit_bulk(batch)
@@ -193,7 +195,7 @@ async def tail(
     log: str,
     history: RunHistory,
     name: str,
-    chance: Random,
+    rng: Random,
     rates: WorkloadRates,
 ) -> None:
     """Follow the log for ever; after an error go on after the last record that was got."""
@@ -208,8 +210,8 @@ async def tail(
             name, trio.current_time(), None if start is None else (start[0], start[1], start[2])
         )
         try:
-            ends = trio.current_time() + chance.expovariate(0.1)
-            while trio.current_time() < ends:
+            ends_at = trio.current_time() + rng.expovariate(0.1)
+            while trio.current_time() < ends_at:
                 record = await reader.read_next(wait_s=1.0)
                 if record is not None:
                     reading.records.append(as_read(record))
@@ -224,16 +226,16 @@ async def catch_up(
     log: str,
     history: RunHistory,
     name: str,
-    chance: Random,
+    rng: Random,
     rates: WorkloadRates,
 ) -> None:
     """Read the whole log from its beginning to its present end, again and again."""
     while True:
-        await trio.sleep(chance.expovariate(1.0 / (20 * rates.read_pause_s)))
-        begun = trio.current_time()
+        await trio.sleep(rng.expovariate(1.0 / (20 * rates.read_pause_s)))
+        begun_at = trio.current_time()
         try:
             async with namespace.open_log(log).open_reader(to="end") as reader:
-                reading = history.begin_reading(name, begun)
+                reading = history.begin_reading(name, begun_at)
                 async for record in reader:
                     reading.records.append(as_read(record))
         except DistributedLogError:
@@ -254,14 +256,14 @@ async def read_whole(reader: LogReader) -> list[ObservedRecord]:
 
 
 async def prove_alive(
-    namespace: Namespace, log: str, history: RunHistory, chance: Random, *, entries: int = 0
+    namespace: Namespace, log: str, history: RunHistory, rng: Random, *, entries: int = 0
 ) -> None:
     """Take the log over, write a few records, commit, close. Raises if any of it fails.
 
     ``entries``: at least so many records one by one, each an entry of its own.
     """
     writer = await namespace.open_log(log).open_writer(takeover=True)
-    session = WorkloadWriterSession(writer, history, chance, WorkloadRates(burst_s=0.01))
+    session = WorkloadWriterSession(writer, history, rng, WorkloadRates(burst_s=0.01))
     try:
         await session.burst(3)
         for _ in range(entries):
@@ -273,20 +275,20 @@ async def prove_alive(
         raise
 
 
-async def make_and_delete(namespace: Namespace, chance: Random) -> None:
+async def make_and_delete(namespace: Namespace, rng: Random) -> None:
     """Make a log, write a little, delete it; again, until cancelled. A deleted log is not there.
 
     Raises `Violation`.
     """
     number = 0
     while True:
-        await trio.sleep(chance.expovariate(1.0))
-        name = f"doomed/{chance.getrandbits(32):08x}-{number}"
+        await trio.sleep(rng.expovariate(1.0))
+        name = f"doomed/{rng.getrandbits(32):08x}-{number}"
         number += 1
         try:
             async with await namespace.open_log(name).open_writer() as writer:
-                for _ in range(chance.randrange(4)):
-                    await writer.write(LogRecord(txid_now(), bytes(chance.randrange(1, 2000))))
+                for _ in range(rng.randrange(4)):
+                    await writer.write(LogRecord(txid_now(), bytes(rng.randrange(1, 2000))))
             await namespace.delete_log(name, wait_s=REST_S)
         except DistributedLogError:
             await trio.sleep(REST_S)
@@ -307,21 +309,19 @@ NUMBERS_AT_LIMITS: tuple[tuple[str, float], ...] = tuple(
 """Settings that a program without limits may store. None of them may end a node or remove records."""
 
 
-async def store_numbers_at_limits(
-    namespace: Namespace, logs: Sequence[str], chance: Random
-) -> None:
+async def store_numbers_at_limits(namespace: Namespace, logs: Sequence[str], rng: Random) -> None:
     """Store settings of logs and of their namespace, past all checks, until cancelled."""
     while True:
-        settings = dict(chance.sample(NUMBERS_AT_LIMITS, chance.randrange(1, 4)))
-        value = StoredSettings({**settings, "merging": chance.random() < 0.5}).encode()
+        settings = dict(rng.sample(NUMBERS_AT_LIMITS, rng.randrange(1, 4)))
+        value = StoredSettings({**settings, "merging": rng.random() < 0.5}).encode()
         try:
             key = bind_key(namespace.path)
-            if chance.random() < 0.7:
-                key = conf_key(await namespace.find(chance.choice(logs)))
+            if rng.random() < 0.7:
+                key = conf_key(await namespace.resolve_name(rng.choice(logs)))
             await namespace.metadata.transact(Transaction((), (Put(key, value),)))
         except DistributedLogError:
             pass  # the log is not there yet, or the quorum is away
-        await trio.sleep(chance.expovariate(1.0))
+        await trio.sleep(rng.expovariate(1.0))
 
 
 async def read_final(namespace: Namespace, log: str) -> list[ObservedRecord]:
@@ -346,16 +346,16 @@ async def watch_registers(metadata: Metadata) -> None:
             revision = page.revision
             async with metadata.watch(start, prefix_end(start), after_revision=revision) as watch:
                 while True:
-                    batch = await watch.next()
+                    batch = await watch.next_batch()
                     if batch.revision < revision:
                         raise Violation(f"M6: told of {batch.revision} after {revision}")
                     revision = batch.revision
                     for event in batch.events:
                         item = event.item
-                        before = versions.get(item.key, 0)
-                        if item.version != before + 1:
+                        version_before = versions.get(item.key, 0)
+                        if item.version != version_before + 1:
                             raise Violation(
-                                f"M6: told of version {item.version} of {item.key!r} after {before}"
+                                f"M6: told of version {item.version} of {item.key!r} after {version_before}"
                             )
                         versions[item.key] = item.version
         except DistributedLogError:
@@ -363,24 +363,24 @@ async def watch_registers(metadata: Metadata) -> None:
 
 
 async def use_registers(
-    metadata: Metadata, process: str, history: RunHistory, chance: Random, *, keys: int = 3
+    metadata: Metadata, process: str, history: RunHistory, rng: Random, *, keys: int = 3
 ) -> None:
     """Read and conditionally change a few registers, until cancelled."""
-    known: dict[str, int] = {}
+    known_versions: dict[str, int] = {}
     counter = 0
     while True:
-        await trio.sleep(chance.expovariate(3.0))
-        key = f"{REGISTERS}{chance.randrange(keys)}"
+        await trio.sleep(rng.expovariate(3.0))
+        key = f"{REGISTERS}{rng.randrange(keys)}"
         counter += 1
-        kind = "get" if chance.random() < 0.5 else "cas"
+        kind = "get" if rng.random() < 0.5 else "cas"
         call = RegisterCall(process, key, kind, trio.current_time())
         history.registers.append(call)
         try:
             if kind == "get":
-                found = await metadata.get(key.encode())
+                item = await metadata.get(key.encode())
                 call.succeeded = True
             else:
-                call.expected = known.get(key, 0)
+                call.expected = known_versions.get(key, 0)
                 call.wrote = f"{process}/{counter}"
                 reply = await metadata.transact(
                     Transaction(
@@ -389,7 +389,7 @@ async def use_registers(
                     )
                 )
                 call.succeeded = reply.succeeded
-                found = None if reply.succeeded else reply.current[0]
+                item = None if reply.succeeded else reply.current[0]
         except DistributedLogError as error:
             if error.definite and kind == "cas":
                 call.outcome = Outcome.REFUSED
@@ -399,6 +399,6 @@ async def use_registers(
         call.outcome = Outcome.OK
         if kind == "cas" and call.succeeded:
             call.version, call.value = call.expected + 1, call.wrote
-        elif found is not None:
-            call.version, call.value = found.version, found.value.decode()
-        known[key] = call.version
+        elif item is not None:
+            call.version, call.value = item.version, item.value.decode()
+        known_versions[key] = call.version

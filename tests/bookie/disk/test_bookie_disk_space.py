@@ -6,7 +6,7 @@ import pytest
 
 from distributedlog.bookie.disk.bookie_disk_space import (
     BookieDiskSpace,
-    Facts,
+    DiskSpaceFacts,
     index_is_behind,
     read_only_conditions,
 )
@@ -15,7 +15,7 @@ from distributedlog.runtime.interfaces.errors import BookieReadOnly, TooBusy
 from tests.conditions import codes_of
 
 MIB = 1 << 20
-WELL = Facts(
+WELL = DiskSpaceFacts(
     journal_free_bytes=2048 * MIB,
     index_free_bytes=64 * MIB,
     free_bytes_min=1024 * MIB,
@@ -56,12 +56,12 @@ def test_for_want_of_room_others_make_haste(name: str) -> None:
     space = BookieDiskSpace("b1", lambda: replace(WELL, **BAD[name]))  # type: ignore[arg-type]
     for told in BAD[name].keys() & vars(space).keys():
         setattr(space, told, True)
-    space.look()
+    space.check()
     assert space.read_only
-    assert space.short == (name != "read_only_requested")
+    assert space.is_low == (name != "read_only_requested")
     space.suspect = True
-    space.look()
-    assert space.short == (name != "read_only_requested")
+    space.check()
+    assert space.is_low == (name != "read_only_requested")
 
 
 def test_it_says_when_it_changes_and_only_then() -> None:
@@ -69,11 +69,11 @@ def test_it_says_when_it_changes_and_only_then() -> None:
     space = BookieDiskSpace("b1", lambda: WELL)
     told: list[bool] = []
     space.subscribe(lambda: told.append(space.read_only))
-    space.look()
+    space.check()
     assert told == []
     for missing in (True, False):
-        space.note_next_file(missing=missing)
-        space.look()
+        space.set_next_file_missing(missing=missing)
+        space.check()
     assert told == [True, False]
 
 
@@ -101,14 +101,14 @@ def test_a_small_bound_for_the_journal_is_the_indexs_too() -> None:
 def test_what_the_journal_meets_counts_at_once() -> None:
     """No add is taken in the quarter of a second until the next look."""
     space = BookieDiskSpace("b1", lambda: WELL)
-    space.look()
+    space.check()
     assert space.refusal(recovery=False) is None
 
-    space.note_next_file(missing=True)
+    space.set_next_file_missing(missing=True)
     assert isinstance(space.refusal(recovery=False), BookieReadOnly)
     assert space.refusal(recovery=True) is None
 
-    space.note_next_file(missing=False)
+    space.set_next_file_missing(missing=False)
     assert (space.conditions, space.refusal(recovery=False)) == ((), None)
 
 
@@ -119,17 +119,17 @@ def test_what_was_told_holds_over_each_look(name: str) -> None:
     space = BookieDiskSpace("b1", lambda: WELL)
     (field,) = BAD[name]
     setattr(space, field, True)
-    space.look()
+    space.check()
     assert codes_of(space.conditions) == [name]
-    space.look()
+    space.check()
     assert space.read_only
     setattr(space, field, False)
-    space.look()
+    space.check()
     assert not space.read_only
 
 
 def test_an_index_that_cannot_follow_refuses_recoveries_too() -> None:
     space = BookieDiskSpace("b1", lambda: replace(WELL, **BAD["index_memory_full"]))  # type: ignore[arg-type]
-    space.look()
+    space.check()
     assert isinstance(space.refusal(recovery=False), BookieReadOnly)
     assert isinstance(space.refusal(recovery=True), TooBusy)

@@ -33,9 +33,9 @@ def test_a_record_comes_back_as_it_was_made(
         number - 1,
     )
     assert bytes(found.payload) == payload
-    assert bytes(found.raw) == raw
+    assert bytes(found.record) == raw
     assert len(raw) % 8 == 0
-    entry.check(raw)
+    entry.verify_record(raw)
 
 
 def test_records_lie_back_to_back() -> None:
@@ -45,7 +45,7 @@ def test_records_lie_back_to_back() -> None:
     found = list(entry.records(b"".join(made)))
 
     assert [record.entry for record in found] == list(range(20))
-    assert [bytes(record.raw) for record in found] == made
+    assert [bytes(record.record) for record in found] == made
 
 
 def test_every_truncation_is_refused() -> None:
@@ -54,7 +54,7 @@ def test_every_truncation_is_refused() -> None:
 
     for length in range(len(raw)):
         with pytest.raises(CorruptData):
-            entry.check(raw[:length])
+            entry.verify_record(raw[:length])
 
 
 def test_every_flipped_bit_is_refused() -> None:
@@ -64,9 +64,9 @@ def test_every_flipped_bit_is_refused() -> None:
     for bit in range(len(raw) * 8):
         raw[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptData):
-            entry.check(raw)
+            entry.verify_record(raw)
         raw[bit // 8] ^= 1 << bit % 8
-    entry.check(raw)
+    entry.verify_record(raw)
 
 
 def test_a_lac_not_below_its_own_entry_is_refused() -> None:

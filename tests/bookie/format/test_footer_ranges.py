@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.bookie.format.footer_ranges import GAP_IDS, ID_MAX, FooterRanges
+from distributedlog.bookie.format.footer_ranges import GAP_ENTRIES_MAX, ID_MAX, FooterRanges
 from tests.examples import examples
 
 Row = tuple[int, int, int]
@@ -26,11 +26,12 @@ def test_each_id_is_in_one_of_them_and_each_begins_and_ends_with_one(told: list[
 
     found = spans_of(told)
 
-    spans = found.sorted()
+    spans = found.merged_ranges()
     within = {(ledger, n) for ledger, first, last in spans for n in range(first, last + 1)}
     assert ids <= within
     assert all(
-        any((ledger, n - gap) in ids for gap in range(1, GAP_IDS + 1)) for ledger, n in within - ids
+        any((ledger, n - gap) in ids for gap in range(1, GAP_ENTRIES_MAX + 1))
+        for ledger, n in within - ids
     )
     assert all((ledger, end) in ids for ledger, first, last in spans for end in (first, last))
     assert len(within) == sum(last - first + 1 for _, first, last in spans), "disjoint"
@@ -40,8 +41,8 @@ def test_each_id_is_in_one_of_them_and_each_begins_and_ends_with_one(told: list[
 
 def test_a_striped_ledger_is_one_span_and_a_far_id_another() -> None:
     striped = [(1, n, 1) for n in range(0, 4000, 4)]
-    assert spans_of(striped).sorted() == [(1, 0, 3996)]
-    assert spans_of([*striped, (1, 10**9, 5), (2, 7, 1)]).sorted() == [
+    assert spans_of(striped).merged_ranges() == [(1, 0, 3996)]
+    assert spans_of([*striped, (1, 10**9, 5), (2, 7, 1)]).merged_ranges() == [
         (1, 0, 3996),
         (1, 10**9, 10**9 + 4),
         (2, 7, 7),
@@ -51,14 +52,14 @@ def test_a_striped_ledger_is_one_span_and_a_far_id_another() -> None:
 def test_what_is_told_again_and_again_in_turn_is_joined() -> None:
     """A repair copies old entries while new ones are written."""
     told = [row for n in range(100) for row in ((1, n, 1), (1, 10_000 + n, 1))]
-    assert spans_of(told).sorted() == [(1, 0, 99), (1, 10_000, 10_099)]
+    assert spans_of(told).merged_ranges() == [(1, 0, 99), (1, 10_000, 10_099)]
 
 
 def test_the_last_id_of_all_is_no_other_ledgers() -> None:
-    assert spans_of([(1, ID_MAX, 5)]).sorted() == [(1, ID_MAX, ID_MAX)]
+    assert spans_of([(1, ID_MAX, 5)]).merged_ranges() == [(1, ID_MAX, ID_MAX)]
 
 
 def test_rows_of_a_cold_file_say_more_and_are_told_as_well() -> None:
     spans = FooterRanges()
     spans.add([(7, 0, 4096, 112, 2, 0xD16E57)])
-    assert spans.sorted() == [(7, 0, 1)]
+    assert spans.merged_ranges() == [(7, 0, 1)]

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.bookie.format.extent_map import ExtentLocation
-from distributedlog.bookie.format.record_slices import cut, find_record
+from distributedlog.bookie.format.record_slices import find_record, slice_extent
 from distributedlog.runtime.interfaces.errors import CorruptData
 from tests.examples import examples
 
@@ -30,19 +30,19 @@ def test_what_is_cut(
     run = ExtentLocation(FIRST, len(sizes), 1, 4096, len(view))
     first, last = (min(n, len(sizes) - 1) for n in sorted(asked))
 
-    found = cut(view[:here], 7, run, FIRST + first, FIRST + last, bytes_max, at_least_one)
+    found = slice_extent(view[:here], 7, run, FIRST + first, FIRST + last, bytes_max, at_least_one)
 
-    count = found.upto + 1 - FIRST - first
-    assert bytes(found.part) == b"".join(all_of_it[first : first + count])
+    count = found.last_entry + 1 - FIRST - first
+    assert bytes(found.records) == b"".join(all_of_it[first : first + count])
     if count:
-        assert found.end == sum(map(len, all_of_it[: first + count]))
-        assert len(found.part) <= bytes_max or (at_least_one and count == 1)
+        assert found.end_offset == sum(map(len, all_of_it[: first + count]))
+        assert len(found.records) <= bytes_max or (at_least_one and count == 1)
     if first + count > last:
         return
-    fits = len(found.part) + len(all_of_it[first + count]) <= bytes_max
+    fits = len(found.records) + len(all_of_it[first + count]) <= bytes_max
     fits = fits or (at_least_one and not count)
     behind = sum(map(len, all_of_it[: first + count + 1]))
-    if found.short:
+    if found.is_truncated:
         assert behind > here, "it was here whole"
     else:
         assert not fits, "it was allowed, and nothing says that it was not here"
@@ -53,7 +53,7 @@ def test_what_is_not_the_run_s_is_not_believed() -> None:
     run = ExtentLocation(5, 3, 1, 4096, len(view))
     for first, end in ((6, len(view)), (5, len(view) - 1)):  # also where the end is not here
         with pytest.raises(CorruptData):
-            cut(view[:end], 7, run, first, 7, 9999, True)
+            slice_extent(view[:end], 7, run, first, 7, 9999, True)
     with pytest.raises(CorruptData):
-        cut(view, 8, run, 5, 7, 9999, True)
+        slice_extent(view, 8, run, 5, 7, 9999, True)
     assert find_record(view, 7, run, 6) == record(7, 6)

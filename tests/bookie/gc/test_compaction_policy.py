@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from distributedlog.bookie.gc.compaction_policy import (
     FileFacts,
+    files_to_compact,
+    files_to_punch,
     output_bytes_max,
-    worth_moving,
-    worth_punching,
 )
-from distributedlog.bookie.gc.compactor import FIRST_LOOK_S
+from distributedlog.bookie.gc.compactor import FIRST_COMPACTION_S
 from distributedlog.runtime.primitives.background_rate import (
+    BASELINE_S,
     MIB,
-    QUIET_S,
     RATE_MAX,
     RATE_MIN,
     WORK_S,
@@ -26,7 +26,7 @@ MOST = 64 * MIB
 
 
 def moving(*files: FileFacts, most: int = MOST, pressed: bool = False) -> list[int]:
-    return worth_moving(files, live_bytes_max=most, small_bytes=MIB, pressed=pressed)
+    return files_to_compact(files, live_bytes_max=most, small_bytes=MIB, disk_is_low=pressed)
 
 
 def test_a_file_is_rewritten_from_fifteen_percent_dead_on() -> None:
@@ -77,10 +77,10 @@ def test_a_small_sealed_file_is_moved_whatever_is_dead_in_it() -> None:
 def test_pages_are_looked_for_when_a_part_has_died_since_the_last_look() -> None:
     file = FileFacts(1, 64 * MIB, 0, 60 * MIB, True)
 
-    assert worth_punching([file], {1: 64 * MIB}) == [1]
-    assert worth_punching([file], {1: 61 * MIB}) == []
-    assert worth_punching([FileFacts(1, 64 * MIB, 0, 0, True)], {1: MIB}) == [], "it is removed"
-    assert worth_punching([FileFacts(2, 64 * MIB, 0, MIB, False)], {2: 64 * MIB}) == []
+    assert files_to_punch([file], {1: 64 * MIB}) == [1]
+    assert files_to_punch([file], {1: 61 * MIB}) == []
+    assert files_to_punch([FileFacts(1, 64 * MIB, 0, 0, True)], {1: MIB}) == [], "it is removed"
+    assert files_to_punch([FileFacts(2, 64 * MIB, 0, MIB, False)], {2: 64 * MIB}) == []
 
 
 @settings(max_examples=examples(100))
@@ -97,7 +97,7 @@ def test_what_is_left_alone_is_dead_to_fifteen_percent_at_most(
     for file in files:
         if file.live_bytes and file.number not in moved:
             slack = 64 * 1024 if cold else 0
-            assert file.taken_bytes <= file.live_bytes / 0.85 + slack + 1
+            assert file.allocated_bytes <= file.live_bytes / 0.85 + slack + 1
 
 
 @pytest.mark.parametrize("live", [0, 1 << 30, 1 << 40])
@@ -112,7 +112,7 @@ def test_a_bookie_that_is_killed_every_ten_seconds_gets_a_cold_file_done(live: i
     """Read and written at the floor of the rate, after the first look and the second without work."""
     took_s = 2 * output_bytes_max(live, 16 * MIB, 0) / RATE_MIN
 
-    assert FIRST_LOOK_S + QUIET_S + took_s < 6
+    assert FIRST_COMPACTION_S + BASELINE_S + took_s < 6
     assert output_bytes_max(live, 16 * MIB, 59) < output_bytes_max(live, 16 * MIB, 60)
 
 
@@ -120,8 +120,8 @@ def test_without_writers_the_rate_doubles_up_to_its_bound() -> None:
     pacer = Pacer()
     assert pacer.rate == RATE_MIN
     for _ in range(10):
-        pacer.on_quiet([])
-        pacer.on_work([])
+        pacer.record_baseline_round([])
+        pacer.record_work_round([])
 
     assert pacer.rate == RATE_MAX
 
@@ -130,16 +130,16 @@ def test_what_makes_commits_slow_is_halved_down_to_the_floor() -> None:
     pacer = Pacer()
     pacer.rate = RATE_MAX
     for _ in range(10):
-        pacer.on_quiet([0.002] * 100)
-        pacer.on_work([0.002] * 97 + [0.02] * 3)
+        pacer.record_baseline_round([0.002] * 100)
+        pacer.record_work_round([0.002] * 97 + [0.02] * 3)
 
     assert pacer.rate == RATE_MIN
 
 
 def test_what_costs_nothing_grows_by_steps() -> None:
     pacer = Pacer()
-    pacer.on_quiet([0.002] * 100)
-    pacer.on_work([0.002] * 900)
+    pacer.record_baseline_round([0.002] * 100)
+    pacer.record_work_round([0.002] * 900)
 
     assert pacer.rate == RATE_MIN + 4 * MIB
 
@@ -147,9 +147,9 @@ def test_what_costs_nothing_grows_by_steps() -> None:
 def test_nothing_is_learnt_from_the_time_of_work() -> None:
     """H100: a bookie that got slow under its own work does not take that for usual."""
     pacer = Pacer()
-    pacer.on_quiet([0.002] * 100)
+    pacer.record_baseline_round([0.002] * 100)
     for _ in range(50):
-        pacer.on_work([0.05] * 900)
+        pacer.record_work_round([0.05] * 900)
 
     assert pacer.baseline_s == 0.002
     assert pacer.rate == RATE_MIN
@@ -159,15 +159,15 @@ def test_the_usual_is_the_median_of_the_last_quiet_seconds() -> None:
     """H100: one second in which somebody else had the disk does not let all through."""
     pacer = Pacer()
     for slow in (0.002, 0.002, 0.5, 0.002, 0.002):
-        pacer.on_quiet([slow] * 100)
+        pacer.record_baseline_round([slow] * 100)
 
     assert pacer.baseline_s == 0.002
 
 
 def test_other_writers_have_another_usual() -> None:
     pacer = Pacer()
-    pacer.on_quiet([0.002] * 100)
-    pacer.on_quiet([0.010] * 1000)
+    pacer.record_baseline_round([0.002] * 100)
+    pacer.record_baseline_round([0.010] * 1000)
 
     assert pacer.baseline_s == 0.010
 
@@ -175,8 +175,8 @@ def test_other_writers_have_another_usual() -> None:
 def test_a_writer_that_begins_in_the_midst_of_work_is_not_run_over() -> None:
     """What is usual for it is not known yet: no faster until a second without work has told."""
     pacer = Pacer()
-    pacer.on_quiet([])
-    pacer.on_work([0.05] * 900)
+    pacer.record_baseline_round([])
+    pacer.record_work_round([0.05] * 900)
 
     assert pacer.rate == RATE_MIN
 
@@ -187,18 +187,18 @@ def test_a_round_begins_with_a_quiet_second_and_learns_from_the_rest() -> None:
     pace.pacer.rate = RATE_MAX
     rates = []
     for _ in range(3):
-        assert pace.quiet_s(now) == QUIET_S
+        assert pace.pause_s(now) == BASELINE_S
         for _ in range(100):
-            pace.note(0.002)
-        assert pace.quiet_s(now + QUIET_S / 2) == QUIET_S / 2
-        now += QUIET_S
-        assert pace.quiet_s(now) == 0.0
+            pace.record_latency(0.002)
+        assert pace.pause_s(now + BASELINE_S / 2) == BASELINE_S / 2
+        now += BASELINE_S
+        assert pace.pause_s(now) == 0.0
         for _ in range(900):
-            pace.note(0.05)
+            pace.record_latency(0.05)
         now += WORK_S
-        assert pace.quiet_s(now - 0.01) == 0.0
+        assert pace.pause_s(now - 0.01) == 0.0
         rates.append(pace.pacer.rate)
     assert rates == [RATE_MAX, RATE_MAX / 2, RATE_MAX / 4]
-    pace.rest()
-    assert pace.quiet_s(now) == QUIET_S
+    pace.end_work()
+    assert pace.pause_s(now) == BASELINE_S
     assert pace.pacer.rate == RATE_MAX / 4, "the last round was not whole"

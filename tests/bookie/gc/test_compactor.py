@@ -74,7 +74,7 @@ async def delete(store: BookieStore, *ledgers: int) -> None:
 async def compact(store: BookieStore) -> None:
     """As often as there is something that is worth it; then the dead files go."""
     await store.checkpoint()
-    while await store.compactor.go_once():
+    while await store.compactor.compact_once():
         pass
     await trio.sleep(6)
 
@@ -92,7 +92,7 @@ async def lone_commits(
 
 
 def cold_names(disk: CutDisk) -> list[str]:
-    return [name for name in disk.list() if cb.cold_number(name)]
+    return [name for name in disk.list() if cb.compacted_file_number(name)]
 
 
 async def test_a_young_file_is_not_rewritten_for_its_padding(autojump_clock: Clock) -> None:
@@ -100,14 +100,14 @@ async def test_a_young_file_is_not_rewritten_for_its_padding(autojump_clock: Clo
     disk = CutDisk()
     async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
         kept = await lone_commits(store, (1, 2), 100)
-        assert len(store._journal.sealed) > 3
+        assert len(store._journal.sealed_files) > 3
         await compact(store)
         assert store.stats.files_compacted == 0
-        await trio.sleep(compaction.YOUNG_S)
+        await trio.sleep(compaction.YOUNG_FILE_S)
         await compact(store)
         assert store.stats.files_compacted > 0
         assert sum(store._journal.file_bytes.values()) < 900_000
-        assert store._journal.left.keys() <= store._journal.sealed.keys()
+        assert store._journal.sealed_file_info.keys() <= store._journal.sealed_files.keys()
         for ledger, entries_ in kept.items():
             assert await read_all(store, ledger) == entries_
 
@@ -117,10 +117,10 @@ async def test_a_young_file_that_is_mostly_padding_is_left_alone_too(autojump_cl
     disk = CutDisk()
     async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
         kept = await lone_commits(store, (1, 2), 100, payload=100)
-        assert len(store._journal.sealed) > 3
+        assert len(store._journal.sealed_files) > 3
         await compact(store)
         assert store.stats.files_compacted == 0
-        await trio.sleep(compaction.YOUNG_S)
+        await trio.sleep(compaction.YOUNG_FILE_S)
         await compact(store)
         assert store.stats.files_compacted > 0
         assert sum(store._journal.file_bytes.values()) < 500_000
@@ -134,18 +134,18 @@ async def test_padding_of_young_files_takes_a_part_of_what_is_free(autojump_cloc
     disk = CutDisk()
     async with running(disk, replace(SMALL, journal_file_bytes_min=0)) as store:
         kept = await lone_commits(store, (1, 2), 100)
-        sealed = sorted(store._journal.sealed)
+        sealed = sorted(store._journal.sealed_files)
         disk.bytes_max = disk.used_bytes + (2 << 20)
         await compact(store)
         assert store.stats.files_compacted > 0
         assert not store.space.read_only
-        left = [number for number in sealed if number in store._journal.sealed]
+        left = [number for number in sealed if number in store._journal.sealed_files]
         assert left == sealed[-len(left) :], "the youngest"
         padding = sum(
-            store._journal.file_bytes[number] - store._journal.left[number].record_bytes
+            store._journal.file_bytes[number] - store._journal.sealed_file_info[number].record_bytes
             for number in left
         )
-        assert 0 < padding <= disk.free_bytes() // compaction.YOUNG_FREE_PART
+        assert 0 < padding <= disk.free_bytes() // compaction.YOUNG_FILE_SPACE_DIVISOR
         for ledger, entries_ in kept.items():
             assert await read_all(store, ledger) == entries_
 
@@ -168,8 +168,8 @@ async def test_a_full_disk_knows_no_young_files(autojump_clock: Clock) -> None:
     async with running(disk, options) as store:
         kept = await lone_commits(store, (1, 2), 100)
         disk.bytes_max = disk.used_bytes + (1 << 20)
-        store.space.look()
-        assert store.space.short
+        store.space.check()
+        assert store.space.is_low
         await compact(store)
         assert store.stats.files_compacted > 0
         for ledger, entries_ in kept.items():
@@ -192,7 +192,7 @@ async def test_what_lives_between_deleted_neighbours_moves(autojump_clock: Clock
         assert store.stored_bytes == sum(
             disk._files[name].allocated_bytes
             for name in disk.list()
-            if cb.cold_number(name) or name in journal_names(disk)
+            if cb.compacted_file_number(name) or name in journal_names(disk)
         )
         assert store.stats.moved_bytes < 1.1 * live
         assert len(cold_names(disk)) >= 1
@@ -204,7 +204,7 @@ async def test_what_lives_between_deleted_neighbours_moves(autojump_clock: Clock
         assert not store.ledgers.limbo_below
         assert await read_all(store, 4) == wanted[4]
         with pytest.raises(NoSuchLedger):
-            store.ledgers.look_up(1, KEY)
+            store.ledgers.get_known(1, KEY)
         assert store.stored_bytes < 1.3 * live + ring + SMALL.first_file_bytes
 
 
@@ -213,10 +213,10 @@ async def test_a_moved_ledger_is_one_run_a_thousand_entries(autojump_clock: Cloc
     async with running(CutDisk(), SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 300, 100)
         await delete(store, 1, 2)
-        runs_before = store._index.in_map.runs
+        runs_before = store._index.stored_totals.extent_count
         await compact(store)
 
-        assert store._index.in_map.runs < runs_before / 10
+        assert store._index.stored_totals.extent_count < runs_before / 10
         assert await read_all(store, 3) == wanted[3]
         assert await read_all(store, 4, 17, 200) == {n: wanted[4][n] for n in range(17, 201)}
 
@@ -238,7 +238,7 @@ async def test_an_older_copy_of_the_index_from_before_a_move_is_built_again(
         assert not store.limbo.any_limbo
         assert await read_all(store, 4) == wanted[4]
         with pytest.raises(NoSuchLedger):
-            store.ledgers.look_up(1, KEY)
+            store.ledgers.get_known(1, KEY)
 
 
 @pytest.mark.parametrize("index_lost", [False, True])
@@ -272,15 +272,15 @@ async def test_the_power_goes_off_at_every_step(autojump_clock: Clock, index_los
             for ledger in (3, 4):
                 assert await read_all(store, ledger) == wanted[ledger], f"step {step}"
             with pytest.raises(NoSuchLedger):
-                store.ledgers.look_up(1, KEY)
+                store.ledgers.get_known(1, KEY)
             late = Adder(store, 4)
             late.send(record(4, 16))
             assert isinstance((await late.refusal())[0], LedgerFenced)
             await compact(store)
             for ledger in (3, 4):
                 assert await read_all(store, ledger) == wanted[ledger], f"step {step}"
-            assert not [name for name in disk.list() if name.endswith(cb.UNFINISHED)]
-            listed = {cb.cold_name(number) for number in store._journal.cold}
+            assert not [name for name in disk.list() if name.endswith(cb.UNFINISHED_SUFFIX)]
+            listed = {cb.compacted_file_name(number) for number in store._journal.compacted_files}
             assert listed == set(cold_names(disk)), f"step {step}"
         step += 3 if index_lost else 1
     assert step > 20
@@ -330,12 +330,12 @@ async def test_a_rotten_record_is_not_copied_and_holds_its_file(autojump_clock: 
             n: raw for n, raw in wanted[4].items() if n > run.last
         }
         assert store.stats.damaged_reads == 1
-        assert Code.DAMAGED_READS in codes_of(store.what_is_wrong())
-        for cold in store._journal.cold.values():
+        assert Code.DAMAGED_READS in codes_of(store.health_conditions())
+        for cold in store._journal.compacted_files.values():
             footer = await read_compacted_footer(disk, cold, store._journal.seed)
             assert footer is not None
-            assert not [one for one in footer if one.ledger == 4 and one.at.first in held]
-        assert not await store.compactor.go_once(), "not again and again"
+            assert not [one for one in footer if one.ledger == 4 and one.location.first in held]
+        assert not await store.compactor.compact_once(), "not again and again"
 
 
 async def change(store: BookieStore, stored: Stored, draw: random.Random) -> None:
@@ -368,7 +368,7 @@ async def test_what_changes_meanwhile_is_not_undone(autojump_clock: Clock) -> No
             live = dict.fromkeys(store._index.live_bytes, 0)
             counted = dict(store._index.live_bytes)
             async with store.checkpointer.lock:
-                await store.compactor.relocation.count_again(live)
+                await store.compactor.relocation.recount_live_bytes(live)
             assert counted == store._index.live_bytes, f"seed {seed}"
             for ledger, wanted in stored.items():
                 assert await read_all(store, ledger) == wanted, f"seed {seed}"
@@ -382,7 +382,7 @@ async def test_a_file_that_was_counted_too_low_does_not_go(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H84: what the index says is live in it, not what was counted: here nothing, after the first move."""
-    monkeypatch.setattr(compaction, "RUNS_MAX", 3)
+    monkeypatch.setattr(compaction, "EXTENTS_MAX", 3)
     disk = CutDisk()
     async with running(disk, SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 60)
@@ -394,7 +394,7 @@ async def test_a_file_that_was_counted_too_low_does_not_go(
         assert not whole
         store._index.live_bytes[source] = sum(run.length for _, run in moved)
 
-        assert await store.compactor.go_once()
+        assert await store.compactor.compact_once()
 
         left = rightly - sum(run.length for _, run in moved)
         assert store._index.live_bytes[source] == left > 0
@@ -408,8 +408,8 @@ class Scans:
 
     def __init__(self, store: BookieStore) -> None:
         self.runs = 0
-        self._scan = store._index.stored.scan
-        store._index.stored.scan = self  # type: ignore[method-assign]
+        self._scan = store._index.ordered_map.scan
+        store._index.ordered_map.scan = self  # type: ignore[method-assign]
 
     def __call__(self, start: bytes, end: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         pairs = self._scan(start, end, limit)
@@ -435,14 +435,14 @@ async def test_a_move_looks_at_what_its_sources_held_and_at_no_other_run(
         stored = await interleaved(store, range(1, 21), 12, 3000)
         await delete(store, *range(1, 11))
         scans = Scans(store)
-        while await store.compactor.go_once():
+        while await store.compactor.compact_once():
             pass
         files = store.stats.files_compacted
         assert files > 0
         assert scans.runs < 5000
         await delete(store, *range(11, 16))  # pages of cold files
         scans.runs = 0
-        assert await store.compactor.go_once()
+        assert await store.compactor.compact_once()
         assert store.stats.punched_bytes > 0
         assert scans.runs < 1000
         for ledger in range(16, 21):
@@ -461,20 +461,20 @@ async def test_what_a_footer_does_not_lead_to_is_found_all_the_same(
         gone = {*range(1, 16)} if cold else {*range(1, 15, 2)}
         if cold:
             await delete(store, *range(1, 11))
-            await trio.sleep(compaction.YOUNG_S)
+            await trio.sleep(compaction.YOUNG_FILE_S)
             await compact(store)
         await delete(store, *gone)
         if footer == "rotten":
             for name in disk.list():
-                if cb.cold_number(name) or name in journal_names(disk)[:-2]:
+                if cb.compacted_file_number(name) or name in journal_names(disk)[:-2]:
                     file = disk._files[name]
                     file.write(file.size - TRAILER_SPACE, [bytes(64)], 64, name)
         else:
-            whole = FooterRanges.sorted
+            whole = FooterRanges.merged_ranges
             lacking = {"lacks a ledger": 17, "lacks all": -1}[footer]
             monkeypatch.setattr(
                 FooterRanges,
-                "sorted",
+                "merged_ranges",
                 lambda self: [one for one in whole(self) if one[0] != lacking and lacking > 0],
             )
         before = store.stats.files_compacted, store.stats.punched_bytes
@@ -491,23 +491,23 @@ async def test_nobody_waits_for_the_rests_of_a_move(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is written while a checkpoint waits stays in memory, and of a large index there are many rests."""
-    monkeypatch.setattr(index, "PAGE", 1)
-    monkeypatch.setattr(extent_relocation, "PAGE", 1)
-    monkeypatch.setattr(compaction, "REST_S", 1.0)
-    monkeypatch.setattr(compaction, "RESTS_S_MAX", 1e6)
+    monkeypatch.setattr(index, "PAIRS_PER_PAGE", 1)
+    monkeypatch.setattr(extent_relocation, "PAIRS_PER_PAGE", 1)
+    monkeypatch.setattr(compaction, "PAUSE_S", 1.0)
+    monkeypatch.setattr(compaction, "PAUSES_S_MAX", 1e6)
     counting = trio.Event()
-    count_again = extent_relocation.ExtentRelocation.count_again
+    count_again = extent_relocation.ExtentRelocation.recount_live_bytes
 
     async def told(self: extent_relocation.ExtentRelocation, *arguments: Any, **more: Any) -> None:
         counting.set()
         await count_again(self, *arguments, **more)
 
-    monkeypatch.setattr(extent_relocation.ExtentRelocation, "count_again", told)
+    monkeypatch.setattr(extent_relocation.ExtentRelocation, "recount_live_bytes", told)
     async with running(CutDisk(), MANUAL) as store:
         await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.compactor.go_once)
+            nursery.start_soon(store.compactor.compact_once)
             await counting.wait()
             asked_at = trio.current_time()
             await store.checkpoint()
@@ -518,25 +518,25 @@ async def test_a_move_rests_for_so_long_and_no_longer(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However large the index is: else the disk fills while it is gone through."""
-    monkeypatch.setattr(index, "PAGE", 1)
-    monkeypatch.setattr(extent_relocation, "PAGE", 1)
-    monkeypatch.setattr(compaction, "REST_S", 100.0)
-    monkeypatch.setattr(compaction, "RESTS_S_MAX", 300.0)
+    monkeypatch.setattr(index, "PAIRS_PER_PAGE", 1)
+    monkeypatch.setattr(extent_relocation, "PAIRS_PER_PAGE", 1)
+    monkeypatch.setattr(compaction, "PAUSE_S", 100.0)
+    monkeypatch.setattr(compaction, "PAUSES_S_MAX", 300.0)
     async with running(CutDisk(), MANUAL) as store:
         for files in (1, 2):  # the second one rests as well
             ledgers = range(4 * files, 4 * files + 4)
             await interleaved(store, ledgers, 60)
             await delete(store, *ledgers[1:])
             began_at = trio.current_time()
-            assert await store.compactor.go_once()
+            assert await store.compactor.compact_once()
             assert store.stats.files_compacted == files
             assert 300.0 <= trio.current_time() - began_at < 400.0
         await interleaved(store, (12, 13), 60)
         await delete(store, 13)
         store.space.asked = True
-        store.space.look()
+        store.space.check()
         began_at = trio.current_time()
-        assert await store.compactor.go_once()
+        assert await store.compactor.compact_once()
         assert trio.current_time() - began_at < 100.0, "nobody writes"
 
 
@@ -550,7 +550,7 @@ async def test_a_run_that_is_not_as_it_was_is_left_where_it_is(autojump_clock: C
             found for n in (0, 20) if (found := store._index.find(ledger, n)) is not None
         ]
         seen = replace(first, offset=first.offset + 8)  # as it was before
-        await store.compactor.relocation.move(
+        await store.compactor.relocation.point_to_copies(
             [
                 (7, seen, replace(first, file_number=1000, offset=4096)),
                 (7, second, replace(second, file_number=1000, offset=8192)),
@@ -587,7 +587,7 @@ async def test_pages_of_deleted_ledgers_are_given_back_and_no_others(
             del stored[ledger]
         before = store.stored_bytes
         await store.checkpoint()
-        assert await store.compactor.go_once()
+        assert await store.compactor.compact_once()
 
         assert set(cold_names(disk)) == files, "not by rewriting"
         assert store.stats.moved_bytes == written
@@ -610,18 +610,18 @@ async def test_no_page_is_given_back_before_all_that_is_live_was_seen(
     async with running(disk, SMALL) as store:
         stored = await interleaved(store, range(1, 21), 4, 9000)
         await delete(store, *range(1, 11))
-        await trio.sleep(compaction.YOUNG_S)
+        await trio.sleep(compaction.YOUNG_FILE_S)
         await compact(store)
         await delete(store, *range(11, 16))
-        monkeypatch.setattr(compaction, "RUNS_MAX", 1)
+        monkeypatch.setattr(compaction, "EXTENTS_MAX", 1)
 
-        assert not await store.compactor.go_once()
+        assert not await store.compactor.compact_once()
 
         assert store.stats.punched_bytes == 0
         for ledger in range(16, 21):
             assert await read_all(store, ledger) == stored[ledger]
         monkeypatch.undo()
-        assert await store.compactor.go_once()
+        assert await store.compactor.compact_once()
         assert store.stats.punched_bytes > 100_000
 
 
@@ -633,7 +633,7 @@ async def test_a_file_stays_while_it_is_made_though_nothing_points_to_it(
     async with running(disk, SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
-        checkpoint = store.checkpointer.checkpoint_if_room
+        checkpoint = store.checkpointer.try_checkpoint
 
         async def and_remove() -> bool:
             done = await checkpoint()
@@ -641,8 +641,8 @@ async def test_a_file_stays_while_it_is_made_though_nothing_points_to_it(
             return done
 
         with monkeypatch.context() as patched:
-            patched.setattr(store.checkpointer, "checkpoint_if_room", and_remove)
-            assert await store.compactor.go_once()
+            patched.setattr(store.checkpointer, "try_checkpoint", and_remove)
+            assert await store.compactor.compact_once()
 
         assert cold_names(disk)
         assert await read_all(store, 4) == wanted[4]
@@ -660,7 +660,7 @@ async def test_other_records_than_the_index_says_are_not_moved(
         7, ExtentLocation(5, 2, 1, 4096, len(data)), ExtentLocation(5, 2, 9, 4096, len(data))
     )
     await _verify(memoryview(data), move)
-    wrong = ExtentMove(ledger, replace(move.old, first=first, count=count), move.new)
+    wrong = ExtentMove(ledger, replace(move.source, first=first, count=count), move.target)
 
     with pytest.raises(CorruptData):
         await _verify(memoryview(data), wrong)
@@ -673,18 +673,18 @@ async def test_a_footer_of_another_time_is_no_footer(autojump_clock: Clock) -> N
         await interleaved(store, (1, 2, 3, 4), 60)
         await delete(store, 1, 2, 3)
         await compact(store)
-        (cold,) = store._journal.cold.values()
+        (cold,) = store._journal.compacted_files.values()
         seed = store._journal.seed
     runs = await read_compacted_footer(disk, cold, seed)
     assert runs
     payload = cb.footer_payload([replace(run, ledger=5) for run in runs])
-    block = bytearray(blocks.padded(len(payload)))
+    block = bytearray(blocks.padded_length(len(payload)))
     block[blocks.HEADER_BYTES : blocks.HEADER_BYTES + len(payload)] = payload
     offset = cold.length - TRAILER_SPACE - len(block)
-    blocks.header_into(
+    blocks.write_header(
         memoryview(block),
         0,
-        kind=cb.COLD_FOOTER,
+        kind=cb.COMPACTED_FOOTER,
         payload_bytes=len(payload),
         start_count=1,
         sequence=1,
@@ -693,7 +693,7 @@ async def test_a_footer_of_another_time_is_no_footer(autojump_clock: Clock) -> N
         file_offset=offset,
         seed=seed,
     )
-    disk._files[cb.cold_name(cold.number)].data[offset : offset + len(block)] = block
+    disk._files[cb.compacted_file_name(cold.number)].data[offset : offset + len(block)] = block
 
     assert await read_compacted_footer(disk, cold, seed) is None
 
@@ -707,7 +707,7 @@ async def test_where_no_pages_can_be_given_back_files_are_rewritten(
         await trio.lowlevel.checkpoint()
         return False
 
-    monkeypatch.setattr("tests.bookie.kit.CutFile.punch", refuses)
+    monkeypatch.setattr("tests.bookie.kit.CutFile.punch_hole", refuses)
     async with running(disk, SMALL) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 100)
         await delete(store, 1, 2)
@@ -743,8 +743,8 @@ async def test_a_cold_file_that_is_not_as_it_was_is_a_loss(
         await compact(store)
         await delete(store, 3)
         await compact(store)
-        cold = next(iter(store._journal.cold.values()))
-    name = cb.cold_name(cold.number)
+        cold = next(iter(store._journal.compacted_files.values()))
+    name = cb.compacted_file_name(cold.number)
     content = disk._files[name]
     if how == "deleted":
         await disk.delete(name)
@@ -763,7 +763,7 @@ async def test_a_cold_file_that_is_not_as_it_was_is_a_loss(
 
     async with running(disk, SMALL) as store:
         assert store.ledgers.limbo_below == LIMBO_ALL
-        ledger = store.ledgers.look_up(4, KEY)
+        ledger = store.ledgers.get_known(4, KEY)
         assert ledger.limbo
         found: dict[int, bytes] = {}
         for n in range(60):
@@ -795,8 +795,8 @@ async def test_a_read_that_waits_for_a_removed_file_is_looked_up_again(
         assert not extent.data
         disk.hot = False
         found = store.collect(store.ledgers.get_or_make(4), 0, 0, 1 << 20, extent)
-        assert found.cold is not None, "asked again, where it lies now"
-        assert found.cold.file_number in store._journal.cold
+        assert found.device_extent is not None, "asked again, where it lies now"
+        assert found.device_extent.file_number in store._journal.compacted_files
         assert await read_all(store, 4) == wanted[4]
 
 
@@ -808,7 +808,7 @@ async def test_without_room_nothing_moves_and_nothing_is_left(autojump_clock: Cl
         disk.bytes_max = disk.used_bytes + 2 * SMALL.first_file_bytes
         names = disk.list()
 
-        assert not await store.compactor.go_once()
+        assert not await store.compactor.compact_once()
 
         assert disk.list() == names
         disk.bytes_max = None
@@ -822,18 +822,18 @@ async def test_where_room_is_short_it_looks_each_second(
 ) -> None:
     """What was deleted may have made it worth it, and somebody is refused meanwhile."""
     async with running(CutDisk(), replace(SMALL, compaction_s=1000)) as store:
-        await trio.sleep(compaction.FIRST_LOOK_S + 1)
+        await trio.sleep(compaction.FIRST_COMPACTION_S + 1)
         looks: list[float] = []
 
         async def look() -> bool:
             looks.append(trio.current_time())
             return False
 
-        monkeypatch.setattr(store.compactor, "go_once", look)
-        monkeypatch.setattr(store.space, "look", lambda: None)
+        monkeypatch.setattr(store.compactor, "compact_once", look)
+        monkeypatch.setattr(store.space, "check", lambda: None)
         await trio.sleep(20)
         assert looks == []
-        store.space.short = True
+        store.space.is_low = True
         await trio.sleep(5)
         assert 4 <= len(looks) <= 6
 
@@ -841,7 +841,7 @@ async def test_where_room_is_short_it_looks_each_second(
 async def test_below_a_floor_of_free_space_removed_files_hurry(autojump_clock: Clock) -> None:
     """Before anybody is refused for room that only waits, or the journal has none for its next file."""
     disk, floors = CutDisk(), list[int]()
-    disk.keep_free = floors.append  # type: ignore[method-assign, assignment]
+    disk.set_min_free_bytes = floors.append  # type: ignore[method-assign, assignment]
     async with running(disk, replace(SMALL, free_bytes_min=2 << 20)):
         assert floors == [(2 << 20) + 2 * SMALL.journal_file_bytes]
 
@@ -857,23 +857,23 @@ async def test_a_file_that_does_not_fit_elsewhere_is_not_begun(
         many = await interleaved(store, (5, 6, 7, 8), 60)
         await delete(store, 1, 2, 5)
         live = store._index.live_bytes
-        fits = [n for n in store._journal.sealed if live.get(n, 0) < 80_000]
+        fits = [n for n in store._journal.sealed_files if live.get(n, 0) < 80_000]
         assert fits
-        assert len(fits) < len(store._journal.sealed)
+        assert len(fits) < len(store._journal.sealed_files)
         room = max(live[number] for number in fits) * 4 // 3 + 100
         disk.bytes_max = disk.used_bytes + SMALL.first_file_bytes + room
-        store.space.look()
-        assert store.space.short
+        store.space.check()
+        assert store.space.is_low
         moved = 0
 
-        while await store.compactor.go_once():
+        while await store.compactor.compact_once():
             moved += 1
             disk.bytes_max = disk.used_bytes + SMALL.first_file_bytes + room
         assert moved == store.stats.files_compacted > 0
-        assert all(live[number] for number in store._journal.sealed if number not in fits)
+        assert all(live[number] for number in store._journal.sealed_files if number not in fits)
         with monkeypatch.context() as patched:
             patched.setattr(store.compactor, "_move", None)  # called, it raises
-            assert not await store.compactor.go_once()
+            assert not await store.compactor.compact_once()
         disk.bytes_max = None
         await compact(store)
         for ledger in (3, 4):
@@ -886,14 +886,14 @@ async def test_where_room_is_short_nothing_rests(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for the room writes nothing meanwhile: no look that comes later, no pace of commits."""
-    monkeypatch.setattr(compaction, "QUIET_S", 1e6)
+    monkeypatch.setattr(compaction, "BASELINE_S", 1e6)
     disk = CutDisk()
     options = replace(SMALL, compaction_s=1e6, free_bytes_min=2 << 20)
     async with running(disk, options) as store:
         wanted = await interleaved(store, (1, 2, 3, 4), 60)
         disk.bytes_max = disk.used_bytes + (1 << 20)
-        store.space.look()
-        assert store.space.short
+        store.space.check()
+        assert store.space.is_low
         for ledger in (1, 2, 3):
             await store.delete_ledger(ledger)
         await trio.sleep(2.5)
@@ -921,14 +921,18 @@ def test_lists_without_cold_files_are_written_as_before() -> None:
     saved = IndexCheckpoint("b1", 7, 9, 2, 8192, 6, 3, 0, 5, [(1, 1, 5)])
     cold = (4, 16384, 8000, 2)
     for form, with_cold in (
-        (head, replace(head, cold=(cold,))),
-        (saved, replace(saved, cold=[cold])),
+        (head, replace(head, compacted_files=(cold,))),
+        (saved, replace(saved, compacted_files=[cold])),
     ):
         assert b"\xa6format\x01" in form.encode()
         assert b"cold" not in form.encode()
         assert b"\xa6format\x03" in with_cold.encode()
-    assert Head.decode(memoryview(replace(head, cold=(cold,)).encode()), "x").cold == (cold,)
-    assert IndexCheckpoint.decode(replace(saved, cold=[cold]).encode()).cold == [cold]
+    assert Head.decode(
+        memoryview(replace(head, compacted_files=(cold,)).encode()), "x"
+    ).compacted_files == (cold,)
+    assert IndexCheckpoint.decode(
+        replace(saved, compacted_files=[cold]).encode()
+    ).compacted_files == [cold]
 
 
 def test_a_cold_file_is_laid_out_sorted_and_joined() -> None:
@@ -939,12 +943,12 @@ def test_a_cold_file_is_laid_out_sorted_and_joined() -> None:
         (2, ExtentLocation(10, 1, 3, 6000, 100)),  # another ledger
     ]
 
-    layout = cb.Layout(77)
+    layout = cb.CompactedFileLayout(77)
     places = [layout.place(*run) for run in runs]
     cold = layout.file
 
     assert [place.offset for place in places] == [4096, 4296, 4396, 4496]
     assert {place.file_number for place in places} == {77}
     assert cold == cb.CompactedFile(77, 4096 + 4096 + 4096 + 4096, 4596, 3)
-    assert cold.own_bytes == cold.length - 500
+    assert cold.overhead_bytes == cold.length - 500
     assert entries.HEADER_BYTES < 100

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from distributedlog.bookie.format.entry import HEADER, HEADER_BYTES, records
 from distributedlog.bookie.format.extent_map import ExtentLocation
-from distributedlog.bookie.format.index_format import ScrubPlace
+from distributedlog.bookie.format.index_format import ScrubProgress
 from distributedlog.bookie.format.journal_format import file_name
-from distributedlog.bookie.format.record_slices import joined, sound_parts
+from distributedlog.bookie.format.record_slices import merge_adjacent, sound_parts
 from distributedlog.bookie.integrity import scrubber as scrub
 from distributedlog.bookie.integrity.corruption_tracker import DEVICE_ERRORS_MAX
-from distributedlog.bookie.integrity.scrubber import SETTLE_S
+from distributedlog.bookie.integrity.scrubber import START_DELAY_S
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
 from distributedlog.runtime.declarations.health_conditions import Code
@@ -66,13 +66,13 @@ def test_sound_parts_hold_what_was_written_and_all_before_the_first_damage(
         rotten[at % len(rotten)] ^= 1 << bit
     view = bytes(rotten[: len(rotten) - cut % len(rotten)])
 
-    parts = joined(list(sound_parts(view, LEDGER, run)))
+    parts = merge_adjacent(list(sound_parts(view, LEDGER, run)))
 
     found: dict[int, bytes] = {}
     for part in parts:
         start = part.offset - run.offset
         for one in records(view[start : start + part.length]):
-            found[one.entry] = bytes(one.raw)
+            found[one.entry] = bytes(one.record)
         assert part.last in found
         assert part.first in found
     assert sum(part.count for part in parts) == len(found)
@@ -123,15 +123,15 @@ async def test_what_rotted_is_noted_over_restarts_and_not_denied(autojump_clock:
     journal, index, sent = await _served()
     async with running(journal, MANUAL, index) as store:
         await _rotten(journal, store, 3, 11)
-        (first, second) = await store.rot.look(LEDGER, 0, 39)
-        assert (first.rotten, second.rotten) == ([(3, 3)], [(11, 11)])
-        store.rot.note(LEDGER, 3, 3)
-        store.rot.note(LEDGER, 11, 11)
+        (first, second) = await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
+        assert (first.corrupt_ranges, second.corrupt_ranges) == ([(3, 3)], [(11, 11)])
+        store.corruption_tracker.record(LEDGER, 3, 3)
+        store.corruption_tracker.record(LEDGER, 11, 11)
         await store.checkpoint()
 
     async with running(journal, MANUAL, index) as store:
-        assert store.rot.noted == {LEDGER: (3, 11)}
-        assert Code.ENTRIES_CORRUPT in codes_of(store.what_is_wrong())
+        assert store.corruption_tracker.corrupt_ranges == {LEDGER: (3, 11)}
+        assert Code.ENTRIES_CORRUPT in codes_of(store.health_conditions())
         with pytest.raises(CorruptData):
             await read_all(store, LEDGER, 3, 3)
         assert await read_all(store, LEDGER, 4, 4) == {4: sent[4]}
@@ -143,12 +143,12 @@ async def test_a_dropped_entry_is_added_again_and_all_is_as_before(autojump_cloc
     async with running(journal, MANUAL, index) as store:
         await _rotten(journal, store, 0, 3, 4, 39)
         live = sum(store._index.live_bytes.values())
-        rotten = await store.rot.look(LEDGER, 0, 39)
+        rotten = await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
 
-        dropped = await store.rot.drop(LEDGER, KEY, rotten)
+        dropped = await store.corruption_tracker.drop_corrupt(LEDGER, KEY, rotten)
 
         assert dropped == rotten
-        ledger = store.ledgers.look_up(LEDGER, KEY)
+        ledger = store.ledgers.get_known(LEDGER, KEY)
         assert ledger.limbo
         assert set(await read_all(store, LEDGER, 0, 39)) == set(range(40)) - {0, 3, 4, 39}
         healing = Adder(store, LEDGER, recovery=True)
@@ -160,7 +160,7 @@ async def test_a_dropped_entry_is_added_again_and_all_is_as_before(autojump_cloc
 
     async with running(journal, MANUAL, index) as store:
         assert list((await read_all(store, LEDGER)).values()) == sent
-        assert await store.rot.look(LEDGER, 0, 39) == []
+        assert await store.corruption_tracker.find_corrupt(LEDGER, 0, 39) == []
         assert sum(store._index.live_bytes.values()) == live
 
 
@@ -175,7 +175,9 @@ async def test_the_power_goes_off_at_every_step_of_a_healing(autojump_clock: Clo
             async with running(journal, MANUAL, index) as store:
                 await _rotten(journal, store, 3, 11)
                 journal.fuse = index.fuse = steps
-                await store.rot.drop(LEDGER, KEY, await store.rot.look(LEDGER, 0, 39))
+                await store.corruption_tracker.drop_corrupt(
+                    LEDGER, KEY, await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
+                )
                 healing = Adder(store, LEDGER, recovery=True)
                 healing.send(sent[3])
                 healing.send(sent[11])
@@ -189,7 +191,7 @@ async def test_the_power_goes_off_at_every_step_of_a_healing(autojump_clock: Clo
         index.off, index.fuse = False, -1
 
         async with running(journal, MANUAL, index) as store:
-            ledger = store.ledgers.look_up(LEDGER, KEY)
+            ledger = store.ledgers.get_known(LEDGER, KEY)
             for entry in range(40):
                 try:
                     found = await read_all(store, LEDGER, entry, entry)
@@ -210,13 +212,13 @@ async def test_what_reads_otherwise_the_second_time_is_not_dropped(autojump_cloc
     journal, index, sent = await _served()
     async with running(journal, MANUAL, index) as store:
         await _rotten(journal, store, 3)
-        rotten = await store.rot.look(LEDGER, 0, 39)
+        rotten = await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
         await _rotten(journal, store, 3)  # flipped back
 
-        assert await store.rot.drop(LEDGER, KEY, rotten) == []
+        assert await store.corruption_tracker.drop_corrupt(LEDGER, KEY, rotten) == []
 
         assert list((await read_all(store, LEDGER)).values()) == sent
-        assert len(store.rot._device_errors) == 1
+        assert len(store.corruption_tracker._device_errors) == 1
 
 
 async def test_what_was_moved_meanwhile_is_no_error_of_the_device(autojump_clock: Clock) -> None:
@@ -224,13 +226,15 @@ async def test_what_was_moved_meanwhile_is_no_error_of_the_device(autojump_clock
     journal, index, _ = await _served()
     async with running(journal, MANUAL, index) as store:
         await _rotten(journal, store, 3)
-        rotten = await store.rot.look(LEDGER, 0, 39)
+        rotten = await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
         ledger = store.ledgers.get_or_make(LEDGER)
-        await store.checkpointer.replace_runs(ledger, [(one.run, one.sound) for one in rotten])
+        await store.checkpointer.replace_extents(
+            ledger, [(one.location, one.sound_parts) for one in rotten]
+        )
 
-        assert await store.rot.drop(LEDGER, KEY, rotten) == []
+        assert await store.corruption_tracker.drop_corrupt(LEDGER, KEY, rotten) == []
 
-        assert not store.rot._device_errors
+        assert not store.corruption_tracker._device_errors
 
 
 async def test_a_recovery_add_over_a_rotten_record_notes_it(autojump_clock: Clock) -> None:
@@ -244,7 +248,7 @@ async def test_a_recovery_add_over_a_rotten_record_notes_it(autojump_clock: Cloc
         error, _ = await again.refusal()
 
         assert isinstance(error, CorruptData)
-        low, high = store.rot.noted[LEDGER]
+        low, high = store.corruption_tracker.corrupt_ranges[LEDGER]
         assert low <= 3 <= high
 
 
@@ -252,14 +256,14 @@ async def test_a_deleted_ledger_has_no_rot(autojump_clock: Clock) -> None:
     journal, index, _ = await _served()
     async with running(journal, MANUAL, index) as store:
         await _rotten(journal, store, 3)
-        rotten = await store.rot.look(LEDGER, 0, 39)
+        rotten = await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
         await store.delete_ledger(LEDGER)
 
-        assert await store.rot.look(LEDGER, 0, 39) == []
+        assert await store.corruption_tracker.find_corrupt(LEDGER, 0, 39) == []
         with pytest.raises(NoSuchLedger):
-            await store.rot.drop(LEDGER, KEY, rotten)
-        store.rot.note(LEDGER, 3, 3)
-        assert store.rot.noted == {}
+            await store.corruption_tracker.drop_corrupt(LEDGER, KEY, rotten)
+        store.corruption_tracker.record(LEDGER, 3, 3)
+        assert store.corruption_tracker.corrupt_ranges == {}
 
 
 # --- the scrub ------------------------------------------------------------------------------------
@@ -269,7 +273,7 @@ async def test_a_deleted_ledger_has_no_rot(autojump_clock: Clock) -> None:
 async def test_a_pass_finds_each_rotten_entry_by_itself(
     runs_at_once: int, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scrub, "RUNS_AT_ONCE", runs_at_once)
+    monkeypatch.setattr(scrub, "EXTENTS_PER_BATCH", runs_at_once)
     journal, index, _ = await _served()
     async with running(journal, MANUAL, index) as store:
         await add_acked(store, 8, 5, 100)
@@ -277,10 +281,10 @@ async def test_a_pass_finds_each_rotten_entry_by_itself(
         await _rotten(journal, store, 3, 11)
         await _rotten(journal, store, 4, ledger=8)
 
-        await trio.sleep(SETTLE_S + 60)
+        await trio.sleep(START_DELAY_S + 60)
 
-        assert store.rot.noted == {LEDGER: (3, 11), 8: (4, 4)}
-        assert (store.scrub.place.passes, store.scrub.place.found) == (1, 3)
+        assert store.corruption_tracker.corrupt_ranges == {LEDGER: (3, 11), 8: (4, 4)}
+        assert (store.scrubber.progress.passes, store.scrubber.progress.found) == (1, 3)
 
 
 async def test_a_pass_goes_on_where_a_restart_broke_it_off(autojump_clock: Clock) -> None:
@@ -293,32 +297,32 @@ async def test_a_pass_goes_on_where_a_restart_broke_it_off(autojump_clock: Clock
             store, 9, 5, 100
         )  # the block of the index's position is looked at by a start
         await store.checkpoint()
-        store.scrub.place = ScrubPlace(ledger=8, entry=0, under_way=True, rest_s=1000)
-        store.scrub._save()
+        store.scrubber.progress = ScrubProgress(ledger=8, entry=0, under_way=True, rest_s=1000)
+        store.scrubber._save_progress()
         await store.checkpoint()
         await _rotten(journal, store, 3)
         await _rotten(journal, store, 4, ledger=8)
 
     async with running(journal, options, index) as store:
-        await trio.sleep(SETTLE_S + 60)
-        assert store.rot.noted == {8: (4, 4)}
-        assert store.scrub.place.passes == 1
+        await trio.sleep(START_DELAY_S + 60)
+        assert store.corruption_tracker.corrupt_ranges == {8: (4, 4)}
+        assert store.scrubber.progress.passes == 1
         await trio.sleep(1000)
-        assert store.rot.noted == {8: (4, 4), LEDGER: (3, 3)}
-        assert store.scrub.place.passes == 2
+        assert store.corruption_tracker.corrupt_ranges == {8: (4, 4), LEDGER: (3, 3)}
+        assert store.scrubber.progress.passes == 2
 
 
 async def test_who_asks_waits_for_no_rest(autojump_clock: Clock) -> None:
     journal, index, _ = await _served()
     async with running(journal, MANUAL, index) as store:
-        await trio.sleep(SETTLE_S + 60)
+        await trio.sleep(START_DELAY_S + 60)
         await _rotten(journal, store, 3)
 
-        store.scrub.ask(17)
+        store.scrubber.request_pass(17)
         await trio.sleep(5)
 
-        assert store.scrub.done_as == 17
-        assert store.rot.noted == {LEDGER: (3, 3)}
+        assert store.scrubber.completed_number == 17
+        assert store.corruption_tracker.corrupt_ranges == {LEDGER: (3, 3)}
 
 
 async def test_a_device_that_fails_again_and_again_takes_no_new_entries(
@@ -343,13 +347,13 @@ async def test_a_device_that_fails_again_and_again_takes_no_new_entries(
 
         monkeypatch.setattr(type(journal.files[bad]), "read_at", fails)
         for number in range(DEVICE_ERRORS_MAX + 1):
-            assert not store.rot.suspect
-            (found,) = await store.rot.look(LEDGER, 0, 39)
-            assert found.sound, number  # a piece is lost, not the run
+            assert not store.corruption_tracker.has_read_errors
+            (found,) = await store.corruption_tracker.find_corrupt(LEDGER, 0, 39)
+            assert found.sound_parts, number  # a piece is lost, not the run
 
-        assert store.rot.suspect
+        assert store.corruption_tracker.has_read_errors
         assert store.space.read_only
-        assert Code.DISK_READ_ERRORS in codes_of(store.what_is_wrong())
+        assert Code.DISK_READ_ERRORS in codes_of(store.health_conditions())
         assert await read_all(store, LEDGER, 0, 0) == {0: adder.sent[0]}
 
 
@@ -357,13 +361,13 @@ async def test_notes_that_an_index_cannot_read_cost_no_start(autojump_clock: Clo
     """What is kept beside runs and states is worth less than they are."""
     journal, index, _ = await _served()
     async with running(journal, MANUAL, index) as store:
-        store._index.keep(b"x?", b"")
-        store._index.keep(b"y", b"\xff")
+        store._index.put_extra(b"x?", b"")
+        store._index.put_extra(b"y", b"\xff")
         await store.checkpoint()
 
     store = await open_store(host_of(journal, index), MANUAL, bookie_id="b1")
 
-    assert store.rot.noted == {}
-    assert store.scrub.place == ScrubPlace(under_way=True, rest_s=int(MANUAL.scrub_s))
+    assert store.corruption_tracker.corrupt_ranges == {}
+    assert store.scrubber.progress == ScrubProgress(under_way=True, rest_s=int(MANUAL.scrub_s))
     assert not store.limbo.any_limbo
     store.close()

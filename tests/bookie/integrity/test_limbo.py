@@ -54,9 +54,9 @@ async def test_a_lifted_mark_stays_lifted_and_the_fence_stays(autojump_clock: Cl
     disk = await _disk_in_limbo(sync_s=0.001)
     async with running(disk) as store:
         assert store.info()["corrupt_ranges"] == 1
-        assert store.ledgers.limbo == 1
-        assert store.limbo.in_limbo(8)
-        assert store.limbo.in_limbo(9)
+        assert store.ledgers.limbo_count == 1
+        assert store.limbo.is_in_limbo(8)
+        assert store.limbo.is_in_limbo(9)
         for ledger in (7, 8, 9):
             healing = Adder(store, ledger, recovery=True)
             healing.send(record(ledger, 0), record(ledger, 1))
@@ -67,9 +67,9 @@ async def test_a_lifted_mark_stays_lifted_and_the_fence_stays(autojump_clock: Cl
 
     for _ in range(2):
         async with running(disk) as store:
-            assert store.limbo.in_limbo(7)
+            assert store.limbo.is_in_limbo(7)
             for ledger in (8, 9):
-                assert not store.ledgers.look_up(ledger, KEY).limbo
+                assert not store.ledgers.get_known(ledger, KEY).limbo
                 adder = Adder(store, ledger)
                 adder.send(record(ledger, 2))
                 error, _ = await adder.refusal()
@@ -84,13 +84,15 @@ async def test_a_start_in_doubt_denies_nothing_and_says_why(autojump_clock: Cloc
         adder.send(record(7, 0))
         await adder.all_acked()
     doubt = "how far it came cannot be read"
-    store = await open_store(host_of(disk, None), OPTIONS, bookie_id="b1", doubt=doubt)
+    store = await open_store(
+        host_of(disk, None), OPTIONS, bookie_id="b1", sync_point_unknown_reason=doubt
+    )
     try:
-        assert store.limbo.in_limbo(7)
-        assert store.ledgers.look_up(7, KEY).limbo
+        assert store.limbo.is_in_limbo(7)
+        assert store.ledgers.get_known(7, KEY).limbo
         with pytest.raises(LedgerStateUnknown):
-            store.ledgers.look_up(9, KEY)
-        assert any(doubt in one.text("cause") for one in store.what_is_wrong())
+            store.ledgers.get_known(9, KEY)
+        assert any(doubt in one.text("cause") for one in store.health_conditions())
     finally:
         store.close()
 
@@ -103,19 +105,19 @@ async def test_who_waits_for_a_ledger_of_which_nothing_is_known_takes_it_out_of_
     async with running(disk) as store:
         waits = store.ledgers.get_or_make(9)
 
-        assert not waits.stored
-        assert store.limbo.in_limbo(9)
+        assert not waits.is_known
+        assert store.limbo.is_in_limbo(9)
 
 
 async def test_a_bound_that_was_lowered_stays_low(autojump_clock: Clock) -> None:
     disk = await _disk_in_limbo()
     async with running(disk) as store:
-        await store.limbo.confine(0)
+        await store.limbo.lower_bound(0)
         disk = disk.cut(random.Random(1), survive=0.0)
     async with running(disk) as store:
         with pytest.raises(NoSuchLedger):
-            store.ledgers.look_up(99, KEY)
-        assert store.limbo.in_limbo(8)
+            store.ledgers.get_known(99, KEY)
+        assert store.limbo.is_in_limbo(8)
 
 
 async def test_limbo_that_nobody_can_count_is_told_until_the_bound_falls(
@@ -134,13 +136,13 @@ async def test_limbo_that_nobody_can_count_is_told_until_the_bound_falls(
             return said["dlog_bookie_limbo_ledgers"], said["dlog_bookie_limbo_unknown"]
 
         assert told() == (0, 1)
-        assert store.limbo.below == 0  # nobody would know which ledgers are newer
-        await store.limbo.confine(100)
+        assert store.limbo.known_bound == 0  # nobody would know which ledgers are newer
+        await store.limbo.lower_bound(100)
         assert told() == (0, 1)
-        assert store.limbo.below == 100
-        await store.limbo.confine(0)
+        assert store.limbo.known_bound == 100
+        await store.limbo.lower_bound(0)
         assert told() == (0, 0)
-        assert store.limbo.below == 0
+        assert store.limbo.known_bound == 0
 
 
 async def test_what_was_fenced_here_and_moved_away_is_asked_for_after_limbo(
@@ -150,8 +152,8 @@ async def test_what_was_fenced_here_and_moved_away_is_asked_for_after_limbo(
     disk = await _disk_in_limbo()
     for _ in range(2):
         async with running(disk) as store:
-            await store.limbo.confine(100)
-            await store.limbo.confine(0)
+            await store.limbo.lower_bound(100)
+            await store.limbo.lower_bound(0)
             old, new = Adder(store, 50), Adder(store, 100)
             old.send(record(50, 0))
             new.send(record(100, 0))
@@ -170,10 +172,10 @@ async def test_a_new_loss_marks_again_what_was_lifted(autojump_clock: Clock) -> 
         await adder.all_acked()
         await trio.sleep(0.1)
         (name,) = [n for n in journal_names(disk) if file_number(n) == store._journal.number]
-        assert not store.limbo.in_limbo(8)
+        assert not store.limbo.is_in_limbo(8)
     disk.flip(name, offset + 70)
     async with running(disk) as store:
-        assert store.limbo.in_limbo(8)
+        assert store.limbo.is_in_limbo(8)
 
 
 async def test_only_who_knows_the_key_lifts_and_a_tombstone_stays(autojump_clock: Clock) -> None:
@@ -184,7 +186,7 @@ async def test_only_who_knows_the_key_lifts_and_a_tombstone_stays(autojump_clock
         await healing.all_acked()
         with pytest.raises(WrongLedgerKey):
             await store.limbo.lift_limbo(8, bytes(16))
-        assert store.limbo.in_limbo(8)
+        assert store.limbo.is_in_limbo(8)
         await store.delete_ledger(8)
         with pytest.raises(NoSuchLedger):
             await store.limbo.lift_limbo(8, KEY)
@@ -197,10 +199,10 @@ async def test_a_fence_on_an_unknown_ledger_lifts_no_limbo(autojump_clock: Clock
         async with running(disk) as store:
             found = await fence(store, 9)
             assert found.limbo
-            assert store.limbo.in_limbo(9)
-            assert store.ledgers.look_up(9, KEY).limbo
-            await store.limbo.confine(9)
-            assert store.limbo.in_limbo(9)
+            assert store.limbo.is_in_limbo(9)
+            assert store.ledgers.get_known(9, KEY).limbo
+            await store.limbo.lower_bound(9)
+            assert store.limbo.is_in_limbo(9)
             disk = disk.cut(random.Random(1))
 
 
@@ -210,9 +212,9 @@ async def test_what_was_read_back_and_dropped_meanwhile_is_not_lifted(
     """Inv. 22: who healed saw entries that are gone since; the stub goes on denying nothing."""
     async with running(CutDisk(), OPTIONS) as store, trio.open_nursery() as nursery:
         adder = await add_acked(store, 7, 3)
-        store.adds.close_stream(adder.stream)
+        store.add_handler.close_stream(adder.stream)
         await store.checkpointer.lock.acquire()
-        nursery.start_soon(store.dropping.drop, 7)
+        nursery.start_soon(store.replica_removal.remove_replica, 7)
         await trio.sleep(1)
         assert list(await read_all(store, 7)) == [0, 1, 2]  # as who heals reads it back
 
@@ -222,9 +224,9 @@ async def test_what_was_read_back_and_dropped_meanwhile_is_not_lifted(
         await trio.sleep(1)
         with pytest.raises(TooBusy):
             await store.limbo.lift_limbo(7, KEY)
-        assert store.limbo.in_limbo(7)
+        assert store.limbo.is_in_limbo(7)
         assert not await read_all(store, 7)
 
-        await store.dropping.take_back(7)
+        await store.replica_removal.restore_to_limbo(7)
         await store.limbo.lift_limbo(7, KEY)
-        assert not store.limbo.in_limbo(7)
+        assert not store.limbo.is_in_limbo(7)

@@ -3,7 +3,7 @@
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.ledgers.ledger_table import Ledger, Waiter
+from distributedlog.bookie.ledgers.ledger_table import Ledger, LongPoll
 from distributedlog.bookie.ledgers.long_poll import SWEEP_S, LongPolls
 from distributedlog.runtime.interfaces.errors import DistributedLogError
 
@@ -14,11 +14,11 @@ class Owner:
     def __init__(self) -> None:
         self.ended: dict[int, float] = {}
 
-    def on_wait_over(self, waiter: Waiter, error: DistributedLogError | None) -> None:
+    def on_poll_done(self, poll: LongPoll, error: DistributedLogError | None) -> None:
         assert error is None
-        self.ended[waiter.ident] = trio.current_time()
+        self.ended[poll.ident] = trio.current_time()
 
-    def on_wait_news(self, waiter: Waiter) -> bool:
+    def on_lac_advanced(self, poll: LongPoll) -> bool:
         return True
 
 
@@ -44,7 +44,7 @@ async def test_polls_end_in_time_whatever_the_order_they_came_in(
         due = []
         for ident, wait_s in enumerate(asked):
             due.append(trio.current_time() + wait_s)
-            waiters.park(Waiter(owner, ident, ledger, b"", 0, 0, due[-1]))
+            waiters.add(LongPoll(owner, ident, ledger, b"", 0, 0, due[-1]))
             await trio.sleep(0.1)
         trio.lowlevel.add_instrument(turns)
         await trio.sleep(20)
@@ -52,6 +52,6 @@ async def test_polls_end_in_time_whatever_the_order_they_came_in(
 
     for ident, deadline in enumerate(due):
         assert deadline <= owner.ended[ident] <= deadline + SWEEP_S + 1e-9
-    assert waiters.waiting == 0
-    assert ledger.waiters == []
+    assert waiters.waiting_count == 0
+    assert ledger.long_polls == []
     assert turns.timers <= len(asked) + 2

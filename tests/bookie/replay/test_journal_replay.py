@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.format import journal_format as jb
-from distributedlog.bookie.replay.journal_replay import Replayed, decide
+from distributedlog.bookie.replay.journal_replay import ReplayedBlock, decide
 
 from ..kit import KEY, OPTIONS, Adder, CutDisk, PowerCut, fence, read_all, record, running
 
@@ -19,19 +19,21 @@ SMALL = replace(
 
 def block(
     sequence: int, durable_to: int, *, start: int = 1, skip: tuple[int, int] | None = None
-) -> Replayed:
-    found = Replayed(jb.COMMIT, sequence, durable_to, start, start, sequence * 4096, 4096)
+) -> ReplayedBlock:
+    found = ReplayedBlock(jb.COMMIT, sequence, durable_to, start, start, sequence * 4096, 4096)
     if skip is not None:
-        found.controls.append(jb.Control(jb.SKIP, 0, 0, *skip, b""))
+        found.controls.append(jb.ControlRecord(jb.SKIP, 0, 0, *skip, b""))
     return found
 
 
-def judged(found: list[Replayed], first: int = 1) -> tuple[list[int], list[int], list[object], int]:
+def judged(
+    found: list[ReplayedBlock], first: int = 1
+) -> tuple[list[int], list[int], list[object], int]:
     decision = decide(found, from_sequence=first)
     return (
-        [each.sequence for each in decision.durable],
-        [each.sequence for each in decision.survivors],
-        list(decision.corrupt),
+        [each.sequence for each in decision.durable_blocks],
+        [each.sequence for each in decision.unsynced_blocks],
+        list(decision.lost_ranges),
         decision.tail_from,
     )
 
@@ -63,12 +65,12 @@ def test_a_later_start_cuts_off_what_an_earlier_one_left_after_it() -> None:
 
     decision = decide(old + new, from_sequence=1)
 
-    assert [(each.sequence, each.start_count) for each in decision.durable] == [
+    assert [(each.sequence, each.start_count) for each in decision.durable_blocks] == [
         (1, 1),
         (2, 1),
         (3, 2),
     ]
-    assert [(each.sequence, each.start_count) for each in decision.survivors] == [(4, 2)]
+    assert [(each.sequence, each.start_count) for each in decision.unsynced_blocks] == [(4, 2)]
     assert decision.tail_from == 5
 
 
@@ -127,7 +129,7 @@ async def test_starts_that_are_cut_short_at_every_step(autojump_clock: Clock) ->
             async with running(disk, SMALL) as store:
                 assert list((await read_all(store, 7)).values())[: len(acked)] == acked
                 assert store.ledgers.limbo_below == 0
-                assert store.ledgers.look_up(8, KEY).fenced
+                assert store.ledgers.get_known(8, KEY).fenced
                 # And the new file's own tail: what was served stays.
                 again = Adder(store, 7, recovery=True)
                 again.send(record(7, 20))

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.bookie.client.bookie_client import AddStream, BookieClient, WaitAnswer
+from distributedlog.bookie.client.bookie_client import AddStream, BookieClient, LongPollResponse
 from distributedlog.bookie.format import bookie_messages as m
 from distributedlog.bookie.server import serve_bookie_protocol
 from distributedlog.bookie.session import bookie_authorizer as gate_module
@@ -29,13 +29,13 @@ from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.capabilities import (
     CapabilityKind,
     Generation,
-    capability,
     is_capability,
-    issue_pass,
+    issue_session_credential,
+    make_capability,
 )
-from distributedlog.runtime.protocol.capability_messages import GateAnswer
+from distributedlog.runtime.protocol.capability_messages import BookieKeysReply
 from distributedlog.runtime.protocol.handshake import Hello
-from distributedlog.runtime.protocol.tokens import TOLERANCE_S
+from distributedlog.runtime.protocol.tokens import CLOCK_TOLERANCE_S
 from tests.runtime.pipe import PipeNetwork
 
 from ..kit import KEY, OPTIONS, Adder, CutDisk, record, running
@@ -66,15 +66,15 @@ class Bookie:
         self.address = ("b1", 3181)
 
     def say(self, mode: str, *held: Generation, since: dict[str, int] | None = None) -> None:
-        mine = tuple(one.of_bookie("c1", "b1") for one in held)
-        self.gate.hear(GateAnswer(mode, mine, dict(BOUNDS if since is None else since)))
+        mine = tuple(one.for_bookie("c1", "b1") for one in held)
+        self.gate.hear(BookieKeysReply(mode, mine, dict(BOUNDS if since is None else since)))
 
     async def dial(
         self, principal: str, *, since: int | None = None, ends_s: int = 0
     ) -> BookieClient:
         """Connected with that principal's newest pass."""
         bound = BOUNDS.get(principal, 0) if since is None else since
-        proof = issue_pass(NEW, principal, bound, ends_s)
+        proof = issue_session_credential(NEW, principal, bound, ends_s)
         return await self._dial(Credentials("pass", lambda meeting: proof))
 
     async def dial_as_nobody(self) -> BookieClient:
@@ -87,12 +87,12 @@ class Bookie:
 
     async def fingerprint(self) -> object:
         """All that is promised here."""
-        states = [state async for page in self.store.ledgers.states() for state in page]
+        states = [state async for page in self.store.ledgers.state_pages() for state in page]
         stats = self.store.stats
         ends = [
             one.last_entry for state in states if (one := self.store.ledgers.get(state.ledger_id))
         ]
-        return states, ends, stats.entries, stats.fences, self.store.ledgers.known
+        return states, ends, stats.entries, stats.fences, self.store.ledgers.known_count
 
 
 @asynccontextmanager
@@ -104,7 +104,7 @@ async def served() -> AsyncIterator[Bookie]:
     listener = await host.listen(("b1", 3181))
     endpoint = Endpoint(host, lambda: Hello("c1", "b1", "bookie"))
     gate = BookieAuthorizer(SILENCE_S, trio.current_time)
-    endpoint.methods["pass"] = lambda meeting, proof: gate.welcome(proof)
+    endpoint.methods["pass"] = lambda meeting, proof: gate.authenticate(proof)
     with trio.fail_after(1000):
         async with trio.open_nursery() as nursery:
             await nursery.start(store.run)
@@ -128,7 +128,7 @@ def cap(
     since: int = 0,
     at: str = "b1",
 ) -> bytes:
-    return capability(of.of_bookie("c1", at), kind, ledger, principal, since)
+    return make_capability(of.for_bookie("c1", at), kind, ledger, principal, since)
 
 
 async def add(
@@ -163,13 +163,13 @@ async def add(
 async def wait_lac(client: BookieClient, ledger: int, key: bytes) -> None:
     """A long poll of one millisecond. Raises what it was refused with."""
     over = trio.Event()
-    answers: list[WaitAnswer | DistributedLogError] = []
+    answers: list[LongPollResponse | DistributedLogError] = []
 
-    def on_answer(answer: WaitAnswer | DistributedLogError, more: bool) -> None:
+    def on_answer(answer: LongPollResponse | DistributedLogError, more: bool) -> None:
         answers.append(answer)
         over.set()
 
-    client.follow_lac(m.WaitLac(ledger, key, 5, 1, 1 << 20), on_answer, standing=False)
+    client.long_poll_lac(m.WaitLacRequest(ledger, key, 5, 1, 1 << 20), on_answer, persistent=False)
     await over.wait()
     if isinstance(answers[0], DistributedLogError):
         raise answers[0]
@@ -325,7 +325,7 @@ def for_ever(
     principal: str,
     since: int,
 ) -> bool:
-    more = (*held, ENDED.of_bookie("c1", "b1"))
+    more = (*held, ENDED.for_bookie("c1", "b1"))
     return is_capability(shown, more, wanted, ledger, principal, since)
 
 
@@ -361,7 +361,7 @@ async def test_report_goes_by_stored_keys_and_counts_who_has_nothing_better(
         await add(old, 7, KEY, 0)
         await add(new, 7, cap(CapabilityKind.ADD, 7, "user/a"), 1)
         await add(new, 8, cap(CapabilityKind.ADD, 8, "user/a"), 0)
-        assert (bookie.gate.would_refuse, bookie.gate.refused) == (1, 0)
+        assert (bookie.gate.report_denials, bookie.gate.denials) == (1, 0)
 
         bookie.say(
             "open", NEW
@@ -369,7 +369,7 @@ async def test_report_goes_by_stored_keys_and_counts_who_has_nothing_better(
         await add(old, 8, KEY, 1)
         await add(old, 7, KEY, 2)
         assert (await old.list_entries(8, KEY, T)).ranges == [(0, 2)]
-        assert bookie.gate.would_refuse == 1
+        assert bookie.gate.report_denials == 1
 
 
 @pytest.mark.parametrize("before", ["never heard of anything", "reports, by older secrets"])
@@ -441,11 +441,11 @@ async def test_what_is_open_ends_when_the_mode_or_what_was_taken_says_so(
                 on_refused=lambda position, error: refused.append((who, position, type(error))),
             ).send(record(ledger, 0))
 
-        polls: list[WaitAnswer | DistributedLogError] = []
+        polls: list[LongPollResponse | DistributedLogError] = []
         stream("old", old, 7, KEY)
         stream("ex", ex, 8, cap(CapabilityKind.ADD, 8, "user/ex"))
-        request = m.WaitLac(8, cap(CapabilityKind.READ, 8, "user/ex"), 0, 50_000, 100)
-        ex.follow_lac(request, lambda answer, more: polls.append(answer), standing=True)
+        request = m.WaitLacRequest(8, cap(CapabilityKind.READ, 8, "user/ex"), 0, 50_000, 100)
+        ex.long_poll_lac(request, lambda answer, more: polls.append(answer), persistent=True)
         await trio.sleep(1)
         assert (acked, refused, polls) == ([1, 1], [], [])
 
@@ -503,7 +503,7 @@ async def test_a_bookie_that_is_cut_off_serves_nodes_alone_in_the_end(
         with pytest.raises(CapabilityOutdated):
             await user.read_lac(7, of_user, T)
         await node.read_lac(7, of_node, T)
-        assert bookie.gate.wanted.is_set()
+        assert bookie.gate.refresh_wanted.is_set()
 
         bookie.say("required", NEW)
         await user.read_lac(7, of_user, T)
@@ -533,10 +533,10 @@ async def test_what_was_let_in_before_a_bookie_was_cut_off_ends_with_the_rest(
         of_user.send(record(7, 0))
         of_node.send(record(8, 0))
         await trio.sleep(SILENCE_S - 20)
-        bookie.gate.tick()
+        bookie.gate.check_silence()
         of_user.send(record(7, 1))
         await trio.sleep(21)
-        bookie.gate.tick()
+        bookie.gate.check_silence()
         of_user.send(record(7, 2))
         of_node.send(record(8, 1))
         await trio.sleep(1)
@@ -557,7 +557,7 @@ async def test_a_capability_is_good_for_as_long_as_the_token_that_its_holder_cam
         etl = await bookie.dial("user/a", ends_s=ends_s)
         key = cap(CapabilityKind.ADD, 7, "user/a")
         await add(etl, 7, key, 0)
-        await trio.sleep(60 + TOLERANCE_S - 5)
+        await trio.sleep(60 + CLOCK_TOLERANCE_S - 5)
         await add(etl, 7, key, 1)
 
         await trio.sleep(10)

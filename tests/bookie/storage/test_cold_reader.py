@@ -6,7 +6,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.bookie.format.read_sources import LoadedExtent
-from distributedlog.bookie.storage.entry_reader import ColdReader, JournalFiles
+from distributedlog.bookie.storage.entry_reader import DeviceReader, JournalFiles
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import DistributedLogError
 from distributedlog.runtime.interfaces.host import File
@@ -19,7 +19,7 @@ class _SlowFile:
     def __init__(self, disk: "_SlowDisk") -> None:
         self._disk = disk
 
-    async def read_cold(self, offset: int, length: int) -> bytes:
+    async def read_in_worker(self, offset: int, length: int) -> bytes:
         self._disk.reads += 1
         self._disk.reads_at_once = max(self._disk.reads_at_once, self._disk.reads)
         await trio.sleep(1.0)
@@ -43,7 +43,7 @@ class _SlowDisk(MemoryDisk):
 
 async def _read_from_each_of_ten_files(**changes: int) -> _SlowDisk:
     disk, options = _SlowDisk(), replace(OPTIONS, **changes)
-    reader = ColdReader(JournalFiles(disk, str, options.open_files_max), options, WorkFailures())
+    reader = DeviceReader(JournalFiles(disk, str, options.open_files_max), options, WorkFailures())
     extents: list[LoadedExtent | DistributedLogError] = []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(reader.run)

@@ -44,12 +44,12 @@ DELETED = range(200, 230)
 @pytest.fixture(autouse=True)
 def _few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_base, "STATE_BYTES_MIN", 10 * jb.CONTROL_BYTES)
-    monkeypatch.setattr(state_base, "JOURNAL_BYTES_MIN", 200_000)
-    monkeypatch.setattr(state_base, "RECORDS_AT_ONCE", 7)
+    monkeypatch.setattr(state_base, "INTERVAL_BYTES_MIN", 200_000)
+    monkeypatch.setattr(state_base, "RECORDS_PER_CHUNK", 7)
 
 
 def _bases(disk: CutDisk) -> list[str]:
-    return [name for name in disk.list() if name.startswith(state_base.PREFIX)]
+    return [name for name in disk.list() if name.startswith(state_base.FILE_PREFIX)]
 
 
 async def _refusal(store: BookieStore, ledger: int) -> DistributedLogError:
@@ -67,10 +67,10 @@ async def _with_a_base(store: BookieStore) -> Adder:
         await store.delete_ledger(ledger)
     await store.checkpoint()
     await trio.sleep(6)
-    assert store._journal.base is not None
+    assert store._journal.state_snapshot is not None
     adder = await some_files(store)
     await trio.sleep(12)
-    assert store._journal.named_base is not None
+    assert store._journal.head_snapshot is not None
     assert store._journal.preallocator.state_bytes == 0
     return adder
 
@@ -107,9 +107,9 @@ async def test_a_base_that_cannot_be_read_claims_no_end(autojump_clock: Clock, h
             await add_acked(store, 8 + _, 60, 3000, apart_s=0.001)
             await trio.sleep(6)
         await trio.sleep(6)
-        named = store._journal.named_base
+        named = store._journal.head_snapshot
         assert named is not None
-        newest = state_base.base_name(named.number)
+        newest = state_base.snapshot_file_name(named.file_number)
         assert bytes(journal._files[newest].data) != older
     if how == "rotten":
         journal.flip(newest, 100)
@@ -127,7 +127,7 @@ async def test_a_base_that_cannot_be_read_claims_no_end(autojump_clock: Clock, h
         for ledger in (*FENCED, 500):
             assert isinstance(await _refusal(store, ledger), LedgerStateUnknown | LedgerFenced)
     async with running(journal, SMALL, index) as store:  # the index has the states as well
-        assert store.ledgers.known
+        assert store.ledgers.known_count
 
 
 async def test_files_from_the_bases_position_on_stay_until_there_is_a_newer_one(
@@ -137,13 +137,15 @@ async def test_files_from_the_bases_position_on_stay_until_there_is_a_newer_one(
     journal = CutDisk()
     async with running(journal, SMALL, CutDisk()) as store:
         await _with_a_base(store)
-        base = store._journal.named_base
+        base = store._journal.head_snapshot
         assert base is not None
         await store.delete_ledger(7)
         await trio.sleep(6)
-        kept = [n for n, (_, last) in store._journal.sealed.items() if last >= base.position]
+        kept = [
+            n for n, (_, last) in store._journal.sealed_files.items() if last >= base.next_sequence
+        ]
         assert kept
-        assert all(last >= base.position for _, last in store._journal.sealed.values())
+        assert all(last >= base.next_sequence for _, last in store._journal.sealed_files.values())
 
         for ledger in (8, 9, 10):
             await add_acked(store, ledger, 60, 3000, apart_s=0.001)
@@ -151,11 +153,11 @@ async def test_files_from_the_bases_position_on_stay_until_there_is_a_newer_one(
             await trio.sleep(6)
         await trio.sleep(6)
 
-        newer = store._journal.named_base
+        newer = store._journal.head_snapshot
         assert newer is not None
-        assert newer.position > base.position
-        assert not set(kept) & set(store._journal.sealed)
-        assert state_base.base_name(base.number) not in _bases(journal)
+        assert newer.next_sequence > base.next_sequence
+        assert not set(kept) & set(store._journal.sealed_files)
+        assert state_base.snapshot_file_name(base.file_number) not in _bases(journal)
         assert len(journal_names(journal)) < 12
 
 
@@ -169,7 +171,7 @@ async def test_where_the_base_is_gone_heads_repeat_all_states(autojump_clock: Cl
         await journal.delete(name)
 
     async with running(journal, SMALL, index) as store:
-        assert store._journal.named_base is None
+        assert store._journal.head_snapshot is None
         assert store._journal.preallocator.state_bytes > len(FENCED) * jb.CONTROL_BYTES
         await trio.sleep(6)
         assert _bases(journal)
@@ -196,7 +198,7 @@ async def test_what_only_the_index_was_told_is_in_the_journal_before_anybody_rel
         journal = journal.cut(random.Random(0), survive=0)
     journal.sync_s = 0.0
     async with running(journal, SMALL, index) as store:
-        assert store._journal.named_base is not None
+        assert store._journal.head_snapshot is not None
         await fence(store, 600)
         again = await add_acked(store, 601)
         copy = Adder(store, 602, recovery=True)
@@ -264,23 +266,23 @@ async def test_a_base_that_does_not_read_back_ends_nobody_and_is_made_again(
     """One bad place of the device: heads go on with all states, and nothing names what was written."""
     journal, index = CutDisk(), CutDisk()
     bad = True
-    read_cold = MemoryFile.read_cold
+    read_cold = MemoryFile.read_in_worker
 
     async def met(self: MemoryFile, offset: int, length: int) -> bytes:
         data = await read_cold(self, offset, length)
-        if not (bad and self.name.startswith(state_base.PREFIX)):
+        if not (bad and self.name.startswith(state_base.FILE_PREFIX)):
             return data
         if how == "unreadable":
             raise CorruptData(f"{self.name}: read error")
         return bytes([data[0] ^ 1]) + data[1:]
 
-    monkeypatch.setattr(MemoryFile, "read_cold", met)
+    monkeypatch.setattr(MemoryFile, "read_in_worker", met)
     async with running(journal, SMALL, index) as store:
         for ledger in FENCED:
             await fence(store, ledger)
         await store.checkpoint()
         await trio.sleep(6)
-        assert store._journal.base is None
+        assert store._journal.state_snapshot is None
         assert not _bases(journal)
         await some_files(store)
         assert store._journal.preallocator.state_bytes > len(FENCED) * jb.CONTROL_BYTES
@@ -291,7 +293,7 @@ async def test_a_base_that_does_not_read_back_ends_nobody_and_is_made_again(
         bad = False
         await trio.sleep(12)
 
-        assert store._journal.base is not None
+        assert store._journal.state_snapshot is not None
         assert _bases(journal)
 
 
@@ -307,12 +309,14 @@ async def test_a_damaged_index_that_a_base_meets_is_no_bad_base(autojump_clock: 
         values[key] = b"x" + values[key][1:]
 
         with pytest.raises(IndexDamaged):
-            await store.checkpointer._bases.make(store.checkpointer.checkpointed)
+            await store.checkpointer._state_snapshots.write_next(
+                store.checkpointer.first_unindexed_sequence
+            )
 
 
 def test_a_head_that_names_a_base_says_format_4() -> None:
     """An older program would find no states, and no loss."""
-    head = jb.Head("b1", 1, 0, 0, 0, (), 0, base=jb.Base(1, 2, 3, 4))
+    head = jb.Head("b1", 1, 0, 0, 0, (), 0, state_snapshot=jb.StateSnapshotRef(1, 2, 3, 4))
 
     assert jb.Head.decode(memoryview(head.encode()), "") == head
     assert b"\xa6format\x04" in head.encode()

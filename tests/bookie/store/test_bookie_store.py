@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from distributedlog.bookie.format import entry as entries
-from distributedlog.bookie.format.journal_format import PREFIX, file_name
+from distributedlog.bookie.format.journal_format import FILE_PREFIX, file_name
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import (
@@ -62,7 +62,7 @@ async def test_reads_hand_out_memory_of_their_own(autojump_clock: Clock) -> None
         for n in range(100):
             adder.send(record(7, n, bytes([n]) * 3000))
             await adder.all_acked()
-            kept += store.collect(store.ledgers.look_up(7, KEY), n, n, 9999).parts
+            kept += store.collect(store.ledgers.get_known(7, KEY), n, n, 9999).parts
 
         assert kept == adder.sent
 
@@ -77,7 +77,7 @@ async def test_a_read_that_ends_after_missing_entries_reports_only_those_as_miss
         adder.send(record(7, 5, bytes(3000)))
         await adder.all_acked()
 
-        found = store.collect(store.ledgers.look_up(7, KEY), 0, 9, 500)
+        found = store.collect(store.ledgers.get_known(7, KEY), 0, 9, 500)
 
         assert [each.entry for part in found.parts for each in entries.records(part)] == [0, 1]
         assert found.complete_to == 4
@@ -93,7 +93,7 @@ async def test_a_lack_of_descriptors_holds_up_the_next_file_and_ends_nothing(
         starved = False
 
         async def create(self, name: str, *, size: int = 0, direct: bool = False) -> CutFile:
-            if self.starved and name.startswith(PREFIX):
+            if self.starved and name.startswith(FILE_PREFIX):
                 raise TooBusy(f"{name}: too many open files")
             return await super().create(name, size=size, direct=direct)
 
@@ -120,17 +120,17 @@ async def test_damage_that_a_read_meets_is_told(autojump_clock: Clock) -> None:
     async with running(disk) as store:
         await add_acked(store, 7)
         await store.checkpoint()
-        place = store._index.find(store.ledgers.look_up(7, KEY), 0)
+        place = store._index.find(store.ledgers.get_known(7, KEY), 0)
         assert place is not None
         await trio.sleep(1)
     disk._files[file_name(place.file_number)].write(place.offset, [bytes(64)], 64, "rot")
 
     async with running(disk) as store:
-        before = store.what_is_wrong()
+        before = store.health_conditions()
         with pytest.raises(CorruptData):
             await read_all(store, 7)
 
-        told = {one.code: one for one in store.what_is_wrong() if one not in before}
+        told = {one.code: one for one in store.health_conditions() if one not in before}
         assert told[Code.DAMAGED_READS].integer("reads") == 1
         assert Code.ENTRIES_CORRUPT in told, "what is to be repaired is a condition of its own"
 
@@ -157,7 +157,7 @@ async def test_long_polls(autojump_clock: Clock) -> None:
         poller.wait(store, 9, -1, wait_s=0.2)
         await trio.sleep(0.3)
         assert poller.answers[3:] == [(-1, False, None)]
-        assert store.waiters.waiting == 0
+        assert store.long_polls.waiting_count == 0
 
 
 async def test_deleting_a_ledger_tells_those_who_wait(autojump_clock: Clock) -> None:
@@ -212,7 +212,7 @@ async def test_a_lac_is_taken_of_who_writes_what_is_stored_and_wakes_who_waits(
         await trio.sleep(1)
         assert not poller.answers
         assert unknown.stream.ledger.lac == -1
-        assert not unknown.stream.ledger.stored
+        assert not unknown.stream.ledger.is_known
 
         store.write_lac(adder.stream, 2)
         await trio.sleep(1)
@@ -264,7 +264,7 @@ async def test_gathered_bytes_are_bounded_and_all_is_acked(autojump_clock: Clock
         for n in range(40):
             for adder in adders:
                 adder.send(record(adder.ledger, n, bytes(2000)))
-                assert store._ring.unsynced_bytes <= SMALL.unsynced_bytes_max
+                assert store._buffer.unsynced_bytes <= SMALL.unsynced_bytes_max
         for adder in adders:
             await adder.all_acked()
         for adder in adders:
@@ -275,7 +275,7 @@ async def test_ledgers_nobody_wrote_to_are_not_remembered(autojump_clock: Clock)
     """Bounds: streams and long polls on unknown ledgers leave nothing behind."""
     async with running(CutDisk()) as store:
         for ledger in range(100):
-            store.adds.close_stream(Adder(store, ledger).stream)
+            store.add_handler.close_stream(Adder(store, ledger).stream)
         assert await ids(store) == []
         assert store.info()["ledgers"] == 0
 
@@ -285,7 +285,7 @@ async def test_keys_are_checked_before_anything_is_said(autojump_clock: Clock) -
         adder = await add_acked(store, 7)
 
         with pytest.raises(WrongLedgerKey):
-            store.ledgers.look_up(7, b"x" * 16)
+            store.ledgers.get_known(7, b"x" * 16)
         with pytest.raises(WrongLedgerKey):
             await fence(store, 7, b"x" * 16)
         assert not adder.stream.ledger.fenced

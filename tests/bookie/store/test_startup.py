@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.format.journal_format import SEED_NAME, file_number
+from distributedlog.bookie.format.journal_format import IDENTITY_FILE_NAME, file_number
 from distributedlog.bookie.storage.index import MAP_NAME
 from distributedlog.bookie.store.bookie_store import BookieStore
 from distributedlog.bookie.store.startup import open_store
@@ -234,8 +234,8 @@ async def test_without_seed_and_index_it_does_not_start_and_with_the_seed_restor
     """docs/operate/replace-bookie.md, "CorruptData": nothing is guessed, nothing is destroyed."""
     disk, index = CutDisk(), CutDisk()
     acked = await _acknowledged(disk, index)
-    backup = bytes(disk._files[SEED_NAME].data)
-    disk.flip(SEED_NAME, 20)
+    backup = bytes(disk._files[IDENTITY_FILE_NAME].data)
+    disk.flip(IDENTITY_FILE_NAME, 20)
     await index.delete_map(MAP_NAME)
 
     for _ in range(2):
@@ -243,7 +243,7 @@ async def test_without_seed_and_index_it_does_not_start_and_with_the_seed_restor
             await open_store(host_of(disk, index), SMALL, bookie_id="b1")
         await index.delete_map(MAP_NAME)  # it left none open
 
-    disk._files[SEED_NAME].data[:] = backup
+    disk._files[IDENTITY_FILE_NAME].data[:] = backup
     async with running(disk, SMALL, index) as store:
         assert await _read(store) == acked
         assert store.ledgers.limbo_below == 0

@@ -90,27 +90,27 @@ async def test_cuts_add_up_and_heal_one_by_one() -> None:
     network = world.network
     network.cut([LINK])
     network.cut([LINK])
-    await network.lay(world.look)
+    await network.apply_cuts(world.look)
     assert world.drops() == {"ns1": 1, "ns2": 1}
 
     network.heal([LINK])
-    await network.lay(world.look)
+    await network.apply_cuts(world.look)
     assert world.drops() == {"ns1": 1, "ns2": 1}
 
     network.heal([LINK])
-    await network.lay(world.look)
+    await network.apply_cuts(world.look)
     assert world.drops() == {"ns1": 0, "ns2": 0}
-    assert network.whole
+    assert network.is_clean
 
 
 async def test_a_node_that_comes_back_elsewhere_is_cut_there() -> None:
     world = _Namespaces()
     network = world.network
     network.cut([LINK])
-    await network.lay(world.look)
+    await network.apply_cuts(world.look)
 
     world.places["bookie2"] = ContainerAddress("ns3", "10.0.0.7")
-    await network.lay(world.look)
+    await network.apply_cuts(world.look)
 
     assert "10.0.0.7" in world.tables["ns1"]
     assert "10.0.0.2/" not in world.tables["ns1"]
@@ -123,7 +123,7 @@ async def test_who_dies_meanwhile_is_passed_over() -> None:
     world.gone = {"ns1"}
     network.cut([LINK])
 
-    await network.lay(world.look)
+    await network.apply_cuts(world.look)
 
     assert world.drops() == {"ns2": 1}
 
@@ -137,7 +137,7 @@ async def test_the_clients_show_what_the_init_service_made_for_them(tmp_path: Pa
         return f"the text of {words[-1]}"
 
     adapter = Containers(Needs(tmp_path, 4, 3, frozenset({Capability.KILL})))
-    place = await adapter._take_credentials(compose)  # type: ignore[arg-type]
+    place = await adapter._copy_credentials(compose)  # type: ignore[arg-type]
 
     there = {file.name: file.read_text() for file in place.iterdir()}
     assert there == {
@@ -262,11 +262,11 @@ async def test_a_process_is_seen_to_run_and_to_end() -> None:
     process = await trio.lowlevel.open_process(["sleep", "60"])
     watched = engine.Watched(process.pid)
     try:
-        assert watched.runs() is True
+        assert watched.is_running() is True
         process.kill()
         await process.wait()
-        assert watched.runs() is False
+        assert watched.is_running() is False
     finally:
         watched.close()
-    assert watched.runs() is None
-    assert engine.Watched(0).runs() is None, "a container that does not run has process 0"
+    assert watched.is_running() is None
+    assert engine.Watched(0).is_running() is None, "a container that does not run has process 0"

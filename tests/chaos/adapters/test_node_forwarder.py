@@ -74,12 +74,12 @@ async def test_a_cut_link_holds_bytes_and_gives_them_after_the_heal(link: tuple[
         assert await heard(stream, 10.0) == b"1"
 
         weather.cut[link] = 1
-        weather.tell()
+        weather.notify_changed()
         await stream.send_all(b"2")
         assert await heard(stream) is None
 
         weather.cut[link] = 0
-        weather.tell()
+        weather.notify_changed()
         assert await heard(stream, 10.0) == b"2"
 
 
@@ -90,7 +90,7 @@ async def test_a_new_connection_over_a_cut_link_hangs_until_the_heal() -> None:
         assert await heard(stream) is None
 
         weather.cut.clear()
-        weather.tell()
+        weather.notify_changed()
         assert await heard(stream, 10.0) == b"x"
 
 

@@ -70,7 +70,7 @@ def test_outcomes_of_a_tick_are_noted_as_they_are() -> None:
         DLSN(1, 0, 0), DLSN(1, 0, 1), unknown, unknown, refused, refused, refused,
     ]  # fmt: skip
 
-    made._note(20, 1.5, outcomes)
+    made._note_outcomes(20, 1.5, outcomes)
 
     kinds = [(line[1], line[3], line[4:]) for line in lines]
     assert kinds[0][:2] == ("ack", 20)

@@ -28,7 +28,7 @@ def test_a_small_file_is_read() -> None:
     assert scenario.loops[0].pause_s == (2.0, 2.0)
     assert scenario.loops[0].faults[0].hold_s == (0.5, 1.0)
     assert scenario.logs == ["story"]
-    assert scenario.needs == {Capability.KILL}
+    assert scenario.capabilities == {Capability.KILL}
 
 
 @pytest.mark.parametrize("name", packaged())
@@ -138,9 +138,9 @@ def test_proxies_gateways_and_certificates_are_asked_of_the_place() -> None:
 
     scenario = parse(beside, "x.toml")
 
-    assert scenario.needs == {Capability.KILL, Capability.PROXIES, Capability.GATEWAYS}
+    assert scenario.capabilities == {Capability.KILL, Capability.PROXIES, Capability.GATEWAYS}
     assert [*scenario.cluster.names][-3:] == ["write-proxy1", "gateway1", "gateway2"]
-    assert parse(shown, "x.toml").needs == {Capability.KILL, Capability.CERTIFICATES}
+    assert parse(shown, "x.toml").capabilities == {Capability.KILL, Capability.CERTIFICATES}
 
 
 def test_a_scenario_that_is_not_there_names_the_packaged_ones() -> None:

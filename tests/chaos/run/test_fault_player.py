@@ -28,14 +28,14 @@ class Book:
         self.begun: list[tuple[float, str, list[str]]] = []
         self.ended: dict[int, tuple[float, str]] = {}
 
-    def fault_begins(self, kind: str, names: Sequence[str], words: str) -> int:
+    def fault_begins(self, kind: str, names: Sequence[str], text: str) -> int:
         self.begun.append((trio.current_time(), kind, list(names)))
         return len(self.begun) - 1
 
-    def fault_ends(self, number: int, words: str) -> None:
-        self.ended[number] = (trio.current_time(), words)
+    def fault_ends(self, number: int, text: str) -> None:
+        self.ended[number] = (trio.current_time(), text)
 
-    def say(self, words: str) -> None:
+    def report(self, text: str) -> None:
         return
 
     def spans(self) -> list[tuple[float, float, str, list[str]]]:
@@ -88,9 +88,9 @@ async def plague(
             nursery.start_soon(player.run)
             if mended_at is not None:
                 await trio.sleep(mended_at)
-                player.mend()
+                player.end_faults()
             await trio.sleep(seconds)
-            player.targets.over.set()
+            player.targets.is_over.set()
         await player.heal()
     return player, book
 
@@ -110,7 +110,7 @@ async def test_two_loops_overlap_and_no_bound_is_passed(
     spans = book.spans()
     overlaps = sum(a[0] < b[1] and b[0] < a[1] for n, a in enumerate(spans) for b in spans[n + 1 :])
     assert overlaps > 20
-    assert not player.deaths
+    assert not player.unexpected_exits
 
 
 async def test_the_bound_is_the_scenarios(
@@ -164,7 +164,7 @@ async def test_synced_data_is_destroyed_on_one_node_of_a_role_only(
     player, book = await plague(scenario_of(rot, rot, BOOKIES), adapter, tmp_path)
 
     damaged = {name for _, _, kind, names in book.spans() if kind == "damage" for name in names}
-    assert damaged == {player.targets.rotten[NodeRole.BOOKIE]}
+    assert damaged == {player.targets.damageable[NodeRole.BOOKIE]}
     whole = [n for n in ("bookie1", "bookie2", "bookie3", "bookie4") if n not in damaged]
     assert all((tmp_path / n / "journal-1").read_bytes() == b"x" * 10_000 for n in whole)
 
@@ -187,7 +187,7 @@ async def test_a_node_that_refuses_its_damaged_data_counts_as_down_for_good(
 
     player, book = await plague(scenario, adapter, tmp_path)
 
-    assert player.targets.gone == {gone: "its journal is damaged"}
+    assert player.targets.refusing_nodes == {gone: "its journal is damaged"}
     at = next(end for _, end, kind, _ in book.spans() if kind == "damage")
     later = [names for begin, _, _, names in book.spans() if begin > at]
     assert later == [], "with one gone for good no other bookie may go"
@@ -207,7 +207,7 @@ async def test_a_node_that_ends_by_itself_is_told_and_started_again(
         nursery.start_soon(die)
         player, _ = await plague(scenario_of(), adapter, tmp_path, seconds=10.0)
 
-    assert player.deaths == ["bookie3 ended by itself: an assert of ours"]
+    assert player.unexpected_exits == ["bookie3 ended by itself: an assert of ours"]
     assert adapter.state["bookie3"] == "up"
 
 

@@ -10,10 +10,10 @@ import click
 import pytest
 
 from distributedlog.cli.framework import named_clusters
-from distributedlog.cli.framework.errors import report, say
+from distributedlog.cli.framework.errors import print_notice, report
 from distributedlog.cli.framework.options import Settings
 from distributedlog.cli.framework.output import RateEstimate, table, visible
-from distributedlog.cli.logs.record_input import Stored, _Progress
+from distributedlog.cli.logs.record_input import StoredSummary, _Progress
 from distributedlog.cli.main import run
 from distributedlog.cluster.declarations.config import parse_address
 from distributedlog.runtime.interfaces.errors import InvalidRequest, LogNotFound
@@ -24,7 +24,7 @@ HOSTILE = "\x1b]0;pwned\x07\x1b[2J\u202eb1\n\r\x9b31m"
 def test_names_of_others_move_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """H265: a label, a reason or an owner is what a peer says."""
     table(("name", "why"), [[HOSTILE, HOSTILE]])
-    say(HOSTILE)
+    print_notice(HOSTILE)
     Settings().note(f"{HOSTILE}\nsecond line")
     report(LogNotFound(HOSTILE), verbose=0)
     shown = capsys.readouterr()
@@ -48,11 +48,11 @@ def nobody_reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_who_reads_no_remarks_ends_no_command(nobody_reads: None) -> None:
     """`dlog log write … 2>&1 | head -1` ended half way, with exit code 0."""
-    progress = _Progress(Settings(), Stored())
-    progress._next = 0.0
+    progress = _Progress(Settings(), StoredSummary())
+    progress._next_at = 0.0
 
     progress.show()
-    say("x")
+    print_notice("x")
     Settings().note("x")
 
     assert report(LogNotFound("x"), verbose=0) == 3
@@ -77,9 +77,9 @@ def test_any_name_that_is_taken_is_read_back(
     names = [named_clusters.check_name(name) for name in ('a"b', "a\\b", "a b", "ü", "x" * 64)]
     contexts = {"current": names[0], "previous": "", "contexts": dict.fromkeys(names, "u")}
 
-    named_clusters.store(contexts)
+    named_clusters.store_contexts(contexts)
 
-    assert list(named_clusters.load()["contexts"]) == names
+    assert list(named_clusters.load_contexts()["contexts"]) == names
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_a_file_of_contexts_of_another_form_is_named_and_stays(
 ) -> None:
     """The next "context set" wrote what nobody could read any more."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    named_clusters.path().parent.mkdir()
-    named_clusters.path().write_text(text)
+    named_clusters.contexts_file().parent.mkdir()
+    named_clusters.contexts_file().write_text(text)
 
     assert run(["context", "set", "b", "distributedlog://h:1/x"]) == 2
 
-    assert named_clusters.path().read_text() == text
+    assert named_clusters.contexts_file().read_text() == text
 
 
 @pytest.mark.parametrize("port", ["9" * 5000, "99999", "१२", "-1", ""])
@@ -148,10 +148,10 @@ def test_what_nobody_can_mean_is_wrong_usage(
 
 def test_how_long_the_rest_takes_is_told_from_what_has_gone() -> None:
     pace = RateEstimate()
-    assert pace.told(100.0, 200) == ""
-    assert pace.told(100.0, 190) == ""
-    assert pace.told(104.0, 150) == ", 12.5 a second, about 12 s more"
-    assert pace.told(108.0, 150) == ", 6.2 a second, about 24 s more"
-    assert pace.told(109.0, 300) == "", "others came: what was before says nothing"
-    assert pace.told(119.0, 290) == ", 1.0 a second, about 290 s more"
-    assert pace.told(129.0, 0).endswith("about 0 s more")
+    assert pace.describe(100.0, 200) == ""
+    assert pace.describe(100.0, 190) == ""
+    assert pace.describe(104.0, 150) == ", 12.5 a second, about 12 s more"
+    assert pace.describe(108.0, 150) == ", 6.2 a second, about 24 s more"
+    assert pace.describe(109.0, 300) == "", "others came: what was before says nothing"
+    assert pace.describe(119.0, 290) == ", 1.0 a second, about 290 s more"
+    assert pace.describe(129.0, 0).endswith("about 0 s more")

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from distributedlog.cli.framework.options import Settings
-from distributedlog.cli.framework.progress import ProgressLine, ticking
+from distributedlog.cli.framework.progress import ProgressLine, show_progress
 
 
 class _Terminal(io.StringIO):
@@ -62,13 +62,13 @@ def test_a_line_does_not_wrap_and_moves_no_cursor() -> None:
 @pytest.mark.parametrize("settings", [Settings(quiet=True), Settings(json=True)])
 def test_nothing_is_shown_to_programs(settings: Settings) -> None:
     with _terminal() as terminal:
-        with ticking(settings, lambda s: f"{s:.0f} s", every_s=1e-4) as line:
+        with show_progress(settings, lambda s: f"{s:.0f} s", every_s=1e-4) as line:
             line.show("progress")
         assert terminal.getvalue() == ""
 
 
 def test_nothing_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with ticking(Settings(), lambda s: f"{s:.0f} s", every_s=1e-4) as line:
+    with show_progress(Settings(), lambda s: f"{s:.0f} s", every_s=1e-4) as line:
         line.show("progress")
         line.note("a remark")
     assert capsys.readouterr().err == "a remark\n"
@@ -83,7 +83,7 @@ def test_a_long_call_shows_its_time_until_it_ends() -> None:
                 shown.set()
             return f"measuring: {seconds:.0f} s"
 
-        with ticking(Settings(), text, every_s=1e-4):
+        with show_progress(Settings(), text, every_s=1e-4):
             assert shown.wait(30)
         assert terminal.getvalue().startswith("\rmeasuring: 0 s\033[K")
         assert _screen(terminal.getvalue()) == [""]

@@ -7,7 +7,7 @@ import pytest
 
 from distributedlog.cli.help.help_topics import CHARS_MAX, TOPICS
 from distributedlog.cli.main import command, run
-from distributedlog.runtime.declarations.options import with_tables
+from distributedlog.runtime.declarations.options import replace_tables
 from tests.test_documented_commands import calls, why_not
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "command-line.md"
@@ -15,7 +15,7 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "command
 
 def renewed() -> str:
     sections = [f"## {name}: {topic.title}\n\n{topic.text}" for name, topic in TOPICS.items()]
-    return with_tables(DOCUMENT.read_text(), {"topics": "\n" + "\n".join(sections)})
+    return replace_tables(DOCUMENT.read_text(), {"topics": "\n" + "\n".join(sections)})
 
 
 def test_the_document_says_what_the_program_says() -> None:

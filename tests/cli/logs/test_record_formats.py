@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from distributedlog.cli.logs.record_formats import (
     FORMATS,
     WRITERS,
-    Frames,
-    JsonLines,
-    Lines,
+    FrameParser,
+    JsonLineParser,
+    LineParser,
     parser,
 )
 from distributedlog.log.format.record import (
     RECORD_BYTES_MAX,
     Columns,
     Origin,
-    build,
-    decode,
+    build_entry,
+    decode_columns,
     decode_header,
 )
 from distributedlog.runtime.interfaces.errors import InvalidRequest, RecordTooLarge
@@ -27,9 +27,9 @@ from tests.examples import examples
 
 def _columns(payloads: list[bytes], origin: Origin) -> Columns:
     """An entry of these payloads, as a reader gives it."""
-    buffers, _ = build(range(len(payloads)), payloads, records_before=0, wall_ms=0)
+    buffers, _ = build_entry(range(len(payloads)), payloads, records_before=0, written_ms=0)
     entry = b"".join(buffers)
-    return decode(entry, decode_header(entry), origin)
+    return decode_columns(entry, decode_header(entry), origin)
 
 
 CHUNKS = st.lists(st.binary(max_size=20), max_size=10)
@@ -38,7 +38,7 @@ CHUNKS = st.lists(st.binary(max_size=20), max_size=10)
 @settings(max_examples=examples(100))
 @given(CHUNKS)
 def test_lines_are_what_lies_between_newlines_however_the_input_is_cut(chunks: list[bytes]) -> None:
-    lines = Lines()
+    lines = LineParser()
     found = [line for chunk in chunks for line in lines.feed(chunk)] + lines.finish()
 
     whole = b"".join(chunks)
@@ -66,7 +66,7 @@ def test_what_is_written_out_comes_in_again(
 
 
 def test_an_oversize_line_is_named_and_those_before_it_are_given() -> None:
-    lines = Lines(bytes_max=5)
+    lines = LineParser(bytes_max=5)
 
     assert lines.feed(b"a\nbb\nlong") == [b"a", b"bb"]
     assert lines.feed(b"er than that") == []
@@ -77,7 +77,7 @@ def test_an_oversize_line_is_named_and_those_before_it_are_given() -> None:
 
 
 def test_a_line_of_exactly_the_limit_is_taken() -> None:
-    lines = Lines()
+    lines = LineParser()
 
     assert lines.feed(b"x" * RECORD_BYTES_MAX + b"\n") == [b"x" * RECORD_BYTES_MAX]
     assert lines.error is None
@@ -92,7 +92,7 @@ def test_bad_json_names_its_line() -> None:
         b'{"payload": "a", "txid": "b"}',
         b'{"payload_base64": "%"}',
     ):
-        reader = JsonLines()
+        reader = JsonLineParser()
         found = reader.feed(b'{"payload": "good", "txid": 7}\n' + bad + b"\n")
         assert found == [(7, b"good")]
         assert isinstance(reader.error, InvalidRequest)
@@ -100,16 +100,16 @@ def test_bad_json_names_its_line() -> None:
 
 
 def test_a_cut_or_oversize_frame_is_named() -> None:
-    cut = Frames()
+    cut = FrameParser()
     assert cut.feed(b"\x01\0\0\0a\x05\0\0\0ab") == [b"a"]
     assert cut.finish() == []
     assert "within frame 2" in str(cut.error)
 
     for length in (RECORD_BYTES_MAX + 1, 0xFFFFFFFF):
-        oversize = Frames()
+        oversize = FrameParser()
         assert oversize.feed(length.to_bytes(4, "little")) == []
         assert isinstance(oversize.error, RecordTooLarge)
-    largest = Frames()
+    largest = FrameParser()
     assert largest.feed(RECORD_BYTES_MAX.to_bytes(4, "little")) == []
     assert largest.error is None
 
@@ -126,7 +126,7 @@ def test_bytes_that_are_no_text_are_base64_in_json() -> None:
 
 
 def test_json_that_is_nested_too_deep_is_the_fault_of_its_line() -> None:
-    lines = JsonLines()
+    lines = JsonLineParser()
 
     found = lines.feed(b'{"payload": "a"}\n' + b"[" * 100_000 + b"\n")
 

@@ -11,16 +11,16 @@ from click.testing import CliRunner, Result
 
 from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.cli.main import command, run
-from distributedlog.cli.server.config import KINDS, LINE_CHARS, PARTS, file_for
+from distributedlog.cli.server.config import KINDS, LINE_CHARS, PARTS, config_file_text
 from distributedlog.cli.server.node_settings import (
-    NODE,
-    STORE,
+    BOOKIE_NODE_OPTIONS,
+    STORE_OPTIONS,
     check_options,
+    parse_changes,
     read_file,
     split_settings,
-    words,
 )
-from distributedlog.runtime.declarations.options import overlaid, typed
+from distributedlog.runtime.declarations.options import parse_value, with_overrides
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 
 
@@ -46,7 +46,7 @@ def dlog(*arguments: str, **variables: str) -> Result:
     ],
 )
 def test_what_is_typed(text: str, value: object) -> None:
-    found = typed(text)
+    found = parse_value(text)
     assert found == value
     assert type(found) is type(value)
 
@@ -54,7 +54,7 @@ def test_what_is_typed(text: str, value: object) -> None:
 def test_a_file_as_it_is_written_is_right_and_changes_nothing(tmp_path: Path) -> None:
     for kind in KINDS:
         file = tmp_path / f"{kind}.toml"
-        file.write_text(file_for(kind))
+        file.write_text(config_file_text(kind))
         done = dlog("config", "check", str(file))
         assert done.exit_code == 0, done.output
         assert read_file(file, kind)[1] == {}
@@ -62,16 +62,16 @@ def test_a_file_as_it_is_written_is_right_and_changes_nothing(tmp_path: Path) ->
 
 def test_every_setting_of_a_written_file_may_be_uncommented(tmp_path: Path) -> None:
     """And is the default then: what stands behind the hash is what the code has."""
-    names = [*NODE, *STORE]
+    names = [*BOOKIE_NODE_OPTIONS, *STORE_OPTIONS]
     lines = [
         line[2:] if line.startswith("# ") and line[2:].split(" ")[0] in names else line
-        for line in file_for("bookie").splitlines()
+        for line in config_file_text("bookie").splitlines()
     ]
     file = tmp_path / "all.toml"
     file.write_text("\n".join(lines))
     node, store = split_settings(read_file(file, "bookie")[1], "x")
-    assert node == {name: one.default for name, one in NODE.items()}
-    assert overlaid(BookieOptions(), store) == BookieOptions()
+    assert node == {name: one.default for name, one in BOOKIE_NODE_OPTIONS.items()}
+    assert with_overrides(BookieOptions(), store) == BookieOptions()
     assert len(node) + len(store) == len(names)
 
 
@@ -80,7 +80,7 @@ def test_a_written_file_without_its_hashes_is_one_still_and_fits_80_columns(
     kind: str, tmp_path: Path
 ) -> None:
     """Who takes a hash away has no bad file: what is said beside a value is a comment of its own."""
-    lines = file_for(kind).splitlines()
+    lines = config_file_text(kind).splitlines()
     shown = [re.sub(r"^# (?=[a-z_-]+ = )", "", line) for line in lines]
     file = tmp_path / f"{kind}.toml"
     file.write_text("\n".join(shown))
@@ -158,14 +158,14 @@ def test_a_proxys_file_sets_what_its_flags_do(tmp_path: Path) -> None:
         "segment_bytes_max": 64 << 20,
         "ack_quorum": 1,
     }
-    assert check_options("write-proxy", words(["logs_max=8"]), "--set") == {"logs_max": 8}
+    assert check_options("write-proxy", parse_changes(["logs_max=8"]), "--set") == {"logs_max": 8}
     with pytest.raises(InvalidRequest, match="--set: unknown option 'log_max'"):
-        check_options("read-proxy", words(["log_max=8"]), "--set")
+        check_options("read-proxy", parse_changes(["log_max=8"]), "--set")
 
 
 def test_flags_set_any_option_of_a_bookie() -> None:
     node, store = split_settings(
-        words(["lost_after_s=10m", "journal_file_bytes=64MiB", "repair=false"]), "--set"
+        parse_changes(["lost_after_s=10m", "journal_file_bytes=64MiB", "repair=false"]), "--set"
     )
     assert node == {"lost_after_s": 600.0, "repair": False}
     assert store == {"journal_file_bytes": 64 * 1024 * 1024}
@@ -176,7 +176,7 @@ def test_flags_set_any_option_of_a_bookie() -> None:
         ["lost_after_s=soon"],
     ):
         with pytest.raises(InvalidRequest, match="--set"):
-            split_settings(words(wrong), "--set")
+            split_settings(parse_changes(wrong), "--set")
 
 
 def test_settings_are_shown_with_where_they_are_from(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_slow_syncs_are_told(
     monkeypatch.setattr(
         "distributedlog.testing.bench.measure.hardware_baseline.file_floor", lambda *_: times
     )
-    found = check.syncs(tmp_path, 1.0)
+    found = check.check_syncs(tmp_path, 1.0)
     assert found.verdict == verdict
     assert bool(found.then) == (verdict != check.PASS)
 
@@ -69,9 +69,9 @@ tmpfs /data tmpfs rw 0 0
 def test_what_is_in_memory_fails(tmp_path: Path, place: str, verdict: str, name: str) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS)
-    found = check.kind(Path(place), mounts)
+    found = check.check_file_system(Path(place), mounts)
     assert (found.verdict, found.found) == (verdict, name)
 
 
 def test_what_cannot_be_known_is_said(tmp_path: Path) -> None:
-    assert check.kind(tmp_path, tmp_path / "none").verdict == check.WARN
+    assert check.check_file_system(tmp_path, tmp_path / "none").verdict == check.WARN

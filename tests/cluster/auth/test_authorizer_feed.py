@@ -12,10 +12,10 @@ from distributedlog.cluster.auth.authorizer_feed import feed_authorizer
 from distributedlog.metadata.model.acl_records import MODE_KEY, encode_mode
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.interfaces.errors import NotAuthenticated
-from distributedlog.runtime.interfaces.principals import Credentials, Meeting
+from distributedlog.runtime.interfaces.principals import Credentials, HandshakeContext
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.capabilities import Generation
-from distributedlog.runtime.protocol.capability_messages import GateAnswer
+from distributedlog.runtime.protocol.capability_messages import BookieKeysReply
 from distributedlog.runtime.protocol.handshake import Hello
 from tests.metadata.local_metadata import LocalMetadata
 from tests.runtime.pipe import PipeNetwork
@@ -36,9 +36,9 @@ class Leader(LocalMetadata):
         self.since: dict[str, int] = {}
         self.asked = 0
 
-    async def ask(self, op: int, body: bytes) -> Reply:
+    async def request(self, op: int, body: bytes) -> Reply:
         self.asked += 1
-        answer = GateAnswer("required", (HELD,), dict(self.since)).encode()
+        answer = BookieKeysReply("required", (HELD,), dict(self.since)).encode()
         await trio.sleep(5.0 if self.asked == 1 else 0.1)
         return Reply(answer)
 
@@ -63,10 +63,10 @@ async def test_an_answer_of_before_never_brings_back_what_was_taken_away(
             while not leader.asked:  # noqa: ASYNC110
                 await trio.sleep(0.1)
             leader.since = {"user/ex": 50}
-            gate.wanted.set()
+            gate.refresh_wanted.set()
             await trio.sleep(20)
             assert leader.asked >= 2
-            assert gate._since == {"user/ex": 50}
+            assert gate._revoked_at_revision == {"user/ex": 50}
         nursery.cancel_scope.cancel()
 
 
@@ -75,7 +75,7 @@ async def test_a_silence_ends_what_is_open_while_the_question_still_waits(
 ) -> None:
     """H241: nothing comes of the quorum, not even that it cannot be reached."""
     gate = BookieAuthorizer(100.0, trio.current_time)
-    gate.hear(GateAnswer("required", (HELD,), {}))
+    gate.hear(BookieKeysReply("required", (HELD,), {}))
     looked: list[bool] = []
     gate.subscribe(lambda: looked.append(gate.is_cut_off))
     leader: Any = await a_leader()
@@ -100,9 +100,9 @@ async def test_a_pass_is_not_taken_in_clear(monkeypatch: pytest.MonkeyPatch) -> 
     )
     leader: Any = await a_leader()
     leader.asked = 1
-    await gate_keeping.look(gate, endpoint, leader, "b1")
+    await gate_keeping.refresh_authorizer(gate, endpoint, leader, "b1")
     assert Credentials("pass", lambda meeting: b"").method in endpoint.methods
     with pytest.raises(NotAuthenticated, match="not in clear"):
-        endpoint.methods["pass"](Meeting("c:1", 1), b"whatever it is")
+        endpoint.methods["pass"](HandshakeContext("c:1", 1), b"whatever it is")
     with pytest.raises(NotAuthenticated, match="no pass"):
-        endpoint.methods["pass"](Meeting("c:1", 1, is_secret=True), b"x")
+        endpoint.methods["pass"](HandshakeContext("c:1", 1, is_secret=True), b"x")

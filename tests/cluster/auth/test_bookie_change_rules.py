@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from distributedlog.cluster.auth.bookie_change_rules import mirrors
+from distributedlog.cluster.auth.bookie_change_rules import allows_index_change
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
 from distributedlog.cluster.repair.auditor_election import ELECTION_KEY
 from distributedlog.cluster.repair.pull_replication import ReplicaMove
@@ -24,7 +24,7 @@ from distributedlog.log.model.segment_expiry import (
 from distributedlog.log.model.segment_record import UNKNOWN, SegmentRecord
 from distributedlog.log.model.stored_settings import StoredSettings, bind_key, conf_key
 from distributedlog.metadata.auth.authorizer import Authorizer
-from distributedlog.metadata.model.commands import Grant, Transact
+from distributedlog.metadata.model.commands import GrantLease, Transact
 from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.state.kv_state import KeyValueState
 from tests.metadata.auth.test_authorizer import NS, OWNER, WRITER, as_it_is, changes, world
@@ -39,7 +39,7 @@ STATE = LogState(
     "orders",
     0,
     epoch=4,
-    open_from=4,
+    first_open_segment=4,
     last_segment=4,
     truncated_to=DLSN(2, 0, 0),
     next_sequence_id=30,
@@ -88,7 +88,7 @@ class Store:
         self._number = 100
         for node in ("b2", "b3"):
             self._number += 1
-            do(self.state, Grant(f"bookie/{node}/c", self._number, 0, 1000))
+            do(self.state, GrantLease(f"bookie/{node}/c", self._number, 0, 1000))
         self.put(
             Put(ELECTION_KEY, b"i1", 1),
             *(Put(keys.bookie_key(f"i{n}"), b"here") for n in range(1, 5)),
@@ -106,7 +106,7 @@ class Store:
     def put(self, *operations: Put | Delete) -> None:
         self._number += 1
         do(self.state, Transact("c", self._number, 0, Transaction((), operations)))
-        self.judge.see(self.state)
+        self.judge.refresh(self.state)
 
     def may(
         self,
@@ -118,12 +118,12 @@ class Store:
         asked = as_it_is(self.state, *operations)
         if compares is not None:
             asked = Transaction(tuple(compares), operations)
-        return self.judge.transact(who, asked) is None
+        return self.judge.authorize_transaction(who, asked) is None
 
     def grant(self, who: str) -> int:
         """Return a lease of this principal."""
         self._number += 1
-        do(self.state, Grant(f"{who}/c", self._number, 0, 1000))
+        do(self.state, GrantLease(f"{who}/c", self._number, 0, 1000))
         return self.state.next_lease - 1
 
     def version(self, key: bytes) -> int:
@@ -133,14 +133,14 @@ class Store:
 
 
 def cut(segment_number: int, state: LogState = STATE) -> Put:
-    return Put(AT, state.with_truncated(DLSN(segment_number, 0, 0), 0).encode())
+    return Put(AT, state.with_truncation(DLSN(segment_number, 0, 0), 0).encode())
 
 
 def deleted(number: int, of: LedgerMetadata) -> tuple[Put | Delete, ...]:
     return (
         Put(keys.ledger_key(number), replace(of, owner=None).deleting().encode()),
         *(Put(keys.delete_key(one, number), b"") for one in of.bookies()),
-        *(Delete(keys.on_key(one, number)) for one in of.bookies()),
+        *(Delete(keys.bookie_ledger_key(one, number)) for one in of.bookies()),
     )
 
 
@@ -165,7 +165,7 @@ STOLEN: dict[str, tuple[Put | Delete, ...]] = {
     "the segment in progress": (Delete(log_keys.segment_key(LOG, 4)),),
     "its first segment, said only": (Put(AT, replace(STATE, first_segment=4).encode()),),
     "a truncation that nobody wants": (cut(4),),
-    "into a segment": (Put(AT, STATE.with_truncated(DLSN(3, 5, 0), 0).encode()),),
+    "into a segment": (Put(AT, STATE.with_truncation(DLSN(3, 5, 0), 0).encode()),),
     "back": (Put(AT, replace(STATE, truncated_to=DLSN(1, 0, 0)).encode()),),
     "a seal": (Put(AT, replace(STATE, sealed=True).encode()),),
     "a deletion begun": (Put(AT, replace(STATE, deleting=True).encode()),),
@@ -201,8 +201,8 @@ STOLEN: dict[str, tuple[Put | Delete, ...]] = {
     "its cookie": (Delete(keys.cookie_key("i2")),),
     "a position": (Put(log_keys.position_key(LOG, "p"), b""),),
     "a writer's lock": (Delete(log_keys.lock_key(LOG)),),
-    "an index that names nobody": (Put(keys.on_key("i5", 13), b""),),
-    "an index of what is there": (Delete(keys.on_key("i1", 13)),),
+    "an index that names nobody": (Put(keys.bookie_ledger_key("i5", 13), b""),),
+    "an index of what is there": (Delete(keys.bookie_ledger_key("i1", 13)),),
     "a to-do that deletes nothing": (Put(keys.delete_key("i2", 13), b""),),
 }
 
@@ -231,7 +231,9 @@ def test_what_is_below_the_truncation_point_is_purged() -> None:
     after = replace(STATE, truncated_to=DLSN(3, 9, 1))
     store.put(Put(AT, after.encode()))
     assert store.may(*purged(3, after)), "the point is after its last record"
-    store.put(Put(AT, replace(STATE, truncated_to=DLSN(3, 9, 1), producers=2).encode()))
+    store.put(
+        Put(AT, replace(STATE, truncated_to=DLSN(3, 9, 1), producer_snapshot_segment=2).encode())
+    )
     assert not store.may(Delete(log_keys.segment_key(LOG, 2))), (
         "it says who the producers are (H70)"
     )
@@ -240,7 +242,7 @@ def test_what_is_below_the_truncation_point_is_purged() -> None:
 
 def test_a_log_is_cut_by_its_own_retention_and_no_further() -> None:
     by_age = Store(retention_s=float(AGE_S))
-    stamps = Put(stamps_key(LOG), Stamps(MARKS).without(2).encode())
+    stamps = Put(stamps_key(LOG), Stamps(MARKS).without_segments_to(2).encode())
     assert by_age.may(cut(3), stamps, Put(log_keys.purge_key(LOG), b""))
     assert not by_age.may(cut(4), stamps)
     assert not by_age.may(cut(3), who=OTHER)
@@ -278,7 +280,7 @@ def test_the_clock_goes_no_faster_than_the_leader_has_seen_time_pass() -> None:
 
 def test_a_copy_is_given_up_of_who_is_to_leave_or_is_not_there() -> None:
     store, third = Store(), ledger(13, 3)
-    on = (Put(keys.on_key("i3", 13), b""), Delete(keys.on_key("i2", 13)))
+    on = (Put(keys.bookie_ledger_key("i3", 13), b""), Delete(keys.bookie_ledger_key("i2", 13)))
     moved = (replaced(third, "i1", "i3"), *on)
     for way in (Put(keys.leaving_key("i2"), b""), Delete(keys.bookie_key("i2"))):
         store = Store()
@@ -294,7 +296,7 @@ def test_a_copy_is_given_up_of_who_is_to_leave_or_is_not_there() -> None:
         assert store.may(*moved, Delete(keys.move_key("i3", 13)), who=OTHER)
         assert not store.may(replaced(third, "i1", "i4"), who=OTHER), "for itself alone"
         store.put(Put(keys.move_key("i4", 13), ReplicaMove("i2", 1, 0).encode()))
-        on4 = (Put(keys.on_key("i4", 13), b""), Delete(keys.on_key("i2", 13)))
+        on4 = (Put(keys.bookie_ledger_key("i4", 13), b""), Delete(keys.bookie_ledger_key("i2", 13)))
         assert not store.may(replaced(third, "i1", "i4"), *on4, who=OTHER), (
             "not for who has no copy yet"
         )
@@ -316,14 +318,14 @@ def test_who_comes_too_late_hears_so_and_not_that_it_may_not() -> None:
 
 def test_what_nobody_writes_is_closed_and_what_is_written_is_not() -> None:
     store = Store()
-    claimed = STATE.claimed("b1", "w")
+    claimed = STATE.with_writer("b1", "w")
     claim = Put(AT, claimed.encode())
     fenced = OPEN.in_recovery()
     closed = fenced.close_by_recovery(9, 100, OPEN.ensembles)
     ended = segment(4, epoch=4, start_sequence_id=30)
     close = (
         Put(log_keys.segment_key(LOG, 4), ended.encode()),
-        Put(AT, claimed.with_closed(4, ended.added).encode()),
+        Put(AT, claimed.with_closed(4, ended.totals).encode()),
     )
     steps: list[Callable[[], tuple[Put | Delete, ...]]] = [
         lambda: (claim,),
@@ -349,7 +351,7 @@ def test_segments_are_merged_where_their_log_wants_it() -> None:
     swap = (
         Put(AT, STATE.encode()),
         *(Put(log_keys.segment_key(LOG, one.segment), one.encode()) for one in merged),
-        *(Put(log_keys.retired_key(LOG, 10 + n), b"") for n in (1, 2, 3)),
+        *(Put(log_keys.replaced_ledger_key(LOG, 10 + n), b"") for n in (1, 2, 3)),
         Put(keys.ledger_key(20), replace(LOOSE, owner=(LOG, 3)).encode()),
     )
     assert not Store().may(*swap)
@@ -377,7 +379,9 @@ def test_a_living_one_that_repairs_is_not_replaced() -> None:
 
 def test_what_is_kept_of_a_bookie_goes_when_it_has_left() -> None:
     store = Store()
-    gone = tuple(Delete(make("i2")) for make in (keys.cookie_key, keys.seen_key, keys.leaving_key))
+    gone = tuple(
+        Delete(make("i2")) for make in (keys.cookie_key, keys.sync_point_key, keys.leaving_key)
+    )
     store.put(Put(keys.leaving_key("i2"), b""))
     assert not store.may(*gone), "it runs"
     store.put(Delete(keys.bookie_key("i2")))
@@ -393,17 +397,20 @@ def test_a_copys_keys_are_of_bookies_that_the_record_names_whoever_puts_them() -
         ledger(40, 5, state=LedgerState.OPEN, last_entry=None, length=None).encode(),
     )
     assert store.may(
-        new, Put(keys.on_key("i1", 40), b""), Put(keys.on_key("i2", 40), b""), who=user
+        new,
+        Put(keys.bookie_ledger_key("i1", 40), b""),
+        Put(keys.bookie_ledger_key("i2", 40), b""),
+        who=user,
     )
-    assert not store.may(new, Put(keys.on_key("evil", 40), b""), who=user)
-    assert not store.may(Put(keys.on_key("i3", 13), b""), who=user)
+    assert not store.may(new, Put(keys.bookie_ledger_key("evil", 40), b""), who=user)
+    assert not store.may(Put(keys.bookie_ledger_key("i3", 13), b""), who=user)
     assert not store.may(Put(keys.delete_key("i1", 13), b""), who=user)
     assert store.may(*deleted(20, LOOSE), who=user)
-    assert KEY_CLASSES.of(keys.on_key("i1", 1)).form is mirrors
+    assert KEY_CLASSES.of(keys.bookie_ledger_key("i1", 1)).change_rule is allows_index_change
 
 
 def test_an_empty_state_is_judged() -> None:
     """Nothing is there, and nobody falls over it."""
     judge = Authorizer(KEY_CLASSES)
-    judge.see(KeyValueState())
+    judge.refresh(KeyValueState())
     assert judge.why_not_transact(JANITOR, changes(Put(AT, b"x"))) is not None

@@ -11,17 +11,17 @@ import pytest
 
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
 from distributedlog.cluster.coordination import gc_hold as restored
-from distributedlog.cluster.node.node_lifecycle import FIRST_QUESTION
+from distributedlog.cluster.node.node_lifecycle import PROBE_KEY
 from distributedlog.cluster.repair import replication_worker as repair
-from distributedlog.cluster.status.damaged_records import RECORDS
+from distributedlog.cluster.status.damaged_records import ALL_RECORDS
 from distributedlog.ledger.model import ledger_keys
 from distributedlog.log.model import deleted_log as tombstone
 from distributedlog.log.model import log_keys
 from distributedlog.log.model import segment_expiry as retention
 from distributedlog.log.model import stored_settings as settings
-from distributedlog.metadata.auth.key_space import NOWHERE, UNKNOWN
+from distributedlog.metadata.auth.key_space import NO_SCOPE, UNKNOWN_CLASS
 from distributedlog.metadata.model import acl_records as trust_records
-from distributedlog.metadata.model.rights import ADMIN, EVERYBODY, KNOWN, OPERATOR
+from distributedlog.metadata.model.rights import ADMIN, AUTHENTICATED, EVERYBODY, OPERATOR
 from distributedlog.proxy.membership import proxy_registration as registration
 from tests.parts import files_of
 
@@ -34,7 +34,12 @@ def makers() -> Iterator[tuple[str, Callable[..., bytes]]]:
     """Functions that make a whole key."""
     for module in MODULES:
         for name, made in inspect.getmembers(module, inspect.isfunction):
-            if name.endswith("_key") and made.__module__ == module.__name__:
+            returned = inspect.signature(made).return_annotation
+            if (
+                name.endswith("_key")
+                and made.__module__ == module.__name__
+                and returned in (bytes, "bytes")
+            ):
                 yield f"{module.__name__.rpartition('.')[2]}.{name}", made
 
 
@@ -52,27 +57,27 @@ def test_a_key_that_is_made_has_its_row_and_its_place(
     key = make(*(SAMPLES[one.annotation] for one in wanted))
 
     row = KEY_CLASSES.of(key)
-    assert row is not UNKNOWN, f"{name} makes {key!r}, which no row has"
-    place = row.place(key)
+    assert row is not UNKNOWN_CLASS, f"{name} makes {key!r}, which no row has"
+    place = row.scope_of(key)
     assert place is not None, f"{key!r} is no key of its kind"
-    if row.span(key):
-        assert row.place(row.span(key)) == place.__class__(log=place.log)
+    if row.scope_prefix(key):
+        assert row.scope_of(row.scope_prefix(key)) == place.__class__(log=place.log)
 
 
 def test_keys_that_stand_alone_have_rows() -> None:
     modules = (*MODULES, repair, restored)
     found = {key for module in modules for key in whole_keys(module)}
-    for key in {*found, *RECORDS, FIRST_QUESTION, b"\0"}:
+    for key in {*found, *ALL_RECORDS, PROBE_KEY, b"\0"}:
         row = KEY_CLASSES.of(key if not key.startswith(b"log/") else key + b"%016x/state" % 1)
-        assert row is not UNKNOWN, f"no row has {key!r}"
+        assert row is not UNKNOWN_CLASS, f"no row has {key!r}"
 
 
 def test_no_literal_of_the_tree_begins_a_key_that_has_no_row() -> None:
     """Whoever writes a key by hand is found as well: b"word/…" in what talks to the store."""
     known = {
-        *KEY_CLASSES.by_first,
-        *(first for first, _ in KEY_CLASSES.by_third),
-        *(key[: key.find(b"/") + 1] for key in KEY_CLASSES.whole),
+        *KEY_CLASSES.by_first_part,
+        *(first for first, _ in KEY_CLASSES.by_third_part),
+        *(key[: key.find(b"/") + 1] for key in KEY_CLASSES.single_keys),
     }
     found: dict[bytes, str] = {}
     for part in ("metadata", "ledger", "log", "proxy", "cluster", "cli", "console", "bookie"):
@@ -90,11 +95,11 @@ def test_no_literal_of_the_tree_begins_a_key_that_has_no_row() -> None:
 
 
 def test_secrets_are_read_by_nobody_and_the_mode_by_everybody() -> None:
-    assert KEY_CLASSES.of(b"secret/x").read == 0
-    assert KEY_CLASSES.of(b"secret/x").write == 0
-    assert KEY_CLASSES.of(trust_records.MODE_KEY).read & EVERYBODY
-    assert not KEY_CLASSES.of(trust_records.user_key("a")).read & KNOWN
-    assert KEY_CLASSES.of(trust_records.audit_key(1)).read == ADMIN | OPERATOR
+    assert KEY_CLASSES.of(b"secret/x").read_rights == 0
+    assert KEY_CLASSES.of(b"secret/x").write_rights == 0
+    assert KEY_CLASSES.of(trust_records.MODE_KEY).read_rights & EVERYBODY
+    assert not KEY_CLASSES.of(trust_records.user_key("a")).read_rights & AUTHENTICATED
+    assert KEY_CLASSES.of(trust_records.audit_key(1)).read_rights == ADMIN | OPERATOR
 
 
 @pytest.mark.parametrize(
@@ -102,5 +107,5 @@ def test_secrets_are_read_by_nobody_and_the_mode_by_everybody() -> None:
     [b"log/x/state", b"ledger/7", b"on/b1", b"name/", b"gone/abc", b"bookie/"],
 )
 def test_what_only_looks_like_a_key_has_no_place(key: bytes) -> None:
-    place = KEY_CLASSES.of(key).place(key)
-    assert place is None or (place == NOWHERE and KEY_CLASSES.of(key) is UNKNOWN)
+    place = KEY_CLASSES.of(key).scope_of(key)
+    assert place is None or (place == NO_SCOPE and KEY_CLASSES.of(key) is UNKNOWN_CLASS)

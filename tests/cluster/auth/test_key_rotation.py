@@ -34,8 +34,8 @@ async def test_a_quorum_that_goes_away_after_it_makes_no_failure_of_it(
     monkeypatch.setattr(rotating, "bookies", bookies)
     for away_s, behind in ((3.0, []), (60.0, ["all bookies (nobody leads)"])):
         back_at = trio.current_time() + away_s
-        done = await rotating.rotate(
-            cast("Any", Metadata()), cast("Any", None), timeout_s=10.0, note=told.extend
+        done = await rotating.rotate_secrets(
+            cast("Any", Metadata()), cast("Any", None), timeout_s=10.0, on_waiting=told.extend
         )
         assert done == (7, behind)
     assert set(told) == {"all bookies (nobody leads)"}
@@ -66,7 +66,7 @@ async def test_bookies_are_asked_at_once(
     monkeypatch.setattr(rotating, "bookies", bookies)
     began = trio.current_time()
     behind = await rotating.bookies_behind(cast("Any", Metadata()), cast("Any", pool), 3)
-    assert trio.current_time() - began == rotating.ASK_S
+    assert trio.current_time() - began == rotating.QUERY_S
     assert behind == [*(f"b{n} (silent)" for n in range(7)), "b7 (no connection)"]
     behind = await rotating.bookies_behind(cast("Any", Metadata()), cast("Any", pool), 4)
     assert behind[-2:] == [f"b{n} (checks by generation 3)" for n in (8, 9)]

@@ -61,7 +61,7 @@ def ended_segment(**fields: object) -> SegmentRecord:
 
 def closes(record: SegmentRecord, end: LedgerMetadata) -> Operations:
     """The open segment is closed, with its ledger."""
-    after = replace(STATE, epoch=5).with_closed(4, record.added)
+    after = replace(STATE, epoch=5).with_closed(4, record.totals)
     return (
         Put(log_keys.segment_key(LOG, 4), record.encode()),
         Put(AT, after.encode()),
@@ -101,7 +101,7 @@ ATTACKS: dict[str, Operations] = {
     ),
     "a segment is added over a gap": (
         Put(log_keys.segment_key(LOG, 6), SegmentRecord(6, 14, 4, 0).encode()),
-        state(last_segment=6, open_from=5),
+        state(last_segment=6, first_open_segment=5),
     ),
     "a closed ledger's record is deleted": (Delete(CLOSED_AT),),
     "an open ledger's record is deleted": (Delete(OPEN_AT),),
@@ -128,8 +128,8 @@ ATTACKS: dict[str, Operations] = {
     ),
     "a log has fewer segments": (state(last_segment=3),),
     "a log has more segments than there are": (state(last_segment=5),),
-    "an open segment counts as closed": (state(open_from=5),),
-    "a closed segment counts as open": (state(open_from=3),),
+    "an open segment counts as closed": (state(first_open_segment=5),),
+    "a closed segment counts as open": (state(first_open_segment=3),),
     "the first segment is said to be gone": (state(first_segment=4),),
     "the truncation point goes back": (state(truncated_to=DLSN(1, 0, 0)),),
     "the truncation point is after the end": (state(truncated_to=DLSN(6, 0, 0)),),
@@ -138,7 +138,7 @@ ATTACKS: dict[str, Operations] = {
     "a log is older than it is": (state(time_ms=1 << 40),),
     "the epoch is far ahead": (state(epoch=99),),
     "the epoch goes back": (state(epoch=1),),
-    "the log has ended": (state(end=LogEnd(DLSN(1, 0, 0), 0, exact=True)),),
+    "the log has ended": (state(end=LogEnd(DLSN(1, 0, 0), 0, is_exact=True)),),
     "the state is deleted": (Delete(AT),),
     "a mark makes a segment old": (Put(stamps_key(LOG), Stamps(((3, 0),)).encode()),),
     "a mark is now": (Put(stamps_key(LOG), Stamps(((1, 0), (3, CLOCK))).encode()),),
@@ -211,8 +211,8 @@ def test_a_bookie_is_replaced_in_a_closed_ledger_by_an_operator_and_no_writer() 
     moved = replace(CLOSED.ensembles[0], bookies=("i1", "i3"))
     swap = (
         closed(ensembles=(moved,)),
-        Put(keys.on_key("i3", 13), b""),
-        Delete(keys.on_key("i2", 13)),
+        Put(keys.bookie_ledger_key("i3", 13), b""),
+        Delete(keys.bookie_ledger_key("i2", 13)),
     )
     assert [who for who in USERS if Store().may(*swap, who=who)] == [OPERATOR]
 
@@ -245,11 +245,11 @@ def test_a_merge_is_an_owners() -> None:
 def test_a_link_adds_closed_segments_once() -> None:
     store = Store()
     store.put(*closes(ended_segment(), OPEN.close_by_writer(9, 100)))
-    now = replace(STATE, epoch=5).with_closed(4, ended_segment().added)
+    now = replace(STATE, epoch=5).with_closed(4, ended_segment().totals)
     added = segment(
         5, ledger_id=20, start_sequence_id=40, bytes_before=400, last_entry=29, records=30
     )
-    linked = now.with_linked(added.added)
+    linked = now.with_linked(added.totals)
 
     def link(record: SegmentRecord, after: LogState) -> Operations:
         return (
@@ -260,7 +260,7 @@ def test_a_link_adds_closed_segments_once() -> None:
 
     assert store.may(*link(added, linked), who=WRITER)
     short = replace(added, last_entry=9)
-    assert not store.may(*link(short, now.with_linked(short.added)), who=WRITER)
+    assert not store.may(*link(short, now.with_linked(short.totals)), who=WRITER)
     for wrong in (replace(linked, next_sequence_id=40), replace(linked, bytes_total=1 << 50)):
         assert not store.may(*link(added, wrong), who=WRITER)
     store.put(*link(added, linked))
@@ -348,14 +348,14 @@ def test_no_record_is_put_under_a_lease(key: bytes, who: str) -> None:
     value = b"" if found is None else found.value
     if key == keys.NEXT_LEDGER:
         value = b"2001"
-    refused = store.judge.transact(who, as_it_is(store.state, Put(key, value, lease)))
+    refused = store.judge.authorize_transaction(who, as_it_is(store.state, Put(key, value, lease)))
     assert refused is not None
 
 
 def test_a_lock_is_put_under_a_lease() -> None:
     store = Store()
     lock = Put(log_keys.lock_key(LOG), b"", store.grant(WRITER))
-    assert store.judge.transact(WRITER, as_it_is(store.state, lock)) is None
+    assert store.judge.authorize_transaction(WRITER, as_it_is(store.state, lock)) is None
 
 
 LINES: dict[str, tuple[Operations, tuple[str, str]]] = {
@@ -380,8 +380,8 @@ LINES: dict[str, tuple[Operations, tuple[str, str]]] = {
 def test_what_gives_records_up_has_a_line_of_the_audit(what: str) -> None:
     store = Store()
     operations, line = LINES[what]
-    assert store.judge.act(OWNER, Transaction((), operations)) == line
-    assert store.judge.act("bookie/b1", Transaction((), operations)) is None
+    assert store.judge.audited_action(OWNER, Transaction((), operations)) == line
+    assert store.judge.audited_action("bookie/b1", Transaction((), operations)) is None
 
 
 def test_what_appends_has_no_line_of_the_audit() -> None:
@@ -391,6 +391,6 @@ def test_what_appends_has_no_line_of_the_audit() -> None:
         (Put(OPEN_AT, OPEN.in_recovery().encode()),),
         (state(epoch=5),),
     ):
-        assert store.judge.act(WRITER, Transaction((), operations)) is None
+        assert store.judge.audited_action(WRITER, Transaction((), operations)) is None
     named = changes(Delete(AT), Delete(log_keys.name_key("shop", "orders")))
-    assert store.judge.act(OWNER, named) == ("delete-log", "shop/orders")
+    assert store.judge.audited_action(OWNER, named) == ("delete-log", "shop/orders")

@@ -9,7 +9,11 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.cluster.auth import token_attempts, token_sessions
-from distributedlog.cluster.auth.token_sessions import REFUSED_S, SESSIONS_OF_A_USER, TokenSessions
+from distributedlog.cluster.auth.token_sessions import (
+    REFUSED_S,
+    SESSIONS_PER_USER_MAX,
+    TokenSessions,
+)
 from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     NotAuthenticated,
@@ -17,13 +21,15 @@ from distributedlog.runtime.interfaces.errors import (
     TooBusy,
 )
 from distributedlog.runtime.interfaces.principals import Token
-from distributedlog.runtime.protocol.tokens import seal
+from distributedlog.runtime.protocol.tokens import encode_token
 
 HERE = "10.0.0.1"
 
 
 def token(user: str = "etl", number: int = 0) -> bytes:
-    return seal(Token(user, 10**9, 0, 1, "00" * 16, number.to_bytes(8, "big"), ()), bytes(32))
+    return encode_token(
+        Token(user, 10**9, 0, 1, "00" * 16, number.to_bytes(8, "big"), ()), bytes(32)
+    )
 
 
 class Cluster:
@@ -69,14 +75,14 @@ async def test_requests_of_one_token_share_a_session(autojump_clock: MockClock) 
         found = []
 
         async def ask(shown: bytes) -> None:
-            found.append(await sessions.enter(shown, HERE))
+            found.append(await sessions.acquire(shown, HERE))
 
         async with trio.open_nursery() as nursery:
             for shown in (token(), token(), token("ann")):
                 nursery.start_soon(ask, shown)
         assert sorted(cluster.opened) == sorted([token(), token("ann")])
         assert sorted(one.user for one in found) == ["ann", "etl", "etl"]
-        assert {one.opened for one in found} == {token(), token("ann")}
+        assert {one.resource for one in found} == {token(), token("ann")}
     assert sorted(cluster.closed) == sorted(cluster.opened)
 
 
@@ -85,11 +91,11 @@ async def test_a_session_that_nobody_uses_ends_and_one_in_use_stays(
 ) -> None:
     cluster = Cluster()
     async with door(cluster) as sessions:
-        used = await sessions.enter(token(), HERE)
-        (await sessions.enter(token("ann"), HERE)).leave()
+        used = await sessions.acquire(token(), HERE)
+        (await sessions.acquire(token("ann"), HERE)).release()
         await trio.sleep(300)
         assert cluster.closed == [token("ann")]
-        used.leave()
+        used.release()
         await trio.sleep(62)
         assert cluster.closed == [token("ann"), token()]
         assert len(sessions) == 0
@@ -103,11 +109,11 @@ async def test_a_refused_token_is_refused_in_the_words_of_the_cluster_and_not_as
     async with door(cluster) as sessions:
         for _ in range(100):
             with pytest.raises(NotAuthenticated, match="has not made"):
-                await sessions.enter(token(), HERE)
-        assert (len(cluster.opened), sessions.refused) == (1, 1)
+                await sessions.acquire(token(), HERE)
+        assert (len(cluster.opened), sessions.rejected_count) == (1, 1)
         del cluster.refuses[token()]  # its user was enabled again
         await trio.sleep(REFUSED_S)
-        (await sessions.enter(token(), HERE)).leave()
+        (await sessions.acquire(token(), HERE)).release()
 
 
 async def test_what_is_no_token_costs_the_cluster_nothing(autojump_clock: MockClock) -> None:
@@ -115,7 +121,7 @@ async def test_what_is_no_token_costs_the_cluster_nothing(autojump_clock: MockCl
     async with door(cluster) as sessions:
         for shown in (b"", b"dlog1_", b"dlog1_AAAA", b"x" * 5000):
             with pytest.raises(NotAuthenticated):
-                await sessions.enter(shown, HERE)
+                await sessions.acquire(shown, HERE)
     assert cluster.opened == []
 
 
@@ -127,21 +133,21 @@ async def test_a_stranger_that_guesses_costs_so_much_and_keeps_nobody_out(
     guesses = [token("root", number) for number in range(1000)]
     cluster.refuses = {one: NotAuthenticated("not made here") for one in guesses}
     async with door(cluster) as sessions:
-        known = await sessions.enter(token(), HERE)
+        known = await sessions.acquire(token(), HERE)
         busy = 0
         for one in guesses:
             try:
-                await sessions.enter(one, "10.6.6.6")
+                await sessions.acquire(one, "10.6.6.6")
             except TooBusy:
                 busy += 1
             except NotAuthenticated:
                 pass
         asked = len(cluster.opened) - 1
-        assert asked < 2 * token_attempts.IN_VAIN
+        assert asked < 2 * token_attempts.ADDRESS_BURST
         assert asked + busy == len(guesses)
-        known.leave()
-        (await sessions.enter(token(), "10.6.6.6")).leave()  # what is open is not asked about
-        (await sessions.enter(token("ann"), HERE)).leave()
+        known.release()
+        (await sessions.acquire(token(), "10.6.6.6")).release()  # what is open is not asked about
+        (await sessions.acquire(token("ann"), HERE)).release()
 
 
 async def test_a_name_in_a_forged_token_takes_no_place_of_that_user(
@@ -151,42 +157,42 @@ async def test_a_name_in_a_forged_token_takes_no_place_of_that_user(
     forged = [token("etl", 100 + number) for number in range(40)]
     cluster.refuses = {one: NotAuthenticated("not made here") for one in forged}
     async with door(cluster, sessions_max=2) as sessions:
-        (await sessions.enter(token(), HERE)).leave()
+        (await sessions.acquire(token(), HERE)).release()
         for one in forged:
             with pytest.raises(NotAuthenticated):
-                await sessions.enter(one, HERE)
+                await sessions.acquire(one, HERE)
         assert cluster.closed == []
 
 
 async def test_a_user_of_many_tokens_waits_alone(autojump_clock: MockClock) -> None:
     cluster = Cluster()
-    async with door(cluster, sessions_max=SESSIONS_OF_A_USER + 2) as sessions:
-        mine = [await sessions.enter(token("etl", n), HERE) for n in range(SESSIONS_OF_A_USER)]
+    async with door(cluster, sessions_max=SESSIONS_PER_USER_MAX + 2) as sessions:
+        mine = [await sessions.acquire(token("etl", n), HERE) for n in range(SESSIONS_PER_USER_MAX)]
         with pytest.raises(TooBusy):
-            await sessions.enter(token("etl", 99), HERE)
+            await sessions.acquire(token("etl", 99), HERE)
         assert token("etl", 99) in cluster.closed
-        ann = await sessions.enter(token("ann"), HERE)
-        mine[3].leave()
-        (await sessions.enter(token("etl", 99), HERE)).leave()
+        ann = await sessions.acquire(token("ann"), HERE)
+        mine[3].release()
+        (await sessions.acquire(token("etl", 99), HERE)).release()
         await trio.sleep(0.01)
         assert token("etl", 3) in cluster.closed, "the one that was idle longest"
         for number in range(3):
-            (await sessions.enter(token(f"user{number}"), HERE)).leave()
+            (await sessions.acquire(token(f"user{number}"), HERE)).release()
         assert token("ann") not in cluster.closed
-        ann.leave()
+        ann.release()
 
 
 async def test_a_token_that_is_taken_no_more_is_looked_at_anew(autojump_clock: MockClock) -> None:
     cluster = Cluster()
     async with door(cluster) as sessions:
-        tail, request = await sessions.enter(token(), HERE), await sessions.enter(token(), HERE)
-        sessions.drop(request)
-        request.leave()
+        tail, request = await sessions.acquire(token(), HERE), await sessions.acquire(token(), HERE)
+        sessions.revoke(request)
+        request.release()
         cluster.refuses[token()] = NotAuthenticated("the tokens of user/etl were revoked")
         with pytest.raises(NotAuthenticated, match="revoked"):
-            await sessions.enter(token(), HERE)
+            await sessions.acquire(token(), HERE)
         assert cluster.closed == []
-        tail.leave()
+        tail.release()
         await trio.sleep(1)
         assert cluster.closed == [token()]
 
@@ -196,15 +202,15 @@ async def test_a_session_that_ends_takes_its_follower_of_the_same_token_nothing(
 ) -> None:
     cluster = Cluster()
     async with door(cluster) as sessions:
-        old = await sessions.enter(token(), HERE)
-        sessions.drop(old)
-        new = await sessions.enter(token(), HERE)
-        old.leave()
+        old = await sessions.acquire(token(), HERE)
+        sessions.revoke(old)
+        new = await sessions.acquire(token(), HERE)
+        old.release()
         await trio.sleep(1)
         assert (len(cluster.closed), len(sessions)) == (1, 1)
-        assert await sessions.enter(token(), HERE) is new
-        sessions.drop(old)  # a request of long ago hears of it now
-        assert await sessions.enter(token(), HERE) is new
+        assert await sessions.acquire(token(), HERE) is new
+        sessions.revoke(old)  # a request of long ago hears of it now
+        assert await sessions.acquire(token(), HERE) is new
         assert len(cluster.opened) == 2
 
 
@@ -213,7 +219,7 @@ async def test_a_door_that_ends_closes_what_it_opened_in_order(autojump_clock: M
     cluster = Cluster()
     cluster.ends_s = 0.5
     async with door(cluster) as sessions:
-        await sessions.enter(token(), HERE)
+        await sessions.acquire(token(), HERE)
     assert cluster.closed == [token()]
 
 
@@ -223,12 +229,12 @@ async def test_a_door_that_ends_waits_for_nobody_in_a_session_that_was_dropped(
     cluster = Cluster()
     async with trio.open_nursery() as nursery:
         async with door(cluster) as sessions:
-            session = await sessions.enter(token(), HERE)
-            sessions.drop(session)
+            session = await sessions.acquire(token(), HERE)
+            sessions.revoke(session)
 
             async def late() -> None:
                 await trio.sleep(100)
-                session.leave()
+                session.release()
 
             nursery.start_soon(late)
         assert trio.current_time() < 50
@@ -246,11 +252,11 @@ async def test_what_was_refused_is_remembered_within_bounds(
     async with door(cluster) as sessions:
         for one in shown:
             with pytest.raises(NotAuthenticated):
-                await sessions.enter(one, HERE)
-        assert len(sessions._refused) == 3
+                await sessions.acquire(one, HERE)
+        assert len(sessions._rejected_tokens) == 3
         for one in shown[2:]:
             with pytest.raises(NotAuthenticated):
-                await sessions.enter(one, HERE)
+                await sessions.acquire(one, HERE)
         assert cluster.opened == shown
 
 
@@ -264,7 +270,7 @@ async def test_a_token_that_is_refused_again_is_the_newest_of_those(
 
     async def comes(one: bytes) -> None:
         with pytest.raises(NotAuthenticated):
-            await sessions.enter(one, HERE)
+            await sessions.acquire(one, HERE)
 
     async with door(cluster) as sessions:
         await comes(shown[0])
@@ -282,10 +288,10 @@ async def test_a_cluster_that_is_away_counts_against_nobody(autojump_clock: Mock
     cluster = Cluster()
     cluster.refuses[token()] = QuorumUnreachable("away")
     async with door(cluster) as sessions:
-        for _ in range(3 * int(token_attempts.IN_VAIN)):
+        for _ in range(3 * int(token_attempts.ADDRESS_BURST)):
             with pytest.raises(QuorumUnreachable):
-                await sessions.enter(token(), HERE)
-        assert sessions.refused == 0
+                await sessions.acquire(token(), HERE)
+        assert sessions.rejected_count == 0
 
 
 async def test_few_wait_for_what_the_cluster_says_and_who_is_known_waits_for_nobody(
@@ -294,14 +300,14 @@ async def test_few_wait_for_what_the_cluster_says_and_who_is_known_waits_for_nob
     """A quorum is away, and a stranger asks by the hundred with one token: each holds a place of the door."""
     cluster = Cluster()
     async with door(cluster, waiting_max=3) as sessions, trio.open_nursery() as nursery:
-        known = await sessions.enter(token("ann"), HERE)
+        known = await sessions.acquire(token("ann"), HERE)
         cluster.takes_s = 30.0
         cluster.refuses[token("root")] = NotAuthenticated("not made here")
         said: list[str] = []
 
         async def ask(shown: bytes) -> None:
             try:
-                (await sessions.enter(shown, "10.6.6.6")).leave()
+                (await sessions.acquire(shown, "10.6.6.6")).release()
                 said.append("taken")
             except (NotAuthenticated, TooBusy) as error:
                 said.append(type(error).__name__)
@@ -310,26 +316,26 @@ async def test_few_wait_for_what_the_cluster_says_and_who_is_known_waits_for_nob
             nursery.start_soon(ask, token("root"))
         await trio.sleep(1)
         assert said == ["TooBusy"] * 96, "one has it looked at, three wait with it"
-        (await sessions.enter(token("ann"), HERE)).leave()
+        (await sessions.acquire(token("ann"), HERE)).release()
         nursery.start_soon(ask, token("etl"))  # is looked at, whoever waits
         await trio.sleep(1)
         assert len(said) == 96
         await trio.sleep(40)
         assert sorted(said[96:]) == ["NotAuthenticated"] * 4 + ["taken"]
-        (await sessions.enter(token("etl"), HERE)).leave()
+        (await sessions.acquire(token("etl"), HERE)).release()
         cluster.takes_s = 0.1
         for number in range(5):
             nursery.start_soon(ask, token("bob"))
             assert number == 0 or sessions._waiting <= number
         await trio.sleep(1)
         assert said[101:].count("taken") == 4, "what waited has left"
-        known.leave()
+        known.release()
 
 
 async def test_it_ends_while_a_session_is_being_opened(autojump_clock: MockClock) -> None:
     cluster = Cluster()
     cluster.takes_s = 10**6
     async with door(cluster) as sessions, trio.open_nursery() as nursery:
-        nursery.start_soon(sessions.enter, token(), HERE)
+        nursery.start_soon(sessions.acquire, token(), HERE)
         await trio.sleep(5)
         nursery.cancel_scope.cancel()

@@ -8,7 +8,7 @@ import pytest
 import xxhash
 
 from distributedlog.bookie.disk.disk_reserve import Reserve, reserve_name
-from distributedlog.cluster.coordination.cookie import cookie_guard, decode_cookie, take_identity
+from distributedlog.cluster.coordination.cookie import claim_identity, cookie_guard, decode_cookie
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.metadata.model.transaction import Delete, Transaction, TransactionReply
 from distributedlog.runtime.disk.atomic_file import replace_file
@@ -36,12 +36,12 @@ class _Bookie:
     async def start(
         self, metadata: LocalMetadata, cluster: str = CLUSTER, principal: str = ""
     ) -> NodeIdentity:
-        identity, _ = await take_identity(
+        identity, _ = await claim_identity(
             self.disks,
             metadata,
             cluster_id=cluster,
             label="b",
-            chance=self.chance,
+            rng=self.chance,
             principal=principal,
         )
         return identity
@@ -244,8 +244,8 @@ async def test_a_start_that_ended_between_the_disks_and_the_cookie_is_no_older_c
 
 async def test_the_guard_fails_once_a_copy_was_started() -> None:
     metadata, bookie = LocalMetadata(), _Bookie()
-    identity, revision = await take_identity(
-        bookie.disks, metadata, cluster_id=CLUSTER, label="b", chance=bookie.chance
+    identity, revision = await claim_identity(
+        bookie.disks, metadata, cluster_id=CLUSTER, label="b", rng=bookie.chance
     )
     guard = cookie_guard(identity.node_id, revision)
     assert (await metadata.transact(Transaction((guard,), ()))).succeeded
@@ -331,7 +331,7 @@ async def test_a_start_on_a_full_disk_counts_up_in_what_the_reserve_gives(role: 
     disk = bookie.disks[role] = MemoryDisk(bytes_max=1 << 20)
     await bookie.start(metadata)
     await bookie.store_something()
-    await Reserve(disk, role, 256 << 10).make()
+    await Reserve(disk, role, 256 << 10).ensure()
     await disk.delete(reserve_name("start"))  # as an older version left it
     for starts in range(2, 5):
         name = f"ballast-{starts}"
@@ -355,8 +355,8 @@ async def test_a_bookie_that_stayed_full_counts_up_at_every_start(role: str) -> 
     await bookie.start(metadata)
     await bookie.store_something()
     reserve = Reserve(disk, role, 256 << 10)
-    await reserve.make()
-    await reserve.give_up()
+    await reserve.ensure()
+    await reserve.free()
     for starts in range(2, 8):
         await disk.create(f"ballast-{starts}", size=disk.free_bytes())
 
@@ -369,7 +369,7 @@ async def test_a_lost_reserve_for_starts_is_made_of_the_reserve_of_the_role() ->
     disk = bookie.disks["index"] = MemoryDisk(bytes_max=1 << 20)
     await bookie.start(metadata)
     await bookie.store_something()
-    await Reserve(disk, "index", 256 << 10).make()
+    await Reserve(disk, "index", 256 << 10).ensure()
     await disk.delete(reserve_name("start"))
     await disk.create("ballast", size=disk.free_bytes())
 

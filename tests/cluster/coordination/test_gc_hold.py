@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 import trio
 
-from distributedlog.cluster.coordination.cookie import take_identity
+from distributedlog.cluster.coordination.cookie import claim_identity
 from distributedlog.cluster.coordination.gc_hold import (
     HOLD,
     GcHold,
-    hold,
-    restores_of,
-    resume,
-    why_held,
+    count_restores,
+    hold_deletions,
+    hold_reason,
+    resume_deletions,
 )
 from distributedlog.cluster.coordination.restored_counters import LEDGERS_AHEAD, restore_counters
 from distributedlog.cluster.gc.ledger_lookup import missing_ledgers
@@ -26,8 +26,8 @@ from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.writer_log_state import WriterLogState
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
-from distributedlog.metadata.node.force_new_cluster import all_items
-from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
+from distributedlog.metadata.node.force_new_cluster import iter_items
+from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot_chunks
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.disk.node_identity import load_identity, store_identity
@@ -45,9 +45,9 @@ def restored(metadata: LocalMetadata) -> LocalMetadata:
 def copy(metadata: LocalMetadata) -> LocalMetadata:
     """It goes on from the same place, apart."""
     builder = SnapshotBuilder(KeyValueState())
-    for chunk in snapshot(metadata.state):
+    for chunk in snapshot_chunks(metadata.state):
         builder.add(chunk)
-    return LocalMetadata(builder.done())
+    return LocalMetadata(builder.finish())
 
 
 async def _put(metadata: LocalMetadata, key: bytes, value: bytes) -> None:
@@ -70,22 +70,22 @@ async def test_a_ledgers_id_is_given_out_once_before_and_after() -> None:
 async def test_a_writer_of_before_is_fenced_though_another_came_after() -> None:
     """One took the log after the save; so did another one after the restore. They are never one."""
     before = LocalMetadata()
-    state = LogState(7, "l", 0).claimed("first", "w1")
+    state = LogState(7, "l", 0).with_writer("first", "w1")
     await _put(before, state_key(7), state.encode())
     saved = copy(before)
-    zombie = state.claimed("zombie", "w2")
+    zombie = state.with_writer("zombie", "w2")
     await _put(before, state_key(7), zombie.encode())
     now = restored(saved)
     found = await now.get(state_key(7))
     assert found is not None
-    heir = LogState.decode(found.value).claimed("heir", "w3")
+    heir = LogState.decode(found.value).with_writer("heir", "w3")
     await _put(now, state_key(7), heir.encode())
     owned = WriterLogState(now, zombie, 2)
 
     with pytest.raises(WriterFenced):
         await owned.refresh()
     with pytest.raises(WriterFenced):
-        await owned.change(LogState.with_segment, done=lambda _: False)
+        await owned.change(LogState.with_segment, is_done=lambda _: False)
 
     assert heir.epoch > zombie.epoch
     again = await restored(now).get(state_key(7))
@@ -107,21 +107,21 @@ async def test_nothing_is_deleted_while_it_is_held() -> None:
         gone.append(ledger_id)
 
     worker = LedgerDeletion(now, "b1", delete)
-    await worker.work()
+    await worker.run_pass()
     assert not gone
     assert await missing_ledgers(now, [8]) == set()
-    assert await why_held(now) == "for a test"
+    assert await hold_reason(now) == "for a test"
 
-    await resume(now)
-    await worker.work()
+    await resume_deletions(now)
+    await worker.run_pass()
     assert gone == [7]
     assert await missing_ledgers(now, [8]) == {8}
-    await hold(now, "")
-    assert await why_held(now)
+    await hold_deletions(now, "")
+    assert await hold_reason(now)
 
 
 class _Elected:
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         await trio.lowlevel.checkpoint()
         return True
 
@@ -131,11 +131,11 @@ async def test_nobody_is_elected_to_delete_while_it_is_held() -> None:
     turn = GcHold(metadata, _Elected())
     StagedLedgerCollector(metadata, turn, unlinked_s=1)
 
-    assert await turn.elected()
-    await hold(metadata, "looking")
-    assert not await turn.elected()
+    assert await turn.is_elected()
+    await hold_deletions(metadata, "looking")
+    assert not await turn.is_elected()
     await metadata.transact(Transaction((), (Delete(HOLD),)))
-    assert await turn.elected()
+    assert await turn.is_elected()
 
 
 class _Bookie:
@@ -146,8 +146,8 @@ class _Bookie:
         self.chance = random.Random(seed)
 
     async def start(self, metadata: LocalMetadata) -> int:
-        identity, _ = await take_identity(
-            self.disks, metadata, cluster_id="c", label="b", chance=self.chance
+        identity, _ = await claim_identity(
+            self.disks, metadata, cluster_id="c", label="b", rng=self.chance
         )
         if "journal-1" not in self.disks["journal"].list():
             await self.disks["journal"].create("journal-1")
@@ -166,7 +166,7 @@ async def test_a_bookie_that_started_since_the_save_raises_its_cookie() -> None:
     now = restored(saved)
     assert await bookie.start(now) == 7
     assert await bookie.start(now) == 8
-    assert await restores_of(now) == 1
+    assert await count_restores(now) == 1
 
     stale = _Bookie()
     stale.disks = {**bookie.disks}
@@ -205,7 +205,7 @@ async def test_a_bookie_of_after_the_save_is_let_in_while_an_operator_looks() ->
     assert await bookie.start(now) == 3
     other = _Bookie(8)
     await other.start(before)
-    await resume(now)
+    await resume_deletions(now)
     with pytest.raises(ForeignData, match="not known"):
         await other.start(now)
 
@@ -218,4 +218,4 @@ async def test_records_that_cannot_be_read_are_kept_and_named() -> None:
     made = restore_counters(metadata.state, "why")
 
     assert len(made.unreadable) == 2
-    assert {item.key: item.value for item in all_items(made.state)}[state_key(7)] == b"rot"
+    assert {item.key: item.value for item in iter_items(made.state)}[state_key(7)] == b"rot"

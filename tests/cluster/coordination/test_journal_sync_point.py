@@ -7,7 +7,7 @@ import trio.testing
 from distributedlog.cluster.coordination.journal_sync_point import (
     SEQUENCE_MAX,
     JournalSyncPoint,
-    ReachNotes,
+    JournalSyncStore,
     known_sync_point,
 )
 from distributedlog.cluster.coordination.registration_lease import RegistrationLease
@@ -17,7 +17,7 @@ from distributedlog.runtime.interfaces.errors import CorruptData, ForeignData, U
 from distributedlog.runtime.protocol.frames import pack
 from tests.metadata.local_metadata import LocalMetadata
 
-KEY = keys.seen_key("b1")
+KEY = keys.sync_point_key("b1")
 COOKIE = keys.cookie_key("b1")
 
 
@@ -30,16 +30,16 @@ async def test_it_is_noted_with_each_renewal_and_only_where_it_moved(
 ) -> None:
     metadata = LocalMetadata()
     durable_to = 7
-    notes = ReachNotes(metadata, "b1", Compare.version(COOKIE, 0), 1, lambda: durable_to)
+    notes = JournalSyncStore(metadata, "b1", Compare.version(COOKIE, 0), 1, lambda: durable_to)
     membership = RegistrationLease(
         metadata,
         b"bookie/b1",
         lambda: b"here",
         Compare.version(COOKIE, 0),
         lease_s=6.0,
-        on_renewed=notes.note,
+        on_renewed=notes.store,
     )
-    await notes.note()
+    await notes.store()
     await membership.register()
     nursery.start_soon(membership.run)
 
@@ -58,16 +58,16 @@ async def test_nobody_notes_after_another_start_has_counted_the_cookie_up() -> N
     metadata = LocalMetadata()
     revision = await _put(metadata, COOKIE, b"1")
     durable_to = 3
-    first = ReachNotes(
+    first = JournalSyncStore(
         metadata, "b1", Compare.mod_revision(COOKIE, revision), 1, lambda: durable_to
     )
-    await first.note()
+    await first.store()
     await _put(metadata, COOKIE, b"2")
     durable_to = 4
 
     with pytest.raises(ForeignData):
-        await first.note()
-    await first.note_last()  # at an end nobody minds
+        await first.store()
+    await first.store_last()  # at an end nobody minds
 
     assert await known_sync_point(metadata, "b1") == (3, "")
 

@@ -8,7 +8,11 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.coordination.blocked_work import AGAIN_S, BlockedWorkLog
-from distributedlog.cluster.coordination.reconcile_loop import GATHER_S, REST, reconcile_on_change
+from distributedlog.cluster.coordination.reconcile_loop import (
+    BATCH_S,
+    REST_FACTOR,
+    reconcile_on_change,
+)
 from distributedlog.cluster.repair.replication_worker import EVERY_S, REST_S_MAX, ReplicationWorker
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
@@ -48,7 +52,7 @@ class CountedMetadata(LocalMetadata):
 
 
 class _Elected:
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         return True
 
 
@@ -59,7 +63,8 @@ async def _noted(metadata: CountedMetadata, bookie: str) -> None:
         await metadata.transact(transactions.creation_ops(ledger, ()))
         await metadata.transact(transactions.close_ops(ledger.close_by_writer(9, 100), 1, ()))
         await metadata.put(
-            keys.under_key(ledger_id), notes.encode((MissingRange(bookie, 0, None),))
+            keys.missing_ranges_key(ledger_id),
+            notes.encode_missing_ranges((MissingRange(bookie, 0, None),)),
         )
     metadata.reads = 0
 
@@ -115,8 +120,8 @@ async def test_a_change_during_a_look_is_looked_at_and_long_looks_are_rare(
             metadata, (b"a/",), look, every_s=1000.0, failures=WorkFailures(), unit="a look"
         )
 
-    assert begun[0] == pytest.approx(GATHER_S)
-    assert begun[1] - begun[0] == pytest.approx(2 + REST * 2)
+    assert begun[0] == pytest.approx(BATCH_S)
+    assert begun[1] - begun[0] == pytest.approx(2 + REST_FACTOR * 2)
     assert len(begun) == 10
 
 
@@ -147,7 +152,7 @@ async def test_notes_that_go_one_by_one_cost_a_read_each(autojump_clock: Clock) 
     with trio.move_on_after(2 * EVERY_S):
         await _repair(metadata).run()
 
-    left = await metadata.range(keys.UNDER_PREFIX, keys.UNDER_PREFIX + b"\xff")
+    left = await metadata.range(keys.MISSING_RANGES_PREFIX, keys.MISSING_RANGES_PREFIX + b"\xff")
     assert left.items == ()
     assert metadata.reads <= NOTES + 50
 
@@ -178,7 +183,7 @@ async def test_what_waits_is_told_when_it_is_news(
 
     for causes in (["a"], ["a"], ["a", "b"], [], []):
         for cause in causes:
-            waiting.note(cause, f"one of {cause}")
+            waiting.record(cause, f"one of {cause}")
         waiting.end_pass()
 
     assert [one.message for one in caplog.records] == [
@@ -188,6 +193,6 @@ async def test_what_waits_is_told_when_it_is_news(
     ]
     caplog.clear()
     for number in range(20):
-        waiting.note(f"cause {number}", "x")
+        waiting.record(f"cause {number}", "x")
     waiting.end_pass()
     assert caplog.records[0].message.endswith("and 15 other causes")

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.coordination.registration_lease import REFRESH_S, RegistrationLease
-from distributedlog.cluster.node.bookie_assembly import LEDGERS_FEW, urgent_of
+from distributedlog.cluster.node.bookie_assembly import EXACT_LEDGERS_MAX, urgent_parts
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.metadata.model.transaction import Compare, Put, Transaction, TransactionReply
 from distributedlog.runtime.interfaces.errors import ForeignData, OutcomeUnknown, QuorumUnreachable
@@ -39,7 +39,7 @@ async def test_it_outlives_many_leases_and_says_goodbye(
     assert found is not None
     assert found.value == b"here"
 
-    await membership.leave()
+    await membership.deregister()
     assert await metadata.get(KEY) is None
     nursery.cancel_scope.cancel()
 
@@ -75,17 +75,17 @@ async def test_who_is_cut_off_for_a_leases_time_holds_it_no_more(
     metadata = _Away()
     membership = await _registered(metadata, nursery)
     await trio.sleep(30)
-    assert membership.holds
+    assert membership.is_held
     metadata.away = True
     await trio.sleep(3)
-    assert membership.holds  # it may be
+    assert membership.is_held  # it may be
     await trio.sleep(4)
-    assert not membership.holds
+    assert not membership.is_held
     metadata.away = False
     await trio.sleep(3)
-    assert membership.holds
-    await membership.leave()
-    assert not membership.holds
+    assert membership.is_held
+    await membership.deregister()
+    assert not membership.is_held
     nursery.cancel_scope.cancel()
 
 
@@ -152,7 +152,7 @@ async def test_what_somebody_waits_for_is_told_at_once(
         lambda: said[-1],
         Compare.version(COOKIE, 0),
         lease_s=600.0,
-        urgent=lambda: said[-1],
+        get_urgent=lambda: said[-1],
     )
 
     def change(to: bytes) -> None:
@@ -167,7 +167,7 @@ async def test_what_somebody_waits_for_is_told_at_once(
         assert found.value == wanted
 
     await membership.register()
-    nursery.start_soon(membership.tell_at_once, lambda: events[-1].wait())
+    nursery.start_soon(membership.update_on_change, lambda: events[-1].wait())
     await trio.sleep(1)
     change(b"read-only")
     await told(b"read-only", 0.01)
@@ -222,7 +222,7 @@ async def test_what_is_urgent_is_told_with_the_next_renewal(
         lambda: said[-1],
         guard,
         lease_s=6.0,
-        urgent=lambda: said[-1].startswith(b"ill"),
+        get_urgent=lambda: said[-1].startswith(b"ill"),
     )
     await membership.register()
     nursery.start_soon(membership.run)
@@ -254,8 +254,8 @@ def test_the_first_ledgers_are_told_soon_and_many_are_not_told_one_by_one() -> N
     """`dlog status` said for ten seconds that there are no ledgers to who had just written a first log."""
 
     def urgent(ledgers: int, free_bytes: int = 1) -> object:
-        return urgent_of(BookieRegistration("b1", {}, ledgers=ledgers, free_bytes=free_bytes))
+        return urgent_parts(BookieRegistration("b1", {}, ledgers=ledgers, free_bytes=free_bytes))
 
-    assert len({repr(urgent(ledgers)) for ledgers in (0, 1, 2, LEDGERS_FEW)}) == 4
-    assert urgent(LEDGERS_FEW) == urgent(LEDGERS_FEW + 1) == urgent(1_000_000)
+    assert len({repr(urgent(ledgers)) for ledgers in (0, 1, 2, EXACT_LEDGERS_MAX)}) == 4
+    assert urgent(EXACT_LEDGERS_MAX) == urgent(EXACT_LEDGERS_MAX + 1) == urgent(1_000_000)
     assert urgent(1, free_bytes=1) == urgent(1, free_bytes=2)

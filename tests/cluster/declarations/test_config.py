@@ -18,7 +18,7 @@ from distributedlog.cluster.declarations.options import (
     from_json,
     to_json,
 )
-from distributedlog.cluster.local.node_child import with_its_host
+from distributedlog.cluster.local.node_child import with_host_label
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from distributedlog.runtime.machine import machine_id
 
@@ -101,13 +101,13 @@ def test_a_config_reaches_a_child_process_unchanged() -> None:
 
 def test_a_bookies_host_is_its_machine_unless_it_is_said() -> None:
     """All that run on it say the same, in containers too."""
-    found = [with_its_host(BookieNodeConfig(name, (("h", 1),))) for name in ("b1", "b2")]
+    found = [with_host_label(BookieNodeConfig(name, (("h", 1),))) for name in ("b1", "b2")]
     labels = [one.labels for one in found if isinstance(one, BookieNodeConfig)]
 
     assert labels[0] == labels[1] == {"host": machine_id()}
     assert machine_id()
-    said = with_its_host(BookieNodeConfig("b3", (("h", 1),), labels={"host": "h7", "zone": "z"}))
+    said = with_host_label(BookieNodeConfig("b3", (("h", 1),), labels={"host": "h7", "zone": "z"}))
     assert isinstance(said, BookieNodeConfig)
     assert said.labels == {"host": "h7", "zone": "z"}
     node = MetadataNodeConfig("m", {"m": ("h", 1)})
-    assert with_its_host(node) is node
+    assert with_host_label(node) is node

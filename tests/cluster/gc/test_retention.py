@@ -15,11 +15,11 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.cluster.gc import retention as module
-from distributedlog.cluster.gc.retention import Close, Retention, RetentionClock, Superseded
+from distributedlog.cluster.gc.retention import CloseOrphaned, Retention, RetentionClock, Superseded
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import LogRecord
-from distributedlog.log.model.lock_record import owner_of
-from distributedlog.log.model.log_keys import PURGE_PREFIX, log_id_of, state_key
+from distributedlog.log.model.lock_record import lock_owner
+from distributedlog.log.model.log_keys import PURGE_PREFIX, parse_purge_key, state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_expiry import CLOCK_KEY, Stamps, decode_clock, stamps_key
 from distributedlog.log.model.stored_settings import RetentionOptions, bind_key, conf_key
@@ -47,7 +47,7 @@ class Elected:
     def __init__(self) -> None:
         self.won = True
 
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         return self.won
 
 
@@ -70,7 +70,7 @@ async def read_on(reader: LogReader) -> None:
 
 
 async def state_of(world: World, ns: Namespace, name: str) -> LogState:
-    found = await world.metadata.get(state_key(await ns.find(name)))
+    found = await world.metadata.get(state_key(await ns.resolve_name(name)))
     assert found is not None
     return LogState.decode(found.value)
 
@@ -82,7 +82,7 @@ async def first_of(world: World, ns: Namespace, name: str) -> int:
 async def purge_all(world: World) -> None:
     """As the purger does, without its grace."""
     async for item in Scan(world.metadata, PURGE_PREFIX):
-        await purge(world.metadata, log_id_of(item.key), 1 << 40, world.ledgers.deletion_share)
+        await purge(world.metadata, parse_purge_key(item.key), 1 << 40, world.ledgers.delete_ops)
 
 
 async def test_a_log_that_fails_unexpectedly_keeps_no_other_from_its_retention(
@@ -98,7 +98,7 @@ async def test_a_log_that_fails_unexpectedly_keeps_no_other_from_its_retention(
             for _ in range(4):
                 await roll(ns, name)
             await ns.open_log(name).set({"retention_bytes": 1})
-        bad = await ns.find("bad")
+        bad = await ns.resolve_name("bad")
         retention = Retention(world.metadata, Elected(), failures=failures)
         original, broken = retention._look_at, True
 
@@ -137,11 +137,11 @@ async def test_the_clock_lags_and_never_leads(autojump_clock: MockClock) -> None
         await trio.sleep(chance.choice([0.1, 1, 5, 300]))
         clock = chance.choice(clocks)
         if chance.random() < 0.05:
-            clock.forget()
+            clock.reset()
         try:
-            await clock.move()
+            await clock.advance()
         except Superseded:
-            clock.forget()
+            clock.reset()
         found = await metadata.get(CLOCK_KEY)
         now = 0 if found is None else decode_clock(found.value)
         assert last <= now <= (trio.current_time() - began) * 1000
@@ -155,7 +155,7 @@ async def test_a_step_is_a_minute_at_most_and_one_janitor_loses_nothing(
     clock = RetentionClock(LocalMetadata())
     for pause_s, expected_ms in ((0, 0), (5, 5000), (59, 64_000), (3600, 124_000)):
         await trio.sleep(pause_s)
-        await clock.move()
+        await clock.advance()
         assert clock.now_ms == expected_ms
 
 
@@ -170,7 +170,7 @@ async def test_nothing_goes_before_its_time_whatever_clocks_say(
     async with world.process() as ns:
         ns.context = replace(
             ns.context,
-            wall_ms=lambda: 1_700_000_000_000 + years * 31_536_000_000 + int(trio.current_time()),
+            clock_ms=lambda: 1_700_000_000_000 + years * 31_536_000_000 + int(trio.current_time()),
         )
         await ns.create_log("l", config={"retention_s": 600.0})
         closed_at: dict[int, float] = {}
@@ -179,10 +179,12 @@ async def test_nothing_goes_before_its_time_whatever_clocks_say(
         for step in range(120):
             if step < 80:
                 await roll(ns, "l")
-                closed_at[(await state_of(world, ns, "l")).open_from - 1] = trio.current_time()
+                closed_at[(await state_of(world, ns, "l")).first_open_segment - 1] = (
+                    trio.current_time()
+                )
             if chance.random() < 0.1:
                 janitor = Retention(world.metadata, Elected())
-            await janitor.work()
+            await janitor.run_pass()
             first = await first_of(world, ns, "l")
             for segment in range(1, first):
                 assert trio.current_time() - closed_at[segment] >= 600
@@ -190,7 +192,7 @@ async def test_nothing_goes_before_its_time_whatever_clocks_say(
             await trio.sleep(pause_s)
         for _ in range(100):
             await trio.sleep(10)
-            await janitor.work()
+            await janitor.run_pass()
         # One stays, whatever its age: `retention_segments_min`.
         state = await state_of(world, ns, "l")
         assert state.earliest == DLSN(state.last_segment, 0, 0)
@@ -206,7 +208,7 @@ async def test_with_one_janitor_all_goes_a_pass_after_its_time(
         closed_at = trio.current_time()
         janitor = Retention(world.metadata, Elected())
         while await first_of(world, ns, "l") == 1:
-            await janitor.work()
+            await janitor.run_pass()
             await trio.sleep(5)
         # A look sees it closed, a look sees it old: each at most a 64th of its age late, and the pass.
         assert 640 <= trio.current_time() - closed_at <= 640 + 2 * (10 + 5) + 5
@@ -233,7 +235,7 @@ async def test_a_reader_behind_is_told_once_and_one_that_has_read_is_not(
             for txid in range(15):
                 assert (await ahead.read_next()).txid == txid  # type: ignore[union-attr]
             for _ in range(30):
-                await janitor.work()
+                await janitor.run_pass()
                 await trio.sleep(5)
             await purge_all(world)
             await writer.write(LogRecord(15, b"on"))
@@ -259,14 +261,14 @@ async def test_the_oldest_go_while_the_rest_is_enough(
                 await roll(ns, "l", size=chance.randrange(100, 900))
             if chance.random() < 0.1:
                 state = await state_of(world, ns, "l")
-                await ns.open_log("l").truncate(DLSN(state.open_from, 0, 0))
+                await ns.open_log("l").truncate(DLSN(state.first_open_segment, 0, 0))
             before = (await ns.open_log("l").describe()).segments
             first = await first_of(world, ns, "l")
             sizes = [one.size_bytes for one in before if one.segment >= first]
             while len(sizes) > 1 and sum(sizes[1:]) >= 5000:
                 sizes.pop(0)
             await trio.sleep(61)
-            await janitor.work()
+            await janitor.run_pass()
             first = await first_of(world, ns, "l")
             after = (await ns.open_log("l").describe()).segments
             assert [one.size_bytes for one in after if one.segment >= first] == sizes
@@ -294,7 +296,7 @@ async def test_a_logs_own_rule_stands_over_its_namespaces(
         async def pass_s(seconds: int) -> list[int]:
             for _ in range(seconds // 5):
                 await trio.sleep(5)
-                await janitor.work()
+                await janitor.run_pass()
             return [await first_of(world, ns, one) for one in ("short", "long", "never", "off")]
 
         assert await pass_s(200) == [2, 1, 1, 1]
@@ -318,7 +320,7 @@ async def test_settings_that_cannot_be_read_give_nothing_up(
         await ns.create_log("own", config={"retention_s": 1e6})
         await ns.create_log("all")
         await ns.set({"retention_s": 60.0, "retention_segments_min": 0})
-        ids = {name: await ns.find(name) for name in ("own", "all")}
+        ids = {name: await ns.resolve_name(name) for name in ("own", "all")}
         for name in ids:
             await roll(ns, name)
 
@@ -328,7 +330,7 @@ async def test_settings_that_cannot_be_read_give_nothing_up(
         async def later(janitor: Retention) -> list[int]:
             for _ in range(40):
                 await trio.sleep(5)
-                await janitor.work()
+                await janitor.run_pass()
             return [await first_of(world, ns, one) for one in ("own", "all")]
 
         await garble(conf_key(ids["own"]))  # its namespace's minute is not meant for it
@@ -356,13 +358,13 @@ async def test_a_stored_number_out_of_range_does_not_end_retention(
             await ns.create_log(log)
             await roll(ns, log)
         await ns.open_log("odd").positions.advance("p", DLSN(1, 0, 0), hold=True)
-        key = conf_key(await ns.find("odd"))
+        key = conf_key(await ns.resolve_name("odd"))
         await world.metadata.transact(Transaction((), (Put(key, pack([1, {name: value}, {}])),)))
         janitor = Retention(world.metadata, Elected())
 
         for _ in range(40):
             await trio.sleep(5)
-            await janitor.work()
+            await janitor.run_pass()
 
         assert await first_of(world, ns, "odd") == 1
         assert await first_of(world, ns, "other") == 2
@@ -375,11 +377,11 @@ async def test_stamps_that_are_damaged_begin_anew(world: World, autojump_clock: 
     async with world.process() as ns:
         await ns.create_log("l", config={"retention_s": 600.0, "retention_segments_min": 0})
         await roll(ns, "l")
-        key = stamps_key(await ns.find("l"))
+        key = stamps_key(await ns.resolve_name("l"))
         await world.metadata.transact(Transaction((), (Put(key, b"\xc1"),)))
         janitor = Retention(world.metadata, Elected())
         for _ in range(150):
-            await janitor.work()
+            await janitor.run_pass()
             await trio.sleep(5)
         assert await first_of(world, ns, "l") == 2
 
@@ -526,13 +528,13 @@ async def test_no_retention_passes_a_hold_that_was_promised(
         async def hold() -> None:
             await positions.advance("cold", DLSN(2, 0, 0), hold=True)
 
-        between = Between(world.metadata, state_key(await ns.find("l")), hold)
+        between = Between(world.metadata, state_key(await ns.resolve_name("l")), hold)
         janitor = Retention(between, Elected())
         while not between.came:
-            await janitor.work()
+            await janitor.run_pass()
             await trio.sleep(5)
         for _ in range(5):
-            await janitor.work()
+            await janitor.run_pass()
             await trio.sleep(5)
         assert await first_of(world, ns, "l") == 2
 
@@ -563,7 +565,7 @@ class Between:
 
 def closing(ns: Namespace) -> Callable[[], Any]:
     @asynccontextmanager
-    async def clients() -> AsyncIterator[Close]:
+    async def clients() -> AsyncIterator[CloseOrphaned]:
         yield partial(close_orphaned, ns.context)
 
     return clients
@@ -579,15 +581,15 @@ async def test_a_segment_of_a_dead_writer_is_closed_and_ages(
         writer = await ns.open_log("l").open_writer()
         await writer.write(LogRecord(1, b"acknowledged"))
     async with world.process("beta") as ns:
-        janitor = Retention(world.metadata, Elected(), closing=closing(ns))
+        janitor = Retention(world.metadata, Elected(), open_closer=closing(ns))
         nursery.start_soon(janitor.run)
         await trio.sleep(120)
         assert len((await state_of(world, ns, "l")).in_progress) == 1
         assert [record.txid for record in await everything(ns.open_log("l"))] == [1]
         await trio.sleep(60)
         state = await state_of(world, ns, "l")
-        assert (state.open_from, state.next_sequence_id, state.owner) == (2, 1, "")
-        assert janitor.closed_segments == 1
+        assert (state.first_open_segment, state.next_sequence_id, state.owner) == (2, 1, "")
+        assert janitor.closed_orphaned_segments == 1
         await trio.sleep(120)
         assert await first_of(world, ns, "l") == 2
         async with ns.open_log("l").open_writer() as writer:  # nobody was locked out
@@ -604,11 +606,11 @@ async def test_a_log_whose_open_segment_breaks_a_rule_ends_no_bookie(
             await ns.create_log(name, config=config)
             writer = await ns.open_log(name).open_writer()
             await writer.write(LogRecord(1, b""))
-        bad = await ns.find("bad")
+        bad = await ns.resolve_name("bad")
     async with world.process("beta") as ns:
 
         @asynccontextmanager
-        async def clients() -> AsyncIterator[Close]:
+        async def clients() -> AsyncIterator[CloseOrphaned]:
             async def close(log_id: int, segment: int) -> bool:
                 if log_id == bad:
                     raise AssertionError("planted")
@@ -616,7 +618,7 @@ async def test_a_log_whose_open_segment_breaks_a_rule_ends_no_bookie(
 
             yield close
 
-        nursery.start_soon(Retention(world.metadata, Elected(), closing=clients).run)
+        nursery.start_soon(Retention(world.metadata, Elected(), open_closer=clients).run)
         await trio.sleep(240)
 
         assert not (await state_of(world, ns, "good")).in_progress
@@ -632,21 +634,21 @@ async def test_a_writer_that_holds_its_lock_or_writes_on_is_left_in_peace(
         cut_off = world.namespace(inner, "beta", {})
         reach = Reach(world.metadata)
         sessions = LeaseSessions(reach, inner.start_soon)
-        cut_off.context = replace(cut_off.context, metadata=reach, locks=sessions)
+        cut_off.context = replace(cut_off.context, metadata=reach, lease_sessions=sessions)
         config = {"retention_s": 1e6, "segment_age_max_s": 100.0, "rolling": False}
         writers = {}
         for name, by in (("holds", ns), ("busy", cut_off), ("idle", cut_off)):
             await ns.create_log(name, config=config)
             writers[name] = await by.open_log(name).open_writer()
             await writers[name].write(LogRecord(1, b""))
-        inner.start_soon(Retention(world.metadata, Elected(), closing=closing(ns)).run)
+        inner.start_soon(Retention(world.metadata, Elected(), open_closer=closing(ns)).run)
         reach.cut = True
         for txid in range(2, 80):
             await writers["busy"].write(LogRecord(txid, b""))
             await trio.sleep(5)
         await writers["holds"].write(LogRecord(2, b""))
         assert [(await state_of(world, ns, name)).epoch for name in writers] == [1, 1, 2]
-        assert await owner_of(world.metadata, await ns.find("busy")) is None
+        assert await lock_owner(world.metadata, await ns.resolve_name("busy")) is None
         inner.cancel_scope.cancel()
 
 
@@ -675,8 +677,8 @@ async def test_stamps_and_settings_go_with_their_log(
     async with world.process() as ns:
         await ns.create_log("l", config={"retention_s": 60.0})
         await roll(ns, "l")
-        await Retention(world.metadata, Elected()).work()
-        log_id = await ns.find("l")
+        await Retention(world.metadata, Elected()).run_pass()
+        log_id = await ns.resolve_name("l")
         stamped = await world.metadata.get(stamps_key(log_id))
         assert stamped is not None
         assert Stamps.decode(stamped.value).marks == ((1, 0),)
@@ -689,8 +691,17 @@ async def test_stamps_and_settings_go_with_their_log(
 
 def test_the_looks_at_a_log_are_as_many_as_its_rule_needs() -> None:
     rule = RetentionOptions(retention_s=64 * 100.0)
-    assert module._Watched(rule, 7200.0).next_s() == 100
-    assert module._Watched(rule, 200.0).next_s() == 50
-    assert module._Watched(replace(rule, retention_s=1.0), 7200.0).next_s() == module.EVERY_S
-    assert module._Watched(replace(rule, retention_s=1e8), 7200.0).next_s() == module.LOOK_S_MAX
-    assert module._Watched(replace(rule, retention_bytes=1), 7200.0).next_s() == module.SIZE_S
+    assert module._WatchedLog(rule, 7200.0).check_interval_s() == 100
+    assert module._WatchedLog(rule, 200.0).check_interval_s() == 50
+    assert (
+        module._WatchedLog(replace(rule, retention_s=1.0), 7200.0).check_interval_s()
+        == module.EVERY_S
+    )
+    assert (
+        module._WatchedLog(replace(rule, retention_s=1e8), 7200.0).check_interval_s()
+        == module.CHECK_S_MAX
+    )
+    assert (
+        module._WatchedLog(replace(rule, retention_bytes=1), 7200.0).check_interval_s()
+        == module.SIZE_CHECK_S
+    )

@@ -12,7 +12,12 @@ from distributedlog.cluster.gc.segment_merger import EVERY_S, Merge, SegmentMerg
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.model.ledger_transactions import creation_ops, deletion_ops
-from distributedlog.log.model.log_keys import encode_log_id, name_key, retired_key, segment_key
+from distributedlog.log.model.log_keys import (
+    encode_log_id,
+    name_key,
+    replaced_ledger_key,
+    segment_key,
+)
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.log.model.stored_settings import StoredSettings, bind_key, conf_key
 from distributedlog.metadata.model.transaction import Put, Transaction
@@ -57,7 +62,7 @@ async def share(metadata: LocalMetadata, ledger_id: int) -> Transaction:
 
 
 def merging(metadata: LocalMetadata, asked: Asked, election: Elected) -> SegmentMerger:
-    return SegmentMerger(metadata, election, partial(share, metadata), opening=asked.open)
+    return SegmentMerger(metadata, election, partial(share, metadata), open_merger=asked.open)
 
 
 async def put(metadata: LocalMetadata, *puts: Put) -> None:
@@ -110,7 +115,7 @@ async def test_what_was_left_is_deleted_after_its_time(
         await metadata.transact(creation_ops(made, ()))
         record = SegmentRecord(ledger_id, lies_in, 1, 0)
         await put(metadata, Put(segment_key(7, ledger_id), record.encode()))
-        await put(metadata, Put(retired_key(7, ledger_id), b""))
+        await put(metadata, Put(replaced_ledger_key(7, ledger_id), b""))
     merger = merging(metadata, asked, election)
     nursery.start_soon(merger.run)
 
@@ -129,5 +134,5 @@ async def test_what_was_left_is_deleted_after_its_time(
     await trio.sleep(300)
     assert await state(100) is LedgerState.DELETING
     assert await state(200) is LedgerState.OPEN, "a segment lies in it"
-    assert await metadata.get(retired_key(7, 200)) is None
+    assert await metadata.get(replaced_ledger_key(7, 200)) is None
     assert merger.deleted_ledgers == 1

@@ -16,7 +16,7 @@ from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model.log_keys import PURGE_PREFIX, purge_key, segment_key, state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_record import SegmentEnd, SegmentRecord
-from distributedlog.log.segments.segment_purge import last_below, purge
+from distributedlog.log.segments.segment_purge import last_purgeable_segment, purge
 from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.metadata.model.transaction import Put, Transaction, TransactionReply
 from tests.metadata.local_metadata import LocalMetadata
@@ -29,13 +29,13 @@ class Elected:
 
     won = True
 
-    async def elected(self) -> bool:
+    async def is_elected(self) -> bool:
         return self.won
 
 
 async def a_log(metadata: LocalMetadata, closed: int, *, open_: int = 0) -> None:
     """Segments of three entries of one record each, as their writers leave them."""
-    state = LogState(LOG, "orders", 0, last_segment=closed + open_, open_from=closed + 1)
+    state = LogState(LOG, "orders", 0, last_segment=closed + open_, first_open_segment=closed + 1)
     share = Transaction((), (Put(state_key(LOG), state.encode()),))
     for number in range(1, closed + open_ + 1):
         record = SegmentRecord(number, 100 + number, 1, 0, start_sequence_id=3 * (number - 1))
@@ -60,7 +60,7 @@ async def change(metadata: LocalMetadata, apply: Callable[[LogState], LogState])
 
 
 async def truncate(metadata: LocalMetadata, to: DLSN) -> None:
-    await change(metadata, lambda state: state.with_truncated(to, 0))
+    await change(metadata, lambda state: state.with_truncation(to, 0))
 
 
 async def left(metadata: LocalMetadata) -> list[int]:
@@ -88,10 +88,10 @@ async def test_only_what_is_wholly_below_the_point_goes(autojump_clock: MockCloc
         await a_log(metadata, 4, open_=1)
         await truncate(metadata, point)
         purger = SegmentPurger(metadata, Elected(), grace_s=10)
-        await purger.work()
+        await purger.run_pass()
         assert await left(metadata) == [1, 2, 3, 4, 5]  # the grace has only begun
         await trio.sleep(11)
-        await purger.work()
+        await purger.run_pass()
         assert await left(metadata) == list(range(first_left, 6)), point
         found = await metadata.get(state_key(LOG))
         assert found is not None
@@ -109,7 +109,7 @@ async def test_the_grace_counts_from_when_a_segment_was_seen_below(
             await truncate(metadata, DLSN(2, 0, 0))
         if second == 12:
             await truncate(metadata, DLSN(4, 0, 0))
-        await purger.work()
+        await purger.run_pass()
         expected = [1, 2, 3, 4] if second < 15 else [2, 3, 4] if second < 22 else [4]
         assert await left(metadata) == expected, second
         await trio.sleep(1)
@@ -142,12 +142,12 @@ async def test_who_changes_the_log_in_between_keeps_what_he_wrote(
     await truncate(metadata, DLSN(3, 1, 0))
     metadata.meddling = True
     purger = SegmentPurger(metadata, Elected(), grace_s=0)
-    removed = await purge(metadata, LOG, 2, purger.deletion_share)
+    removed = await purge(metadata, LOG, 2, purger.deletion_ops_of)
     found = await metadata.get(state_key(LOG))
     assert found is not None
     state = LogState.decode(found.value)
     assert (removed, state.first_segment, state.epoch) == (2, 3, metadata.epochs)
-    assert await last_below(metadata, state) == 0
+    assert await last_purgeable_segment(metadata, state) == 0
     assert await left(metadata) == [3, 4]
 
 
@@ -165,6 +165,6 @@ class Meddled(LocalMetadata):
             self.epochs += 1
             found = await self.get(state_key(LOG))
             assert found is not None
-            state = LogState.decode(found.value).claimed("w", "x")
+            state = LogState.decode(found.value).with_writer("w", "x")
             await super().transact(Transaction((), (Put(state_key(LOG), state.encode()),)))
         return await super().transact(transaction)

@@ -9,7 +9,7 @@ from distributedlog.cluster.local.cluster_plan import ClusterPlan
 from distributedlog.runtime.interfaces.errors import AddressInUse, CorruptData, InvalidRequest
 from distributedlog.runtime.interfaces.host import Address, Connection, Listener
 from distributedlog.runtime.machine import real_host
-from distributedlog.runtime.net.port_reservation import HeldPorts
+from distributedlog.runtime.net.port_reservation import ReservedPorts
 
 
 class _Listening:
@@ -48,15 +48,15 @@ async def _make(
     taken: tuple[int, ...] = (),
 ) -> ClusterPlan:
     machine = _Listening(*taken)
-    return await plans.make(
+    return await plans.make_plan(
         kept,
         bookies=bookies,
         metadata_nodes=metadata_nodes,
         port=port,
         host="127.0.0.1",
         listen=machine.listen,
-        hold=machine.hold,
-        chance=random.Random(3),
+        reserve_port=machine.hold,
+        rng=random.Random(3),
     )
 
 
@@ -92,14 +92,14 @@ async def test_two_that_start_at_one_moment_have_other_ports() -> None:
     """Neither listens yet when both have chosen; and then each can."""
     here = real_host("test")
 
-    async def plan(ports: HeldPorts) -> ClusterPlan:
+    async def plan(ports: ReservedPorts) -> ClusterPlan:
         chance = random.Random(3)
-        return await plans.make(
+        return await plans.make_plan(
             None, bookies=3, metadata_nodes=3, port=0, host="127.0.0.1", listen=here.listen,
-            hold=ports.hold, chance=chance,
+            reserve_port=ports.reserve, rng=chance,
         )  # fmt: skip
 
-    with HeldPorts() as one, HeldPorts() as other:
+    with ReservedPorts() as one, ReservedPorts() as other:
         places = [node.address for ports in (one, other) for node in (await plan(ports)).nodes]
         assert len(set(places)) == 12
         listeners = [await here.listen(place) for place in places]
@@ -119,9 +119,9 @@ async def test_bookies_can_be_added_and_the_quorum_cannot_be_changed() -> None:
 
     more = await _make(first, bookies=4)
 
-    assert more.of("bookie")[:3] == first.of("bookie")
-    assert more.of("bookie")[3].name == "bookie4"
-    assert plans.started(more, 2).of("bookie") == first.of("bookie")[:2]
+    assert more.nodes_of_kind("bookie")[:3] == first.nodes_of_kind("bookie")
+    assert more.nodes_of_kind("bookie")[3].name == "bookie4"
+    assert plans.with_bookies(more, 2).nodes_of_kind("bookie") == first.nodes_of_kind("bookie")[:2]
     with pytest.raises(InvalidRequest, match="--metadata-nodes 3"):
         await _make(first, metadata_nodes=1)
     with pytest.raises(InvalidRequest, match="1, 3 or 5"):

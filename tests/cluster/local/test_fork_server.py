@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from distributedlog.cluster.local.child_processes import Child, environment
-from distributedlog.cluster.local.fork_server import Forked, ForkServer
+from distributedlog.cluster.local.fork_server import ForkedProcess, ForkServer
 
 pytestmark = pytest.mark.processes
 
@@ -33,7 +33,7 @@ serve_forks(socket.socket(fileno=os.dup(0)), echo)
 
 @contextmanager
 def _server() -> Iterator[ForkServer]:
-    server = ForkServer.spawned([sys.executable, "-c", ECHO], environment())
+    server = ForkServer.spawn([sys.executable, "-c", ECHO], environment())
     try:
         yield server
     finally:
@@ -41,7 +41,7 @@ def _server() -> Iterator[ForkServer]:
 
 
 @asynccontextmanager
-async def _children(server: ForkServer, number: int) -> AsyncIterator[list[Forked]]:
+async def _children(server: ForkServer, number: int) -> AsyncIterator[list[ForkedProcess]]:
     made = []
     with trio.fail_after(30):
         try:
@@ -53,7 +53,7 @@ async def _children(server: ForkServer, number: int) -> AsyncIterator[list[Forke
                 await Child("x", one, {}).stop()
 
 
-async def _said(child: Forked, line: bytes = b"\n") -> list[str]:
+async def _said(child: ForkedProcess, line: bytes = b"\n") -> list[str]:
     assert child.stdin is not None
     assert child.stdout is not None
     await child.stdin.send_all(line)

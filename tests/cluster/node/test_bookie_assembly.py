@@ -16,7 +16,7 @@ from distributedlog.bookie.declarations.options import BookieOptions
 from distributedlog.bookie.format.entry import encode
 from distributedlog.bookie.ledgers.ledger_table import LIMBO_ALL
 from distributedlog.bookie.store.startup import open_store
-from distributedlog.cluster.coordination.gc_hold import ElectionStatus, hold
+from distributedlog.cluster.coordination.gc_hold import ElectionStatus, hold_deletions
 from distributedlog.cluster.declarations.options import (
     BookieNodeConfig,
     MetadataNodeConfig,
@@ -27,9 +27,9 @@ from distributedlog.cluster.gc.segment_merger import SegmentMerger
 from distributedlog.cluster.gc.segment_purger import SegmentPurger
 from distributedlog.cluster.gc.staged_ledger_collector import StagedLedgerCollector
 from distributedlog.cluster.node import bookie_assembly, node_lifecycle, repair_tasks
-from distributedlog.cluster.node.bookie_assembly import confine
+from distributedlog.cluster.node.bookie_assembly import confine_limbo
 from distributedlog.cluster.nodes import serve_node
-from distributedlog.cluster.process.process_lifetime import first_of
+from distributedlog.cluster.process.process_lifetime import first_error
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_ids import LedgerIds
@@ -174,7 +174,7 @@ async def test_a_bookie_whose_journal_was_replaced_does_not_start() -> None:
             async with world.bookie(disks):
                 pass
 
-        assert isinstance(first_of(caught.value), ForeignData)
+        assert isinstance(first_error(caught.value), ForeignData)
         assert await world.registration(ready.node_id) is None
 
 
@@ -208,7 +208,7 @@ async def test_a_note_that_cannot_be_read_is_limbo_and_no_refusal() -> None:
         disks = _disks()
         async with world.bookie(disks) as ready:
             pass
-        poison = Put(keys.seen_key(ready.node_id), b"\xc1")
+        poison = Put(keys.sync_point_key(ready.node_id), b"\xc1")
         await world.metadata.transact(Transaction((), (poison,)))
 
         async with world.bookie(disks) as again:
@@ -225,7 +225,7 @@ async def test_two_nodes_on_one_directory_are_refused() -> None:
             with pytest.raises(BaseExceptionGroup) as caught:
                 async with world.bookie(disks):
                     pass
-        assert isinstance(first_of(caught.value), DataDirectoryInUse)
+        assert isinstance(first_error(caught.value), DataDirectoryInUse)
 
 
 @pytest.mark.parametrize("kind", ["bookie", "metadata"])
@@ -271,7 +271,7 @@ async def test_a_failed_sync_ends_the_whole_node() -> None:
                 await _write_something(world, ready)
                 await trio.sleep_forever()
         except* DiskFailed as group:
-            error = first_of(group)
+            error = first_error(group)
 
         assert isinstance(error, DiskFailed)
         with pytest.raises(OSError):  # nobody listens there any more
@@ -318,12 +318,12 @@ async def test_whoever_deletes_in_a_node_stops_while_deletions_are_held(
     for kind in (SegmentPurger, Retention, SegmentMerger, StagedLedgerCollector):
         monkeypatch.setattr(bookie_assembly, kind.__name__, asked(kind))
     async with _world() as world, world.bookie(_disks()):
-        await turns[0].elected()  # now the key is held, whoever of them asked first
-        assert [await turn.elected() for turn in turns] == [True] * 4
+        await turns[0].is_elected()  # now the key is held, whoever of them asked first
+        assert [await turn.is_elected() for turn in turns] == [True] * 4
 
-        await hold(world.metadata, "an operator looks")
+        await hold_deletions(world.metadata, "an operator looks")
 
-        assert [await turn.elected() for turn in turns] == [False] * 4
+        assert [await turn.is_elected() for turn in turns] == [False] * 4
 
 
 async def test_times_of_a_bookies_options_reach_the_parts_that_keep_them(
@@ -360,7 +360,7 @@ async def test_a_loss_stays_unconfined_where_nobody_knows_the_next_ledger() -> N
     metadata = LocalMetadata()
     await metadata.transact(Transaction((), (Put(keys.NEXT_LEDGER, "²".encode()),)))
 
-    await confine(store, metadata)
+    await confine_limbo(store, metadata)
 
     assert store.ledgers.limbo_below == 1 << 40
 
@@ -374,6 +374,6 @@ async def test_a_loss_before_the_first_ledger_holds_nothing_back(
     await nursery.start(store.run)
     store.ledgers.limbo_below = LIMBO_ALL
 
-    await confine(store, LocalMetadata())
+    await confine_limbo(store, LocalMetadata())
 
-    assert not store.limbo.in_limbo(1)
+    assert not store.limbo.is_in_limbo(1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distributedlog.cluster.declarations.options import BookieNodeConfig, MetadataNodeConfig
-from distributedlog.cluster.process.node_directories import host_of
+from distributedlog.cluster.process.node_directories import open_host
 from distributedlog.runtime.interfaces.errors import ForeignData
 
 BOOKIE = BookieNodeConfig("b1", (("127.0.0.1", 1),), {"": ("127.0.0.1", 0)})
@@ -30,7 +30,7 @@ async def test_a_directory_of_another_node_is_refused_and_nothing_made_in_it(
     before = _tree(tmp_path)
 
     with pytest.raises(ForeignData, match=says):
-        async with host_of(config, tmp_path):
+        async with open_host(config, tmp_path):
             pass
 
     assert _tree(tmp_path) == before

@@ -8,7 +8,7 @@ from typing import Any
 import trio
 import trio.testing
 
-from distributedlog.cluster.process.process_lifetime import until_told
+from distributedlog.cluster.process.process_lifetime import run_until_stopped
 
 
 def test_a_second_sigterm_does_not_cut_the_end_short() -> None:
@@ -31,7 +31,9 @@ def test_a_second_sigterm_does_not_cut_the_end_short() -> None:
 
     before = signal.signal(signal.SIGTERM, lambda number, _: usual.append(number))
     try:
-        trio.run(partial(until_told, run, stdin=False, ready=lambda line: steps.append("ready")))
+        trio.run(
+            partial(run_until_stopped, run, stdin=False, ready=lambda line: steps.append("ready"))
+        )
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -8,10 +8,15 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.bookie.client.bookie_client import EntryList, ReadAnswer
+from distributedlog.bookie.client.bookie_client import EntryList, ReadResponse
 from distributedlog.bookie.format.entry import encode, records
 from distributedlog.bookie.session.session_reads import LIST_RANGES_MAX
-from distributedlog.cluster.repair.copier import Copier, Missing, consecutive, lacking
+from distributedlog.cluster.repair.copier import (
+    Copier,
+    EntryRange,
+    consecutive_records,
+    lacking_ranges,
+)
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
 from distributedlog.runtime.interfaces.errors import (
     BookieReadOnly,
@@ -38,7 +43,7 @@ class _Shelf:
     limbo: bool = False
     in_flight_max: int = 0
 
-    async def have_capability(self, *_: Any) -> None:
+    async def wait_for_capability(self, *_: Any) -> None:
         await trio.lowlevel.checkpoint()
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
@@ -50,7 +55,7 @@ class _Shelf:
         if self.limbo and first not in self.held:
             raise LedgerStateUnknown("limbo")
         body = b"".join(self.held[e] for e in range(first, last + 1) if e in self.held)
-        return ReadAnswer(last, -1, True, memoryview(body))
+        return ReadResponse(last, -1, True, memoryview(body))
 
     def open_stream(self, *_: Any, on_acked: Callable[[int], None], **__: Any) -> "_Stream":
         return _Stream(self, on_acked)
@@ -81,7 +86,7 @@ def _shelf(entries: Iterable[int]) -> _Shelf:
 
 
 async def _copy(pool: Any, **options: Any) -> int:
-    return await Copier(pool, **options).copy(LEDGER, [Missing(0, 49)], "b3", pool["b3"])
+    return await Copier(pool, **options).copy(LEDGER, [EntryRange(0, 49)], "b3", pool["b3"])
 
 
 async def test_copies_keep_to_their_rate(autojump_clock: trio.testing.MockClock) -> None:
@@ -103,7 +108,7 @@ class _Slow:
     on_acked: Callable[[int], None] = lambda count: None
     on_refused: Callable[[int, DistributedLogError], None] = lambda position, error: None
 
-    async def have_capability(self, *_: Any) -> None:
+    async def wait_for_capability(self, *_: Any) -> None:
         await trio.lowlevel.checkpoint()
 
     async def list_entries(self, ledger: int, key: bytes, timeout_s: float) -> EntryList:
@@ -187,7 +192,7 @@ async def test_without_any_sound_copy_it_says_who_said_what() -> None:
 async def test_what_cannot_be_read_back_is_named() -> None:
     pool = _Shelves(b3=_shelf(range(50)))
     copier = Copier(pool)  # type: ignore[arg-type]
-    whole = [Missing(0, 49)]
+    whole = [EntryRange(0, 49)]
 
     assert await copier.verify(LEDGER, whole, pool["b3"]) is None  # type: ignore[arg-type]
     damaged = bytearray(pool["b3"].held[30])
@@ -195,15 +200,15 @@ async def test_what_cannot_be_read_back_is_named() -> None:
     pool["b3"].held[30] = bytes(damaged)
     found = await copier.verify(LEDGER, whole, pool["b3"])  # type: ignore[arg-type]
 
-    assert found == Missing(30, 49)
+    assert found == EntryRange(30, 49)
 
 
 def test_records_of_another_ledger_or_out_of_order_do_not_count() -> None:
     other = bytes(encode(8, 1, 10, 0, (b"x",), 1))
 
-    assert [r.entry for r in consecutive(_record(0) + other, 7, 0)] == [0]
-    assert consecutive(_record(1), 7, 0) == []
-    assert [r.entry for r in consecutive(_record(0) + _record(2), 7, 0)] == [0]
+    assert [r.entry for r in consecutive_records(_record(0) + other, 7, 0)] == [0]
+    assert consecutive_records(_record(1), 7, 0) == []
+    assert [r.entry for r in consecutive_records(_record(0) + _record(2), 7, 0)] == [0]
 
 
 def test_a_list_that_was_cut_says_nothing_of_what_lies_after_it() -> None:
@@ -211,6 +216,8 @@ def test_a_list_that_was_cut_says_nothing_of_what_lies_after_it() -> None:
     cut = EntryList([(0, 1)] * (LIST_RANGES_MAX - 1) + [(30, 1)], known=False)
     limbo = EntryList([(0, 30)], known=False)
 
-    assert list(lacking(LEDGER, "b1", EntryList([(0, 30)], known=True))) == [Missing(30, 49)]
-    assert list(lacking(LEDGER, "b1", limbo)) == [Missing(30, 49)]
-    assert list(lacking(LEDGER, "b1", cut)) == [Missing(1, 29)]
+    assert list(lacking_ranges(LEDGER, "b1", EntryList([(0, 30)], known=True))) == [
+        EntryRange(30, 49)
+    ]
+    assert list(lacking_ranges(LEDGER, "b1", limbo)) == [EntryRange(30, 49)]
+    assert list(lacking_ranges(LEDGER, "b1", cut)) == [EntryRange(1, 29)]

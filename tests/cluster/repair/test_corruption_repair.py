@@ -23,7 +23,13 @@ from ..bookie_world import KEY, LEDGER, World, world
 def _healing(w: World, bookie: str = "b3") -> CorruptionRepair:
     store = w.stores[bookie]
     return CorruptionRepair(
-        w.metadata, w.pool, Copier(w.pool), store.limbo, store.rot, bookie, trio.Lock()
+        w.metadata,
+        w.pool,
+        Copier(w.pool),
+        store.limbo,
+        store.corruption_tracker,
+        bookie,
+        trio.Lock(),
     )
 
 
@@ -36,21 +42,23 @@ async def _rot(w: World, *entries: int, bookie: str = "b3") -> None:
         assert run is not None
         at = run.offset + (run.length // run.count) * (entry - run.first)
         store._disk._files[file_name(run.file_number)].data[at + HEADER_BYTES] ^= 1  # type: ignore[attr-defined]
-    for rotten in await store.rot.look(LEDGER, 0, 1 << 40):
-        store.rot.note(LEDGER, rotten.rotten[0][0], rotten.rotten[-1][1])
-    low, high = store.rot.noted[LEDGER]
+    for rotten in await store.corruption_tracker.find_corrupt(LEDGER, 0, 1 << 40):
+        store.corruption_tracker.record(
+            LEDGER, rotten.corrupt_ranges[0][0], rotten.corrupt_ranges[-1][1]
+        )
+    low, high = store.corruption_tracker.corrupt_ranges[LEDGER]
     assert low <= min(entries)
     assert high >= max(entries)
 
 
 async def _sound(w: World, bookie: str, last: int) -> bool:
-    return not await w.stores[bookie].rot.look(LEDGER, 0, last)
+    return not await w.stores[bookie].corruption_tracker.find_corrupt(LEDGER, 0, last)
 
 
 def _forget_memory(w: World) -> None:
     """There are no sound bytes in memory either."""
     for store in w.stores.values():
-        store._ring.find = lambda *place: None  # type: ignore[method-assign]
+        store._buffer.find_bytes = lambda *place: None  # type: ignore[method-assign]
 
 
 async def _written(w: World, count: int = 8) -> None:
@@ -66,18 +74,18 @@ async def test_rotten_entries_of_a_closed_ledger_are_healed_in_place() -> None:
         await _rot(w, 2, 3, 7)
         store = w.stores["b3"]
 
-        assert await _healing(w).work()
+        assert await _healing(w).run_pass()
 
         assert await _sound(w, "b3", 7)
         assert await w.ids("b3") == list(range(8))
         assert await w.held("b3", 7) == await w.held("b1", 7)
-        assert store.rot.noted == {}
-        assert store.rot.healed_entries == 3
-        assert not store.limbo.in_limbo(LEDGER)
-        [told] = store.what_is_wrong()  # it is over before anybody looks
+        assert store.corruption_tracker.corrupt_ranges == {}
+        assert store.corruption_tracker.repaired_entries == 3
+        assert not store.limbo.is_in_limbo(LEDGER)
+        [told] = store.health_conditions()  # it is over before anybody looks
         assert (told.code, told.integer("ledgers")) == (Code.ENTRIES_REPAIRED, 1)
-        store.rot.over.last_at -= REPAIRED_SHOWN_S
-        assert store.what_is_wrong() == ()
+        store.corruption_tracker.repaired_ledgers.last_at -= REPAIRED_SHOWN_S
+        assert store.health_conditions() == ()
         absent = await w.pool.clients["b3"].read(
             LEDGER, KEY, 8, 8, 1000, past_lac=True, timeout_s=5
         )
@@ -91,20 +99,20 @@ async def test_what_is_noted_while_another_entry_is_healed_is_healed_next() -> N
         await w.ledger(7)
         await _rot(w, 2)
         store, healing = w.stores["b3"], _healing(w)
-        drop = store.rot.drop
+        drop = store.corruption_tracker.drop_corrupt
 
         async def and_rot(*args: object) -> object:
             dropped = await drop(*args)  # type: ignore[arg-type]
-            store.rot.drop = drop  # type: ignore[method-assign]
+            store.corruption_tracker.drop_corrupt = drop  # type: ignore[method-assign]
             await _rot(w, 6)
             return dropped
 
-        store.rot.drop = and_rot  # type: ignore[assignment, method-assign]
-        await healing.work()
-        assert LEDGER in store.rot.noted
+        store.corruption_tracker.drop_corrupt = and_rot  # type: ignore[assignment, method-assign]
+        await healing.run_pass()
+        assert LEDGER in store.corruption_tracker.corrupt_ranges
         assert not await _sound(w, "b3", 7)
 
-        assert await healing.work()
+        assert await healing.run_pass()
         assert await _sound(w, "b3", 7)
 
 
@@ -120,21 +128,21 @@ async def test_what_nobody_else_has_stays_as_it_is_and_is_told() -> None:
         store = w.stores["b3"]
         healing = _healing(w)
 
-        assert not await healing.work()
+        assert not await healing.run_pass()
 
         assert not await _sound(w, "b3", 7)
         assert await w.ids("b3") == list(range(8))
-        assert not store.limbo.in_limbo(LEDGER)
-        assert "entry 5" in store.rot.stuck[LEDGER]
-        assert Code.ENTRIES_CORRUPT_WITHOUT_COPY in codes_of(store.what_is_wrong())
+        assert not store.limbo.is_in_limbo(LEDGER)
+        assert "entry 5" in store.corruption_tracker.unrepairable[LEDGER]
+        assert Code.ENTRIES_CORRUPT_WITHOUT_COPY in codes_of(store.health_conditions())
 
         run = w.stores["b1"]._index.find(w.stores["b1"].ledgers.get_or_make(LEDGER), 5)
         assert isinstance(run, ExtentLocation)
         at = run.offset + (run.length // run.count) * (5 - run.first) + HEADER_BYTES
         w.stores["b1"]._disk._files[file_name(run.file_number)].data[at] ^= 1  # type: ignore[attr-defined]
-        assert await healing.work()
+        assert await healing.run_pass()
         assert await _sound(w, "b3", 7)
-        assert store.rot.stuck == {}
+        assert store.corruption_tracker.unrepairable == {}
 
 
 async def test_an_open_ledger_waits_until_it_is_closed() -> None:
@@ -145,13 +153,13 @@ async def test_an_open_ledger_waits_until_it_is_closed() -> None:
         await _rot(w, 2)
         healing = _healing(w)
 
-        assert not await healing.work()
+        assert not await healing.run_pass()
         await w.write("b3", range(8, 10))
-        assert not w.stores["b3"].limbo.in_limbo(LEDGER)
+        assert not w.stores["b3"].limbo.is_in_limbo(LEDGER)
 
         closed = (await w.record()).close_by_writer(7, 80)
         await w.metadata.transact(close_ops(closed, 1, ()))
-        assert await healing.work()
+        assert await healing.run_pass()
         assert await _sound(w, "b3", 7)
 
 
@@ -172,12 +180,12 @@ async def test_what_a_recovery_meets_is_healed_before_the_ledger_is_closed(
         store = w.stores["b3"]
         assert isinstance(await w.refused("b3", held[1], recovery=True), CorruptData)
 
-        assert await _healing(w).work()
+        assert await _healing(w).run_pass()
 
         assert await _sound(w, "b3", 7)
         assert await w.ids("b3") == held
-        assert store.rot.healed_entries == 2
-        assert not store.limbo.in_limbo(LEDGER)
+        assert store.corruption_tracker.repaired_entries == 2
+        assert not store.limbo.is_in_limbo(LEDGER)
         await w.write("b3", held, recovery=True)
         assert isinstance(await w.refused("b3", 8), LedgerFenced)
 
@@ -192,15 +200,15 @@ async def test_what_only_a_rotten_copy_has_waits_for_the_end_of_the_ledger() -> 
         await w.begin_recovery()
         healing = _healing(w)
 
-        assert not await healing.work()
+        assert not await healing.run_pass()
         assert await w.ids("b3") == list(range(9))
-        assert not w.stores["b3"].limbo.in_limbo(LEDGER)
+        assert not w.stores["b3"].limbo.is_in_limbo(LEDGER)
 
         recovering = await w.record()
         closed = recovering.close_by_recovery(7, 80, recovering.ensembles)
         await w.metadata.transact(close_ops(closed, 2, ()))
-        assert await healing.work()
-        assert w.stores["b3"].rot.noted == {}
+        assert await healing.run_pass()
+        assert w.stores["b3"].corruption_tracker.corrupt_ranges == {}
 
 
 async def test_nothing_is_copied_after_the_end_nor_from_who_was_replaced() -> None:
@@ -213,12 +221,12 @@ async def test_nothing_is_copied_after_the_end_nor_from_who_was_replaced() -> No
         store = w.stores["b3"]
         healing = _healing(w)
 
-        assert not await healing.work()
-        assert store.rot.healed_entries == 0
+        assert not await healing.run_pass()
+        assert store.corruption_tracker.repaired_entries == 0
 
         for bookie in ("b1", "b2"):
             await w.write(bookie, range(8))
-        assert await healing.work()
+        assert await healing.run_pass()
         assert await w.ids("b3") == list(range(8))  # nobody wants entry 8
 
 
@@ -228,10 +236,10 @@ async def test_a_ledger_that_is_elsewhere_now_or_gone_is_forgotten() -> None:
         await w.ledger(7, ensembles=(Fragment(0, ("b1", "b2", "b4"), 0),))
         await _rot(w, 2)
 
-        assert await _healing(w).work()
+        assert await _healing(w).run_pass()
 
-        assert w.stores["b3"].rot.noted == {}
-        assert w.stores["b3"].rot.healed_entries == 0
+        assert w.stores["b3"].corruption_tracker.corrupt_ranges == {}
+        assert w.stores["b3"].corruption_tracker.repaired_entries == 0
 
 
 async def test_a_bookie_whose_device_fails_heals_nothing() -> None:
@@ -242,10 +250,10 @@ async def test_a_bookie_whose_device_fails_heals_nothing() -> None:
         await _rot(w, 2)
         w.stores["b3"].space.suspect = True
 
-        assert not await _healing(w).work()
+        assert not await _healing(w).run_pass()
 
         assert not await _sound(w, "b3", 7)
-        assert w.stores["b3"].rot.healed_entries == 0
+        assert w.stores["b3"].corruption_tracker.repaired_entries == 0
 
 
 async def test_limbo_ends_where_an_indexed_entry_rotted() -> None:
@@ -255,18 +263,20 @@ async def test_limbo_ends_where_an_indexed_entry_rotted() -> None:
         await w.ledger(7)
         store = w.stores["b3"]
         ledger = store.ledgers.get_or_make(LEDGER)
-        store.ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
+        store.ledgers.set_flags(ledger, jb.FENCED | jb.LIMBO)
         await _rot(w, 2)
-        store.rot.forget(LEDGER)
-        store._ring.find = lambda *place: None  # type: ignore[method-assign]
+        store.corruption_tracker.clear(LEDGER)
+        store._buffer.find_bytes = lambda *place: None  # type: ignore[method-assign]
         turn = trio.Lock()
-        limbo = LimboRepair(w.metadata, w.pool, w.copier, store.limbo, store.rot, "b3", turn)
+        limbo = LimboRepair(
+            w.metadata, w.pool, w.copier, store.limbo, store.corruption_tracker, "b3", turn
+        )
 
-        assert not await limbo.work()
-        assert await _healing(w).work()
-        assert await limbo.work()
+        assert not await limbo.run_pass()
+        assert await _healing(w).run_pass()
+        assert await limbo.run_pass()
 
-        assert not store.limbo.in_limbo(LEDGER)
+        assert not store.limbo.is_in_limbo(LEDGER)
         assert await _sound(w, "b3", 7)
 
 
@@ -278,10 +288,10 @@ async def test_a_limbo_of_before_is_not_lifted_with_the_rot() -> None:
         await w.write("b3", range(6))  # it lost two
         await w.ledger(7)
         store = w.stores["b3"]
-        store.ledgers.mark(store.ledgers.get_or_make(LEDGER), jb.FENCED | jb.LIMBO)
+        store.ledgers.set_flags(store.ledgers.get_or_make(LEDGER), jb.FENCED | jb.LIMBO)
         await _rot(w, 2)
 
-        assert await _healing(w).work()
+        assert await _healing(w).run_pass()
 
         assert await _sound(w, "b3", 5)
-        assert store.limbo.in_limbo(LEDGER)
+        assert store.limbo.is_in_limbo(LEDGER)

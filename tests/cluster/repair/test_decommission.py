@@ -44,14 +44,14 @@ async def test_a_bookie_is_found_by_id_by_its_beginning_or_by_name_and_never_gue
 
 async def test_it_says_how_far_a_bookie_has_come() -> None:
     metadata = await _metadata(b1="one")
-    await leaving.ask_to_leave(metadata, "b1")
-    on = [Put(keys.on_key("b1", ledger), b"") for ledger in range(3)]
+    await leaving.request_decommission(metadata, "b1")
+    on = [Put(keys.bookie_ledger_key("b1", ledger), b"") for ledger in range(3)]
     await metadata.transact(Transaction((), tuple(on)))
 
-    before = await leaving.how_far(metadata, "b1")
-    await leaving.ask_to_stay(metadata, "b1")
+    before = await leaving.decommission_status(metadata, "b1")
+    await leaving.cancel_decommission(metadata, "b1")
     await metadata.transact(Transaction((), tuple(Delete(put.key) for put in on)))
-    after = await leaving.how_far(metadata, "b1")
+    after = await leaving.decommission_status(metadata, "b1")
 
     assert before == leaving.DecommissionStatus("b1", 3, running=True, known=True, asked=True)
     assert not before.drained
@@ -64,7 +64,7 @@ async def test_who_is_not_known_is_not_asked() -> None:
     metadata = await _metadata()
 
     with pytest.raises(InvalidRequest):
-        await leaving.ask_to_leave(metadata, "b9")
+        await leaving.request_decommission(metadata, "b9")
 
     assert await metadata.get(keys.leaving_key("b9")) is None
 
@@ -76,11 +76,13 @@ async def test_shortages_are_what_is_noted_and_what_lies_on_bookies_that_are_awa
             (),
             (
                 Put(
-                    keys.under_key(7),
-                    holes.encode([MissingRange("b1", 3, None), MissingRange("b2", 0, 5)]),
+                    keys.missing_ranges_key(7),
+                    holes.encode_missing_ranges(
+                        [MissingRange("b1", 3, None), MissingRange("b2", 0, 5)]
+                    ),
                 ),
-                Put(keys.on_key("b1", 7), b""),
-                Put(keys.on_key("b2", 8), b""),
+                Put(keys.bookie_ledger_key("b1", 7), b""),
+                Put(keys.bookie_ledger_key("b2", 8), b""),
                 Delete(keys.bookie_key("b2")),
             ),
         )
@@ -103,7 +105,7 @@ async def test_each_ledger_that_is_left_says_what_it_waits_for() -> None:
                 (), (Put(keys.bookie_key(bookie), there.encode()), Delete(keys.bookie_key("b4")))
             )
         )
-    await leaving.ask_to_leave(metadata, "b1")
+    await leaving.request_decommission(metadata, "b1")
     custom = {"log": b"orders"}
     everywhere, elsewhere = ("b1", "b2", "b3"), ("b1", "b2", "b4")
     alone = ("b1", "b4", "b5")
@@ -125,9 +127,9 @@ async def test_each_ledger_that_is_left_says_what_it_waits_for() -> None:
             await metadata.transact(transactions.close_ops(closed, 1, ()))
     lock = LockRecord("db-7", "w", 0)
     await metadata.transact(Transaction((), (Put(lock_key(7), lock.encode()),)))
-    await metadata.transact(Transaction((), (Put(keys.on_key("b1", 9), b""),)))
+    await metadata.transact(Transaction((), (Put(keys.bookie_ledger_key("b1", 9), b""),)))
 
-    found = (await leaving.how_far(metadata, "b1", named=10)).waiting
+    found = (await leaving.decommission_status(metadata, "b1", waiting_max=10)).waiting
 
     assert [one.ledger for one in found] == [1, 2, 3, 4, 5, 6, 9]
     said = {one.ledger: one.why for one in found}
@@ -140,6 +142,6 @@ async def test_each_ledger_that_is_left_says_what_it_waits_for() -> None:
     assert said[6] == "waits for its copy"  # b1 itself runs, and gives what it has
     assert said[9].startswith("gone")
     await metadata.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
-    (*_, last) = (await leaving.how_far(metadata, "b1", named=6)).waiting
+    (*_, last) = (await leaving.decommission_status(metadata, "b1", waiting_max=6)).waiting
     assert last.why == "no source: all its bookies are away"
-    assert (await leaving.how_far(metadata, "b1", named=2)).ledgers == 7
+    assert (await leaving.decommission_status(metadata, "b1", waiting_max=2)).ledgers == 7

@@ -2,7 +2,7 @@
 
 import trio
 
-from distributedlog.cluster.repair.ledger_audit import HOLES_MAX, LedgerAudit
+from distributedlog.cluster.repair.ledger_audit import MISSING_RANGES_MAX, LedgerAudit
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment
 from distributedlog.ledger.model.missing_range import MissingRange
@@ -29,15 +29,15 @@ async def test_a_hole_that_nobody_noted_is_found_and_filled() -> None:
         await w.write("b3", [*range(10), 20, 21])
         await w.ledger(39)
 
-        await _audit(w).look_at_all()
+        await _audit(w).audit_all()
 
         assert await w.noted() == (MissingRange("b3", 10, 20), MissingRange("b3", 22, 40))
-        await w.repair.work()
+        await w.repair.run_pass()
         assert await w.held("b3", 39) == await w.held("b1", 39)
         assert await w.noted() == ()
         audit = _audit(w)
-        await audit.look_at_all()
-        assert audit.noted_ledgers == 0
+        await audit.audit_all()
+        assert audit.recorded_ledgers == 0
 
 
 async def test_only_what_the_record_wants_of_a_bookie_is_asked_of_it() -> None:
@@ -50,19 +50,19 @@ async def test_only_what_the_record_wants_of_a_bookie_is_asked_of_it() -> None:
             await w.write(bookie, held)
         await w.ledger(9, ensembles=fragments)
 
-        assert await _audit(w).look_at(await _item(w)) == ()
+        assert await _audit(w).audit_ledger(await _item(w)) == ()
 
 
 async def test_open_ledgers_and_bookies_that_are_away_are_passed_over() -> None:
     async with world() as w:
         await w.write("b1", range(10))
         await w.ledger(None)
-        assert await _audit(w).look_at(await _item(w)) == ()
+        assert await _audit(w).audit_ledger(await _item(w)) == ()
     async with world("b1", "b2") as w:
         for bookie in ("b1", "b2"):
             await w.write(bookie, range(10))
         await w.ledger(9)
-        assert await _audit(w).look_at(await _item(w)) == ()
+        assert await _audit(w).audit_ledger(await _item(w)) == ()
 
 
 async def test_what_is_noted_already_stays_and_a_record_that_changed_gets_no_note() -> None:
@@ -73,24 +73,24 @@ async def test_what_is_noted_already_stays_and_a_record_that_changed_gets_no_not
         item = await _item(w)
         await w.note(MissingRange("b2", 3, 5))
 
-        await _audit(w).look_at(item)
+        await _audit(w).audit_ledger(item)
         assert await w.noted() == (MissingRange("b2", 3, 5), MissingRange("b3", 0, 10))
 
         await w.note(MissingRange("b2", 3, 5))
         await w.metadata.transact(Transaction((), (Put(item.key, item.value),)))
-        await _audit(w).look_at(item)
+        await _audit(w).audit_ledger(item)
         assert await w.noted() == (MissingRange("b2", 3, 5),)
 
 
 async def test_many_small_holes_are_one_note_of_a_bounded_size() -> None:
-    last = 2 * (HOLES_MAX + 5)
+    last = 2 * (MISSING_RANGES_MAX + 5)
     async with world() as w:
         for bookie in ("b1", "b2"):
             await w.write(bookie, range(last + 1))
         await w.write("b3", range(0, last + 1, 2))
         await w.ledger(last)
 
-        assert await _audit(w).look_at(await _item(w)) == (MissingRange("b3", 1, last + 1),)
+        assert await _audit(w).audit_ledger(await _item(w)) == (MissingRange("b3", 1, last + 1),)
 
 
 async def test_it_runs_while_elected_only() -> None:

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from distributedlog.cluster.coordination.reconcile_loop import GATHER_S
+from distributedlog.cluster.coordination.reconcile_loop import BATCH_S
 from distributedlog.cluster.repair.ledger_deletion import LedgerDeletion
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
@@ -39,10 +39,10 @@ async def test_the_record_stays_until_the_last_bookie_has_done_its_part() -> Non
     stores = {bookie: _Store(7, 8) for bookie in BOOKIES}
     workers = [LedgerDeletion(metadata, bookie, stores[bookie].delete_ledger) for bookie in BOOKIES]
 
-    await workers[0].work()
-    await workers[1].work()
+    await workers[0].run_pass()
+    await workers[1].run_pass()
     assert await metadata.get(keys.ledger_key(7)) is not None  # b3 is down and must learn of it
-    await workers[2].work()
+    await workers[2].run_pass()
 
     assert await metadata.get(keys.ledger_key(7)) is None
     assert all(store.ledgers == {8} for store in stores.values())
@@ -56,7 +56,7 @@ async def test_two_who_tick_off_at_once_do_not_leave_the_record_behind() -> None
 
     async with trio.open_nursery() as nursery:
         for worker in workers:
-            nursery.start_soon(worker.work)
+            nursery.start_soon(worker.run_pass)
 
     assert not (await metadata.range(b"", b"\xff")).items
 
@@ -105,7 +105,7 @@ async def test_a_key_alone_deletes_nothing(caplog: pytest.LogCaptureFixture) -> 
         await metadata.transact(Transaction((), forged))
 
     for bookie in BOOKIES:
-        await LedgerDeletion(metadata, bookie, store.delete_ledger).work()
+        await LedgerDeletion(metadata, bookie, store.delete_ledger).run_pass()
 
     assert store.ledgers == {7, 8}, "neither the one that lives nor one without any record"
     assert await metadata.get(keys.ledger_key(7)) is not None
@@ -123,7 +123,7 @@ async def test_a_record_goes_only_as_it_was_read() -> None:
         gone = tuple(Delete(keys.delete_key(bookie, ledger_id)) for bookie in ("b2", "b3"))
         await metadata.transact(Transaction((), gone))
 
-    await LedgerDeletion(metadata, "b1", put_back).work()
+    await LedgerDeletion(metadata, "b1", put_back).run_pass()
 
     assert await metadata.get(keys.ledger_key(7)) is not None
     assert not (await metadata.range(b"delete/", b"delete0")).items, "ticked off"
@@ -141,8 +141,8 @@ async def test_what_cannot_be_read_is_passed_over_and_named_once(
     await _deleted_ledger(metadata, 7)
     worker = LedgerDeletion(metadata, "b1", store.delete_ledger)
 
-    await worker.work()
-    await worker.work()
+    await worker.run_pass()
+    await worker.run_pass()
 
     assert store.ledgers == {6}, "what cannot be proved is not removed"
     named = [line for line in caplog.messages if "passed over" in line]
@@ -157,7 +157,7 @@ async def test_a_deletion_is_seen_when_it_happens(
     await trio.sleep(1)
     await _deleted_ledger(metadata, 7)
 
-    await trio.sleep(2 * GATHER_S)
+    await trio.sleep(2 * BATCH_S)
 
     assert store.ledgers == set()
     nursery.cancel_scope.cancel()

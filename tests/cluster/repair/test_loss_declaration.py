@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from distributedlog.cli.storage.ledger_view import describe
-from distributedlog.cluster.repair.copier import lacking, list_held
-from distributedlog.cluster.repair.loss_declaration import close_at, declare_lost
+from distributedlog.cluster.repair.copier import lacking_ranges, list_held_entries
+from distributedlog.cluster.repair.loss_declaration import declare_lost, force_close
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import (
     LOSSES_MAX,
@@ -57,11 +57,11 @@ async def test_nobody_wants_copies_of_what_was_given_up() -> None:
     async with world() as w:
         await w.write("b1", [0, 1, 2, 8, 9])
         await w.ledger(9)
-        await declare_lost(w.metadata, w.pool, LEDGER, LOSS, even_so=True)
+        await declare_lost(w.metadata, w.pool, LEDGER, LOSS, force=True)
         ledger = await w.record()
         target = w.pool.clients["b1"]
 
-        missing = lacking(ledger, "b1", await list_held(ledger, target))
+        missing = lacking_ranges(ledger, "b1", await list_held_entries(ledger, target))
 
         assert [(one.first, one.last) for one in missing] == [(7, 7)]
 
@@ -72,17 +72,17 @@ async def test_an_open_ledger_is_closed_where_it_is_said_and_not_before_what_is_
         await w.ledger(None)
         await _away(w, "b2", "b3")
         with pytest.raises(InvalidRequest, match="confirmed to entry 3"):
-            await close_at(w.metadata, w.pool, LEDGER, 2, by="op", why="gone")
+            await force_close(w.metadata, w.pool, LEDGER, 2, by="op", why="gone")
         with pytest.raises(InvalidRequest, match="nobody who answers has entry 5"):
-            await close_at(w.metadata, w.pool, LEDGER, 5, by="op", why="gone")
+            await force_close(w.metadata, w.pool, LEDGER, 5, by="op", why="gone")
         assert (await w.record()).state is LedgerState.IN_RECOVERY
 
-        closed = await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+        closed = await force_close(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
 
         assert (closed.last_entry, closed.length, closed.closed) == (4, 50, True)
         assert (await w.record()).custom["closed_why"] == b"gone"
         with pytest.raises(InvalidRequest, match="its end is known"):
-            await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+            await force_close(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
 
 
 async def test_an_open_ledger_does_not_end_where_a_bookie_that_is_there_may_know_more() -> None:
@@ -95,16 +95,16 @@ async def test_an_open_ledger_does_not_end_where_a_bookie_that_is_there_may_know
         await _away(w, "b3")
         silent = w.pool.clients.pop("b2")
         with pytest.raises(InvalidRequest, match="b2 is registered and does not answer"):
-            await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+            await force_close(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
 
         w.pool.clients["b2"] = silent
         with pytest.raises(InvalidRequest, match="bookie b2 has entry 7"):
-            await close_at(w.metadata, w.pool, LEDGER, 6, by="op", why="gone")
+            await force_close(w.metadata, w.pool, LEDGER, 6, by="op", why="gone")
         with pytest.raises(InvalidRequest, match="confirmed to entry 6"):
-            await close_at(w.metadata, w.pool, LEDGER, 5, by="op", why="gone", even_so=True)
+            await force_close(w.metadata, w.pool, LEDGER, 5, by="op", why="gone", force=True)
         assert (await w.record()).state is LedgerState.IN_RECOVERY
 
-        closed = await close_at(w.metadata, w.pool, LEDGER, 6, by="op", why="gone", even_so=True)
+        closed = await force_close(w.metadata, w.pool, LEDGER, 6, by="op", why="gone", force=True)
 
         assert (closed.last_entry, closed.length) == (6, 70)
 
@@ -116,9 +116,9 @@ async def test_an_open_ledger_does_not_end_by_the_word_of_a_bookie_in_limbo() ->
         await _away(w, "b3")
         w.stores["b2"].ledgers.limbo_below = LEDGER + 1
         with pytest.raises(InvalidRequest, match="b2 may have lost"):
-            await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+            await force_close(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
 
-        closed = await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone", even_so=True)
+        closed = await force_close(w.metadata, w.pool, LEDGER, 4, by="op", why="gone", force=True)
 
         assert closed.last_entry == 4
 
@@ -161,7 +161,7 @@ async def test_who_decides_is_shown_the_last_entry_of_each_bookie_and_what_was_g
         assert shown["together"] == ["b1 and b2 stand on one host (h1)"]
         assert shown["lost"] == []
 
-        await close_at(w.metadata, w.pool, LEDGER, 7, by="op", why="gone")
+        await force_close(w.metadata, w.pool, LEDGER, 7, by="op", why="gone")
         await declare_lost(w.metadata, w.pool, LEDGER, LOSS)
 
         shown = await describe(logs, LEDGER)
@@ -181,8 +181,8 @@ async def test_an_open_ledger_does_not_end_before_its_last_ensemble_also_where_n
         await w.ledger(None, ensembles=fragments)
         await _away(w, "b4", "b5", "b6")
         with pytest.raises(InvalidRequest, match="confirmed to entry 4"):
-            await close_at(w.metadata, w.pool, LEDGER, 3, by="op", why="gone", even_so=True)
+            await force_close(w.metadata, w.pool, LEDGER, 3, by="op", why="gone", force=True)
 
-        closed = await close_at(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
+        closed = await force_close(w.metadata, w.pool, LEDGER, 4, by="op", why="gone")
 
         assert closed.last_entry == 4

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from distributedlog.cluster.repair import manual_repair as repair_now
-from distributedlog.cluster.repair.manual_repair import RepairNow
+from distributedlog.cluster.repair.manual_repair import ManualRepair
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
@@ -22,8 +22,8 @@ async def _dies(w: World, bookie: str) -> None:
     await w.metadata.transact(Transaction((), (Delete(keys.bookie_key(bookie)),)))
 
 
-async def _now(w: World) -> RepairNow:
-    now = RepairNow(w.metadata, w.pool, w.candidates, random.Random(1).random)
+async def _now(w: World) -> ManualRepair:
+    now = ManualRepair(w.metadata, w.pool, w.candidates, random.Random(1).random)
     await now.look()
     return now
 
@@ -55,15 +55,15 @@ async def test_what_lies_on_a_bookie_that_is_down_is_stored_elsewhere_without_a_
             await w.write(bookie, range(5))
         await w.ledger(4)
         await _dies(w, "b3")
-        assert await repair_now.lacking_ledgers(w.metadata) == [LEDGER]
+        assert await repair_now.under_replicated_ledgers(w.metadata) == [LEDGER]
 
         done = await (await _now(w)).work([LEDGER])
 
         assert (done.full, done.left) == (1, {})
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
         assert await w.ids("b4") == list(range(5))
-        assert await repair_now.lacking_ledgers(w.metadata) == []
-        assert await repair_now.ledgers_on(w.metadata, "b4") == [LEDGER]
+        assert await repair_now.under_replicated_ledgers(w.metadata) == []
+        assert await repair_now.ledgers_of_bookie(w.metadata, "b4") == [LEDGER]
         assert await repair_now.all_ledgers(w.metadata) == [LEDGER]
 
         await _dies(w, "b1")
@@ -124,7 +124,7 @@ async def test_what_has_the_fewest_copies_comes_first() -> None:
             seen.append(ledger_id)
             return ""
 
-        now.repair = repair  # type: ignore[method-assign]
+        now.repair_ledger = repair  # type: ignore[method-assign]
         await now.work([1, LEDGER, 9, 5])
 
         assert seen == [9, 5, 1, LEDGER]
@@ -160,13 +160,13 @@ async def test_copies_that_stand_together_are_moved_where_that_puts_them_apart()
         there = {*BOOKIES}
         for apart, hosts_after in ((True, 1), (False, 1), (True, 3), (True, 3)):
             before = (await w.record()).bookies()
-            now = RepairNow(
+            now = ManualRepair(
                 w.metadata,
                 w.pool,
                 candidates,
                 random.Random(1).random,
                 labels=lambda one: labels[one],
-                apart=apart,
+                move_apart=apart,
             )
             await now.look()
             assert (await now.work([LEDGER])).left == {}

@@ -9,9 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.gc.maintenance_clients import closer_of
+from distributedlog.cluster.gc.maintenance_clients import make_closer
 from distributedlog.cluster.repair.lost_bookies import BookieLiveness
-from distributedlog.cluster.repair.open_ledger_closer import AT_ONCE, Closer, OpenLedgerCloser
+from distributedlog.cluster.repair.open_ledger_closer import TASKS, OpenLedgerCloser, OrphanCloser
 from distributedlog.cluster.repair.replication_worker import EVERY_S
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
@@ -22,8 +22,8 @@ from distributedlog.log.model.log_state import LogState
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.services.lease_session import LeaseSessions
 from distributedlog.log.takeover.orphaned_segment import (
-    LOOKS_APART_S,
-    close_unchanged,
+    OBSERVATION_INTERVAL_S,
+    close_if_unchanged,
     observe_orphan,
 )
 from distributedlog.metadata.model.transaction import Transaction
@@ -80,7 +80,7 @@ def _process(
     """A process whose metadata goes through a `Reach`."""
     namespace, reach = world.namespace(nursery, owner, options), Reach(world.metadata)
     namespace.context = replace(
-        namespace.context, metadata=reach, locks=LeaseSessions(reach, nursery.start_soon)
+        namespace.context, metadata=reach, lease_sessions=LeaseSessions(reach, nursery.start_soon)
     )
     return namespace, reach
 
@@ -104,7 +104,7 @@ async def _look_for(
     """As `run` does, every 5 s."""
     end = trio.current_time() + seconds
     while trio.current_time() <= end:
-        await ledgers.work(closer_of(by.context), logs)
+        await ledgers.run_pass(make_closer(by.context), logs)
         await trio.sleep(EVERY_S)
 
 
@@ -136,22 +136,32 @@ async def test_the_logs_of_open_ledgers_are_found_and_closed_ones_are_read_once(
         if ledger_id == 2:
             await metadata.transact(transactions.change_ops(ledger, ledger.in_recovery(), 1))
     ledgers = OpenLedgerCloser(metadata, absences, None)  # type: ignore[arg-type]
-    assert await ledgers.find() == set()
+    assert await ledgers.find_open_logs() == set()
     members = {"b1", "b2", "b3"}
-    absences.see(
-        0.0, named=sorted(members), registered=members - {"b3"}, cookies=members, leaving=set()
+    absences.observe(
+        0.0,
+        ensemble_bookies=sorted(members),
+        registered=members - {"b3"},
+        bookies_with_cookie=members,
+        leaving=set(),
     )
     metadata.gets = 0
 
-    assert await ledgers.find() == {77, 78}
+    assert await ledgers.find_open_logs() == {77, 78}
     assert metadata.gets == 4
-    assert await ledgers.find() == {77, 78}
+    assert await ledgers.find_open_logs() == {77, 78}
     assert metadata.gets == 7
 
-    absences.see(1.0, named=sorted(members), registered=members, cookies=members, leaving={"b2"})
-    assert await ledgers.find() == {77, 78}  # it runs, and is to leave
-    absences.forget()
-    assert await ledgers.find() == set()
+    absences.observe(
+        1.0,
+        ensemble_bookies=sorted(members),
+        registered=members,
+        bookies_with_cookie=members,
+        leaving={"b2"},
+    )
+    assert await ledgers.find_open_logs() == {77, 78}  # it runs, and is to leave
+    absences.reset()
+    assert await ledgers.find_open_logs() == set()
 
 
 class Slow(LocalMetadata):
@@ -176,13 +186,17 @@ async def test_what_is_open_is_found_soon_among_many_that_are_closed(
         if ledger_id < 2000:
             closed = ledger.close_by_writer(9, 100)
             await metadata.transact(transactions.close_ops(closed, 1, ()))
-    absences.see(
-        0.0, named=list(members), registered={"b1"}, cookies=set(members), leaving={"b2", "b3"}
+    absences.observe(
+        0.0,
+        ensemble_bookies=list(members),
+        registered={"b1"},
+        bookies_with_cookie=set(members),
+        leaving={"b2", "b3"},
     )
     ledgers = OpenLedgerCloser(metadata, absences, None)  # type: ignore[arg-type]
     began = trio.current_time()
 
-    assert await ledgers.find() == {77}
+    assert await ledgers.find_open_logs() == {77}
     assert trio.current_time() - began < 0.2  # 2,000 records, each once though two bookies have it
 
 
@@ -196,11 +210,11 @@ async def test_what_a_dead_writer_left_is_closed_after_two_looks(
         await ns.create_log("l")
         writer = await ns.open_log("l").open_writer()
         await writer.write(LogRecord(1, b"acknowledged"))
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
     async with world.process("beta") as ns:
         await trio.sleep(20)  # the lock's lease
         ledgers = _closes(world, ns)
-        await _look_for(ledgers, ns, {log_id}, LOOKS_APART_S - EVERY_S)
+        await _look_for(ledgers, ns, {log_id}, OBSERVATION_INTERVAL_S - EVERY_S)
         assert (await _state(world, log_id)).in_progress
         await _look_for(ledgers, ns, {log_id}, EVERY_S)
 
@@ -219,20 +233,20 @@ async def test_looks_count_only_where_everything_was_known_between_them(
     async with world.process("alpha") as ns:
         await ns.create_log("l")
         await (await ns.open_log("l").open_writer()).write(LogRecord(1, b""))
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
     async with world.process("beta") as ns:
         await trio.sleep(20)
         absences = BookieLiveness(300.0)
         ledgers = _closes(world, ns, absences)
-        await _look_for(ledgers, ns, {log_id}, LOOKS_APART_S - EVERY_S)
-        absences.forget()
-        await _look_for(ledgers, ns, {log_id}, LOOKS_APART_S - EVERY_S)
+        await _look_for(ledgers, ns, {log_id}, OBSERVATION_INTERVAL_S - EVERY_S)
+        absences.reset()
+        await _look_for(ledgers, ns, {log_id}, OBSERVATION_INTERVAL_S - EVERY_S)
         assert (await _state(world, log_id)).in_progress
         await _look_for(ledgers, ns, {log_id}, EVERY_S)
         assert not (await _state(world, log_id)).in_progress
 
 
-def _claims(meanwhile: Callable[[], None] = lambda: None) -> tuple[Closer, list[int]]:
+def _claims(meanwhile: Callable[[], None] = lambda: None) -> tuple[OrphanCloser, list[int]]:
     """Logs that nobody ever moves, and which of them are claimed."""
     claimed: list[int] = []
 
@@ -246,21 +260,21 @@ def _claims(meanwhile: Callable[[], None] = lambda: None) -> tuple[Closer, list[
         meanwhile()
         return True
 
-    return Closer(look, close, LOOKS_APART_S), claimed
+    return OrphanCloser(look, close, OBSERVATION_INTERVAL_S), claimed
 
 
 async def test_what_is_left_of_a_pass_is_not_claimed_after_a_gap(autojump_clock: MockClock) -> None:
     """H96: of ten thousand logs a pass takes minutes; the quorum was away, and all locks have lapsed."""
     absences = BookieLiveness(300.0)
-    closer, claimed = _claims(meanwhile=absences.forget)
+    closer, claimed = _claims(meanwhile=absences.reset)
     ledgers = OpenLedgerCloser(LocalMetadata(), absences, None)  # type: ignore[arg-type]
-    logs = set(range(AT_ONCE + 9))
-    await ledgers.work(closer, logs)
-    await trio.sleep(LOOKS_APART_S)
+    logs = set(range(TASKS + 9))
+    await ledgers.run_pass(closer, logs)
+    await trio.sleep(OBSERVATION_INTERVAL_S)
 
-    await ledgers.work(closer, logs)
+    await ledgers.run_pass(closer, logs)
 
-    assert claimed == list(range(AT_ONCE))
+    assert claimed == list(range(TASKS))
 
 
 async def test_looks_count_only_where_the_store_was_never_out_of_reach_between_them(
@@ -272,21 +286,25 @@ async def test_looks_count_only_where_the_store_was_never_out_of_reach_between_t
     fragments = (Fragment(0, ("b1", "b2", "b3"), 0),)
     ledger = LedgerMetadata(1, 3, 3, 2, fragments, KEY, owner=(77, 1))
     await metadata.transact(transactions.creation_ops(ledger, ()))
-    absences.see(
-        0.0, named=sorted(members), registered={"b1", "b2"}, cookies=members, leaving=set()
+    absences.observe(
+        0.0,
+        ensemble_bookies=sorted(members),
+        registered={"b1", "b2"},
+        bookies_with_cookie=members,
+        leaving=set(),
     )
     closer, claimed = _claims()
 
     @asynccontextmanager
-    async def opening() -> AsyncIterator[Closer]:
+    async def opening() -> AsyncIterator[OrphanCloser]:
         yield closer
 
     nursery.start_soon(OpenLedgerCloser(reach, absences, opening).run)
-    await trio.sleep(LOOKS_APART_S - EVERY_S - 1)  # looked at 0 and at 5
+    await trio.sleep(OBSERVATION_INTERVAL_S - EVERY_S - 1)  # looked at 0 and at 5
     reach.cut = True
     await trio.sleep(2)
     reach.cut = False
-    await trio.sleep(LOOKS_APART_S)
+    await trio.sleep(OBSERVATION_INTERVAL_S)
     assert claimed == []
     await trio.sleep(2 * EVERY_S)
     assert claimed == [77]
@@ -306,20 +324,20 @@ async def test_a_look_does_not_count_once_its_bookie_has_been_back(
         end = trio.current_time() + seconds
         while trio.current_time() <= end:
             members = {"b1", "b2", "b3"}
-            absences.see(
+            absences.observe(
                 trio.current_time(),
-                named=sorted(members),
+                ensemble_bookies=sorted(members),
                 registered=registered,
-                cookies=members,
+                bookies_with_cookie=members,
                 leaving=set(),
             )
-            if wanted := await ledgers.find():
-                await ledgers.work(closer, wanted)
+            if wanted := await ledgers.find_open_logs():
+                await ledgers.run_pass(closer, wanted)
             await trio.sleep(EVERY_S)
 
     await passes({"b1", "b2"}, EVERY_S)
     await passes({"b1", "b2", "b3"}, 3600)
-    await passes({"b1", "b2"}, LOOKS_APART_S - EVERY_S)
+    await passes({"b1", "b2"}, OBSERVATION_INTERVAL_S - EVERY_S)
     assert claimed == []
     await passes({"b1", "b2"}, EVERY_S)
     assert claimed == [77]
@@ -336,7 +354,7 @@ async def test_writers_that_hold_their_lock_or_write_on_without_it_are_left_in_p
             await ns.create_log(name)
             writers[name] = await by.open_log(name).open_writer()
             await writers[name].write(LogRecord(1, b""))
-        logs = {name: await ns.find(name) for name in writers}
+        logs = {name: await ns.resolve_name(name) for name in writers}
         ledgers = _closes(world, ns)
         reach.cut = True
         nursery.start_soon(_look_for, ledgers, ns, set(logs.values()), 120.0)
@@ -358,7 +376,7 @@ async def test_a_writer_that_went_over_to_its_next_segment_while_cut_off_is_left
     async with world.process("alpha") as ns:
         cut_off, reach = _process(world, nursery, "beta", segment_bytes_max=4096)
         await ns.create_log("l")
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
         writer = await cut_off.open_log("l").open_writer()
         reach.cut_at = segment_key(log_id, 1)  # its close
         for txid in range(1, 12):
@@ -383,7 +401,7 @@ async def test_one_who_repairs_and_sleeps_at_any_step_fences_nobody_when_it_wake
     async with world.process("alpha") as ns:
         await ns.create_log("l")
         await (await ns.open_log("l").open_writer()).write(LogRecord(1, b"acknowledged"))
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
     async with world.process("gamma") as ns:
         await trio.sleep(20)
         sleeper, reach = _process(world, nursery, "bookie")
@@ -397,10 +415,10 @@ async def test_one_who_repairs_and_sleeps_at_any_step_fences_nobody_when_it_wake
 
         before = await observe_orphan(sleeper.context, log_id)
         assert before is not None
-        await trio.sleep(LOOKS_APART_S)
+        await trio.sleep(OBSERVATION_INTERVAL_S)
         reach.before = come
         try:
-            await close_unchanged(sleeper.context, log_id, before, why="test")
+            await close_if_unchanged(sleeper.context, log_id, before, reason="test")
         except WriterFenced:
             assert step > 0
 
@@ -419,13 +437,13 @@ async def test_a_writer_that_has_its_lock_again_before_the_claim_is_left_in_peac
         await ns.create_log("l")
         writer = await cut_off.open_log("l").open_writer()
         await writer.write(LogRecord(1, b""))
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
         reach.cut = True
         await trio.sleep(30)
         repairer, claims = _process(world, nursery, "bookie")
         before = await observe_orphan(repairer.context, log_id)
         assert before is not None
-        await trio.sleep(LOOKS_APART_S)
+        await trio.sleep(OBSERVATION_INTERVAL_S)
 
         async def come(number: int) -> None:
             reach.cut = False
@@ -433,7 +451,7 @@ async def test_a_writer_that_has_its_lock_again_before_the_claim_is_left_in_peac
             assert await world.metadata.get(lock_key(log_id)) is not None
 
         claims.before = come
-        assert not await close_unchanged(repairer.context, log_id, before, why="test")
+        assert not await close_if_unchanged(repairer.context, log_id, before, reason="test")
         assert claims.transactions == 1
         await writer.write(LogRecord(2, b""))
         await writer.aclose()
@@ -462,12 +480,12 @@ async def test_a_writer_without_a_lock_that_comes_in_the_second_look_is_left_in_
     async with world.process("alpha") as ns:
         await ns.create_log("l")
         await (await ns.open_log("l").open_writer()).write(LogRecord(1, b"acknowledged"))
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
     async with world.process("gamma") as ns, world.process("bookie") as repairer:
         await trio.sleep(20)
         before = await observe_orphan(repairer.context, log_id)
         assert before is not None
-        await trio.sleep(LOOKS_APART_S)
+        await trio.sleep(OBSERVATION_INTERVAL_S)
         came: list[Any] = []
 
         async def come() -> None:
@@ -476,7 +494,7 @@ async def test_a_writer_without_a_lock_that_comes_in_the_second_look_is_left_in_
 
         slow: Any = _Meanwhile(repairer.context.ledgers, come)
         context = replace(repairer.context, ledgers=slow)
-        assert not await close_unchanged(context, log_id, before, why="test")
+        assert not await close_if_unchanged(context, log_id, before, reason="test")
 
         await came[0].write(LogRecord(3, b"mine"))
         await came[0].aclose()
@@ -487,7 +505,7 @@ async def test_two_who_repair_close_a_log_once(world: World, autojump_clock: Moc
     async with world.process("alpha") as ns:
         await ns.create_log("l")
         await (await ns.open_log("l").open_writer()).write(LogRecord(1, b""))
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
     async with world.process("b1") as one, world.process("b2") as other:
         await trio.sleep(20)
         before = await observe_orphan(one.context, log_id)
@@ -496,7 +514,7 @@ async def test_two_who_repair_close_a_log_once(world: World, autojump_clock: Moc
 
         async def close(by: Namespace) -> None:
             try:
-                done.append(await close_unchanged(by.context, log_id, before, why="test"))
+                done.append(await close_if_unchanged(by.context, log_id, before, reason="test"))
             except WriterFenced as error:
                 done.append(error)
 

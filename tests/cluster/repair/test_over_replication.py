@@ -31,7 +31,13 @@ def _passes_follow_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
 def _surplus(w: World, bookie: str = "b3") -> OverReplication:
     store = w.stores[bookie]
     return OverReplication(
-        w.metadata, w.pool, store.ledgers, store.dropping, store.delete_ledger, bookie, every_s=1.0
+        w.metadata,
+        w.pool,
+        store.ledgers,
+        store.replica_removal,
+        store.delete_ledger,
+        bookie,
+        every_s=1.0,
     )
 
 
@@ -54,11 +60,11 @@ async def test_a_copy_of_who_was_replaced_goes_and_the_fence_stays() -> None:
         live = sum(store._index.live_bytes.values())
         passes = _surplus(w)
 
-        await passes.look_at_all()
+        await passes.check_all()
         assert await w.ids("b3") == list(range(8))
-        await passes.look_at_all()
+        await passes.check_all()
 
-        assert passes.dropped == 1
+        assert passes.dropped_copies == 1
         assert await w.ids("b3") == []
         assert live > 0
         assert sum(store._index.live_bytes.values()) == 0
@@ -77,8 +83,8 @@ async def test_a_copy_of_who_was_replaced_goes_and_the_fence_stays() -> None:
         stream.send(store.ledgers.get_or_make(LEDGER).state_record())
         with trio.fail_after(5):
             await refused.wait()
-        await passes.look_at_all()
-        assert passes.dropped == 1
+        await passes.check_all()
+        assert passes.dropped_copies == 1
 
 
 Guard = Callable[[World], Awaitable[None]]
@@ -86,7 +92,9 @@ Guard = Callable[[World], Awaitable[None]]
 
 async def _named(w: World) -> None:
     await w.metadata.transact(
-        Transaction((), (Delete(keys.ledger_key(LEDGER)), Delete(keys.on_key("b4", LEDGER))))
+        Transaction(
+            (), (Delete(keys.ledger_key(LEDGER)), Delete(keys.bookie_ledger_key("b4", LEDGER)))
+        )
     )
     await w.ledger(7)
 
@@ -106,7 +114,7 @@ async def _held(w: World) -> None:
 
 async def _in_limbo(w: World) -> None:
     ledger = w.stores["b3"].ledgers.get_or_make(LEDGER)
-    w.stores["b3"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
+    w.stores["b3"].ledgers.set_flags(ledger, jb.FENCED | jb.LIMBO)
 
 
 async def _away(w: World) -> None:
@@ -127,7 +135,7 @@ async def _being_added_to(w: World) -> None:
 
 async def _others_in_limbo(w: World) -> None:
     ledger = w.stores["b1"].ledgers.get_or_make(LEDGER)
-    w.stores["b1"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO)
+    w.stores["b1"].ledgers.set_flags(ledger, jb.FENCED | jb.LIMBO)
 
 
 async def _others_rotten(w: World) -> None:
@@ -170,7 +178,7 @@ async def test_nothing_goes_that_may_be_wanted(guard: Guard) -> None:
         passes = _surplus(w)
 
         for _ in range(3):
-            await passes.look_at_all()
+            await passes.check_all()
 
         assert await w.ids("b3") == list(range(8))
 
@@ -179,12 +187,12 @@ async def _killed_while_dropping(w: World) -> None:
     """b3's copy: its state is a stub's, its entries are there."""
     await _replaced(w)
     ledger = w.stores["b3"].ledgers.get_or_make(LEDGER)
-    w.stores["b3"].ledgers.mark(ledger, jb.FENCED | jb.LIMBO | jb.DROPPED)
+    w.stores["b3"].ledgers.set_flags(ledger, jb.FENCED | jb.LIMBO | jb.DROPPED)
 
 
 async def _named_and_not_listed(w: World) -> None:
     await _named(w)
-    await w.metadata.transact(Transaction((), (Delete(keys.on_key("b3", LEDGER)),)))
+    await w.metadata.transact(Transaction((), (Delete(keys.bookie_ledger_key("b3", LEDGER)),)))
 
 
 @pytest.mark.parametrize("guard", [_named_and_not_listed, _open, _moving, _held, _away])
@@ -195,19 +203,19 @@ async def test_what_a_kill_left_of_a_dropped_copy_goes_on_proof_alone(guard: Gua
         await guard(w)
         passes = _surplus(w)
         for _ in range(3):
-            await passes.look_at_all()
-        assert w.stores["b3"].ledgers.get_or_make(LEDGER).top == 7
+            await passes.check_all()
+        assert w.stores["b3"].ledgers.get_or_make(LEDGER).last_added_entry == 7
 
 
 async def test_what_a_kill_left_of_a_dropped_copy_goes() -> None:
     async with world("b1", "b2", "b3", "b4") as w:
         await _killed_while_dropping(w)
         passes = _surplus(w)
-        await passes.look_at_all()
-        assert w.stores["b3"].ledgers.get_or_make(LEDGER).top == 7
-        await passes.look_at_all()
+        await passes.check_all()
+        assert w.stores["b3"].ledgers.get_or_make(LEDGER).last_added_entry == 7
+        await passes.check_all()
         assert await w.ids("b3") == []
-        assert w.stores["b3"].dropping.dropped(LEDGER)
+        assert w.stores["b3"].replica_removal.is_fence_marker(LEDGER)
 
 
 async def test_a_stream_that_opens_while_a_copy_goes_is_refused() -> None:
@@ -215,7 +223,7 @@ async def test_a_stream_that_opens_while_a_copy_goes_is_refused() -> None:
     async with world("b1", "b2", "b3", "b4") as w:
         await _killed_while_dropping(w)
         ledger = w.stores["b3"].ledgers.get_or_make(LEDGER)
-        ledger.going = True
+        ledger.removing = True
         refused = trio.Event()
         stream = w.pool.clients["b3"].open_stream(
             LEDGER,
@@ -228,9 +236,9 @@ async def test_a_stream_that_opens_while_a_copy_goes_is_refused() -> None:
         with trio.fail_after(5):
             await refused.wait()
         stream.close()
-        ledger.going = False
+        ledger.removing = False
         await w.write("b3", [8], recovery=True)
-        assert not w.stores["b3"].dropping.dropped(LEDGER)
+        assert not w.stores["b3"].replica_removal.is_fence_marker(LEDGER)
 
 
 async def test_a_metadata_that_is_begun_anew_between_two_reads_deletes_nothing() -> None:
@@ -239,7 +247,7 @@ async def test_a_metadata_that_is_begun_anew_between_two_reads_deletes_nothing()
         await w.write("b3", range(8))
         await _put(w, keys.NEXT_LEDGER, b"1000")
         passes = _surplus(w)
-        await passes.look_at_all()
+        await passes.check_all()
         get = w.metadata.get
 
         async def restored_at_the_record(key: bytes) -> KeyValue | None:
@@ -249,7 +257,7 @@ async def test_a_metadata_that_is_begun_anew_between_two_reads_deletes_nothing()
             return await get(key)
 
         w.metadata.get = restored_at_the_record  # type: ignore[method-assign]
-        await passes.look_at_all()
+        await passes.check_all()
         assert await w.ids("b3") == list(range(8))
 
 
@@ -264,7 +272,7 @@ async def _restored(w: World) -> None:
 
 
 async def _copied_to(w: World) -> None:
-    top = w.stores["b3"].ledgers.get_or_make(LEDGER).top
+    top = w.stores["b3"].ledgers.get_or_make(LEDGER).last_added_entry
     await w.write("b3", [top + 1], recovery=True)
 
 
@@ -276,21 +284,21 @@ async def test_what_changed_between_two_looks_is_looked_at_anew(change: Guard) -
         passes = _surplus(w)
 
         for _ in range(3):
-            await passes.look_at_all()
+            await passes.check_all()
             await change(w)
         held = await w.ids("b3")
-        await passes.look_at_all()
-        await passes.look_at_all()
+        await passes.check_all()
+        await passes.check_all()
 
         assert held[:8] == list(range(8))
-        assert passes.dropped == 1
+        assert passes.dropped_copies == 1
 
 
 async def test_what_is_added_while_the_record_is_read_counts() -> None:
     async with world("b1", "b2", "b3", "b4") as w:
         await _replaced(w)
         passes = _surplus(w)
-        await passes.look_at_all()
+        await passes.check_all()
         get = w.metadata.get
 
         async def added_at_the_record(key: bytes) -> KeyValue | None:
@@ -300,7 +308,7 @@ async def test_what_is_added_while_the_record_is_read_counts() -> None:
             return await get(key)
 
         w.metadata.get = added_at_the_record  # type: ignore[method-assign]
-        await passes.look_at_all()
+        await passes.check_all()
         assert await w.ids("b3") == list(range(9))
 
 
@@ -310,7 +318,7 @@ async def test_two_looks_are_an_hour_apart(monkeypatch: pytest.MonkeyPatch) -> N
         await _replaced(w)
         passes = _surplus(w)
         for _ in range(5):
-            await passes.look_at_all()
+            await passes.check_all()
         assert await w.ids("b3") == list(range(8))
 
 
@@ -320,12 +328,12 @@ async def test_a_ledger_without_a_record_goes_only_if_its_id_was_given() -> None
         await w.write("b3", range(8))
         passes = _surplus(w)
         for _ in range(3):
-            await passes.look_at_all()
+            await passes.check_all()
         assert await w.ids("b3") == list(range(8))
 
         await _put(w, keys.NEXT_LEDGER, b"1000")
         for _ in range(2):
-            await passes.look_at_all()
+            await passes.check_all()
         with pytest.raises(NoSuchLedger):
             await w.ids("b3")
 
@@ -335,8 +343,8 @@ async def test_what_comes_back_after_its_copy_went_is_healed() -> None:
     async with world("b1", "b2", "b3", "b4") as w:
         await _replaced(w)
         passes = _surplus(w)
-        await passes.look_at_all()
-        await passes.look_at_all()
+        await passes.check_all()
+        await passes.check_all()
         store = w.stores["b3"]
         before = await w.record()
         found = await w.metadata.get(keys.ledger_key(LEDGER))
@@ -345,12 +353,14 @@ async def test_what_comes_back_after_its_copy_went_is_healed() -> None:
         swap = transactions.change_ops(before, after, found.version)
         assert (await w.metadata.transact(swap)).succeeded
 
-        await passes.look_at_all()
-        assert store.limbo.in_limbo(LEDGER)
+        await passes.check_all()
+        assert store.limbo.is_in_limbo(LEDGER)
         assert store.limbo.any_limbo
         turn = trio.Lock()
-        limbo = LimboRepair(w.metadata, w.pool, w.copier, store.limbo, store.rot, "b3", turn)
-        assert await limbo.work()
+        limbo = LimboRepair(
+            w.metadata, w.pool, w.copier, store.limbo, store.corruption_tracker, "b3", turn
+        )
+        assert await limbo.run_pass()
 
         assert await w.held("b3", 7) == await w.held("b1", 7)
         assert not store.limbo.any_limbo
@@ -360,11 +370,11 @@ async def test_a_stub_takes_copies_again_and_is_no_stub_then() -> None:
     async with world("b1", "b2", "b3", "b4") as w:
         await _replaced(w)
         passes = _surplus(w)
-        await passes.look_at_all()
-        await passes.look_at_all()
+        await passes.check_all()
+        await passes.check_all()
 
         await w.write("b3", range(8), recovery=True)
 
         assert await w.ids("b3") == list(range(8))
-        assert not w.stores["b3"].dropping.dropped(LEDGER)
+        assert not w.stores["b3"].replica_removal.is_fence_marker(LEDGER)
         assert w.stores["b3"].limbo.any_limbo

@@ -7,16 +7,16 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from distributedlog.cluster.repair.copier import Copier, Missing
-from distributedlog.cluster.repair.decommission import ask_to_leave, how_far
+from distributedlog.cluster.repair.copier import Copier, EntryRange
+from distributedlog.cluster.repair.decommission import decommission_status, request_decommission
 from distributedlog.cluster.repair.lost_bookies import (
     BookieLiveness,
     LostBookieRepair,
     RepairTargets,
 )
 from distributedlog.cluster.repair.pull_replication import (
-    BEAT_S,
-    STALE_S,
+    HEARTBEAT_S,
+    STALE_MOVE_S,
     MoveQueue,
     PullReplication,
     ReplicaMove,
@@ -40,7 +40,7 @@ def _lost(
         w.pool,
         w.election,
         w.copier,
-        RepairTargets(candidates or w.candidates, random.Random(1).random, pulls=pulls),
+        RepairTargets(candidates or w.candidates, random.Random(1).random, can_pull=pulls),
         BookieLiveness(0.0),
     )
 
@@ -65,8 +65,8 @@ async def _moves(w: World) -> list[KeyValue]:
 
 
 async def _pass(lost: LostBookieRepair) -> None:
-    await lost.look()
-    await lost.do(await lost.find())
+    await lost.observe_bookies()
+    await lost.run_jobs(await lost.find_jobs())
 
 
 async def test_who_takes_the_place_fetches_the_entries_and_swaps_itself_in() -> None:
@@ -82,16 +82,16 @@ async def test_who_takes_the_place_fetches_the_entries_and_swaps_itself_in() -> 
         assert asked.key == keys.move_key("b4", LEDGER)
         assert (await w.record()).bookies() == BOOKIES
         assert w.copier.copied_entries == 0
-        await ask_to_leave(w.metadata, "b3")
-        assert [one.why for one in (await how_far(w.metadata, "b3", named=9)).waiting] == [
-            "bookie b4 fetches it"
-        ]
+        await request_decommission(w.metadata, "b3")
+        assert [
+            one.why for one in (await decommission_status(w.metadata, "b3", waiting_max=9)).waiting
+        ] == ["bookie b4 fetches it"]
 
         own = Copier(w.pool)
         pulling = PullReplication(w.metadata, w.pool, own, "b4")
-        await pulling.work()
+        await pulling.run_pass()
 
-        assert (pulling.taken, own.copied_entries) == (1, 5)
+        assert (pulling.pulled_ledgers, own.copied_entries) == (1, 5)
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
         assert await w.ids("b4") == list(range(5))
         assert await _moves(w) == []
@@ -126,7 +126,7 @@ async def test_a_bookie_that_is_back_keeps_what_it_has() -> None:
             async def copy(
                 self,
                 metadata: LedgerMetadata,
-                stretches: Iterable[Missing],
+                stretches: Iterable[EntryRange],
                 bookie: str,
                 target: object,
             ) -> int:
@@ -137,12 +137,12 @@ async def test_a_bookie_that_is_back_keeps_what_it_has() -> None:
                 return done
 
         pulling = PullReplication(w.metadata, w.pool, ComesBack(w.pool), "b4")
-        assert not await pulling.pull(asked, ReplicaMove.decode(asked.value))
+        assert not await pulling.pull_ledger(asked, ReplicaMove.decode(asked.value))
 
         assert (await w.record()).bookies() == BOOKIES
         assert await _moves(w) == []
-        await pulling.work()
-        assert pulling.taken == 0
+        await pulling.run_pass()
+        assert pulling.pulled_ledgers == 0
 
 
 async def test_a_bookie_that_was_started_again_meanwhile_does_not_swap_itself_in() -> None:
@@ -159,7 +159,7 @@ async def test_a_bookie_that_was_started_again_meanwhile_does_not_swap_itself_in
             async def copy(
                 self,
                 metadata: LedgerMetadata,
-                stretches: Iterable[Missing],
+                stretches: Iterable[EntryRange],
                 bookie: str,
                 target: object,
             ) -> int:
@@ -167,12 +167,12 @@ async def test_a_bookie_that_was_started_again_meanwhile_does_not_swap_itself_in
                 return await super().copy(metadata, stretches, bookie, target)  # type: ignore[arg-type]
 
         pulling = PullReplication(w.metadata, w.pool, StartsAgain(w.pool), "b4")
-        await pulling.work()
-        assert (pulling.taken, (await w.record()).bookies()) == (0, BOOKIES)
+        await pulling.run_pass()
+        assert (pulling.pulled_ledgers, (await w.record()).bookies()) == (0, BOOKIES)
 
         again = PullReplication(w.metadata, w.pool, Copier(w.pool), "b4")
-        await again.work()
-        assert (again.taken, (await w.record()).bookies()) == (1, ("b1", "b2", "b4"))
+        await again.run_pass()
+        assert (again.pulled_ledgers, (await w.record()).bookies()) == (1, ("b1", "b2", "b4"))
 
 
 async def test_what_nobody_works_off_is_taken_back_and_done_here(
@@ -191,14 +191,14 @@ async def test_what_nobody_works_off_is_taken_back_and_done_here(
         moved.append(trio.current_time())
         return True
 
-    lost.move = move  # type: ignore[method-assign]
+    lost.move_ledger = move  # type: ignore[method-assign]
     worked_on = [True]
 
     async def work() -> None:
         (asked,) = await _moves(w)
         pulling = PullReplication(w.metadata, w.pool, w.copier, "")
-        with trio.move_on_after(STALE_S * 3):
-            await pulling.pull(asked, ReplicaMove.decode(asked.value))
+        with trio.move_on_after(STALE_MOVE_S * 3):
+            await pulling.pull_ledger(asked, ReplicaMove.decode(asked.value))
         worked_on[0] = False
 
     async def forever(*_: object) -> bool:
@@ -206,7 +206,7 @@ async def test_what_nobody_works_off_is_taken_back_and_done_here(
         raise AssertionError
 
     pull = pytest.MonkeyPatch()
-    pull.setattr(PullReplication, "_take", forever)
+    pull.setattr(PullReplication, "_copy_and_swap", forever)
     try:
         async with trio.open_nursery() as nursery:
             await _pass(lost)
@@ -218,7 +218,7 @@ async def test_what_nobody_works_off_is_taken_back_and_done_here(
     finally:
         pull.undo()
 
-    assert STALE_S * 4 - BEAT_S <= moved[0] <= STALE_S * 4 + 10
+    assert STALE_MOVE_S * 4 - HEARTBEAT_S <= moved[0] <= STALE_MOVE_S * 4 + 10
     assert await _moves(w) == []
     await _pass(lost)
     assert len(await _moves(w)) == 1, "then somebody is asked again"
@@ -228,19 +228,19 @@ async def test_a_drain_goes_on_over_an_election_and_who_knows_nothing_takes_noth
     """The next one who repairs has not looked yet; who is not elected never does."""
     async with world(*BOOKIES, "b4") as w:
         await _stored(w)
-        await ask_to_leave(w.metadata, "b3")
+        await request_decommission(w.metadata, "b3")
         first = _lost(w, candidates=lambda: [one for one in World.candidates(w) if one.id == "b4"])
         w.candidates = lambda: []  # type: ignore[method-assign]
         await _pass(first)
         assert len(await _moves(w)) == 1
 
         other = _lost(w)
-        await other.find()
+        await other.find_jobs()
         assert len(await _moves(w)) == 1
         await _pass(other)
         assert len(await _moves(w)) == 1
 
-        await PullReplication(w.metadata, w.pool, w.copier, "b4").work()
+        await PullReplication(w.metadata, w.pool, w.copier, "b4").run_pass()
         assert (await w.record()).bookies() == ("b1", "b2", "b4")
 
 
@@ -255,7 +255,7 @@ async def test_a_target_is_asked_for_so_many_at_a_time_the_most_urgent_first(
         await _put(w, Put(keys.ledger_key(number), ledger.encode()))
         assert await out.hand_over(ledger, 1, "b4", ReplicaMove("b3", kind, size))
     assert [ReplicaMove.decode(item.value).kind for item in await _moves(w)] == [0, 2]
-    assert out.under_way == {(0, "b3"), (1, "b3")}
+    assert out.pending_moves == {(0, "b3"), (1, "b3")}
 
     seen: list[int] = []
     pulling = PullReplication(w.metadata, w.pool, w.copier, "b4")
@@ -264,6 +264,6 @@ async def test_a_target_is_asked_for_so_many_at_a_time_the_most_urgent_first(
         seen.append(move.kind)
         return True
 
-    pulling.pull = pull  # type: ignore[method-assign]
-    await pulling.work()
+    pulling.pull_ledger = pull  # type: ignore[method-assign]
+    await pulling.run_pass()
     assert seen == [0, 2]

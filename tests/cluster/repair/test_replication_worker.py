@@ -24,12 +24,12 @@ async def test_a_bookie_that_was_away_gets_the_same_bytes_and_the_note_goes() ->
         await world.ledger(99)
         note = await world.note(MissingRange("b3", 25, None))
 
-        assert await world.repair.fill(note)
+        assert await world.repair.repair(note)
 
         assert await world.held("b3", 99) == await world.held("b1", 99)
         assert len(await world.held("b3", 99)) == 100
         assert world.copier.copied_entries == 70  # 25 to 29 were there
-        assert await world.metadata.get(keys.under_key(LEDGER)) is None
+        assert await world.metadata.get(keys.missing_ranges_key(LEDGER)) is None
 
 
 async def test_a_bookie_that_fenced_the_ledger_takes_the_copies() -> None:
@@ -42,7 +42,7 @@ async def test_a_bookie_that_fenced_the_ledger_takes_the_copies() -> None:
         await world.ledger(9)
         note = await world.note(MissingRange("b3", 0, None))
 
-        assert await world.repair.fill(note)
+        assert await world.repair.repair(note)
 
         assert await world.held("b3", 9) == await world.held("b1", 9)
         assert len(await world.held("b3", 9)) == 10
@@ -55,10 +55,10 @@ async def test_an_open_ledger_is_left_to_its_writer() -> None:
         await world.ledger(None)
         note = await world.note(MissingRange("b3", 0, None))
 
-        assert not await world.repair.fill(note)
+        assert not await world.repair.repair(note)
 
         await world.write("b1", range(10, 20))
-        assert await world.metadata.get(keys.under_key(LEDGER)) is not None
+        assert await world.metadata.get(keys.missing_ranges_key(LEDGER)) is not None
 
 
 async def test_a_note_that_nothing_was_done_of_is_not_written_again() -> None:
@@ -69,9 +69,9 @@ async def test_a_note_that_nothing_was_done_of_is_not_written_again() -> None:
         note = await world.note(MissingRange("b3", 0, None))
         del world.pool.clients["b3"]
 
-        assert not await world.repair.fill(note)
+        assert not await world.repair.repair(note)
 
-        left = await world.metadata.get(keys.under_key(LEDGER))
+        left = await world.metadata.get(keys.missing_ranges_key(LEDGER))
         assert left is not None
         assert left.mod_revision == note.mod_revision
 
@@ -83,15 +83,15 @@ async def test_what_is_down_stays_in_the_note_and_the_rest_is_done() -> None:
         note = await world.note(MissingRange("b2", 0, None), MissingRange("b3", 0, None))
         away = world.pool.clients.pop("b3")
 
-        assert not await world.repair.fill(note)
+        assert not await world.repair.repair(note)
 
-        left = await world.metadata.get(keys.under_key(LEDGER))
+        left = await world.metadata.get(keys.missing_ranges_key(LEDGER))
         assert left is not None
-        assert [hole.bookie for hole in notes.decode(left.value)] == ["b3"]
+        assert [hole.bookie for hole in notes.decode_missing_ranges(left.value)] == ["b3"]
         assert len(await world.held("b2", 9)) == 10
         world.pool.clients["b3"] = away
-        assert await world.repair.fill(left)
-        assert await world.metadata.get(keys.under_key(LEDGER)) is None
+        assert await world.repair.repair(left)
+        assert await world.metadata.get(keys.missing_ranges_key(LEDGER)) is None
 
 
 async def test_what_had_to_wait_is_tried_at_once_when_its_bookie_is_back() -> None:
@@ -101,10 +101,10 @@ async def test_what_had_to_wait_is_tried_at_once_when_its_bookie_is_back() -> No
         await world.ledger(9)
         await world.note(MissingRange("b3", 0, None))
         away = world.pool.clients.pop("b3")
-        await world.repair.work()
+        await world.repair.run_pass()
 
         world.pool.clients["b3"] = away
-        await world.repair.work()
+        await world.repair.run_pass()
 
         assert await world.noted() == ()
         assert len(await world.held("b3", 9)) == 10
@@ -117,9 +117,9 @@ async def test_a_note_that_grew_meanwhile_is_not_removed() -> None:
         stale = await world.note(MissingRange("b3", 0, 5))
         await world.note(MissingRange("b3", 0, None))
 
-        assert not await world.repair.fill(stale)
+        assert not await world.repair.repair(stale)
 
-        assert await world.metadata.get(keys.under_key(LEDGER)) is not None
+        assert await world.metadata.get(keys.missing_ranges_key(LEDGER)) is not None
 
 
 async def test_without_any_source_nothing_is_lost_from_the_note() -> None:
@@ -127,15 +127,15 @@ async def test_without_any_source_nothing_is_lost_from_the_note() -> None:
         await world.ledger(9)
         note = await world.note(MissingRange("b3", 0, None))
 
-        assert not await world.repair.fill(note)
+        assert not await world.repair.repair(note)
 
-        assert await world.metadata.get(keys.under_key(LEDGER)) is not None
+        assert await world.metadata.get(keys.missing_ranges_key(LEDGER)) is not None
 
 
 async def test_a_note_without_a_ledger_is_swept_up() -> None:
     async with _world() as world:
-        assert await world.repair.fill(await world.note(MissingRange("b3", 0, None)))
-        assert await world.metadata.get(keys.under_key(LEDGER)) is None
+        assert await world.repair.repair(await world.note(MissingRange("b3", 0, None)))
+        assert await world.metadata.get(keys.missing_ranges_key(LEDGER)) is None
 
 
 async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends(
@@ -148,12 +148,12 @@ async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends(
     one = AuditorElection(metadata, "b1", lambda: leases[0])
     two = AuditorElection(metadata, "b2", lambda: leases[1])
 
-    assert await one.elected()
-    assert not await two.elected()
+    assert await one.is_elected()
+    assert not await two.is_elected()
     await metadata.revoke_lease(leases[0])
-    assert await two.elected()
-    assert await two.elected()
-    assert not await one.elected()
+    assert await two.is_elected()
+    assert await two.is_elected()
+    assert not await one.is_elected()
     told = ["this bookie repairs from now on"] * 2 + ["this bookie does not repair any more"]
     assert caplog.messages == told
     holder = await metadata.get(ELECTION_KEY)
@@ -173,13 +173,13 @@ async def test_a_bookie_that_is_not_to_repair_keeps_nobody_who_is_from_it() -> N
         await metadata.transact(Transaction((), (Put(keys.bookie_key(bookie), value),)))
 
     await register("b1", False)
-    assert await idle.elected()  # nobody is to repair: somebody has to purge
+    assert await idle.is_elected()  # nobody is to repair: somebody has to purge
 
     await register("b2", True)
-    assert not await able.elected()
-    assert not await idle.elected()  # and gives it up
-    assert await able.elected()
-    assert not await idle.elected()
+    assert not await able.is_elected()
+    assert not await idle.is_elected()  # and gives it up
+    assert await able.is_elected()
+    assert not await idle.is_elected()
 
 
 async def test_a_hole_of_a_bookie_that_is_no_member_any_more_goes_though_it_is_down() -> None:
@@ -188,7 +188,7 @@ async def test_a_hole_of_a_bookie_that_is_no_member_any_more_goes_though_it_is_d
         await world.ledger(9)
         note = await world.note(MissingRange("gone", 0, None))
 
-        assert await world.repair.fill(note)
+        assert await world.repair.repair(note)
 
 
 async def test_a_replica_in_limbo_does_not_keep_another_from_serving_the_copies() -> None:
@@ -199,7 +199,7 @@ async def test_a_replica_in_limbo_does_not_keep_another_from_serving_the_copies(
         await world.ledger(9, ensembles=(Fragment(0, ("b1", "b2", "b3"), 0),))
         note = await world.note(MissingRange("b3", 0, None))
 
-        assert await world.repair.fill(note)
+        assert await world.repair.repair(note)
 
         assert len(await world.held("b3", 9)) == 10
 
@@ -210,14 +210,19 @@ async def test_notes_that_cannot_be_read_keep_no_other_from_its_copies() -> None
         await world.write("b1", range(10))
         await world.ledger(9)
         await world.note(MissingRange("b3", 0, None))
-        poison = (b"under/", b"under/x", keys.under_key(LEDGER) + b"0", keys.under_key(0))
+        poison = (
+            b"under/",
+            b"under/x",
+            keys.missing_ranges_key(LEDGER) + b"0",
+            keys.missing_ranges_key(0),
+        )
         puts = tuple(Put(key, b"\xc1 no note") for key in poison)
         await world.metadata.transact(Transaction((), puts))
 
-        await world.repair.work()
+        await world.repair.run_pass()
 
         assert len(await world.held("b3", 9)) == 10
-        assert await world.metadata.get(keys.under_key(LEDGER)) is None
+        assert await world.metadata.get(keys.missing_ranges_key(LEDGER)) is None
 
 
 async def test_a_key_without_a_lease_is_nobodys_election() -> None:
@@ -226,7 +231,7 @@ async def test_a_key_without_a_lease_is_nobodys_election() -> None:
     lease = await metadata.grant_lease(5000)
     await metadata.transact(Transaction((), (Put(ELECTION_KEY, b"evil"),)))
 
-    assert await AuditorElection(metadata, "b1", lambda: lease).elected()
+    assert await AuditorElection(metadata, "b1", lambda: lease).is_elected()
 
     held = await metadata.get(ELECTION_KEY)
     assert held is not None
@@ -240,11 +245,11 @@ async def test_what_is_left_and_what_waits_is_counted() -> None:
         await world.ledger(9)
         await world.note(MissingRange("b3", 0, None))
         away = world.pool.clients.pop("b3")
-        await world.repair.work()
+        await world.repair.run_pass()
 
-        assert (world.repair.left, world.repair.blocked) == (1, 1)
+        assert (world.repair.remaining, world.repair.blocked_records) == (1, 1)
 
         world.pool.clients["b3"] = away
-        await world.repair.work()
+        await world.repair.run_pass()
 
-        assert (world.repair.left, world.repair.blocked) == (0, 0)
+        assert (world.repair.remaining, world.repair.blocked_records) == (0, 0)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import trio.testing
 
-from distributedlog.cluster.coordination.gc_hold import hold
+from distributedlog.cluster.coordination.gc_hold import hold_deletions
 from distributedlog.cluster.repair import decommission as leaving
 from distributedlog.cluster.status import cluster_overview as overview
 from distributedlog.ledger.model import ledger_keys as keys
@@ -78,7 +78,7 @@ async def test_a_drain_that_waits_for_somebody_says_for_whom() -> None:
     """H102: a drain needs no help unless no bookie can take its place."""
     quorum = await _quorum("b1", "b2", "b3")
     await _closed(quorum, 5, "b1", "b2", "b3")
-    await leaving.ask_to_leave(quorum, "b1")
+    await leaving.request_decommission(quorum, "b1")
 
     [waits] = _about(await _look(quorum), "b1")
     assert (waits["code"], waits["severity"]) == (Code.BOOKIE_LEAVING, "degraded")
@@ -106,7 +106,7 @@ async def test_a_drain_that_waits_for_somebody_says_for_whom() -> None:
 async def test_a_bookie_that_is_down_and_decommissioned_is_one_condition() -> None:
     quorum = await _quorum("b1", "b2", "b3")
     await _closed(quorum, 5, "b1", "b2", "b3")
-    await leaving.ask_to_leave(quorum, "b1")
+    await leaving.request_decommission(quorum, "b1")
     await quorum.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
 
     [waits] = _about(await _look(quorum), "b1")
@@ -125,7 +125,7 @@ async def test_a_drained_bookie_does_not_make_the_cluster_unhealthy(running: boo
     cookie = Put(keys.cookie_key("b1"), pack({"label": "nb1", "incarnation": 1}))
     put = [cookie, *([Put(keys.bookie_key("b1"), one.encode())] if running else [])]
     await quorum.transact(Transaction((), tuple(put)))
-    await leaving.ask_to_leave(quorum, "b1")
+    await leaving.request_decommission(quorum, "b1")
 
     found = await _look(quorum)
 
@@ -203,7 +203,7 @@ async def test_health_follows_the_bookies_that_can_take_a_new_ledger(
         one = BookieRegistration(bookie, {"": ("h", 1)}, read_only=True, pulls=True)
         await quorum.transact(Transaction((), (Put(keys.bookie_key(bookie), one.encode()),)))
         if leaves:
-            await leaving.ask_to_leave(quorum, bookie)
+            await leaving.request_decommission(quorum, bookie)
 
     found = await _look(quorum)
 
@@ -256,7 +256,7 @@ async def test_bookies_are_in_the_order_of_their_names() -> None:
 
 async def test_who_holds_deletions_is_told_how_they_go_on() -> None:
     quorum = await _quorum("b1", "b2", "b3")
-    await hold(quorum, "an operator checks")
+    await hold_deletions(quorum, "an operator checks")
 
     [held] = (await _look(quorum))["conditions"]
 
@@ -338,15 +338,15 @@ async def test_who_looks_each_second_has_logs_and_damage_looked_for_seldom(
 ) -> None:
     """With 10,000 logs their names were read each second, for a number."""
     quorum: Any = await _quorum("b1", "b2", "b3")
-    seldom = overview.Seldom()
+    seldom = overview.StatusCache()
     assert (await overview.status(quorum, 30.0, seldom))["logs"] == 0
     name = Put(overview.NAME_PREFIX + b"ns/one", bytes(8))
-    await quorum.transact(Transaction((), (name, Put(keys.under_key(7), b"\xc1"))))
+    await quorum.transact(Transaction((), (name, Put(keys.missing_ranges_key(7), b"\xc1"))))
 
     found = await overview.status(quorum, 30.0, seldom)
     assert (found["logs"], found["damaged_records"]) == (0, [])
     assert (await _look(quorum))["logs"] == 1, "who asks once is told what is there now"
 
-    await trio.sleep(overview.SELDOM_S)
+    await trio.sleep(overview.CACHE_S)
     found = await overview.status(quorum, 30.0, seldom)
     assert (found["logs"], len(found["damaged_records"])) == (1, 1)

@@ -19,10 +19,15 @@ from distributedlog.cluster.process.http_server import (
     REQUEST_S,
     NodePage,
     as_page,
-    is_own,
+    is_allowed_host,
     serve_http,
 )
-from distributedlog.cluster.status.node_health import NodeHealth, ask_health, dialled, health_of
+from distributedlog.cluster.status.node_health import (
+    NodeHealth,
+    address_to_dial,
+    health_at,
+    query_health,
+)
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import ConnectionLost
 from distributedlog.runtime.interfaces.host import Connection, Host
@@ -60,8 +65,8 @@ async def test_a_node_says_its_role() -> None:
         bookie = await nursery.start(serve_node, real_host("b", disks=disks), config)
 
         led, stored = (
-            await ask_health(host, metadata.address),
-            await ask_health(host, bookie.address),
+            await query_health(host, metadata.address),
+            await query_health(host, bookie.address),
         )
 
     assert (led.healthy, led.state) == (True, "leader")
@@ -72,7 +77,7 @@ async def test_a_node_says_its_role() -> None:
 async def test_a_metadata_node_that_waits_for_its_peers_is_well() -> None:
     """To start it again would help nobody; whether the cluster works is another question."""
     async with _metadata(voters=3) as (host, ready, _):
-        found = await ask_health(host, ready.address)
+        found = await query_health(host, ready.address)
 
     assert found.healthy
     assert found.state == "empty"
@@ -85,25 +90,25 @@ async def test_a_node_that_is_not_there_or_says_nothing_is_not_well(
     silent = await network.host("node").listen(("node", 0))
     asker = network.host("asker")
 
-    found = await ask_health(asker, silent.address, timeout_s=2)
+    found = await query_health(asker, silent.address, timeout_s=2)
     assert not found.healthy
     assert found.state == "RequestTimeout: no answer within 2 s"
     assert trio.current_time() >= 2
 
     silent.close()
-    found = await ask_health(asker, silent.address)
+    found = await query_health(asker, silent.address)
     assert not found.healthy
     assert "ConnectionLost" in found.state
 
 
 async def test_a_node_that_has_not_started_is_not_well() -> None:
-    assert await health_of(real_host("n"), []) == NodeHealth(False, "starting")
+    assert await health_at(real_host("n"), []) == NodeHealth(False, "starting")
 
 
 def test_a_node_that_listens_everywhere_is_asked_on_its_own_machine() -> None:
-    assert dialled(("0.0.0.0", 1)) == ("127.0.0.1", 1)
-    assert dialled(("::", 1)) == ("::1", 1)
-    assert dialled(("h", 1)) == ("h", 1)
+    assert address_to_dial(("0.0.0.0", 1)) == ("127.0.0.1", 1)
+    assert address_to_dial(("::", 1)) == ("::1", 1)
+    assert address_to_dial(("h", 1)) == ("h", 1)
 
 
 # --- over HTTP ------------------------------------------------------------------------------------
@@ -191,7 +196,7 @@ async def test_anything_else_is_answered_and_does_no_harm(
 )  # fmt: skip
 def test_a_page_of_another_site_does_not_name_this_node(host: str, own: bool) -> None:
     """It would read what the node says by a domain of its own that leads here (DNS rebinding)."""
-    assert is_own(host, {"b1.example.org"}) is own
+    assert is_allowed_host(host, {"b1.example.org"}) is own
 
 
 async def test_a_head_request_has_no_body(autojump_clock: object) -> None:

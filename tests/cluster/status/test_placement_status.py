@@ -42,7 +42,9 @@ async def found(metadata: LocalMetadata, newest: int | None = None) -> dict[int,
     where = await placing.placement_status(metadata)
     return {
         ledger_id: why
-        async for ledger_id, why in placing.not_as_wanted(metadata, where, newest=newest)
+        async for ledger_id, why in placing.placement_violations(
+            metadata, where, newest_ledgers=newest
+        )
     }
 
 
@@ -56,7 +58,7 @@ async def test_ledgers_with_copies_on_one_host_are_told() -> None:
 
     assert await found(metadata) == {2: "b1 and b2 stand on one host (h1)"}
     where = await placing.placement_status(metadata)
-    assert await placing.copies_together(metadata, where) == [
+    assert await placing.placement_conditions(metadata, where) == [
         condition(
             Code.COPIES_TOGETHER, ledgers=1, ledger=2, cause="b1 and b2 stand on one host (h1)"
         )
@@ -70,7 +72,7 @@ async def test_copies_on_the_only_host_are_no_condition() -> None:
     await ledger(metadata, 1, Fragment(0, ("b1", "b2"), 0))
 
     where = await placing.placement_status(metadata)
-    assert await placing.copies_together(metadata, where) == []
+    assert await placing.placement_conditions(metadata, where) == []
 
 
 async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds() -> None:
@@ -82,12 +84,14 @@ async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds(
     assert list(await found(metadata)) == [1, 5_000, 9_000, 9_001]
     assert list(await found(metadata, newest=2)) == [9_000, 9_001]
     assert list(await found(metadata, newest=3)) == [9_000, 9_001, 5_000]
-    assert await placing.copies_together(metadata, await placing.placement_status(metadata)) == []
+    assert (
+        await placing.placement_conditions(metadata, await placing.placement_status(metadata)) == []
+    )
 
     await placing.change_policy(metadata, asdict(PlacementPolicy()))
     where = await placing.placement_status(metadata)
-    assert where.domains == (placing.Domain("r1", ("b1", "b2"), 14, 2),)
-    [found_together] = await placing.copies_together(metadata, where)
+    assert where.domains == (placing.FailureDomain("r1", ("b1", "b2"), 14, 2),)
+    [found_together] = await placing.placement_conditions(metadata, where)
     assert "b1 and b2 stand in 1 rack, not 2" in found_together.text("cause")
 
 
@@ -120,7 +124,7 @@ async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
     where = await placing.placement_status(metadata)
     assert (where.stored, where.open_domains, where.condition()) == (True, 3, None)
     unknown = condition(Code.DOMAIN_UNKNOWN, level="rack", names="b4")
-    assert await placing.copies_together(metadata, where) == [unknown]
+    assert await placing.placement_conditions(metadata, where) == [unknown]
     await metadata.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
     where = await placing.placement_status(metadata)
     at_limit = condition(Code.PLACEMENT_AT_LIMIT, level="rack", domains=2, needed=2)
@@ -129,7 +133,7 @@ async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
     where = await placing.placement_status(metadata)
     at_limit = condition(Code.PLACEMENT_AT_LIMIT, level="rack", domains=1, needed=2)
     assert where.condition() == at_limit
-    await placing.forget_policy(metadata)
+    await placing.reset_policy(metadata)
     where = await placing.placement_status(metadata)
     assert (where.policy, where.stored, where.condition()) == (PlacementPolicy(), False, None)
 
@@ -159,7 +163,7 @@ async def test_a_policy_that_another_changed_meanwhile_is_not_changed() -> None:
     async def get(key: bytes) -> KeyValue | None:
         found = await read(key)
         metadata.get = read  # type: ignore[method-assign]
-        await placing.forget_policy(metadata)
+        await placing.reset_policy(metadata)
         await placing.change_policy(metadata, {"level": "host"})
         return found
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from distributedlog.cluster.status.reference_check import References
+from distributedlog.cluster.status.reference_check import ReferenceCheck
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata
-from distributedlog.log.model.log_keys import segment_key, unlinked_key
+from distributedlog.log.model.log_keys import segment_key, staged_ledger_key
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.metadata.model.interface import RangePage
 from distributedlog.metadata.model.transaction import Delete, KeyValue, Put, Transaction
@@ -34,26 +34,30 @@ async def _stored(metadata: LocalMetadata, count: int) -> None:
 
 
 async def _found(metadata: LocalMetadata) -> list[tuple[int | None, str]]:
-    return [(one.ledger, one.what) async for one in References(metadata).audit()]
+    return [(one.ledger, one.what) async for one in ReferenceCheck(metadata).audit()]
 
 
 async def test_what_fits_is_counted_and_nothing_is_found() -> None:
     metadata = LocalMetadata()
     await _stored(metadata, 25)
-    await _do(metadata, Put(keys.ledger_key(26), b"junk"), Put(keys.on_prefix("b1") + b"x", b""))
+    await _do(
+        metadata,
+        Put(keys.ledger_key(26), b"junk"),
+        Put(keys.bookie_ledgers_prefix("b1") + b"x", b""),
+    )
 
-    references = References(metadata)
+    references = ReferenceCheck(metadata)
     (found,) = [one async for one in references.audit()]
-    assert (found.ledger, keys.shown(keys.ledger_key(26)) in found.what) == (None, True)
+    assert (found.ledger, keys.printable_key(keys.ledger_key(26)) in found.what) == (None, True)
     assert (references.ledgers, references.segments, references.entries) == (25, 25, 75)
 
 
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (Delete(keys.on_key("b2", 7)), "its record names bookie b2"),
-        (Put(keys.on_key("b0", 7), b""), "the index alone names bookie b0"),
-        (Put(keys.on_key("b9", 7), b""), "the index alone names bookie b9"),
+        (Delete(keys.bookie_ledger_key("b2", 7)), "its record names bookie b2"),
+        (Put(keys.bookie_ledger_key("b0", 7), b""), "the index alone names bookie b0"),
+        (Put(keys.bookie_ledger_key("b9", 7), b""), "the index alone names bookie b9"),
         (Delete(segment_key(8, 7)), "it is of segment 7 of log 0000000000000008, which does not"),
         (Delete(keys.ledger_key(7)), "the index of b1 names it, it is gone"),
     ],
@@ -76,8 +80,11 @@ async def test_a_segment_without_its_ledger_and_a_ledger_of_no_log_are_found() -
     noted = LedgerMetadata(9, 3, 3, 2, (Fragment(0, BOOKIES, 0),), bytes(16))
     for ledger in (loose, noted):
         await metadata.transact(transactions.creation_ops(ledger, ()))
-    await _do(metadata, Put(unlinked_key(5, 9), b""))
-    gone = [Delete(keys.ledger_key(3)), *(Delete(keys.on_key(one, 3)) for one in BOOKIES)]
+    await _do(metadata, Put(staged_ledger_key(5, 9), b""))
+    gone = [
+        Delete(keys.ledger_key(3)),
+        *(Delete(keys.bookie_ledger_key(one, 3)) for one in BOOKIES),
+    ]
     await _do(metadata, *gone)
 
     assert await _found(metadata) == [
@@ -91,10 +98,10 @@ async def test_a_record_that_cannot_be_read_does_not_end_the_audit(key: bytes) -
     """It is named, and what is wrong beside it is found."""
     metadata = LocalMetadata()
     await _stored(metadata, 9)
-    await _do(metadata, Put(key, b"junk"), Delete(keys.on_key("b2", 9)))
+    await _do(metadata, Put(key, b"junk"), Delete(keys.bookie_ledger_key("b2", 9)))
 
     (ledger, what), *others = sorted(await _found(metadata), key=lambda one: one[0] or 0)
-    assert (ledger, keys.shown(key) in what) == (None, True)
+    assert (ledger, keys.printable_key(key) in what) == (None, True)
     assert others == [(9, "its record names bookie b2")]
 
 
@@ -141,7 +148,7 @@ async def test_what_changes_meanwhile_is_looked_at_again_and_a_ledger_costs_no_r
     """100,000 ledgers are some 600 pages, not half a million questions."""
     metadata = Changing()
     await _stored(metadata, 500)
-    await _do(metadata, Put(keys.on_key("b4", 500), b""))
+    await _do(metadata, Put(keys.bookie_ledger_key("b4", 500), b""))
     metadata.moves, metadata.reads = 1, 0
 
     assert await _found(metadata) == [(500, "the index alone names bookie b4")]

@@ -5,7 +5,12 @@ from typing import Any, cast
 
 import pytest
 
-from distributedlog.cluster.status.safe_to_stop import EACH_MAX, Stopping, decommission, may_stop
+from distributedlog.cluster.status.safe_to_stop import (
+    LEDGERS_PER_CODE_MAX,
+    StopCheck,
+    check_stop,
+    decommission,
+)
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model import ledger_transactions as transactions
 from distributedlog.ledger.model import missing_range as holes
@@ -69,8 +74,8 @@ class World:
                 transactions.close_ops(made.close_by_writer(9, 100), 1, ())
             )
 
-    async def ask(self, *names: str) -> Stopping:
-        return await may_stop(self.metadata, self.members, names)
+    async def ask(self, *names: str) -> StopCheck:
+        return await check_stop(self.metadata, self.members, names)
 
 
 @pytest.fixture
@@ -111,7 +116,9 @@ async def test_no_bookie_may_be_stopped_if_no_ledger_could_be_created_then(world
 async def test_what_misses_a_copy_already_is_waited_for(world: World) -> None:
     await world.bookies(B4)
     await world.ledger(1, (B1, B2, B3))
-    await world.put(keys.under_key(1), holes.encode([MissingRange(B3, 0, 5)]))
+    await world.put(
+        keys.missing_ranges_key(1), holes.encode_missing_ranges([MissingRange(B3, 0, 5)])
+    )
 
     assert (await world.ask("b1")).conditions == (
         condition(Code.STOP_ONE_COPY, ledger=1, copies=2, write_quorum=3),
@@ -241,11 +248,11 @@ async def test_a_name_that_is_nobodys_or_two_nodes_is_refused(world: World) -> N
 
 
 async def test_of_many_ledgers_some_are_named_and_the_others_counted(world: World) -> None:
-    for ledger_id in range(EACH_MAX + 5):
+    for ledger_id in range(LEDGERS_PER_CODE_MAX + 5):
         await world.ledger(ledger_id, (B1, B2), quorums=(2, 2))
     found = await world.ask("b1", "b2")
 
-    assert len(found.conditions) == EACH_MAX + 2
+    assert len(found.conditions) == LEDGERS_PER_CODE_MAX + 2
     assert found.conditions[-1] == condition(Code.STOP_MORE, count=5)
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, lacks
+from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, lacks_entries
 from tests.examples import examples
 
 KEY = bytes(16)
@@ -45,4 +45,4 @@ def test_a_list_lacks_what_a_look_at_each_entry_misses(
             and closed.striping.holds(place.bookies.index(bookie), entry)
             and entry not in held
         ]
-        assert lacks(closed, bookie, ranges) == bool(missing)
+        assert lacks_entries(closed, bookie, ranges) == bool(missing)

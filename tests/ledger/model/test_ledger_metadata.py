@@ -7,10 +7,10 @@ import pytest
 from distributedlog.ledger.model.bookie_registration import BookieRegistration
 from distributedlog.ledger.model.ledger_keys import (
     bookie_id_of,
+    bookie_ledger_key,
     delete_key,
     ledger_id_of,
     ledger_key,
-    on_key,
 )
 from distributedlog.ledger.model.ledger_metadata import (
     DeclaredLoss,
@@ -41,7 +41,7 @@ def test_a_record_survives_its_bytes() -> None:
     ).with_fragment(5, ("a", "d", "c"))
     closed = full.in_recovery().close_by_recovery(9, 1234, full.ensembles)
 
-    lost = closed.given_up(DeclaredLoss(2, 3, "op", 1, "gone"))
+    lost = closed.with_loss(DeclaredLoss(2, 3, "op", 1, "gone"))
     for one in (ledger(), full, closed, lost):
         assert LedgerMetadata.decode(ledger_key(one.ledger_id), one.encode()) == one
 
@@ -66,27 +66,27 @@ def test_what_was_given_up_is_a_newer_format_and_no_other_record_is() -> None:
 
     assert unpack(closed.encode(), "")["format"] == 1
     assert "lost" not in unpack(closed.encode(), "")
-    assert unpack(closed.given_up(DeclaredLoss(0, 0, "op", 1, "")).encode(), "")["format"] == 2
+    assert unpack(closed.with_loss(DeclaredLoss(0, 0, "op", 1, "")).encode(), "")["format"] == 2
 
 
 def test_what_is_given_up_twice_stays_as_it_was_said_first() -> None:
     closed = ledger().close_by_writer(9, 100)
     first, second = DeclaredLoss(3, 5, "a", 1, "x"), DeclaredLoss(1, 7, "b", 2, "y")
 
-    lost = closed.given_up(first).given_up(second)
+    lost = closed.with_loss(first).with_loss(second)
 
-    assert [(one.first, one.last, one.by) for one in lost.lost] == [
+    assert [(one.first, one.last, one.declared_by) for one in lost.lost] == [
         (1, 2, "b"),
         (3, 5, "a"),
         (6, 7, "b"),
     ]
-    assert lost.given_up(second) == lost
+    assert lost.with_loss(second) == lost
     assert [lost.loss_at(entry) is not None for entry in (0, 1, 7, 8)] == [False, True, True, False]
-    assert (lost.without_lost(8, 9), lost.without_lost(0, 9)) == (9, 0)
+    assert (lost.last_before_loss(8, 9), lost.last_before_loss(0, 9)) == (9, 0)
     with pytest.raises(AssertionError):
-        ledger().given_up(first)
+        ledger().with_loss(first)
     with pytest.raises(AssertionError):
-        closed.given_up(DeclaredLoss(9, 10, "a", 1, ""))
+        closed.with_loss(DeclaredLoss(9, 10, "a", 1, ""))
 
 
 def test_a_fragment_at_the_same_entry_replaces_the_last_one() -> None:
@@ -150,7 +150,7 @@ def test_keys_sort_as_their_ids_and_read_back() -> None:
     assert sorted([ledger_key(300), ledger_key(7), ledger_key(2**40)]) == [
         ledger_key(7), ledger_key(300), ledger_key(2**40),
     ]  # fmt: skip
-    assert ledger_id_of(on_key("b1", 77)) == 77
+    assert ledger_id_of(bookie_ledger_key("b1", 77)) == 77
     assert bookie_id_of(delete_key("b1", 77)) == "b1"
 
 

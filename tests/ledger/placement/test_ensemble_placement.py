@@ -11,9 +11,9 @@ from distributedlog.ledger.placement.ensemble_placement import (
     Candidate,
     choose_ensemble,
     choose_replacements,
-    not_adhering,
+    describe_violations,
 )
-from distributedlog.ledger.placement.placement_policy import PlacementPolicy, labels_of
+from distributedlog.ledger.placement.placement_policy import PlacementPolicy, parse_labels
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 from tests.examples import examples
 
@@ -33,7 +33,11 @@ def together(striping: Striping, places: list[str]) -> int:
     """Pairs of slots of one write set with the same of something."""
     size = striping.ensemble_size
     pairs = {
-        (a, b) for window in striping.windows() for a in window for b in window if a < b < size
+        (a, b)
+        for window in striping.all_write_sets()
+        for a in window
+        for b in window
+        if a < b < size
     }
     return sum(places[a] == places[b] for a, b in pairs)
 
@@ -71,7 +75,7 @@ def test_enforced_means_that_each_write_set_reaches_its_racks_or_nothing_is_made
     need = min(at_least, striping.write_quorum)
 
     def reached(racks: list[str]) -> bool:
-        return all(len({racks[n] for n in window}) >= need for window in striping.windows())
+        return all(len({racks[n] for n in window}) >= need for window in striping.all_write_sets())
 
     chosen = choose_ensemble(striping, candidates, lambda: drawn, policy)
 
@@ -91,7 +95,7 @@ def test_who_has_no_label_is_not_chosen_where_it_is_enforced() -> None:
 
     assert choose_ensemble(Striping(3, 3, 2), [*unnamed, *named], lambda: 0.5, policy) is None
     assert choose_ensemble(Striping(2, 2, 2), [*unnamed, *named], lambda: 0.5, policy) is not None
-    soft = choose_ensemble(Striping(3, 3, 2), unnamed, lambda: 0.5, policy.preferred())
+    soft = choose_ensemble(Striping(3, 3, 2), unnamed, lambda: 0.5, policy.as_preference())
     assert soft is not None
 
 
@@ -99,7 +103,7 @@ def test_where_it_is_enforced_a_bookie_that_is_down_reaches_no_rack() -> None:
     """What is acknowledged without it would lie in one rack."""
     policy = PlacementPolicy("rack", 2, enforced=True)
     live = [Candidate("b0", {"rack": "r0"}), Candidate("b1", {"rack": "r0"})]
-    down = [Candidate("b2", {"rack": "r1"}, down=True)]
+    down = [Candidate("b2", {"rack": "r1"}, is_unavailable=True)]
 
     assert choose_ensemble(Striping(3, 3, 2), [*live, *down], lambda: 0.5, policy) is None
     assert choose_ensemble(Striping(3, 3, 2), [*live, *down], lambda: 0.5) is not None
@@ -118,7 +122,7 @@ def test_a_place_in_an_ensemble_stays_empty_rather_than_that_a_rack_is_short() -
         )
 
     assert chosen(same, enforced) == {}
-    assert chosen(same, enforced.preferred()) == {1: "b1"}
+    assert chosen(same, enforced.as_preference()) == {1: "b1"}
     assert chosen([*same, other], enforced) == {1: "b3"}
 
 
@@ -144,14 +148,14 @@ def test_what_stands_together_is_said() -> None:
     }
     policy = PlacementPolicy()
 
-    assert not_adhering(Striping(3, 3, 2), ("b0", "b2", "b3"), where, policy) == []
-    assert not_adhering(Striping(3, 3, 2), ("b0", "b1", "b2"), where, policy) == [
+    assert describe_violations(Striping(3, 3, 2), ("b0", "b2", "b3"), where, policy) == []
+    assert describe_violations(Striping(3, 3, 2), ("b0", "b1", "b2"), where, policy) == [
         "b0 and b1 stand on one host (h0)",
         "b0, b1 and b2 stand in 1 rack, not 2",
     ]
     # One of whom nothing is known may stand anywhere; of another write set it is no matter.
-    assert not_adhering(Striping(2, 2, 1), ("b0", "gone"), where, policy) == []
-    assert not_adhering(Striping(4, 2, 1), ("b0", "b3", "b1", "b3"), where, policy) == []
+    assert describe_violations(Striping(2, 2, 1), ("b0", "gone"), where, policy) == []
+    assert describe_violations(Striping(4, 2, 1), ("b0", "b3", "b1", "b3"), where, policy) == []
 
 
 def test_a_policy_that_one_loss_would_turn_into_a_stop_is_refused() -> None:
@@ -161,11 +165,11 @@ def test_a_policy_that_one_loss_would_turn_into_a_stop_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="there are r0: 3, r1: 1"):
         policy.check_reachable({"r0": 3, "r1": 1})
     policy.check_reachable({"r0": 1, "r1": 1, "r2": 1})
-    policy.preferred().check_reachable({})
+    policy.as_preference().check_reachable({})
 
 
 def test_labels_are_read_one_by_one() -> None:
-    assert labels_of(["zone=z1", " host = h 7 "], "--label") == {"zone": "z1", "host": "h 7"}
+    assert parse_labels(["zone=z1", " host = h 7 "], "--label") == {"zone": "z1", "host": "h 7"}
     for wrong in (["zone"], ["zone="], ["=z"], ["zone=a", "zone=b"]):
         with pytest.raises(InvalidRequest, match="--label"):
-            labels_of(wrong, "--label")
+            parse_labels(wrong, "--label")

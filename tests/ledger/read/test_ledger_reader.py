@@ -270,7 +270,7 @@ async def test_waiting_ends_with_the_close_and_with_time(autojump_clock: MockClo
             assert await reader.wait(1, wait_s=60.0) == 1
             assert trio.current_time() - started < 3.0
         assert reader.closed
-        assert client._records._followed == {}
+        assert client._ledger_watch._followers == {}
 
 
 @pytest.mark.parametrize("bookies", [3, 5], ids=["each has all", "striped"])
@@ -341,7 +341,7 @@ async def test_a_minority_does_not_say_how_far_a_ledger_is_confirmed(
         reader.close()
         with pytest.raises(LedgerStateUnknown, match="b1"):
             await client.open(writer.ledger_id)
-        assert client._records._followed == {}, "who was not given it does not follow it"
+        assert client._ledger_watch._followers == {}, "who was not given it does not follow it"
 
         nodes[1].refuse_reads = None
         assert await reader.refresh_lac() == 4
@@ -469,7 +469,7 @@ async def test_what_was_declared_lost_is_given_to_nobody_also_where_a_copy_is_th
             for entry in gone:
                 del one.entries[entry]
         closed = await record_of(cluster, writer.ledger_id)
-        await put_record(cluster, closed.given_up(DeclaredLoss(3, 5, "op", 1, "two disks")))
+        await put_record(cluster, closed.with_loss(DeclaredLoss(3, 5, "op", 1, "two disks")))
 
         with pytest.raises(EntriesLost, match="3 to 5 were declared lost by op: two disks"):
             await before.read(3, 9, bytes_max=1000)

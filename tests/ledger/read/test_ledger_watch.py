@@ -24,9 +24,9 @@ async def test_a_reader_that_breaks_keeps_no_other_one_from_being_told(
     async with trio.open_nursery() as nursery:
         records = LedgerWatch(metadata, WorkFailures())
         await nursery.start(records.run)
-        records.follow(1, breaks)
-        records.follow(1, told.append)
-        records.follow(2, told.append)
+        records.subscribe(1, breaks)
+        records.subscribe(1, told.append)
+        records.subscribe(2, told.append)
         await wait_all_tasks_blocked()
         assert told == [None, None]
 

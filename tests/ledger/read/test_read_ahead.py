@@ -4,7 +4,7 @@ import pytest
 from trio.testing import MockClock
 
 from distributedlog.bookie.format.bookie_messages import ReadEntriesRequest
-from distributedlog.ledger.read.read_ahead import AHEAD_BYTES, RANGES_MAX, ReadAhead
+from distributedlog.ledger.read.read_ahead import RANGES_MAX, READ_AHEAD_BYTES, ReadAhead
 
 from ..model_bookie import ModelClient, ModelCluster, model_cluster
 
@@ -26,14 +26,14 @@ def count_pending(cluster: ModelCluster) -> list[ReadEntriesRequest]:
             try:
                 return await finish(request, timeout_s)
             finally:
-                forget(request)
+                cancel(request)
 
-        def forget(request: ReadEntriesRequest) -> None:
+        def cancel(request: ReadEntriesRequest) -> None:
             pending[:] = [one for one in pending if one is not request]
 
         for name, method in (("begin_read", begin_read), ("finish_read", finish_read)):
             setattr(client, name, method)
-        client.forget = forget  # type: ignore[method-assign,assignment]
+        client.cancel = cancel  # type: ignore[method-assign,assignment]
 
     for node in cluster.pool.nodes.values():
         assert node.client is not None
@@ -82,8 +82,8 @@ async def test_a_range_is_as_many_entries_as_fit(sizes: list[int], count: int) -
     [
         (1, 3),
         (MIB, 3),
-        (AHEAD_BYTES // 3, 3),
-        (AHEAD_BYTES // 3 + 1, 2),
+        (READ_AHEAD_BYTES // 3, 3),
+        (READ_AHEAD_BYTES // 3 + 1, 2),
         (2 * MIB, 2),
         (8 * MIB, 2),
     ],
@@ -99,7 +99,7 @@ async def asked_ahead(bytes_max: int, sizes: list[int]) -> list[ReadEntriesReque
         (node,) = cluster.pool.nodes.values()
         assert node.client is not None
         ahead = ReadAhead(5.0)
-        ahead.note(sizes)
+        ahead.observe_sizes(sizes)
         asked: list[ReadEntriesRequest] = []
         begin = node.client.begin_read
 
@@ -108,5 +108,5 @@ async def asked_ahead(bytes_max: int, sizes: list[int]) -> list[ReadEntriesReque
             return begin(request, timeout_s)
 
         node.client.begin_read = begin_read  # type: ignore[method-assign]
-        ahead.ask(node.client, ReadEntriesRequest(7, bytes(16), 10, 99_999, bytes_max))  # type: ignore[arg-type]
+        ahead.request_ahead(node.client, ReadEntriesRequest(7, bytes(16), 10, 99_999, bytes_max))  # type: ignore[arg-type]
     return asked

@@ -61,7 +61,7 @@ async def test_a_first_bookie_that_falls_silent_is_left(autojump_clock: MockCloc
                 assert await reader.wait(entry - 1, wait_s=5.0) == entry
                 await reader.read(entry, entry, bytes_max=100)
             await trio.sleep(0.3)
-            first = cluster[reader._polls._favourite]
+            first = cluster[reader._tail_polls._preferred_bookie]
             first.hang()
             entry = writer.add([b"y"], 1)
             started = trio.current_time()
@@ -70,7 +70,7 @@ async def test_a_first_bookie_that_falls_silent_is_left(autojump_clock: MockCloc
             found = await reader.read(entry, entry, bytes_max=100)
             assert bytes(found[0].payload) == b"y"
             assert trio.current_time() - started < 0.5
-            assert reader._polls._favourite != first.id
+            assert reader._tail_polls._preferred_bookie != first.id
         writer.abort()
 
 
@@ -80,7 +80,7 @@ async def test_a_broken_connection_is_left_at_once(autojump_clock: MockClock) ->
         with await client.open(writer.ledger_id) as reader:
             entry = writer.add([b"x"], 1)
             assert await reader.wait(entry - 1, wait_s=5.0) == entry
-            cluster[reader._polls._favourite].stop()
+            cluster[reader._tail_polls._preferred_bookie].stop()
             entry = writer.add([b"y"], 1)
             started = trio.current_time()
             assert await reader.wait(entry - 1, wait_s=5.0) == entry
@@ -95,11 +95,13 @@ async def test_an_answer_shows_nothing_beyond_its_lac(autojump_clock: MockClock)
         await writer.close()
         node = cluster["b1"]
         body = b"".join(node.model.ledgers[writer.ledger_id].entries[n] for n in (0, 1))
-        polls = TailPolls(writer.ledger_id, client.pool, turn=0, on_news=lambda _: None)
+        polls = TailPolls(
+            writer.ledger_id, client.pool, bookie_offset=0, on_response=lambda _: None
+        )
 
-        polls._take(memoryview(body), 0)
+        polls._add_pushed_entries(memoryview(body), 0)
 
-        assert [one.entry for one in polls.ahead] == [0]
+        assert [one.entry for one in polls.pushed_entries] == [0]
 
 
 async def test_entries_after_missing_ones_are_never_taken_for_those(
@@ -110,13 +112,15 @@ async def test_entries_after_missing_ones_are_never_taken_for_those(
         client, writer = await written(cluster, 5)
         await writer.close()
         entries = cluster["b1"].model.ledgers[writer.ledger_id].entries
-        polls = TailPolls(writer.ledger_id, client.pool, turn=0, on_news=lambda _: None)
+        polls = TailPolls(
+            writer.ledger_id, client.pool, bookie_offset=0, on_response=lambda _: None
+        )
 
-        polls._take(memoryview(b"".join(entries[n] for n in (0, 1, 3, 4))), 4)
+        polls._add_pushed_entries(memoryview(b"".join(entries[n] for n in (0, 1, 3, 4))), 4)
 
-        assert polls.take(0, 4) == []
-        assert polls.take(2, 4) == []
-        assert [one.entry for one in polls.take(3, 4)] == [3, 4]
+        assert polls.take_entries(0, 4) == []
+        assert polls.take_entries(2, 4) == []
+        assert [one.entry for one in polls.take_entries(3, 4)] == [3, 4]
 
 
 @pytest.mark.parametrize("quorums", [(3, 3, 2), (5, 3, 2)])
@@ -143,7 +147,7 @@ async def test_only_where_somebody_waits_a_lac_is_told_at_once(
         await confirmed(writer)
         watched = cluster["b2"].client
         assert watched is not None
-        watched.streams[0].watched = True
+        watched.streams[0].has_lac_waiters = True
         told.clear()
         writer.add([b"x"], 1)
         await confirmed(writer)
@@ -175,14 +179,14 @@ async def test_entries_are_handed_to_whoever_waits_without_waking_it(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = 0
-    arm = TailPolls.arm
+    arm = TailPolls.start_polls
 
     def count(polls: TailPolls, *more: Any) -> float:
         nonlocal turns
         turns += 1
         return arm(polls, *more)
 
-    monkeypatch.setattr(TailPolls, "arm", count)
+    monkeypatch.setattr(TailPolls, "start_polls", count)
     async with model_cluster(3) as cluster:
         client, writer = await written(cluster, 1)
         given: list[int] = []
@@ -196,7 +200,7 @@ async def test_entries_are_handed_to_whoever_waits_without_waking_it(
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write, writer, 200)
                 while len(given) < 200:
-                    await reader.wait(len(given), wait_s=5.0, take=take)
+                    await reader.wait(len(given), wait_s=5.0, on_entries=take)
         assert given == list(range(1, 201))
         assert turns < 30
         writer.abort()
@@ -218,7 +222,7 @@ async def test_what_was_not_taken_is_read(autojump_clock: MockClock) -> None:
             await reader.wait(-1, wait_s=5.0)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(write, writer, 6)
-                lac = await reader.wait(0, wait_s=5.0, take=take)
+                lac = await reader.wait(0, wait_s=5.0, on_entries=take)
                 assert taken == [1, 2]
                 assert lac >= 3
                 rest = list(await reader.read(3, lac, bytes_max=1000))

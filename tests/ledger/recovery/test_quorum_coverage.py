@@ -2,21 +2,21 @@
 
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
 from distributedlog.ledger.model.striping import Striping
-from distributedlog.ledger.recovery.ledger_recovery import Phase, Recovery
+from distributedlog.ledger.recovery.ledger_recovery import LedgerRecovery, RecoveryPhase
 from distributedlog.ledger.recovery.quorum_coverage import QuorumCoverage
-from distributedlog.ledger.recovery.recovery_actions import Read
+from distributedlog.ledger.recovery.recovery_actions import ReadReplica
 from distributedlog.runtime.interfaces.errors import ConnectionLost
 
 
-def asked() -> tuple[QuorumCoverage, list[Read]]:
+def asked() -> tuple[QuorumCoverage, list[ReadReplica]]:
     """Three bookies that were asked for all from entry 0 on; two acks had confirmed an entry."""
     evidence = QuorumCoverage(Striping(3, 3, 2), ("a", "b", "c"))
     evidence.begin(0, 0)
-    return evidence, evidence.ask(None, 0)
+    return evidence, evidence.next_reads(None, 0)
 
 
-def has_none(evidence: QuorumCoverage, read: Read, *, known: bool = True) -> None:
-    assert evidence.on_read(read.request, read.last, known, []) == []
+def has_none(evidence: QuorumCoverage, read: ReadReplica, *, known: bool = True) -> None:
+    assert evidence.on_read(read.request_id, read.last, known, []) == []
 
 
 def test_as_many_as_every_ack_quorum_meets_prove_an_absence() -> None:
@@ -35,12 +35,12 @@ def test_bookie_that_answered_from_limbo_once_never_denies_an_entry() -> None:
     evidence, (first, second, third) = asked()
 
     has_none(evidence, first, known=False)
-    (again,) = [read for read in evidence.ask(None, 0) if read.bookie == "a"]
+    (again,) = [read for read in evidence.next_reads(None, 0) if read.bookie == "a"]
     has_none(evidence, again)
     has_none(evidence, second)
 
     assert evidence.absence(0) is None
-    assert evidence.on_read_failed(third.request, ConnectionLost("silent"))
+    assert evidence.on_read_failed(third.request_id, ConnectionLost("silent"))
     assert evidence.absence(0) is False
 
 
@@ -52,7 +52,7 @@ def test_a_bookie_in_limbo_denies_nothing() -> None:
     has_none(evidence, second, known=False)
     assert evidence.absence(0) is None
     assert not evidence.on_read_failed(99, ConnectionLost("nobody asked"))
-    assert evidence.on_read_failed(third.request, ConnectionLost("silent"))
+    assert evidence.on_read_failed(third.request_id, ConnectionLost("silent"))
 
     assert evidence.absence(0) is False
 
@@ -69,7 +69,7 @@ def test_fence_that_is_answered_from_limbo_does_not_count() -> None:
         creation_token=1,
         state=LedgerState.IN_RECOVERY,
     )
-    recovery = Recovery(metadata, lambda *_: {})
+    recovery = LedgerRecovery(metadata, lambda *_: {})
     recovery.begin()
 
     recovery.on_fenced(0, 5, False)
@@ -77,4 +77,4 @@ def test_fence_that_is_answered_from_limbo_does_not_count() -> None:
     phases = [recovery.phase]
     recovery.on_fenced(2, 5, True)
     phases.append(recovery.phase)
-    assert phases == [Phase.FENCING, Phase.READING]
+    assert phases == [RecoveryPhase.FENCING, RecoveryPhase.READING]

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.model.ledger_metadata import Fragment, LedgerMetadata, LedgerState
-from distributedlog.ledger.recovery.ledger_recovery import Recovery
+from distributedlog.ledger.recovery.ledger_recovery import LedgerRecovery
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.metadata.model.transaction import Transaction
 from distributedlog.runtime.interfaces.errors import (
@@ -145,7 +145,7 @@ async def test_a_rule_that_is_broken_in_a_recovery_ends_that_recovery_alone(
             takes(*given, recovery=recovery)
 
         with monkeypatch.context() as planted:
-            planted.setattr(Recovery, where, breaks)
+            planted.setattr(LedgerRecovery, where, breaks)
             if where == "on_write_failed":
                 planted.setattr(model, "add", refuses)
             with pytest.raises(InternalError, match="planted"):

@@ -11,7 +11,7 @@ from distributedlog.ledger.write.pending_adds import PendingAdds
 class Sink:
     """A bookie and its add stream, of which many tell LACs together."""
 
-    watched = False
+    has_lac_waiters = False
 
     def __init__(self, bookie: str, told: list[tuple[str, int]]) -> None:
         self.bookie = bookie
@@ -20,10 +20,10 @@ class Sink:
     def open_stream(self, *_: object, **__: object) -> "Sink":
         return Sink(self.bookie, self._told)
 
-    def together(self, streams: object) -> None:
+    def shared_sender(self, streams: object) -> None:
         """Records go one by one."""
 
-    def lacs_together(self, streams: Sequence[Any]) -> Callable[[int], bool]:
+    def shared_lac_sender(self, streams: Sequence[Any]) -> Callable[[int], bool]:
         def tell(lac: int) -> bool:
             self._told += [(one.bookie, lac) for one in streams]
             return True
@@ -34,7 +34,7 @@ class Sink:
 
     def send_lac(self, lac: int) -> None: ...
 
-    def when_processed(self, done: Callable[[], None], timeout_s: float) -> None: ...
+    def call_when_processed(self, on_processed: Callable[[], None], timeout_s: float) -> None: ...
 
     def close(self) -> None: ...
 
@@ -48,11 +48,11 @@ def test_a_lac_is_told_to_those_who_have_the_slots_now() -> None:
         1,
         b"",
         recovery=False,
-        target=lambda bookie: Sink(bookie, told),
+        connection_of=lambda bookie: Sink(bookie, told),
         listener=AddStreamListener(
-            acked=lambda stream, count: None,
-            failed=lambda slot, bookie, error: None,
-            broken=lambda error: None,
+            on_acked=lambda stream, count: None,
+            on_failed=lambda slot, bookie, error: None,
+            on_internal_error=lambda error: None,
         ),
     )
     for slot in range(3):

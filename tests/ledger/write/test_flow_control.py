@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.ledger.write.flow_control import (
-    CALLED_MAX,
-    COUNTED_FROM_BYTES,
+    COUNTED_BYTES_MIN,
+    WOKEN_LEDGERS_MAX,
     InFlightBytes,
     LedgerInFlightBytes,
     RetainedBytes,
@@ -35,15 +35,15 @@ def test_the_sum_is_that_of_what_each_ledger_keeps_now(steps: list[tuple[int, in
     parts = [kept.for_ledger() for _ in range(4)]
     model = [0] * 4
     for number, count in steps:
-        model[number] = count if count >= COUNTED_FROM_BYTES else 0
-        crowded = parts[number].crowded(count)
-        assert kept.bytes == sum(model)
+        model[number] = count if count >= COUNTED_BYTES_MIN else 0
+        crowded = parts[number].is_over_budget(count)
+        assert kept.retained_bytes == sum(model)
         assert crowded == (model[number] > 0 and sum(model) >= 300_000)
 
 
 async def _fill(writer: LedgerWriter, count: int) -> None:
     for _ in range(count):
-        await writer.wait_room()
+        await writer.wait_capacity()
         writer.add([RECORD], len(RECORD))
         await trio.sleep(0.001)
 
@@ -65,7 +65,9 @@ async def test_many_ledgers_with_one_paused_bookie_stay_below_the_process_bound(
         async def watch() -> None:
             nonlocal most
             while not done.is_set():
-                most = max(most, sum(w._window.kept_bytes for w in writers if w.error is None))
+                most = max(
+                    most, sum(w._pending_adds.retained_bytes for w in writers if w.error is None)
+                )
                 await trio.sleep(0.01)
 
         with trio.fail_after(50):  # before its silence counts
@@ -76,13 +78,13 @@ async def test_many_ledgers_with_one_paused_bookie_stay_below_the_process_bound(
                         filling.start_soon(_fill, writer, 100)
                 done.set()
         for writer in writers:
-            await writer.settle()
+            await writer.wait_settled()
 
         assert all(writer.lac == 99 for writer in writers)
         # Beside the bound: what each may keep uncounted, and what is in flight.
-        assert bound / 2 < most < bound + 10 * (COUNTED_FROM_BYTES + 50_000)
-        assert client._services.kept.bytes == 0
-        assert all(any(slot.detached for slot in w._window.slots) for w in writers)
+        assert bound / 2 < most < bound + 10 * (COUNTED_BYTES_MIN + 50_000)
+        assert client._services.retained_bytes.retained_bytes == 0
+        assert all(any(slot.detached for slot in w._pending_adds.slots) for w in writers)
         for writer in writers:
             writer.abort()
 
@@ -92,13 +94,13 @@ async def test_a_ledger_that_keeps_nothing_goes_on_when_others_are_at_the_bound(
 ) -> None:
     async with model_cluster(3) as cluster:
         client = await cluster.client(kept_bytes_max=1_000_000, slot_silence_s=60.0)
-        client._services.kept.for_ledger().crowded(2_000_000)
+        client._services.retained_bytes.for_ledger().is_over_budget(2_000_000)
         writer = await client.create()
 
         with trio.fail_after(5):
             await _fill(writer, 200)
 
-        assert client._services.kept.full
+        assert client._services.retained_bytes.is_full
         writer.abort()
 
 
@@ -107,8 +109,8 @@ async def test_room_that_others_make_is_seen(autojump_clock: MockClock) -> None:
         client = await cluster.client(
             kept_bytes_max=1_000_000, slot_silence_s=60.0, slot_stall_s=1000.0
         )
-        other = client._services.kept.for_ledger()
-        other.crowded(2_000_000)
+        other = client._services.retained_bytes.for_ledger()
+        other.is_over_budget(2_000_000)
         writer = await client.create()
         cluster["b2"].hang()
         while writer.room:
@@ -117,11 +119,11 @@ async def test_room_that_others_make_is_seen(autojump_clock: MockClock) -> None:
 
         with trio.fail_after(40):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(writer.wait_room)
+                nursery.start_soon(writer.wait_capacity)
                 await trio.sleep(16.0)  # seen to be throttled
-                other.crowded(0)
+                other.is_over_budget(0)
 
-        assert not any(slot.detached for slot in writer._window.slots)
+        assert not any(slot.detached for slot in writer._pending_adds.slots)
         writer.abort()
 
 
@@ -132,11 +134,11 @@ async def test_a_writer_that_ends_takes_back_what_it_kept(autojump_clock: MockCl
         cluster["b2"].hang()
         await _fill(writer, 50)
         assert writer.room
-        assert client._services.kept.bytes > 0
+        assert client._services.retained_bytes.retained_bytes > 0
 
         writer.abort()
 
-        assert client._services.kept.bytes == 0
+        assert client._services.retained_bytes.retained_bytes == 0
 
 
 async def test_a_writer_that_ends_waits_for_no_ack_any_more(autojump_clock: MockClock) -> None:
@@ -150,13 +152,13 @@ async def test_a_writer_that_ends_waits_for_no_ack_any_more(autojump_clock: Mock
         writer = await client.create()
         await trio.sleep(0.1)
         writer.add([RECORD], len(RECORD))
-        assert client._services.sent.bytes > 0
+        assert client._services.in_flight_bytes.in_flight_bytes > 0
         at_once = await client.create()
         waiting = len(client._nursery.child_tasks)
 
         writer.abort()
         at_once.abort()  # before its task began
-        assert client._services.sent.bytes == 0
+        assert client._services.in_flight_bytes.in_flight_bytes == 0
         assert not any(map(writer._streams.is_open, range(3)))
 
         await trio.sleep(1)
@@ -178,7 +180,7 @@ async def test_who_waits_for_room_is_told_when_the_client_is_gone(
         waited = trio.Event()
 
         async def wait() -> None:
-            await writer.wait_room()
+            await writer.wait_capacity()
             waited.set()
 
         async with trio.open_nursery() as nursery:
@@ -194,7 +196,7 @@ async def test_who_waits_for_room_is_told_when_the_client_is_gone(
         assert not writer.error.definite
         assert failures == [writer.error]
         with pytest.raises(WriteFailed):
-            await writer.settle()
+            await writer.wait_settled()
 
 
 # --- sent and not confirmed -----------------------------------------------------------------------
@@ -210,16 +212,16 @@ class Sender:
         self._sends = sends
 
     def send(self) -> None:
-        while self.part.room and not self.over:
-            self.part.sent(ENTRY)
+        while self.part.has_capacity and not self.over:
+            self.part.add_sent(ENTRY)
             self.under_way += 1
             self.sent += 1
             self._sends.append(self)
-        self.part.wait()
+        self.part.join_queue()
 
     def confirm(self) -> None:
         self.under_way -= 1
-        self.part.left(self.under_way * ENTRY)
+        self.part.set_unconfirmed(self.under_way * ENTRY)
         self.send()
 
 
@@ -230,7 +232,9 @@ def test_the_bound_holds_and_everybody_gets_the_same() -> None:
     for sender in senders:
         sender.send()
     for _ in range(5000):
-        assert everybody.bytes == len(under_way) * ENTRY <= (9 + CALLED_MAX) * ENTRY
+        assert (
+            everybody.in_flight_bytes == len(under_way) * ENTRY <= (9 + WOKEN_LEDGERS_MAX) * ENTRY
+        )
         under_way.popleft().confirm()
 
     counts = [sender.sent for sender in senders]
@@ -242,21 +246,21 @@ def test_who_went_lets_the_next_one_go() -> None:
     """Only so many go at a time; none of those who wait then waits for a confirmation."""
     everybody = InFlightBytes(100)
     sender = everybody.for_ledger(lambda: None)
-    sender.sent(100)
+    sender.add_sent(100)
     called: list[int] = []
     waiting = [
         everybody.for_ledger(lambda number=number: called.append(number))  # type: ignore[misc]
-        for number in range(CALLED_MAX + 2)
+        for number in range(WOKEN_LEDGERS_MAX + 2)
     ]
     for one in waiting:
-        one.wait()
-    sender.left(0)
-    assert called == list(range(CALLED_MAX))
+        one.join_queue()
+    sender.set_unconfirmed(0)
+    assert called == list(range(WOKEN_LEDGERS_MAX))
 
-    waiting[0].sent(1)
+    waiting[0].add_sent(1)
     waiting[1].end()
 
-    assert called == list(range(CALLED_MAX + 2))
+    assert called == list(range(WOKEN_LEDGERS_MAX + 2))
 
 
 def test_nobody_waits_when_nothing_is_under_way() -> None:
@@ -281,17 +285,17 @@ def test_nobody_waits_when_nothing_is_under_way() -> None:
                 sender.over = True
                 sender.part.end()
                 senders[senders.index(sender)] = Sender(everybody, under_way)
-            assert everybody.bytes <= (4 + CALLED_MAX) * ENTRY
-            assert everybody.bytes or all(one.part.room for one in senders)
+            assert everybody.in_flight_bytes <= (4 + WOKEN_LEDGERS_MAX) * ENTRY
+            assert everybody.in_flight_bytes or all(one.part.has_capacity for one in senders)
         for one in senders:
             one.over = True
         while under_way:
             one = under_way.popleft()
             one.under_way = 0
-            one.part.left(0)
+            one.part.set_unconfirmed(0)
             one.part.end()
-        assert everybody.bytes == 0
-        assert everybody.for_ledger(lambda: None).room
+        assert everybody.in_flight_bytes == 0
+        assert everybody.for_ledger(lambda: None).has_capacity
 
 
 async def test_writers_of_one_process_take_turns(autojump_clock: MockClock) -> None:
@@ -305,7 +309,7 @@ async def test_writers_of_one_process_take_turns(autojump_clock: MockClock) -> N
             nonlocal most
             writer = writers[number]
             for _ in range(20):
-                await writer.wait_room()
+                await writer.wait_capacity()
                 writer.add([bytes(100)], 100)
                 most = max(most, sum(one.in_flight_bytes for one in writers))
                 await trio.lowlevel.checkpoint()
@@ -316,7 +320,7 @@ async def test_writers_of_one_process_take_turns(autojump_clock: MockClock) -> N
                     nursery.start_soon(write, number)
             while any(writer.lac < 19 for writer in writers):  # noqa: ASYNC110 (virtual time)
                 await trio.sleep(0.01)
-        assert most <= 2000 + CALLED_MAX * 200
+        assert most <= 2000 + WOKEN_LEDGERS_MAX * 200
         for writer in writers:
             writer.abort()
-        assert client._services.sent.bytes == 0
+        assert client._services.in_flight_bytes.in_flight_bytes == 0

@@ -7,10 +7,14 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.ledger.ledger_client import LedgerClient
-from distributedlog.ledger.model.ledger_keys import ledger_key, on_key, under_key
+from distributedlog.ledger.model.ledger_keys import (
+    bookie_ledger_key,
+    ledger_key,
+    missing_ranges_key,
+)
 from distributedlog.ledger.model.ledger_metadata import LedgerState
 from distributedlog.ledger.model.missing_range import MissingRange
-from distributedlog.ledger.write.flow_control import COUNTED_FROM_BYTES
+from distributedlog.ledger.write.flow_control import COUNTED_BYTES_MIN
 from distributedlog.ledger.write.ledger_writer import LedgerWriter
 from distributedlog.runtime.interfaces.errors import (
     AlreadyClosed,
@@ -78,7 +82,7 @@ async def test_entries_are_confirmed_in_order_and_closed(autojump_clock: MockClo
         closed = await writer.close()
         assert (closed.state, closed.last_entry, closed.length) == (LedgerState.CLOSED, 1, 3)
         assert await record_of(cluster, writer.ledger_id) == closed
-        assert await cluster.store.get(under_key(writer.ledger_id)) is None
+        assert await cluster.store.get(missing_ranges_key(writer.ledger_id)) is None
         with pytest.raises(AlreadyClosed):
             writer.add([b""], 0)
 
@@ -137,7 +141,7 @@ async def test_one_failed_bookie_is_replaced_by_one_metadata_write(
         assert sorted(cluster[spare].model.ledgers[writer.ledger_id].entries) == list(
             range(first, 21)
         )
-        assert await cluster.store.get(on_key(spare, writer.ledger_id)) is not None
+        assert await cluster.store.get(bookie_ledger_key(spare, writer.ledger_id)) is not None
         assert (await writer.close()).last_entry == 20
 
 
@@ -148,7 +152,7 @@ async def test_a_replaced_first_fragment_leaves_no_trace(autojump_clock: MockClo
         prepared = await client.prepare()
         bookies = prepared.metadata.last_fragment.bookies
         cluster[bookies[2]].refuse_adds = BookieReadOnly("full")
-        assert (await cluster.store.transact(prepared.transaction())).succeeded
+        assert (await cluster.store.transact(prepared.create_ops())).succeeded
         writer = client.writer(prepared)
         add(writer, 3)
         cluster[bookies[0]].mute = True  # nothing is confirmed without the third
@@ -158,7 +162,7 @@ async def test_a_replaced_first_fragment_leaves_no_trace(autojump_clock: MockClo
         record = await record_of(cluster, writer.ledger_id)
         assert [f.first_entry for f in record.ensembles] == [0]
         assert bookies[2] not in record.bookies()
-        assert await cluster.store.get(on_key(bookies[2], writer.ledger_id)) is None
+        assert await cluster.store.get(bookie_ledger_key(bookies[2], writer.ledger_id)) is None
         writer.abort()
 
 
@@ -179,7 +183,7 @@ async def test_a_broken_connection_is_made_again_without_metadata(
 
         assert sorted(cluster["b1"].model.ledgers[writer.ledger_id].entries) == list(range(6))
         assert len(cluster.store.writes) == writes
-        assert not writer.wants_roll
+        assert not writer.needs_roll
         writer.abort()
 
 
@@ -208,7 +212,7 @@ async def test_one_dead_one_paused_four_in_all(autojump_clock: MockClock) -> Non
         holes = {hole.bookie: hole for hole in noted}
         assert holes[paused.id] == MissingRange(paused.id, holes[paused.id].first, None)
         assert 9 <= holes[paused.id].first <= 12
-        assert not writer.wants_roll  # three are live of the three needed, but one is the paused
+        assert not writer.needs_roll  # three are live of the three needed, but one is the paused
         paused.hang(False)
         paused.disconnect()
         paused.reconnect()
@@ -218,8 +222,8 @@ async def test_one_dead_one_paused_four_in_all(autojump_clock: MockClock) -> Non
         await trio.sleep(1)
         assert last in paused.model.ledgers[writer.ledger_id].entries
         noted = await holes_of(cluster, writer.ledger_id)
-        assert {h.bookie: h.to for h in noted}[paused.id] == 110
-        assert writer.wants_roll
+        assert {h.bookie: h.end for h in noted}[paused.id] == 110
+        assert writer.needs_roll
         closed = await writer.close()
         assert closed.last_entry == last
 
@@ -236,14 +240,17 @@ async def test_a_slot_that_stands_still_is_let_go_at_the_byte_bound(
         most = 0
         with trio.fail_after(120):
             for _ in range(1000):
-                await writer.wait_room()
+                await writer.wait_capacity()
                 add(writer, 1)
-                most = max(most, writer._window.kept_bytes)
+                most = max(most, writer._pending_adds.retained_bytes)
         await until(999, writer)
 
         assert most < 11_000
-        assert writer._window.slots[2 if writer._window.slots[2].bookie == "b2" else 0] is not None
-        detached = [slot.bookie for slot in writer._window.slots if slot.detached]
+        assert (
+            writer._pending_adds.slots[2 if writer._pending_adds.slots[2].bookie == "b2" else 0]
+            is not None
+        )
+        detached = [slot.bookie for slot in writer._pending_adds.slots if slot.detached]
         assert detached == ["b2"]
         writer.abort()
 
@@ -401,14 +408,14 @@ async def test_a_ledger_is_created_with_a_bookie_down(autojump_clock: MockClock)
         await until(1, writer)
         noted = await holes_of(cluster, writer.ledger_id)
         assert noted == (MissingRange("b1", 0, None),)
-        assert not writer.wants_roll
+        assert not writer.needs_roll
         cluster["b1"].start()
         await trio.sleep(0.1)
         add(writer, 2)
         await until(3, writer)
         await trio.sleep(1)
         assert sorted(cluster["b1"].model.ledgers[writer.ledger_id].entries) == [2, 3]
-        assert writer.wants_roll
+        assert writer.needs_roll
         await writer.close()
         noted = await holes_of(cluster, writer.ledger_id)
         assert noted == (MissingRange("b1", 0, 2),)
@@ -425,7 +432,7 @@ async def test_ledger_is_created_while_a_bookie_is_read_only(autojump_clock: Moc
         await trio.sleep(5)
         assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b1", 0, None),)
         assert writer.ledger_id not in cluster["b1"].model.ledgers
-        assert not writer.wants_roll
+        assert not writer.needs_roll
 
         cluster["b1"].model.read_only = False
         cluster.pool.tell()
@@ -441,14 +448,14 @@ async def test_ledger_is_created_while_a_bookie_leaves_the_cluster(
     """Nothing is sent to it, and the open ledger is no reason to roll again and again."""
     async with model_cluster(3) as cluster:
         client = await cluster.client()
-        cluster.pool._leaving["b2"] = None
+        cluster.pool._leaving_bookies["b2"] = None
         writer = await client.create()
         add(writer, 2)
         await until(1, writer)
         await trio.sleep(5)
         assert await holes_of(cluster, writer.ledger_id) == (MissingRange("b2", 0, None),)
         assert writer.ledger_id not in cluster["b2"].model.ledgers
-        assert not writer.wants_roll
+        assert not writer.needs_roll
         assert not writer.unwanted
 
 
@@ -530,13 +537,15 @@ async def test_window_bytes_bound_what_is_in_flight(autojump_clock: MockClock) -
         _, writer = await create(cluster, window_bytes_max=1000)
         most = 0
         for _ in range(100):
-            await writer.wait_room()
+            await writer.wait_capacity()
             add(writer, 1)
             most = max(most, writer.in_flight_bytes)
         await until(99, writer)
         assert most <= 1000 + 72
         await trio.sleep(1)
-        assert not writer._window.awaited, "who waits no more is not told of each acknowledgement"
+        assert not writer._pending_adds.notify_every_ack, (
+            "who waits no more is not told of each acknowledgement"
+        )
         writer.abort()
 
 
@@ -549,14 +558,17 @@ async def test_what_was_kept_for_a_slow_slot_is_given_back(autojump_clock: MockC
             last = add(writer, 1, bytes(4096))
         await until(last, writer)
         assert writer.room
-        kept = writer._kept._all
-        assert kept.bytes > COUNTED_FROM_BYTES
+        kept = writer._retained_bytes._total
+        assert kept.retained_bytes > COUNTED_BYTES_MIN
         cluster["b2"].hang(on=False)
         await trio.sleep(5)
         await until(add(writer, 1), writer)
-        assert writer._window.pushed_bytes - writer._window.released_bytes < writer._plain_bytes
+        assert (
+            writer._pending_adds.pushed_bytes - writer._pending_adds.released_bytes
+            < writer._uncounted_bytes_max
+        )
         assert writer.room
-        assert kept.bytes == 0
+        assert kept.retained_bytes == 0
         writer.abort()
 
 
@@ -567,9 +579,9 @@ async def test_nothing_is_confirmed_after_the_end(autojump_clock: MockClock) -> 
         _, writer = await create(cluster, on_confirmed=confirmed_to.append)
         await until(add(writer, 1), writer)
         add(writer, 1)
-        for slot in writer._window.slots[:2]:
+        for slot in writer._pending_adds.slots[:2]:
             assert slot.stream is not None
-            writer._window.on_acked(slot.stream, 2)
+            writer._pending_adds.on_acked(slot.stream, 2)
         writer.abort()
         writer._on_progress()
         assert (writer.lac, confirmed_to) == (0, [0])
@@ -586,12 +598,12 @@ async def test_a_ledger_settles_only_between_ensemble_changes(autojump_clock: Mo
         cluster.store.freeze()
 
         with trio.move_on_after(10.0) as waiting:
-            await writer.settle()
+            await writer.wait_settled()
         assert waiting.cancelled_caught  # a change is undecided
         cluster.store.freeze(False)
-        await writer.settle()
+        await writer.wait_settled()
 
-        writer.closing_share()
+        writer.close_ops()
 
 
 async def test_a_store_that_ended_under_an_ensemble_change_closes_nothing(
@@ -605,14 +617,14 @@ async def test_a_store_that_ended_under_an_ensemble_change_closes_nothing(
         await until(2, writer)
         cluster.store.freeze()
         with trio.move_on_after(1.0):
-            await writer.settle()  # a change is undecided
+            await writer.wait_settled()  # a change is undecided
 
         writer.fail(AlreadyClosed("the metadata client has ended"))
 
         with pytest.raises(AlreadyClosed, match="client has ended"):
-            await writer.settle()
+            await writer.wait_settled()
         with pytest.raises(AlreadyClosed, match="client has ended"):
-            writer.closing_share()
+            writer.close_ops()
         cluster.store.freeze(False)
 
 
@@ -620,12 +632,12 @@ async def test_a_try_to_close_is_repeated(autojump_clock: MockClock) -> None:
     async with model_cluster(3) as cluster:
         _, writer = await create(cluster)
         add(writer, 3)
-        await writer.settle()
-        share = writer.closing_share()
+        await writer.wait_settled()
+        share = writer.close_ops()
 
-        await writer.settle()
+        await writer.wait_settled()
 
-        assert writer.closing_share() == share
+        assert writer.close_ops() == share
         with pytest.raises(AlreadyClosed):
             add(writer, 1)
 
@@ -654,17 +666,17 @@ async def test_a_rule_that_is_broken_in_one_ledger_ends_that_writer_alone(
             raise AssertionError("planted")
 
         if where == "a count":
-            writer._window._ack_quorum = None  # type: ignore[assignment]
+            writer._pending_adds._ack_quorum = None  # type: ignore[assignment]
         elif where == "an acknowledgement":
             plant(writer, "_tell_confirmed", breaks)
         elif where == "a refusal":
-            writer._care._give_up_on = breaks  # type: ignore[method-assign]
+            writer._ensemble_monitor._request_replacement = breaks  # type: ignore[method-assign]
             cluster["b1"].refuse_adds = BookieReadOnly("planted")
         elif where == "news of bookies":
-            writer._care._look_at_slots = breaks  # type: ignore[method-assign]
+            writer._ensemble_monitor._check_slots = breaks  # type: ignore[method-assign]
             cluster.later(0.05, cluster.pool.tell)
         elif where == "the sweep":
-            writer._care.sweep = breaks  # type: ignore[method-assign, assignment]
+            writer._ensemble_monitor.check_timeouts = breaks  # type: ignore[method-assign, assignment]
         else:
             plant(writer._streams, "send_lac", breaks)
         add(writer, 1)

@@ -6,7 +6,7 @@ import pytest
 
 from distributedlog.ledger.model.missing_range import MissingRange
 from distributedlog.ledger.model.striping import Striping
-from distributedlog.ledger.write.pending_adds import RELEASED_TOGETHER, PendingAdds, SlotStream
+from distributedlog.ledger.write.pending_adds import RELEASE_BATCH, PendingAdds, SlotStream
 from distributedlog.runtime.interfaces.errors import ProtocolError
 
 
@@ -17,7 +17,7 @@ def window(size: int = 3, write: int = 3, ack: int = 2) -> tuple[PendingAdds, li
 
 def push(one: PendingAdds, count: int) -> None:
     for _ in range(count):
-        one.push(b"%08d" % (one.last + 1))
+        one.add(b"%08d" % (one.last_entry + 1))
 
 
 def test_an_add_is_not_confirmed_before_the_adds_ahead_of_it() -> None:
@@ -41,9 +41,9 @@ def test_acks_in_any_order_confirm_by_the_quorum() -> None:
     assert one.on_acked(streams[1], 9) == 5
     assert one.lac == 8
     assert one.in_flight_bytes == 8
-    assert one.kept_bytes == 6 * 8  # the third slot has up to entry 3
+    assert one.retained_bytes == 6 * 8  # the third slot has up to entry 3
     assert one.on_acked(streams[2], 10) == 1
-    assert one.kept_bytes == 8
+    assert one.retained_bytes == 8
 
 
 @pytest.mark.parametrize(("size", "width", "count"), [(3, 3, 11), (3, 3, 3), (4, 2, 6), (4, 2, 3)])
@@ -71,12 +71,12 @@ def test_a_bookie_that_moved_is_not_credited_with_what_its_old_slot_got() -> Non
 
     assert first == 0
     assert one.on_acked(old, 6) == 0
-    assert one.slots[2].through == -1
+    assert one.slots[2].acked_through == -1
     # "all up to entry 6" is what it had of slot 0; slot 2 holds entry 1 as well, which it never got.
     assert not one.striping.holds(0, 1)
     assert one.striping.holds(2, 1)
     one.on_acked(moved, 1)
-    assert one.slots[2].through == 0
+    assert one.slots[2].acked_through == 0
     assert one.lac == -1
 
 
@@ -117,7 +117,7 @@ def test_a_reconnected_slot_is_sent_what_is_not_acked() -> None:
     assert list(one.unsent(again)) == [b"%08d" % n for n in (2, 3, 4)]
     assert one.on_acked(streams[0], 5) == 0
     one.on_acked(again, 1)
-    assert one.slots[0].through == 2
+    assert one.slots[0].acked_through == 2
 
 
 def test_a_detached_slot_pins_nothing_and_its_hole_is_known() -> None:
@@ -127,18 +127,18 @@ def test_a_detached_slot_pins_nothing_and_its_hole_is_known() -> None:
     one.on_acked(streams[0], 3)
     one.on_acked(streams[1], 10)
     one.on_acked(streams[2], 8)
-    assert one.kept_bytes == 7 * 8
+    assert one.retained_bytes == 7 * 8
     one.end_stream(streams[0])
     one.detach(0)
 
-    assert one.kept_bytes == 2 * 8
-    assert one.all_holes(None) == [MissingRange("b0", 3, None)]
-    assert one.all_holes(10) == [MissingRange("b0", 3, 10), MissingRange("b2", 8, 10)]
+    assert one.retained_bytes == 2 * 8
+    assert one.all_missing_ranges(None) == [MissingRange("b0", 3, None)]
+    assert one.all_missing_ranges(10) == [MissingRange("b0", 3, 10), MissingRange("b2", 8, 10)]
     with pytest.raises(AssertionError, match="H22"):
         one.detach(1)
     one.attach(0)
     assert list(one.unsent(one.begin_stream(0))) == [b"%08d" % n for n in (8, 9)]
-    assert one.all_holes(None) == [MissingRange("b0", 3, 8)]
+    assert one.all_missing_ranges(None) == [MissingRange("b0", 3, 8)]
     one.on_acked(one.slots[0].stream, 2)  # type: ignore[arg-type]
     assert one.lac == 9
 
@@ -151,21 +151,21 @@ def test_a_window_of_many_entries_stays_small() -> None:
             one.on_acked(stream, round_ * 100)
     assert one.lac == 19_899
     assert len(one._records) < 10_000
-    assert one.kept_bytes == one.in_flight_bytes == 0
-    assert one.behind_bytes(0) == 0
+    assert one.retained_bytes == one.in_flight_bytes == 0
+    assert one.unacked_bytes(0) == 0
 
 
 def test_what_all_slots_have_is_dropped_every_few_adds() -> None:
     """A third acknowledgement only counts; up to then the bytes are kept, and seen by who asks for them."""
     one, streams = window()
     push(one, 1)
-    for number in range(1, 10 * RELEASED_TOGETHER):
+    for number in range(1, 10 * RELEASE_BATCH):
         for stream in streams:
             one.on_acked(stream, number)
         push(one, 1)
         kept = [n for n in range(number + 1) if one.record(n) is not None]
-        assert kept == list(range(number - number % RELEASED_TOGETHER, number + 1))
-    assert one.kept_bytes == one.in_flight_bytes
+        assert kept == list(range(number - number % RELEASE_BATCH, number + 1))
+    assert one.retained_bytes == one.in_flight_bytes
     assert one.record(number - 1) is None
 
 
@@ -230,8 +230,8 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
         for _ in range(150):
             what = chance.random()
             if what < 0.4:
-                entry = one.last + 1
-                one.push(b"%d" % entry)
+                entry = one.last_entry + 1
+                one.add(b"%d" % entry)
                 for stream, entries, _arrived in wires:
                     slot = one.slots[stream.slot]
                     if slot.stream is stream and striping.holds(stream.slot, entry):
@@ -241,13 +241,13 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
                 upto = chance.randint(arrived[0], len(entries))
                 truth.has.setdefault(stream.bookie, set()).update(entries[:upto])
                 arrived[0] = upto
-                if upto >= stream.acked:
+                if upto >= stream.acked_count:
                     one.on_acked(stream, upto)
             elif what < 0.86:
                 number = chance.randrange(sizes[0])
                 if not one.slots[number].detached:
                     open_stream(number)
-            elif what < 0.93 and not one.changing:
+            elif what < 0.93 and not one.ensemble_changing:
                 number = chance.randrange(sizes[0])
                 one.begin_change()
                 epoch += 1
@@ -263,17 +263,17 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
                 if one.slots[number].detached:
                     one.attach(number)
                     open_stream(number)
-                elif striping.ackable(attached):
+                elif striping.keeps_ack_quorums(attached):
                     one.detach(number)
             for entry in range(lac + 1, one.lac + 1):
                 assert truth.acked(entry), "inv. 4: newly confirmed, so an ack quorum has it"
             lac = one.lac
-            in_flight = range(one.lac + 1, one.last + 1)
+            in_flight = range(one.lac + 1, one.last_entry + 1)
             assert one.in_flight_bytes == sum(len(b"%d" % entry) for entry in in_flight)
             for number, slot in enumerate(one.slots):
                 if slot.detached:
                     continue
-                for entry in range(one.lac + 1, min(slot.through, one.last) + 1):
+                for entry in range(one.lac + 1, min(slot.acked_through, one.last_entry) + 1):
                     if striping.holds(number, entry):
                         assert entry in truth.has[slot.bookie], "H1"
         # Everything arrives: all of it is confirmed and nothing is kept.
@@ -284,8 +284,8 @@ def test_what_is_counted_as_acked_is_there(sizes: tuple[int, int, int]) -> None:
         for stream, entries, _ in wires:
             if one.slots[stream.slot].stream is stream and entries:
                 one.on_acked(stream, len(entries))
-        assert one.lac == one.last
-        assert one.kept_bytes == 0
+        assert one.lac == one.last_entry
+        assert one.retained_bytes == 0
 
 
 def test_a_lone_entry_is_confirmed_like_any_other() -> None:
@@ -294,28 +294,28 @@ def test_a_lone_entry_is_confirmed_like_any_other() -> None:
     one = PendingAdds(Striping(3, 3, 2), ["a", "b", "c"])
     streams = [one.begin_stream(number) for number in range(3)]
     for entry in range(20):
-        one.push(bytes(10 + entry))
+        one.add(bytes(10 + entry))
         quick, next_one, late = (streams[(entry + n) % 3] for n in range(3))
         assert one.on_acked(quick, entry + 1) == 0
         assert one.on_acked(next_one, entry + 1) == 1
         assert (one.lac, one.in_flight_bytes) == (entry, 0)
         assert one.on_acked(late, entry + 1) == 0
     one.begin_change()
-    one.push(b"in a change")
+    one.add(b"in a change")
     assert [one.on_acked(stream, 21) for stream in streams] == [0, 0, 0]
     assert one.lac == 19
     assert one.end_change({0: "d"}, 1) == 1
     assert (one.lac, one.in_flight_bytes) == (20, 0)
-    assert one.kept_bytes == len(b"in a change"), "for the slot that has it not yet"
+    assert one.retained_bytes == len(b"in a change"), "for the slot that has it not yet"
 
 
 def test_who_waits_is_told_of_each_acknowledgement() -> None:
     one = PendingAdds(Striping(3, 3, 2), ["a", "b", "c"])
     streams = [one.begin_stream(number) for number in range(3)]
     for entry in range(4):
-        one.push(b"record")
-        one.awaited = entry % 2
+        one.add(b"record")
+        one.notify_every_ack = entry % 2
         told = [bool(one.on_acked(stream, entry + 1)) for stream in streams]
-        assert told == [bool(one.awaited), True, bool(one.awaited)]
+        assert told == [bool(one.notify_every_ack), True, bool(one.notify_every_ack)]
     with pytest.raises(ProtocolError):
         one.on_acked(streams[0], 5)

@@ -6,13 +6,13 @@ from trio.testing import MockClock
 
 from distributedlog.ledger.model.striping import Striping
 from distributedlog.ledger.write.pending_adds import PendingAdds
-from distributedlog.ledger.write.slot_timers import MOVING_BYTES_MIN, Leaving, SlotTimers
+from distributedlog.ledger.write.slot_timers import PROGRESS_BYTES_MIN, SendProgress, SlotTimers
 
 from ..model_bookie import model_cluster
 
 SWEEP_S = 0.5
 SILENCE_S = 2.0
-STEP = MOVING_BYTES_MIN
+STEP = PROGRESS_BYTES_MIN
 
 
 class Sweeps:
@@ -20,15 +20,15 @@ class Sweeps:
 
     def __init__(self) -> None:
         self.window = PendingAdds(Striping(3, 3, 2), ("b0", "b1", "b2"))
-        self.window.push(b"entry")
+        self.window.add(b"entry")
         self.lateness = SlotTimers(self.window)
         self.now = 0.0
-        self.leaving: list[Leaving | None] = [(0, 0)] * 3
+        self.leaving: list[SendProgress | None] = [(0, 0)] * 3
 
     def sweep(self, after_s: float = SWEEP_S) -> list[int]:
         """Who is silent at a sweep so much later."""
         self.now += after_s
-        self.lateness.on_sweep(self.now, SWEEP_S, self.leaving.__getitem__)
+        self.lateness.on_timer(self.now, SWEEP_S, self.leaving.__getitem__)
         return self.lateness.silent_slots(SILENCE_S)
 
     def until_silent(self) -> int:
@@ -128,7 +128,7 @@ async def test_a_writer_keeps_a_bookie_while_its_adds_wait_here(
             assert writer.error is not None
             return
         assert writer.error is None
-        assert writer._change.changes == 0
+        assert writer._change.change_count == 0
         for node in nodes:
             node.hang(False)
         await trio.sleep(0.1)

@@ -47,7 +47,7 @@ async def test_a_renamed_log_keeps_all_but_its_name(
             assert [record.txid for record in await reader.read_bulk(2)] == [2, 3]
         assert [record.txid for record in await everything(renamed)] == [1, 2, 3]
         assert await renamed.positions.list() == {"cold": places[1]}
-        state = await world.metadata.get(state_key(await ns.find("new")))
+        state = await world.metadata.get(state_key(await ns.resolve_name("new")))
         assert state is not None
         assert LogState.decode(state.value).name == "new"
 
@@ -96,7 +96,7 @@ async def test_a_paused_writer_goes_on_under_the_new_name(
     """H12: it lost its lock and nothing else; its next roll meets the other state and keeps the name."""
     async with world.process(segment_bytes_max=200) as ns:
         await ns.create_log("old")
-        log_id = await ns.find("old")
+        log_id = await ns.resolve_name("old")
         async with ns.open_log("old").open_writer() as writer:
             await writer.write(LogRecord(1, bytes(40)))
             found = await world.metadata.get(b"log/%016x/lock" % log_id)
@@ -135,12 +135,12 @@ async def test_a_rename_of_unknown_outcome_is_made_known(
     world.ledgers.metadata = world.metadata
     async with world.process() as ns:
         await ns.create_log("old")
-        log_id = await ns.find("old")
+        log_id = await ns.resolve_name("old")
         world.metadata.unknown = lambda: done
 
         await ns.rename_log("old", "new")
 
-        assert await ns.find("new") == log_id
+        assert await ns.resolve_name("new") == log_id
         assert not await ns.log_exists("old")
 
 
@@ -261,16 +261,16 @@ async def test_a_deletion_that_meets_a_rename_deletes_no_other_name(
     """It is by the name that the log was meant."""
     async with world.process("alpha") as ns:
         await ns.create_log("old")
-        log_id = await ns.find("old")
+        log_id = await ns.resolve_name("old")
         await ns.rename_log("old", "new")
 
         async def found_before(name: str) -> int:
             return log_id
 
-        ns.find = found_before  # type: ignore[method-assign]
+        ns.resolve_name = found_before  # type: ignore[method-assign]
         with pytest.raises(LogNotFound, match='is called "new" now'):
             await ns.delete_log("old")
-        del ns.find
+        del ns.resolve_name
         await ns.delete_log("new")
         assert [name async for name in ns.logs()] == []
 
@@ -371,7 +371,9 @@ async def test_logs_are_listed_by_pages(world: World, autojump_clock: MockClock)
         while after is not None:
             page = await ns.log_page("p/", after, limit=3)
             assert len(page.names) <= 3
-            assert [f"{await ns.find(name):016x}" for name in page.names] == [*page.incarnations]
+            assert [f"{await ns.resolve_name(name):016x}" for name in page.names] == [
+                *page.incarnations
+            ]
             found += page.names
             after = page.next
         assert found == names

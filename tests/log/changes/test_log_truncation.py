@@ -12,7 +12,7 @@ from distributedlog.log.log import Log
 from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_ranges import SegmentInfo
-from distributedlog.log.segments.segment_purge import last_below
+from distributedlog.log.segments.segment_purge import last_purgeable_segment
 from distributedlog.runtime.interfaces.errors import InvalidRequest, LogNotFound, LogTruncated
 from tests.log.conftest import World
 from tests.log.records import everything, put
@@ -56,11 +56,11 @@ async def test_a_segment_is_purged_only_if_the_point_is_after_its_last_record(
         async with log.open_writer() as writer:
             await writer.write_bulk([LogRecord(0, b""), LogRecord(1, b"")])
         await written(log, range(2, 4))
-        found = await world.metadata.get(state_key(await log._find()))
+        found = await world.metadata.get(state_key(await log._resolve_log_id()))
         assert found is not None
         state = replace(LogState.decode(found.value), truncated_to=DLSN(1, 0, slot))
 
-        assert await last_below(world.metadata, state) == purged
+        assert await last_purgeable_segment(world.metadata, state) == purged
 
 
 async def test_a_point_after_the_end_is_the_end(world: World, autojump_clock: MockClock) -> None:

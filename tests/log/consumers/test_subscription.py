@@ -141,7 +141,7 @@ async def test_a_subscribe_that_may_still_come_is_looked_for_while_it_may(
         await log.positions.delete("a")
         await log.positions.advance("a", DLSN(1, 0, 0))
         await trio.sleep(5)
-        log_id = await a.find("orders")
+        log_id = await a.resolve_name("orders")
         gets: list[bytes] = []
         get = world.metadata.get
 
@@ -218,7 +218,7 @@ async def test_a_holder_that_lost_its_lease_takes_its_lock_again_unless_another_
         await a.create_log("orders")
         await put(log, 1, 2)
         async with log.subscribe("mine"), log.subscribe("taken") as taken:
-            log_id = await a.find("orders")
+            log_id = await a.resolve_name("orders")
             lock = await world.metadata.get(subscriber_key(log_id, "mine"))
             assert lock is not None
             await world.metadata.revoke_lease(lock.lease)
@@ -240,7 +240,7 @@ async def test_a_lock_that_is_put_in_the_moment_of_a_subscribe_is_respected(
         log = a.open_log("orders")
         await a.create_log("orders")
         async with log.subscribe("s"):
-            log_id = await a.find("orders")
+            log_id = await a.resolve_name("orders")
             key = subscriber_key(log_id, "s")
             lock = await world.metadata.get(key)
             assert lock is not None

@@ -106,9 +106,9 @@ async def test_workers_share_a_log_and_each_record_is_handled(
                 await log.seal()
         assert sorted(handled) == list(range(20))
         state = (await log.work_queues())["q"]
-        assert (state.line, state.aside) == ((), ())
+        assert (state.items, state.retry_queue) == ((), ())
         assert state.floor >= DLSN(3, 10, 0)
-        log_id = await a.find("orders")
+        log_id = await a.resolve_name("orders")
         prefix = b"log/%016x/worker/" % log_id
         assert (await world.metadata.range(prefix, prefix_end(prefix))).items == ()
 
@@ -144,7 +144,9 @@ async def test_a_worker_that_was_taken_for_dead_finishes_nothing(
         log = await some_log(world, a)
         async with log.work_queue("q") as slow, b.open_log("orders").work_queue("q") as quick:
             taken, other = await claimed(slow), await claimed(slow)
-            key = await world.metadata.get(worker_key(await a.find("orders"), "q", slow._worker))
+            key = await world.metadata.get(
+                worker_key(await a.resolve_name("orders"), "q", slow._worker_id)
+            )
             assert key is not None
             await world.metadata.revoke_lease(key.lease)
             again = await claimed(quick)
@@ -216,7 +218,7 @@ async def test_what_always_fails_is_parked_and_holds_nothing_up(
             while (claim := await queue.claim(wait_s=0)) is not None:
                 await claim.done()
             state = await queue.state()
-            assert state.floor == state.cursor == DLSN(3, 0, 0)
+            assert state.floor == state.next_unclaimed == DLSN(3, 0, 0)
             (parked,) = state.parked
             assert (parked.first, parked.tries) == (DLSN(1, 0, 0), 3)
             for call in (queue.retry, queue.drop):
@@ -231,7 +233,7 @@ async def test_what_always_fails_is_parked_and_holds_nothing_up(
             await again.give_back()
             (parked,) = (await queue.state()).parked
             await queue.drop(parked.number)
-            assert (await log.work_queues())["q"].aside == ()
+            assert (await log.work_queues())["q"].retry_queue == ()
 
 
 async def test_what_is_asked_at_once_is_one_write(world: World, autojump_clock: MockClock) -> None:
@@ -419,7 +421,7 @@ async def test_a_worker_that_shows_again_before_its_work_is_given_away_keeps_it(
         log = await some_log(world, a)
         async with log.work_queue("q") as slow, b.open_log("orders").work_queue("q") as quick:
             mine = await claimed(slow)
-            key = worker_key(await a.find("orders"), "q", slow._worker)
+            key = worker_key(await a.resolve_name("orders"), "q", slow._worker_id)
             shown = await world.metadata.get(key)
             assert shown is not None
             original = world.metadata.transact
@@ -432,7 +434,7 @@ async def test_a_worker_that_shows_again_before_its_work_is_given_away_keeps_it(
                     await original(Transaction((), (Put(key, shown.value),)))
                 return await original(transaction)
 
-            monkeypatch.setattr(slow._presence, "take_again", trio.lowlevel.checkpoint)
+            monkeypatch.setattr(slow._presence, "reacquire", trio.lowlevel.checkpoint)
             await world.metadata.revoke_lease(shown.lease)
             world.metadata.transact = late  # type: ignore[method-assign]
             assert (await claimed(quick)).first == DLSN(1, 1, 0)
@@ -446,7 +448,7 @@ async def test_a_worker_of_a_queue_that_is_gone_shows_no_more(
     async with world.process("alpha") as ns:
         log = await some_log(world, ns)
         async with log.work_queue("q") as queue:
-            key = worker_key(await ns.find("orders"), "q", queue._worker)
+            key = worker_key(await ns.resolve_name("orders"), "q", queue._worker_id)
             shown = await world.metadata.get(key)
             assert shown is not None
             await log.delete_work_queue("q")
@@ -547,7 +549,7 @@ async def test_workers_that_die_under_lost_answers_handle_every_record(
                 handled.extend(await txids_of(claim))
                 await claim.done()
         assert set(handled) == set(range(40))
-        assert (state.line, state.claims) == ((), [])
+        assert (state.items, state.claims) == ((), [])
         assert state.floor == DLSN(3, 0, 0)
 
 
@@ -560,9 +562,9 @@ async def test_a_stretch_beyond_the_logs_end_is_not_read(
         async with b.open_log("orders").open_writer() as writer, log.work_queue("q") as queue:
             for txid in (10, 11):
                 await writer.write(LogRecord(txid, bytes(ENTRY)))
-            key = work_key(await a.find("orders"), "q")
+            key = work_key(await a.resolve_name("orders"), "q")
             for lie, count in ((DLSN(3, 3, 0), 0), (DLSN(4, 0, 0), 0), (DLSN(3, 2, 0), 2)):
-                state = WorkState(DLSN(3, 0, 0), 0).extended(lie)
+                state = WorkState(DLSN(3, 0, 0), 0).with_item_to(lie)
                 await world.metadata.transact(Transaction((), (Put(key, state.encode()),)))
                 world.ledgers.held = True
                 await writer.submit(LogRecord(12, bytes(ENTRY)))  # sent, and nowhere yet

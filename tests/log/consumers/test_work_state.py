@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from distributedlog.log.consumers.work_state import (
     BYTES_MAX,
     CLAIMS_MAX,
-    PARKED_MAX,
-    Status,
+    DEAD_LETTERED_MAX,
+    WorkItemStatus,
     WorkState,
-    end_of_next,
+    next_item_end,
 )
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model.segment_ranges import SegmentInfo
@@ -48,12 +48,12 @@ def test_every_place_is_handled_or_in_somebodys_hands(steps: list[tuple[str, int
         claims = sorted(state.claims, key=lambda one: one.number)
         one = claims[number % len(claims)] if claims else None
         if action == "c":
-            if state.waiting is None:
+            if state.next_waiting is None:
                 end += 1 + number
-                state = state.extended(at(end))
-            waiting = state.waiting
+                state = state.with_item_to(at(end))
+            waiting = state.next_waiting
             assert waiting is not None
-            taken = state.claimed(waiting, worker)
+            taken = state.with_claim(waiting, worker)
             assert taken is not None
             state, mine = taken
             assert mine.number not in lost
@@ -63,13 +63,13 @@ def test_every_place_is_handled_or_in_somebodys_hands(steps: list[tuple[str, int
                 waiting.tries + 1,
             )
         elif action == "d" and one is not None:
-            after = state.done(one.number)
+            after = state.with_done(one.number)
             assert after is not None
             state = after
             handled |= set(range(place_of(one.first), place_of(one.end)))
             lost.add(one.number)
         elif action == "g" and one is not None:
-            after = state.given_back(one.number, tries_max=TRIES_MAX)
+            after = state.with_claim_returned(one.number, tries_max=TRIES_MAX)
             assert after is not None
             state = after
             lost.add(one.number)
@@ -80,39 +80,45 @@ def test_every_place_is_handled_or_in_somebodys_hands(steps: list[tuple[str, int
         elif action in "rx" and state.parked:
             parked = state.parked[number % len(state.parked)]
             assert parked.tries == TRIES_MAX
-            after = state.retried(parked.number) if action == "r" else state.dropped(parked.number)
+            after = (
+                state.with_retry(parked.number)
+                if action == "r"
+                else state.with_dropped(parked.number)
+            )
             assert after is not None
             state = after
             if action == "x":
                 handled |= set(range(place_of(parked.first), place_of(parked.end)))
-        assert all(state.done(number) is None for number in lost)
+        assert all(state.with_done(number) is None for number in lost)
         assert WorkState.decode(state.encode()) == state
         in_hands = [
             place
-            for one in (*state.line, *state.aside)
-            if one.status != Status.DONE
+            for one in (*state.items, *state.retry_queue)
+            if one.status != WorkItemStatus.DONE
             for place in range(place_of(one.first), place_of(one.end))
         ]
         assert len(in_hands) == len(set(in_hands)), "nobody has what another one has"
         assert set(in_hands) | handled == set(range(end))
         assert not set(in_hands) & handled
         assert all(one.tries <= TRIES_MAX for one in state.claims)
-    while (waiting := state.waiting) is not None or state.claims:
+    while (waiting := state.next_waiting) is not None or state.claims:
         for claim in state.claims:
-            state = state.done(claim.number) or state
+            state = state.with_done(claim.number) or state
         if waiting is not None:
-            taken = state.claimed(waiting, 1)
+            taken = state.with_claim(waiting, 1)
             assert taken is not None
             state = taken[0]
-    assert state.floor == at(end) == state.cursor, "parked stretches do not hold the floor up"
+    assert state.floor == at(end) == state.next_unclaimed, (
+        "parked stretches do not hold the floor up"
+    )
 
 
 def filled(count: int) -> WorkState:
     """So many claims of stretches whose numbers are as large as they ever are."""
     state = replace(NEW, next_number=1 << 31)
     for n in range(count):
-        state = state.extended(DLSN(100_000 + n, 40_000_000, 0))
-        taken = state.claimed(state.line[-1], (1 << 62) + n)
+        state = state.with_item_to(DLSN(100_000 + n, 40_000_000, 0))
+        taken = state.with_claim(state.items[-1], (1 << 62) + n)
         if taken is None:
             return state
         state = taken[0]
@@ -122,19 +128,19 @@ def filled(count: int) -> WorkState:
 def test_there_are_so_many_claims_and_parked_stretches_and_no_more() -> None:
     state = filled(CLAIMS_MAX)
     assert len(state.claims) == CLAIMS_MAX
-    longer = state.extended(DLSN(1 << 20, 0, 0))
-    assert longer.claimed(longer.line[-1], 7) is None
+    longer = state.with_item_to(DLSN(1 << 20, 0, 0))
+    assert longer.with_claim(longer.items[-1], 7) is None
     for one in state.claims:
-        back = state.given_back(one.number, tries_max=1)
+        back = state.with_claim_returned(one.number, tries_max=1)
         assert back is not None
         state = back
         assert len(state.encode()) <= BYTES_MAX
-    assert len(state.parked) == PARKED_MAX
-    waiting = state.waiting
+    assert len(state.parked) == DEAD_LETTERED_MAX
+    waiting = state.next_waiting
     assert waiting is not None
     assert state.claims == []
     assert state.floor == waiting.first, "what cannot be parked holds the floor up, and is tried on"
-    taken = state.claimed(waiting, 7)
+    taken = state.with_claim(waiting, 7)
     assert taken is not None
     assert taken[1].tries == 2
 
@@ -186,4 +192,4 @@ def test_a_stretch_is_cut_by_bytes_over_segments(
 ) -> None:
     segments = [info(1, 10), info(2, 10), info(4, 5, closed=False)]
 
-    assert end_of_next(segments, cursor, bytes_max) == end
+    assert next_item_end(segments, cursor, bytes_max) == end

@@ -16,22 +16,27 @@ from trio.testing import MockClock
 
 from distributedlog.log.declarations import compression_codecs as codecs
 from distributedlog.log.declarations.compression_codecs import (
+    CODEC_NAMES,
     COLUMN_BYTES_MAX,
     LZ4,
-    NAMES,
     ZSTD,
-    codec,
+    load_codec,
 )
-from distributedlog.log.format.compression import FROM_BYTES, TRIED_EVERY, VAIN_MAX, Compression
+from distributedlog.log.format.compression import (
+    COMPRESS_MIN_BYTES,
+    FAILED_TRIES_MAX,
+    RETRY_INTERVAL_ENTRIES,
+    Compression,
+)
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import (
     CODEC_MASK,
-    FLAGS_AT,
+    FLAGS_OFFSET,
     HEADER_BYTES,
     LogRecord,
     Origin,
-    build,
-    decode,
+    build_entry,
+    decode_columns,
     decode_header,
 )
 from distributedlog.log.log import Log
@@ -56,8 +61,10 @@ def line(number: int) -> bytes:
 
 def entry_of(number: int, payloads: list[bytes], **options: Any) -> bytes:
     """As a writer with this codec sends it."""
-    made = build(range(7, 7 + len(payloads)), payloads, records_before=5, wall_ms=9, **options)
-    buffers, length = Compression("l", NAMES[number]).compress(*made) if number else made
+    made = build_entry(
+        range(7, 7 + len(payloads)), payloads, records_before=5, written_ms=9, **options
+    )
+    buffers, length = Compression("l", CODEC_NAMES[number]).compress(*made) if number else made
     entry = b"".join(buffers)
     assert len(entry) == length
     return entry
@@ -65,14 +72,14 @@ def entry_of(number: int, payloads: list[bytes], **options: Any) -> bytes:
 
 def framed(number: int, data: bytes, payload_bytes: int) -> bytes:
     """An entry of one record whose columns are said to be in ``data``."""
-    head, _ = build([1], [b""], records_before=0, wall_ms=0, flags=number)
+    head, _ = build_entry([1], [b""], records_before=0, written_ms=0, flags=number)
     entry = bytearray(bytes(head[0])[:HEADER_BYTES])
     struct.pack_into("<II", entry, 12, payload_bytes, 16 + payload_bytes)
     return bytes(entry) + data
 
 
 def read(entry: bytes) -> list[tuple[int, bytes]]:
-    return decode(entry, decode_header(entry), Origin(1, 0, 0), "l").tuples()
+    return decode_columns(entry, decode_header(entry), Origin(1, 0, 0), "l").tuples()
 
 
 def peak_of(call: Callable[[], object]) -> int:
@@ -107,7 +114,7 @@ def test_what_is_compressed_is_read(
     plain, made = entry_of(0, payloads, **options), entry_of(number, payloads, **options)
 
     header, other = decode_header(made), decode_header(plain)
-    found = decode(made, header, Origin(3, 4, 100))
+    found = decode_columns(made, header, Origin(3, 4, 100))
 
     assert found.tuples() == list(zip(range(7, 7 + len(payloads)), payloads, strict=True))
     assert (None if found.flags is None else bytes(found.flags)) == options["record_flags"]
@@ -122,7 +129,7 @@ def test_columns_are_much_smaller_and_pin_no_entry(number: int) -> None:
     payloads = [line(n) for n in range(500)]
     made = bytearray(entry_of(number, payloads))
 
-    found = decode(made, decode_header(made), Origin(1, 0, 0))
+    found = decode_columns(made, decode_header(made), Origin(1, 0, 0))
     del made[HEADER_BYTES:]  # a view of it would forbid that
 
     assert [payload for _, payload in found.tuples()] == payloads
@@ -166,14 +173,14 @@ def test_what_does_not_shrink_is_stored_plain_and_soon_not_tried() -> None:
             raise AssertionError
 
     compression._codec = Counted()
-    noise = build([1], [random.Random(1).randbytes(2000)], records_before=0, wall_ms=0)
+    noise = build_entry([1], [random.Random(1).randbytes(2000)], records_before=0, written_ms=0)
     plain = b"".join(noise[0])
 
-    for _ in range(VAIN_MAX + 10 * TRIED_EVERY):
+    for _ in range(FAILED_TRIES_MAX + 10 * RETRY_INTERVAL_ENTRIES):
         assert b"".join(compression.compress(*noise)[0]) == plain
-    assert tried == VAIN_MAX + 10
+    assert tried == FAILED_TRIES_MAX + 10
 
-    small = build([1], [bytes(2000)], records_before=0, wall_ms=0)
+    small = build_entry([1], [bytes(2000)], records_before=0, written_ms=0)
     while compression.compress(*small)[1] == small[1]:
         pass
     assert compression.compress(*small)[1] < small[1], "it pays again: each is tried"
@@ -181,8 +188,10 @@ def test_what_does_not_shrink_is_stored_plain_and_soon_not_tried() -> None:
 
 def test_entries_below_and_above_the_bounds_are_left_as_they_are() -> None:
     compression = Compression("l", "zstd")
-    below = build([1], [bytes(FROM_BYTES - HEADER_BYTES - 16 - 1)], records_before=0, wall_ms=0)
-    above = build([1], [bytes(COLUMN_BYTES_MAX)], records_before=0, wall_ms=0)
+    below = build_entry(
+        [1], [bytes(COMPRESS_MIN_BYTES - HEADER_BYTES - 16 - 1)], records_before=0, written_ms=0
+    )
+    above = build_entry([1], [bytes(COLUMN_BYTES_MAX)], records_before=0, written_ms=0)
 
     for buffers, length in (below, above):
         assert compression.compress(buffers, length) == (buffers, length)
@@ -221,16 +230,16 @@ WRONG = {
         ZSTD, struct.pack("<II", 0x184D2A50, len(TEN)) + TEN, 10_000,
     ),
     "no zstd frame": (ZSTD, TEN, 10_000),
-    "an lz4 block that is larger": (LZ4, codec(LZ4, "").compress(lone(bytes(64 * MIB))), 10_000),
-    "an lz4 block that is a little larger": (LZ4, codec(LZ4, "").compress(TEN + b"x"), 10_000),
-    "an lz4 block that is smaller": (LZ4, codec(LZ4, "").compress(TEN[:-1]), 10_000),
-    "bytes behind an lz4 block": (LZ4, codec(LZ4, "").compress(TEN) + b"\0", 10_000),
-    "an lz4 block that is cut": (LZ4, codec(LZ4, "").compress(TEN)[:-1], 10_000),
+    "an lz4 block that is larger": (LZ4, load_codec(LZ4, "").compress(lone(bytes(64 * MIB))), 10_000),
+    "an lz4 block that is a little larger": (LZ4, load_codec(LZ4, "").compress(TEN + b"x"), 10_000),
+    "an lz4 block that is smaller": (LZ4, load_codec(LZ4, "").compress(TEN[:-1]), 10_000),
+    "bytes behind an lz4 block": (LZ4, load_codec(LZ4, "").compress(TEN) + b"\0", 10_000),
+    "an lz4 block that is cut": (LZ4, load_codec(LZ4, "").compress(TEN)[:-1], 10_000),
     "no lz4 block": (LZ4, b"\xff" * 300, 10_000),
     "zstd said to be lz4": (LZ4, zstd_frame(TEN), 10_000),
-    "lz4 said to be zstd": (ZSTD, codec(LZ4, "").compress(TEN), 10_000),
+    "lz4 said to be zstd": (ZSTD, load_codec(LZ4, "").compress(TEN), 10_000),
     "a header of 64 MiB": (ZSTD, BOMB, 64 * MIB),
-    "a header of 64 MiB, lz4": (LZ4, codec(LZ4, "").compress(lone(bytes(64 * MIB))), 64 * MIB),
+    "a header of 64 MiB, lz4": (LZ4, load_codec(LZ4, "").compress(lone(bytes(64 * MIB))), 64 * MIB),
     "a header of the most, lz4": (LZ4, b"\x10a", COLUMN_BYTES_MAX - 16),
     "nothing": (LZ4, b"", 10_000),
 }  # fmt: skip
@@ -270,7 +279,7 @@ def test_reading_takes_what_the_columns_take(number: int) -> None:
     header = decode_header(entry)
 
     def call() -> object:
-        return decode(entry, header, Origin(1, 0, 0))
+        return decode_columns(entry, header, Origin(1, 0, 0))
 
     call()
     assert len(entry) < size // 50
@@ -287,7 +296,7 @@ def test_a_flipped_bit_is_refused_or_stays_within_its_bounds(number: int) -> Non
         flipped = bytearray(entry)
         flipped[bit // 8] ^= 1 << bit % 8
         try:
-            found = decode(bytes(flipped), decode_header(bytes(flipped)), Origin(1, 0, 0))
+            found = decode_columns(bytes(flipped), decode_header(bytes(flipped)), Origin(1, 0, 0))
         except (CorruptData, UnsupportedFormat):
             continue
         assert sum(len(payload) for _, payload in found.tuples()) == size
@@ -295,7 +304,7 @@ def test_a_flipped_bit_is_refused_or_stays_within_its_bounds(number: int) -> Non
 
 def test_a_codec_of_later_is_refused_as_later() -> None:
     entry = bytearray(entry_of(LZ4, [line(1)] * 9))
-    entry[FLAGS_AT] += 2
+    entry[FLAGS_OFFSET] += 2
 
     with pytest.raises(UnsupportedFormat, match="codec 3, known are none, lz4, zstd"):
         decode_header(bytes(entry))
@@ -353,7 +362,7 @@ async def test_a_log_that_is_compressed_is_read_in_all_ways(
         assert 2 * stored < sum(map(len, map(line, range(350))))
         for ledger in world.ledgers.stores.values():
             for entry in ledger.entries:
-                assert decode_header(entry).flags & CODEC_MASK == NAMES.index(name)
+                assert decode_header(entry).flags & CODEC_MASK == CODEC_NAMES.index(name)
 
 
 async def test_counts_and_searches_decompress_no_more_than_the_entry_they_end_at(
@@ -364,7 +373,7 @@ async def test_counts_and_searches_decompress_no_more_than_the_entry_they_end_at
         log = ns.open_log("l")
         await written(log, range(600))
         calls = 0
-        known = codec(LZ4, "")
+        known = load_codec(LZ4, "")
         inner = known.decompress
 
         def counted(data: Any, size: int) -> bytes:
@@ -476,7 +485,7 @@ async def test_what_a_reader_has_ahead_is_bounded_by_what_it_takes_in_memory(
             ranged = sum([columns.count async for columns in parts])
 
         assert count == ranged == 100 * number
-        assert parts._held_bytes == 0
+        assert parts._buffered_bytes == 0
 
 
 async def _bulks(reader: Any, records: int) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.log_clock import LogClock, iso_of, ms_of
+from distributedlog.log.format.log_clock import LogClock, to_epoch_ms, to_iso_time
 from distributedlog.log.format.record import LogRecord, Origin, ReadRecord
 from distributedlog.log.log import Log
 from distributedlog.log.namespace import Namespace
@@ -40,7 +40,7 @@ class Wall:
 @asynccontextmanager
 async def machine(world: World, random: Random) -> AsyncIterator[Namespace]:
     async with world.process(segment_bytes_max=600) as namespace:
-        namespace.context = replace(namespace.context, wall_ms=Wall(random))
+        namespace.context = replace(namespace.context, clock_ms=Wall(random))
         yield namespace
 
 
@@ -87,7 +87,7 @@ async def test_time_never_goes_back_and_a_search_equals_a_scan(
             assert found == scan or (scan == end and found > records[-1].dlsn), (ms, found, scan)
         state = (await log.describe()).state
         # What a writer that died left open is added to it when it is closed.
-        closed = [one.time_ms for one in records if one.dlsn.segment < state.open_from]
+        closed = [one.time_ms for one in records if one.dlsn.segment < state.first_open_segment]
         assert state.time_ms >= max(closed, default=0)
         for ms in random.sample(times, min(3, len(times))):
             async with log.open_reader(since=ms, to="end") as reader:
@@ -154,7 +154,7 @@ async def test_times_are_said_as_datetimes_or_ms(world: World, autojump_clock: M
 
 def test_a_clock_that_goes_back_is_waited_for() -> None:
     wall = iter([5, 9, 3, 8, 12])
-    clock = LogClock(lambda: next(wall), "l", floor_ms=7)
+    clock = LogClock(lambda: next(wall), "l", min_ms=7)
 
     assert [clock.now_ms() for _ in range(5)] == [7, 9, 9, 9, 12]
 
@@ -162,7 +162,7 @@ def test_a_clock_that_goes_back_is_waited_for() -> None:
 def test_a_clock_that_is_behind_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     """H148, the event ``clock.off``: not for each entry, and not for the jitter of clocks."""
     wall = iter([100, 5000, 4500, 3000, 2000, 3999, 5001, 4999, 4002, 4000, 4000])
-    clock = LogClock(lambda: next(wall), "l", floor_ms=1000)
+    clock = LogClock(lambda: next(wall), "l", min_ms=1000)
 
     assert [clock.now_ms() for _ in range(11)] == [1000] + [5000] * 5 + [5001] * 5
     told = [record.getMessage() for record in caplog.records]
@@ -176,7 +176,7 @@ async def test_a_writer_whose_clock_is_behind_the_log_says_so(
     world: World, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with world.process() as ahead, world.process() as right:
-        ahead.context = replace(ahead.context, wall_ms=lambda: START_MS + YEAR_MS)
+        ahead.context = replace(ahead.context, clock_ms=lambda: START_MS + YEAR_MS)
         for ns, txids in ((ahead, (1, 2)), (right, (3, 4))):
             async with ns.open_log("l").open_writer() as writer:
                 for txid in txids:
@@ -187,10 +187,10 @@ async def test_a_writer_whose_clock_is_behind_the_log_says_so(
 
 def test_a_time_as_text_and_as_ms() -> None:
     when = datetime(2026, 1, 2, 3, 4, 5, 678_999, UTC)
-    assert ms_of(when, "since") == 1_767_323_045_678
-    assert iso_of(1_767_323_045_678) == "2026-01-02T03:04:05.678Z"
-    assert iso_of(2**62) == f"{2**62}ms"
-    assert ms_of(datetime(1960, 1, 1, tzinfo=UTC), "since") < 0
+    assert to_epoch_ms(when, "since") == 1_767_323_045_678
+    assert to_iso_time(1_767_323_045_678) == "2026-01-02T03:04:05.678Z"
+    assert to_iso_time(2**62) == f"{2**62}ms"
+    assert to_epoch_ms(datetime(1960, 1, 1, tzinfo=UTC), "since") < 0
 
 
 def test_a_record_shows_where_it_is_and_never_all_of_itself() -> None:

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.producer_section import decode, encode
+from distributedlog.log.format.producer_section import decode_section, encode_section
 from distributedlog.log.format.producer_table import (
-    FRAMES_KEPT,
+    BATCHES_KEPT,
     PRODUCERS_MAX,
-    Kept,
-    Open,
+    BatchSpan,
     Producer,
+    ProducerOpening,
     ProducerTable,
-    Span,
+    StoredBatch,
 )
 from distributedlog.log.format.record import decode_header
 from distributedlog.log.log import Log
@@ -32,7 +32,7 @@ from distributedlog.log.segments import segment_purge as purge_module
 from distributedlog.log.segments.segment_purge import purge
 from distributedlog.log.takeover import producer_recovery as producers_replay
 from distributedlog.log.takeover import takeover
-from distributedlog.log.takeover.producer_recovery import replay
+from distributedlog.log.takeover.producer_recovery import recover_producers
 from distributedlog.log.write import producer_state_manager as producing
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.log.write.send_queue import SendQueue
@@ -58,14 +58,16 @@ from tests.log.records import everything, rec
 async def table_of(log: Log) -> ProducerTable | None:
     """What the log says of producers, read as a takeover reads it; nobody writes."""
     context = log._context
-    return await replay(context.metadata, context.ledgers, (await log.describe()).state)
+    return await recover_producers(context.metadata, context.ledgers, (await log.describe()).state)
 
 
 def send(
     writer: LogWriter, number: int, sequence: int, records: int, done: list[SequencedBatch]
 ) -> SequencedBatch | None:
     payloads = [b"%d.%d" % (number, sequence + k) for k in range(records)]
-    return writer.sequenced.take_frame(payloads, done.append, producer=number, sequence=sequence)
+    return writer.sequenced_writer.append_batch(
+        payloads, done.append, producer=number, sequence=sequence
+    )
 
 
 async def test_who_starts_again_learns_how_far_it_came(
@@ -106,7 +108,7 @@ async def test_a_repeated_frame_is_told_the_first_position(
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         placed: dict[int, DLSN] = {}
-        number = FRAMES_KEPT + 6
+        number = BATCHES_KEPT + 6
         async with log.open_writer(producer="p") as writer:
             with pytest.raises(InvalidRequest, match="0 is next"):
                 await writer.write_frame(5, [b"x"])
@@ -121,7 +123,7 @@ async def test_a_repeated_frame_is_told_the_first_position(
             async with log.open_writer(producer="p") as writer:
                 for n in range(number):
                     again = await writer.write_frame(2 * n, [b"%d" % n, b"%d'" % n])
-                    if n < number - FRAMES_KEPT:
+                    if n < number - BATCHES_KEPT:
                         assert again == []
                     else:
                         assert again[0] == placed[2 * n]
@@ -147,7 +149,7 @@ async def test_a_repeated_frame_waits_for_its_first_copy(
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         writer = await log.open_writer()
-        one = await writer.sequenced.open_producer("p")
+        one = await writer.sequenced_writer.open_producer("p")
         world.ledgers.held = True
         done: list[SequencedBatch] = []
         for _ in range(3):
@@ -155,13 +157,14 @@ async def test_a_repeated_frame_waits_for_its_first_copy(
             await trio.sleep(0.1)
         assert done == []
         assert [
-            frame.repeated for frame in writer.sequenced.frames_from(one.number, 0, done.append)
+            frame.is_duplicate
+            for frame in writer.sequenced_writer.batches_from(one.number, 0, done.append)
         ] == [True]
         world.ledgers.release()
         await trio.sleep(0.1)
-        assert [frame.repeated for frame in done] == [False, True, True, True]
-        assert len({frame.first for frame in done}) == 1
-        assert writer.sequenced.next_sequence(one.number) == 2
+        assert [frame.is_duplicate for frame in done] == [False, True, True, True]
+        assert len({frame.first_dlsn for frame in done}) == 1
+        assert writer.sequenced_writer.next_sequence(one.number) == 2
         world.ledgers.held = True
         assert send(writer, one.number, 2, 1, done)
         assert send(writer, one.number, 2, 1, done)
@@ -180,27 +183,27 @@ async def test_one_name_opened_twice_fences_the_first(
         async with log.open_writer() as writer:
             with pytest.raises(ProducerForgotten):
                 send(writer, 1, 0, 1, done)
-            first = await writer.sequenced.open_producer("p")
+            first = await writer.sequenced_writer.open_producer("p")
             assert (first.number, first.next_sequence, first.known) == (1, 0, False)
             assert send(writer, first.number, 0, 3, done)
-            second = await writer.sequenced.open_producer("p")
+            second = await writer.sequenced_writer.open_producer("p")
             assert (second.next_sequence, second.known) == (3, True)
             with pytest.raises(ProducerFenced):
                 send(writer, first.number, 3, 1, done)
             with pytest.raises(ProducerFenced):
-                writer.sequenced.resume_producer("p", first.number)
-            assert writer.sequenced.resume_producer("p", second.number).next_sequence == 3
+                writer.sequenced_writer.resume_producer("p", first.number)
+            assert writer.sequenced_writer.resume_producer("p", second.number).next_sequence == 3
             with pytest.raises(ProducerForgotten):
                 send(writer, 77, 0, 1, done)
             with pytest.raises(ProducerForgotten, match='producer "p" with the number 77 '):
-                writer.sequenced.resume_producer("p", 77)
+                writer.sequenced_writer.resume_producer("p", 77)
             with pytest.raises(ProducerForgotten, match='producer "q" with the number 3 '):
-                writer.sequenced.resume_producer("q", second.number + 1)
+                writer.sequenced_writer.resume_producer("q", second.number + 1)
             outcomes: list[object] = []
 
             async def open_one() -> None:
                 try:
-                    outcomes.append(await writer.sequenced.open_producer("p"))
+                    outcomes.append(await writer.sequenced_writer.open_producer("p"))
                 except ProducerFenced as error:
                     outcomes.append(error)
 
@@ -211,10 +214,10 @@ async def test_one_name_opened_twice_fences_the_first(
             assert [(one.number, one.next_sequence) for one in opened] == [(7, 3)]
             assert send(writer, 7, 3, 1, done)
         async with log.open_writer() as writer:
-            assert writer.sequenced.resume_producer("p", 7).next_sequence == 4
+            assert writer.sequenced_writer.resume_producer("p", 7).next_sequence == 4
             with pytest.raises(ProducerFenced):  # known by its name
-                writer.sequenced.resume_producer("p", second.number)
-            assert (await writer.sequenced.open_producer("q")).number == 8, (
+                writer.sequenced_writer.resume_producer("p", second.number)
+            assert (await writer.sequenced_writer.open_producer("q")).number == 8, (
                 "numbers are never used again"
             )
         assert [frame.error for frame in done] == [None, None]
@@ -231,30 +234,30 @@ async def test_too_many_producers_and_who_is_forgotten(
         log = ns.open_log("l")
         done: list[SequencedBatch] = []
         async with log.open_writer() as writer:
-            a = await writer.sequenced.open_producer("a")
-            b = await writer.sequenced.open_producer("b")
+            a = await writer.sequenced_writer.open_producer("a")
+            b = await writer.sequenced_writer.open_producer("b")
             assert send(writer, a.number, 0, 1, done)
             with pytest.raises(TooBusy):
-                await writer.sequenced.open_producer("c")
+                await writer.sequenced_writer.open_producer("c")
             await trio.sleep(50)
             await writer.write(b"plain")
         await trio.sleep(200)  # nobody writes: that does not count
         async with log.open_writer() as writer:
             with pytest.raises(TooBusy):
-                await writer.sequenced.open_producer("c")
+                await writer.sequenced_writer.open_producer("c")
             await trio.sleep(11)
             assert send(writer, a.number, 1, 1, done)
-            c = await writer.sequenced.open_producer("c")
+            c = await writer.sequenced_writer.open_producer("c")
             with pytest.raises(ProducerForgotten):
                 send(writer, b.number, 0, 1, done)
-            again = await writer.sequenced.open_producer("c")
+            again = await writer.sequenced_writer.open_producer("c")
             assert not again.known, (
                 "the first opening's answer may have been lost: seed 66 of proxies"
             )
             assert send(writer, again.number, 0, 1, done)
-            assert (await writer.sequenced.open_producer("c")).known
+            assert (await writer.sequenced_writer.open_producer("c")).known
             with pytest.raises(TooBusy):
-                await writer.sequenced.open_producer("b")
+                await writer.sequenced_writer.open_producer("b")
             assert not c.known
         table = await table_of(log)
         assert table is not None
@@ -273,21 +276,21 @@ async def test_who_waits_for_an_answer_and_the_writers_own_are_not_forgotten(
     async with world.process() as ns:
         await ns.create_log("l", txids="ms")
         async with ns.open_log("l").open_writer(producer="own") as writer:
-            busy = await writer.sequenced.open_producer("busy")
+            busy = await writer.sequenced_writer.open_producer("busy")
             await trio.sleep(1)
-            await writer.sequenced.open_producer("idle")
+            await writer.sequenced_writer.open_producer("idle")
             await trio.sleep(2)
             world.ledgers.held = True
             done: list[SequencedBatch] = []
             assert send(writer, busy.number, 0, 1, done)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(writer.sequenced.open_producer, "new")
+                nursery.start_soon(writer.sequenced_writer.open_producer, "new")
                 await trio.sleep(0.1)
-                assert writer.sequenced.next_sequence(busy.number) == 1
+                assert writer.sequenced_writer.next_sequence(busy.number) == 1
                 world.ledgers.release()
             assert len(await writer.write_frame(0, [b"x"])) == 1
             with pytest.raises(TooBusy):
-                await writer.sequenced.open_producer("idle")
+                await writer.sequenced_writer.open_producer("idle")
         assert [frame.error for frame in done] == [None]
         table = await table_of(ns.open_log("l"))
         assert table is not None
@@ -315,12 +318,12 @@ async def test_a_number_is_its_names_alone(world: World, autojump_clock: MockClo
     async with world.process() as ns:
         await ns.create_log("l", txids="ms")
         async with ns.open_log("l").open_writer() as writer:
-            p = await writer.sequenced.open_producer("p")
-            await writer.sequenced.open_producer("q")
+            p = await writer.sequenced_writer.open_producer("p")
+            await writer.sequenced_writer.open_producer("q")
             for name in ("q", "nobody"):
                 with pytest.raises(ProducerForgotten):
-                    writer.sequenced.resume_producer(name, p.number)
-            assert writer.sequenced.resume_producer("p", p.number).number == p.number
+                    writer.sequenced_writer.resume_producer(name, p.number)
+            assert writer.sequenced_writer.resume_producer("p", p.number).number == p.number
             assert send(writer, p.number, 0, 1, [])
 
 
@@ -328,25 +331,27 @@ async def test_who_is_told_may_write_where_a_snapshot_is_due(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Called while an entry is confirmed: what that one holds is in the table, and is not taken twice."""
-    monkeypatch.setattr("distributedlog.log.write.open_segment.SNAPSHOT_SHARE", 0)
+    monkeypatch.setattr("distributedlog.log.write.open_segment.SNAPSHOT_SIZE_FACTOR", 0)
     monkeypatch.setattr("distributedlog.log.write.open_segment.SNAPSHOT_BYTES", 0)
     async with world.process(entry_bytes_max=100) as ns:
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         async with log.open_writer() as writer:
-            one = await writer.sequenced.open_producer("p")
+            one = await writer.sequenced_writer.open_producer("p")
 
             def send_more(_: SequencedBatch) -> None:
-                while (at := writer.sequenced.next_sequence(one.number)) < 40:
+                while (at := writer.sequenced_writer.next_sequence(one.number)) < 40:
                     payload = b"%080d" % at
-                    if not writer.sequenced.take_frame(
+                    if not writer.sequenced_writer.append_batch(
                         [payload], send_more, producer=one.number, sequence=at
                     ):
                         return
 
-            assert writer.sequenced.take_frame([b"%080d" % 0], send_more, producer=one.number)
+            assert writer.sequenced_writer.append_batch(
+                [b"%080d" % 0], send_more, producer=one.number
+            )
             await trio.sleep(1)
-            live = writer.pipeline.producers
+            live = writer.send_queue.producers
         assert [int(record.payload) for record in await everything(log)] == list(range(40))
         table = await table_of(log)
         assert table is not None
@@ -361,18 +366,18 @@ async def test_many_unanswered_frames_wait(world: World, autojump_clock: MockClo
         log = ns.open_log("l")
         done: list[SequencedBatch] = []
         async with log.open_writer() as writer:
-            one = await writer.sequenced.open_producer("p")
+            one = await writer.sequenced_writer.open_producer("p")
             world.ledgers.held = True
-            for n in range(FRAMES_KEPT):
+            for n in range(BATCHES_KEPT):
                 assert send(writer, one.number, n, 1, done)
-            assert send(writer, one.number, FRAMES_KEPT, 1, done) is None
+            assert send(writer, one.number, BATCHES_KEPT, 1, done) is None
             with trio.move_on_after(1):
-                await writer.sequenced.frame_room(1, 10, one.number)
-            assert send(writer, one.number, FRAMES_KEPT, 1, done) is None
+                await writer.sequenced_writer.wait_capacity(1, 10, one.number)
+            assert send(writer, one.number, BATCHES_KEPT, 1, done) is None
             world.ledgers.release()
-            await writer.sequenced.frame_room(1, 10, one.number)
-            assert send(writer, one.number, FRAMES_KEPT, 1, done)
-        assert len(done) == FRAMES_KEPT + 1
+            await writer.sequenced_writer.wait_capacity(1, 10, one.number)
+            assert send(writer, one.number, BATCHES_KEPT, 1, done)
+        assert len(done) == BATCHES_KEPT + 1
 
 
 async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: MockClock) -> None:
@@ -381,7 +386,7 @@ async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: Mo
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         zombie = await log.open_writer(producer="p")
-        await zombie.sequenced.check_owner()
+        await zombie.sequenced_writer.check_owner()
         world.ledgers.writers.clear()  # it is paused: no bookie's answer reaches it
         async with log.open_writer(takeover=True, producer="p") as writer:
             await writer.write_frame(0, [b"a"])
@@ -400,25 +405,27 @@ async def test_who_was_paused_says_no_to_nobody(world: World, autojump_clock: Mo
                 patch.setattr(world.metadata, "get", counted)
                 async with trio.open_nursery() as nursery:
                     for _ in range(20):
-                        nursery.start_soon(writer.sequenced.check_owner)
+                        nursery.start_soon(writer.sequenced_writer.check_owner)
             assert 1 <= reads <= 2
 
 
 def test_the_bytes_of_producers() -> None:
     """docs/reference/formats.md. These bytes are on disks: they never change."""
     table = ProducerTable(
-        [Producer(1, "abc", 7, 8, deque([Kept(4, 3, 1, 3, 2)]))], next_number=4, clock_ms=9
+        [Producer(1, "abc", 7, 8, deque([StoredBatch(4, 3, 1, 3, 2)]))], next_number=4, clock_ms=9
     )
-    spans = [Span(1, 5, 0, 2)]
+    spans = [BatchSpan(1, 5, 0, 2)]
 
     assert (
-        encode(-1, 9, 4).hex() == "0100000000000000" + "ff" * 8 + "09" + "00" * 7 + "04" + "00" * 7
+        encode_section(-1, 9, 4).hex()
+        == "0100000000000000" + "ff" * 8 + "09" + "00" * 7 + "04" + "00" * 7
     )
     assert (
-        encode(3, 9, 4, spans=spans)[32:].hex() == "01" + "00" * 7 + "05" + "00" * 11 + "02000000"
+        encode_section(3, 9, 4, spans=spans)[32:].hex()
+        == "01" + "00" * 7 + "05" + "00" * 11 + "02000000"
     )
-    assert encode(3, 9, 4, table=table)[:8].hex() == "0100010000000000"
-    assert encode(3, 9, 4, table=table)[32:].hex() == (
+    assert encode_section(3, 9, 4, table=table)[:8].hex() == "0100010000000000"
+    assert encode_section(3, 9, 4, table=table)[32:].hex() == (
         "0100000000000000"
         + "01"
         + "00" * 7
@@ -436,8 +443,11 @@ def test_the_bytes_of_producers() -> None:
         + "00" * 7
         + "0200000003000000"
     )
-    assert encode(3, 9, 4, opens=[Open(3, "abc", 2)])[:8].hex() == "0100040000000000"
-    assert encode(3, 9, 4, opens=[Open(3, "abc", 2)])[32:].hex() == (
+    assert (
+        encode_section(3, 9, 4, openings=[ProducerOpening(3, "abc", 2)])[:8].hex()
+        == "0100040000000000"
+    )
+    assert encode_section(3, 9, 4, openings=[ProducerOpening(3, "abc", 2)])[32:].hex() == (
         "0100000000000000"
         + "03"
         + "00" * 7
@@ -446,7 +456,7 @@ def test_the_bytes_of_producers() -> None:
         + "0300000000000000"
         + "6162630000000000"
     )
-    read = decode(encode(3, 9, 4, table=table)).table
+    read = decode_section(encode_section(3, 9, 4, table=table)).table
     assert read is not None
     assert read.rows == table.rows
 
@@ -454,26 +464,26 @@ def test_the_bytes_of_producers() -> None:
 def test_a_snapshot_of_as_many_as_there_may_be_is_one_entry() -> None:
     """Below 1 MiB, whatever their names; more are refused, and so is whatever does not fit together."""
     table = full_table(PRODUCERS_MAX)
-    section = encode(7, 9, 100_000, table=table)
+    section = encode_section(7, 9, 100_000, table=table)
 
     assert len(section) < 900_000
-    read = decode(section).table
+    read = decode_section(section).table
     assert read is not None
     assert read.rows == table.rows
     with pytest.raises(CorruptData, match="most are 1000"):
-        decode(encode(7, 9, 100_000, table=full_table(PRODUCERS_MAX + 1)))
+        decode_section(encode_section(7, 9, 100_000, table=full_table(PRODUCERS_MAX + 1)))
     with pytest.raises(CorruptData, match="where the next one is"):
-        decode(encode(7, 9, PRODUCERS_MAX, table=table))
-    row = Producer(1, "p", 5, 0, deque([Kept(0, 2, 1, 3, 0), Kept(2, 2, 1, 4, 0)]))
+        decode_section(encode_section(7, 9, PRODUCERS_MAX, table=table))
+    row = Producer(1, "p", 5, 0, deque([StoredBatch(0, 2, 1, 3, 0), StoredBatch(2, 2, 1, 4, 0)]))
     with pytest.raises(CorruptData, match="do not follow"):
-        decode(encode(7, 9, 2, table=ProducerTable([row], next_number=2)))
+        decode_section(encode_section(7, 9, 2, table=ProducerTable([row], next_number=2)))
 
 
 def full_table(number: int) -> ProducerTable:
     rows = []
     for n in range(1, number + 1):
-        kept = deque(Kept(1000 + k, 1, 9, 100 * k + n, n % 50) for k in range(FRAMES_KEPT))
-        rows.append(Producer(n, f"{n}".rjust(255, "x"), 1000 + FRAMES_KEPT, 5, kept))
+        kept = deque(StoredBatch(1000 + k, 1, 9, 100 * k + n, n % 50) for k in range(BATCHES_KEPT))
+        rows.append(Producer(n, f"{n}".rjust(255, "x"), 1000 + BATCHES_KEPT, 5, kept))
     return ProducerTable(rows, next_number=100_000, clock_ms=9)
 
 
@@ -571,7 +581,7 @@ async def test_entries_that_were_declared_lost_forget_the_producers(
         await ns.create_log("l", txids="ms")
         log = ns.open_log("l")
         async with log.open_writer() as writer:
-            old = await writer.sequenced.open_producer("p")
+            old = await writer.sequenced_writer.open_producer("p")
             assert send(writer, old.number, 0, 1, [])
         read = ModelReader.read
 
@@ -586,7 +596,7 @@ async def test_entries_that_were_declared_lost_forget_the_producers(
             async with log.open_writer() as writer:
                 with pytest.raises(ProducerForgotten):
                     send(writer, old.number, 1, 1, [])
-                new = await writer.sequenced.open_producer("p")
+                new = await writer.sequenced_writer.open_producer("p")
                 assert new.number > old.number + 1000
                 assert (new.next_sequence, new.known) == (0, False)
 
@@ -624,7 +634,7 @@ def test_whatever_fails_each_frame_is_there_once(done_steps: Sequence[tuple[obje
         async with trio.open_nursery() as nursery:
             world = World(nursery)
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr("distributedlog.log.write.open_segment.SNAPSHOT_SHARE", 0)
+                patch.setattr("distributedlog.log.write.open_segment.SNAPSHOT_SIZE_FACTOR", 0)
                 await play(world, done_steps, patch)
             nursery.cancel_scope.cancel()
 
@@ -640,10 +650,10 @@ async def play(
 
     def on_done(frame: SequencedBatch) -> None:
         outcomes.append(frame)
-        if frame.error is None and frame.first is not None:
+        if frame.error is None and frame.first_dlsn is not None:
             for k in range(frame.records):
                 payload = b"%d.%d" % (owners[frame.producer], frame.sequence + k)
-                place = frame.first._replace(slot=frame.first.slot + k)
+                place = frame.first_dlsn._replace(slot=frame.first_dlsn.slot + k)
                 assert acked.setdefault(payload, place) == place
 
     owners: dict[int, int] = {}
@@ -658,20 +668,20 @@ async def play(
             killed = False
             for who in told:  # after a takeover each goes on from what is stored
                 if who.number:
-                    who.next_sequence = writer.sequenced.next_sequence(who.number)
+                    who.next_sequence = writer.sequenced_writer.next_sequence(who.number)
                     assert who.next_sequence <= sum(records for _, records in who.frames)
             while left and not killed:
                 step = left.pop(0)
                 match step:
                     case ("open", int(at)):
-                        opened = await writer.sequenced.open_producer(f"p{at}")
+                        opened = await writer.sequenced_writer.open_producer(f"p{at}")
                         told[at].number = opened.number
                         owners[opened.number] = at
                     case ("send", int(at), int(back), int(records)):
                         who = told[at]
                         if not who.number:
                             continue
-                        now = writer.sequenced.next_sequence(who.number)
+                        now = writer.sequenced_writer.next_sequence(who.number)
                         sent = [one for one in who.frames if one[0] + one[1] <= now]
                         unsent = who.frames[len(sent) :]
                         if back < 0 and len(sent) >= -back:  # again
@@ -683,7 +693,7 @@ async def play(
                             who.frames.append((sequence, records))
                         payloads = [b"%d.%d" % (at, sequence + k) for k in range(records)]
                         if (
-                            writer.sequenced.take_frame(
+                            writer.sequenced_writer.append_batch(
                                 payloads, on_done, producer=who.number, sequence=sequence
                             )
                             is not None
@@ -707,7 +717,7 @@ async def play(
                 await writer.commit()
                 assert len(outcomes) <= taken
                 assert writer.error is None
-                live = writer.pipeline.producers
+                live = writer.send_queue.producers
                 await writer.aclose()
                 break
     async with world.process() as ns:
@@ -735,7 +745,7 @@ async def test_what_was_cut_off_and_sent_again_is_not_counted_as_stored(
 ) -> None:
     """A ledger fails with frames and snapshots on their way; what is found of it is stored, the rest goes to
     the next one, whose snapshot does not have it; its writer is killed there; each frame is sent again."""
-    monkeypatch.setattr("distributedlog.log.write.open_segment.SNAPSHOT_SHARE", 0)
+    monkeypatch.setattr("distributedlog.log.write.open_segment.SNAPSHOT_SIZE_FACTOR", 0)
     monkeypatch.setattr("distributedlog.log.write.open_segment.SNAPSHOT_BYTES", 0)
     frames = range(3)
     for survive in range(7):
@@ -743,13 +753,13 @@ async def test_what_was_cut_off_and_sent_again_is_not_counted_as_stored(
         async with world.process() as ns:
             await ns.create_log(name, txids="ms")
             writer = await ns.open_log(name).open_writer()
-            one = await writer.sequenced.open_producer("p")
+            one = await writer.sequenced_writer.open_producer("p")
             await trio.sleep(0.1)
             world.ledgers.held = True
             done: list[SequencedBatch] = []
             for n in frames:
                 assert send(writer, one.number, n, 1, done)
-                writer.pipeline.close_batch()  # a snapshot before each
+                writer.send_queue.close_batch()  # a snapshot before each
             world.ledgers.keep_in_flight = kept
             world.ledgers.writers[-1].fail(WriteFailed("no acks"))
             await trio.sleep(1)
@@ -760,14 +770,16 @@ async def test_what_was_cut_off_and_sent_again_is_not_counted_as_stored(
         async with world.process() as ns:
             log = ns.open_log(name)
             async with log.open_writer(takeover=True) as writer:
-                assert writer.sequenced.resume_producer("p", one.number).next_sequence >= len(done)
+                assert writer.sequenced_writer.resume_producer(
+                    "p", one.number
+                ).next_sequence >= len(done)
                 for n in frames:
                     assert send(writer, one.number, n, 1, done)
                 await writer.commit()
-                live = writer.pipeline.producers
+                live = writer.send_queue.producers
             places: dict[int, set[DLSN | None]] = {}
             for frame in done:
-                places.setdefault(frame.sequence, set()).add(frame.first)
+                places.setdefault(frame.sequence, set()).add(frame.first_dlsn)
             assert [len(found) for found in places.values()] == [1, 1, 1], places
             found = await everything(log)
             assert [{one.dlsn} for one in found] == list(places.values())
@@ -804,29 +816,29 @@ async def test_killed_at_each_moment_of_openings_rolls_and_takeovers(
 
 
 async def replay_nothing(metadata: Any, ledgers: Any, state: Any) -> ProducerTable | None:
-    table = await replay(metadata, ledgers, state)
+    table = await recover_producers(metadata, ledgers, state)
     return None if table is None else ProducerTable(next_number=table.next_number)
 
 
 async def replay_without_the_last(reader: Any, record: Any) -> ProducerTable:
     last = record.last_entry
     (found,) = await reader.read(last, last, bytes_max=1)
-    at = producers_replay._notes(record, last, found.payload).snapshot_entry
+    at = producers_replay._require_section(record, last, found.payload).snapshot_entry
     return await _replayed(reader, replace(record, last_entry=max(at, last - 1)))
 
 
 def notes_without_openings(record: Any, entry: int, payload: Any) -> Any:
-    return replace(_notes(record, entry, payload), opens=())
+    return replace(_notes(record, entry, payload), openings=())
 
 
 def answer_copies_at_once(self: SequencedBatch, first: SequencedBatch) -> None:
-    self.stored_at(DLSN(1, 1, 0))
+    self.finish_stored(DLSN(1, 1, 0))
 
 
 def take_unknown_as_new(self: Any, number: int) -> Any:
-    if number not in self._live and number not in self._fenced:
+    if number not in self._active and number not in self._fenced:
         self.table.rows[number] = Producer(number, str(number))
-        self._live[number] = producing._Live(0)
+        self._active[number] = producing._ActiveProducer(0)
     return _of(self, number)
 
 
@@ -839,11 +851,11 @@ def take_back_everything(self: SendQueue) -> None:
 
 def snapshot_what_was_taken(self: producing.ProducerStateManager, in_flight: Any) -> Any:
     found = _snapshot(self, in_flight)
-    assert found.carried is not None
-    assert found.carried.table is not None
-    for number, live in self._live.items():
-        found.carried.table.rows[number].next_sequence = live.next_sequence
-        found.carried.table.rows[number].kept.clear()
+    assert found.producer_section is not None
+    assert found.producer_section.table is not None
+    for number, live in self._active.items():
+        found.producer_section.table.rows[number].next_sequence = live.next_sequence
+        found.producer_section.table.rows[number].stored_batches.clear()
     return found
 
 
@@ -855,30 +867,33 @@ async def purge_up_to_the_point(metadata: Any, state: Any) -> int:
     return await _last_below(metadata, replace(state, producers=0))
 
 
-_replayed, _notes = producers_replay._replayed, producers_replay._notes
-_of, _snapshot = producing.ProducerStateManager._of, producing.ProducerStateManager.snapshot
-_last_below = purge_module.last_below
+_replayed, _notes = producers_replay._replay_segment, producers_replay._require_section
+_of, _snapshot = (
+    producing.ProducerStateManager._require_active,
+    producing.ProducerStateManager.snapshot,
+)
+_last_below = purge_module.last_purgeable_segment
 PLANTED: dict[str, tuple[object, str, object, Any]] = {
     "the table is empty after a takeover": (
-        takeover, "replay", replay_nothing, test_who_starts_again_learns_how_far_it_came
+        takeover, "recover_producers", replay_nothing, test_who_starts_again_learns_how_far_it_came
     ),
     "a replay ends one entry early": (
-        producers_replay, "_replayed", replay_without_the_last,
+        producers_replay, "_replay_segment", replay_without_the_last,
         test_who_starts_again_learns_how_far_it_came,
     ),
     "openings are not replayed": (
-        producers_replay, "_notes", notes_without_openings,
+        producers_replay, "_require_section", notes_without_openings,
         test_who_starts_again_learns_how_far_it_came,
     ),
     "a copy is answered before anything is durable": (
-        SequencedBatch, "shares", answer_copies_at_once, test_a_repeated_frame_waits_for_its_first_copy
+        SequencedBatch, "share_outcome", answer_copies_at_once, test_a_repeated_frame_waits_for_its_first_copy
     ),
     "an unknown number is taken as new": (
-        producing.ProducerStateManager, "_of", take_unknown_as_new,
+        producing.ProducerStateManager, "_require_active", take_unknown_as_new,
         test_one_name_opened_twice_fences_the_first,
     ),
     "snapshots are sent again": (
-        SendQueue, "take_back", take_back_everything,
+        SendQueue, "return_to_queue", take_back_everything,
         test_what_was_cut_off_and_sent_again_is_not_counted_as_stored,
     ),
     "a snapshot has what was taken": (
@@ -889,7 +904,7 @@ PLANTED: dict[str, tuple[object, str, object, Any]] = {
         producing.ProducerStateManager, "_fence", fence_nobody, test_one_name_opened_twice_fences_the_first
     ),
     "purge does not stop": (
-        purge_module, "last_below", purge_up_to_the_point,
+        purge_module, "last_purgeable_segment", purge_up_to_the_point,
         test_what_says_who_the_producers_are_is_not_purged,
     ),
 }  # fmt: skip

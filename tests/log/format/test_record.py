@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import (
+    BULK_COMPARE_MIN,
     HEADER_BYTES,
-    LANES_MIN,
     SECTION_CRITICAL,
     Columns,
     LogRecord,
     Origin,
     ReadRecord,
-    ascends,
-    build,
-    build_lone,
-    decode,
+    build_entry,
+    build_single_record_entry,
+    decode_columns,
     decode_header,
+    is_ascending,
 )
 from distributedlog.runtime.interfaces.errors import CorruptData, InvalidRequest, UnsupportedFormat
 from tests.examples import examples
@@ -37,10 +37,10 @@ records = st.lists(
 
 
 def entry_of(pairs: list[tuple[int, bytes]], **options: object) -> bytes:
-    buffers, length = build(
+    buffers, length = build_entry(
         [txid for txid, _ in pairs],
         [payload for _, payload in pairs],
-        **{"records_before": 0, "wall_ms": 0, **options},  # type: ignore[arg-type]
+        **{"records_before": 0, "written_ms": 0, **options},  # type: ignore[arg-type]
     )
     entry = b"".join(buffers)
     assert len(entry) == length
@@ -48,12 +48,12 @@ def entry_of(pairs: list[tuple[int, bytes]], **options: object) -> bytes:
 
 
 def read(entry: bytes, origin: Origin | None = None) -> Columns:
-    return decode(entry, decode_header(entry), origin or Origin(1, 0, 0))
+    return decode_columns(entry, decode_header(entry), origin or Origin(1, 0, 0))
 
 
 def test_the_bytes_of_an_entry() -> None:
     """docs/reference/formats.md, the log entry. These bytes are on disks: they never change."""
-    entry = entry_of([(5, b"ab"), (7, b"cde")], records_before=9, wall_ms=1_700_000_000_000)
+    entry = entry_of([(5, b"ab"), (7, b"cde")], records_before=9, written_ms=1_700_000_000_000)
 
     assert entry.hex() == (
         "444c4745"  # magic "DLGE"
@@ -76,10 +76,12 @@ def test_the_bytes_of_an_entry() -> None:
 
 def test_the_bytes_of_an_entry_of_one_record() -> None:
     """They are packed in one step, and are the same as of any other entry."""
-    buffers, length = build_lone(2**63 - 2, b"abc", 2**40, 1_700_000_000_000)
+    buffers, length = build_single_record_entry(2**63 - 2, b"abc", 2**40, 1_700_000_000_000)
     entry = b"".join(buffers)
     assert len(entry) == length
-    assert entry == entry_of([(2**63 - 2, b"abc")], records_before=2**40, wall_ms=1_700_000_000_000)
+    assert entry == entry_of(
+        [(2**63 - 2, b"abc")], records_before=2**40, written_ms=1_700_000_000_000
+    )
 
     assert entry.hex() == (
         "444c4745"  # magic "DLGE"
@@ -104,10 +106,10 @@ def test_the_bytes_of_an_entry_of_one_record() -> None:
 @given(st.integers(0, 2**63 - 2), st.binary(max_size=40), st.integers(0, 2**40))
 def test_one_record_is_built_as_several_are(txid: int, payload: bytes, before: int) -> None:
     """An entry of two whose second one is empty: what differs are counts, columns and sizes."""
-    one = entry_of([(txid, payload)], records_before=before, wall_ms=7)
-    buffers, length = build_lone(txid, payload, before, 7)
+    one = entry_of([(txid, payload)], records_before=before, written_ms=7)
+    buffers, length = build_single_record_entry(txid, payload, before, 7)
     assert (b"".join(buffers), length) == (one, len(one))
-    two = entry_of([(txid, payload), (txid, b"")], records_before=before, wall_ms=7)
+    two = entry_of([(txid, payload), (txid, b"")], records_before=before, written_ms=7)
 
     header = decode_header(one)
     assert (header.count, header.payload_bytes) == (1, len(payload))
@@ -133,7 +135,9 @@ def test_payloads_of_one_length_are_built_as_others_are(
     if counted != "all":
         sizes = None if counted == "nobody" else list(map(len, payloads[:-1]))
 
-    buffers, length = build(range(number), payloads, records_before=0, wall_ms=0, sizes=sizes)
+    buffers, length = build_entry(
+        range(number), payloads, records_before=0, written_ms=0, sizes=sizes
+    )
 
     ends = list(accumulate(map(len, payloads), initial=0))
     plain = struct.pack(f"<{number}q{number + 1}i", *range(number), *ends) + b"".join(payloads)
@@ -147,8 +151,8 @@ LEAST_AND_MOST = {"i": (-(2**31), 2**31 - 1), "q": (-(2**63), 2**63 - 1)}
 @settings(max_examples=examples(300))
 @given(
     st.sampled_from("iq"),
-    st.integers(1, 3 * LANES_MIN),
-    st.lists(st.tuples(st.integers(0, 3 * LANES_MIN), st.integers(-2, 2)), max_size=3),
+    st.integers(1, 3 * BULK_COMPARE_MIN),
+    st.lists(st.tuples(st.integers(0, 3 * BULK_COMPARE_MIN), st.integers(-2, 2)), max_size=3),
     st.booleans(),
     st.randoms(use_true_random=False),
 )
@@ -165,21 +169,21 @@ def test_a_column_ascends_where_its_numbers_do(
         around = numbers[at - 1] + by
         numbers[at] = chance.choice((max(least, min(most, around)), least, -1, most))
 
-    found = ascends(memoryview(array(kind, numbers)))
+    found = is_ascending(memoryview(array(kind, numbers)))
 
     assert found == (numbers[0] >= 0 and all(a <= b for a, b in pairwise(numbers)))
 
 
 @pytest.mark.parametrize("kind", "iq")
-@pytest.mark.parametrize("at", [0, 1, LANES_MIN])
-@pytest.mark.parametrize("number", [LANES_MIN + 1, 2 * LANES_MIN])
+@pytest.mark.parametrize("at", [0, 1, BULK_COMPARE_MIN])
+@pytest.mark.parametrize("number", [BULK_COMPARE_MIN + 1, 2 * BULK_COMPARE_MIN])
 def test_a_number_below_zero_never_ascends(kind: str, at: int, number: int) -> None:
     """Though the lanes after it do, with room for what one of them borrows."""
     numbers = list(range(5, 5 + 3 * number, 3))
-    assert ascends(memoryview(array(kind, numbers)))
+    assert is_ascending(memoryview(array(kind, numbers)))
     for below in (-1, LEAST_AND_MOST[kind][0]):
         numbers[at] = below
-        assert not ascends(memoryview(array(kind, numbers)))
+        assert not is_ascending(memoryview(array(kind, numbers)))
 
 
 @settings(max_examples=examples(100))
@@ -189,7 +193,7 @@ def test_what_is_built_is_read(pairs: list[tuple[int, bytes]], before: int, flag
     entry = entry_of(pairs, records_before=before, record_flags=flags, sections=[(9, 0, b"later")])
 
     header = decode_header(entry)
-    columns = decode(entry, header, Origin(3, 4, 100))
+    columns = decode_columns(entry, header, Origin(3, 4, 100))
 
     assert columns.tuples() == pairs
     assert columns.records() == [LogRecord(txid, payload) for txid, payload in pairs]
@@ -319,7 +323,7 @@ def test_control_entries_hold_no_user_record() -> None:
     """The position is not advanced."""
     control = b"".join(control_entry(8, records_before=5)[0])
     header = decode_header(control)
-    assert header.control
+    assert header.is_control
     assert (header.last_txid, header.records_through) == (8, 5)
 
 
@@ -361,7 +365,7 @@ def test_a_record_that_was_read_is_equal_to_the_one_that_was_written() -> None:
 def test_log_time_is_never_before_the_segments_floor() -> None:
     """H148: what was stamped elsewhere and linked is lifted; the writer's stamp stays beside it."""
     for wall_ms, log_time in ((400, 500), (600, 600)):
-        buffers, _ = build([1], [b"x"], records_before=0, wall_ms=wall_ms)
+        buffers, _ = build_entry([1], [b"x"], records_before=0, written_ms=wall_ms)
         header = decode_header(b"".join(buffers))
 
         at = header.origin(1, 0, 0, txid_base=-1, txid_rule=0, time_floor_ms=500)

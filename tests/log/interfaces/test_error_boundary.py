@@ -27,7 +27,7 @@ def breaks(*_: object, **__: object) -> Any:
 
 def fetcher_of(reader: Any) -> Any:
     """What fills its queue."""
-    return reader._queue._heard.__self__
+    return reader._queue._last_response.__self__
 
 
 async def breaks_later(*_: object, **__: object) -> Any:
@@ -59,19 +59,19 @@ def logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def roll_breaks(writer: Any) -> None:
-    plant(keeper_of(writer), "_step", breaks_later)
+    plant(keeper_of(writer), "_run_step", breaks_later)
     keeper_of(writer).wake()
 
 
 def replacing_breaks(writer: Any) -> None:
-    plant(keeper_of(writer).current, "end", breaks)
-    keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+    plant(keeper_of(writer).current_target, "segment_end", breaks)
+    keeper_of(writer).current_target.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
 
 
 WRITER_FAULTS: dict[str, Callable[[Any], None]] = {
-    "the sending task": lambda writer: setattr(writer.pipeline._due, "call", breaks),
+    "the sending task": lambda writer: setattr(writer.send_queue._scheduled_send, "call", breaks),
     "the rolling task": roll_breaks,
-    "an acknowledgement": lambda writer: plant(keeper_of(writer).current, "confirm", breaks),
+    "an acknowledgement": lambda writer: plant(keeper_of(writer).current_target, "confirm", breaks),
     "the replacing of a segment": replacing_breaks,
 }
 
@@ -87,7 +87,7 @@ async def test_a_writer_that_breaks_ends_alone(
         acked = [(await writer.write(rec(txid)), txid)[1] for txid in range(3)]
         WRITER_FAULTS[where](writer)
         pending = await writer.submit(rec(3))
-        writer.pipeline.wake()
+        writer.send_queue.wake()
 
         with pytest.raises(InternalError, match=r'log "broken".*planted') as caught:
             await pending
@@ -108,8 +108,8 @@ async def test_a_lock_that_breaks_when_it_is_taken_again_ends_its_writer_alone(
     """The lease is shared by all logs of the process; what is found wrong with one lock is one log's."""
     async with world.process() as ns, neighbours(ns):
         writer = await ns.open_log("broken").open_writer()
-        writer._claim.take_again = breaks_later  # type: ignore[method-assign]
-        await world.metadata.revoke_lease(writer._claim.lease)
+        writer._log_lock.reacquire = breaks_later  # type: ignore[method-assign]
+        await world.metadata.revoke_lease(writer._log_lock.lease)
         await trio.sleep(20)
 
         with pytest.raises(InternalError, match="planted"):
@@ -118,8 +118,10 @@ async def test_a_lock_that_breaks_when_it_is_taken_again_ends_its_writer_alone(
 
 
 READER_FAULTS: dict[str, Callable[[Any], None]] = {
-    "the fetching task": lambda r: setattr(r._queue, "wait_taken", breaks_later),
-    "the watch of the log's state": lambda r: setattr(fetcher_of(r)._follower, "_take", breaks),
+    "the fetching task": lambda r: setattr(r._queue, "wait_capacity", breaks_later),
+    "the watch of the log's state": lambda r: setattr(
+        fetcher_of(r)._state_watch, "_update", breaks
+    ),
     "entries as they are written": lambda r: setattr(fetcher_of(r), "_deliver", breaks),
 }
 
@@ -160,13 +162,13 @@ async def test_what_breaks_as_entries_come_in_is_not_raised_into_the_connection(
             await writer.write(rec(1))
             await writer.commit()
             fetcher = fetcher_of(reader)
-            segment = await fetcher._follower.segment(1)
+            segment = await fetcher._state_watch.segment(1)
             came = await (await world.ledgers.open(segment.ledger_id)).read(0, 0, bytes_max=1)
             fetcher._deliver = breaks
 
-            assert fetcher._take_tail(segment, came) == 0
+            assert fetcher._deliver_tail(segment, came) == 0
 
-            assert isinstance(fetcher.out.error, InternalError)
+            assert isinstance(fetcher.queue.error, InternalError)
             logged_once(caplog)
 
 
@@ -185,13 +187,13 @@ async def test_a_watch_and_a_reader_of_ranges_that_break_end_alone(
         logged_once(caplog)
 
         segments = await log.watch_segments()
-        segments._follower._take = breaks  # type: ignore[method-assign]
+        segments._state_watch._update = breaks  # type: ignore[method-assign]
         await log.truncate(txid=2)
         with pytest.raises(InternalError, match="planted"):
             await segments.next()
 
         watch = await ns.watch_logs()
-        watch._told = breaks  # type: ignore[method-assign]
+        watch._changes_of = breaks  # type: ignore[method-assign]
         await ns.create_log("new")
         with pytest.raises(InternalError, match="planted"):
             await watch.next()
@@ -211,12 +213,12 @@ async def test_an_abort_in_the_turn_in_which_a_recovery_comes_back(
 
         async def recover_and_abort(ledger_id: int) -> Any:
             closed = await original(ledger_id)
-            writer.pipeline.fail(WriteFailed("aborted in this very turn"))
+            writer.send_queue.fail(WriteFailed("aborted in this very turn"))
             return closed
 
         world.ledgers.recover = recover_and_abort  # type: ignore[method-assign]
         await trio.sleep(0.1)
-        keeper_of(writer).current.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
+        keeper_of(writer).current_target.ledger.fail(WriteFailed("a bookie went"))  # type: ignore[attr-defined]
         with pytest.raises(WriteFailed):
             await pending
         await trio.sleep(1)
@@ -233,8 +235,8 @@ async def test_work_that_logs_share_is_tried_again(
 ) -> None:
     """A broken rule in the session that renews the lease of all locks of a process: no writer ends by it."""
     async with world.process() as ns, ns.open_log("l").open_writer() as writer:
-        session = ns.context.locks._sessions[0]
-        whole, session.ended = session.ended, breaks_later  # type: ignore[method-assign]
+        session = ns.context.lease_sessions._sessions[0]
+        whole, session.replace_lease = session.replace_lease, breaks_later  # type: ignore[method-assign]
         lease = session.lease
         await world.metadata.revoke_lease(lease)
         await trio.sleep(60)
@@ -242,7 +244,7 @@ async def test_work_that_logs_share_is_tried_again(
         logged_once(caplog)
         assert session.lease == lease
 
-        session.ended = whole  # type: ignore[method-assign]
+        session.replace_lease = whole  # type: ignore[method-assign]
         await trio.sleep(120)
         assert session.lease != lease
         await writer.write(rec(2))

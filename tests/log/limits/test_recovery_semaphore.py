@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from distributedlog.log.format.record import LogRecord
-from distributedlog.log.limits.recovery_semaphore import AT_ONCE, RecoverySemaphore
+from distributedlog.log.limits.recovery_semaphore import RECOVERIES_MAX, RecoverySemaphore
 from distributedlog.runtime.interfaces.errors import (
     DistributedLogError,
     NamespaceFull,
@@ -40,7 +40,7 @@ class Attempts:
                 raise error
 
         try:
-            await self.turns.patiently(attempt, name=f"l{number}", timeout_s=30)
+            await self.turns.run_with_retries(attempt, name=f"l{number}", timeout_s=30)
             outcome = "done"
         except DistributedLogError as raised:
             outcome = type(raised).__name__
@@ -133,14 +133,14 @@ async def test_who_is_cancelled_in_the_queue_leaves_it(
 
 async def test_a_turn_that_comes_with_the_cancellation_is_passed_on() -> None:
     turns = RecoverySemaphore(1)
-    assert await turns.take(1)
+    assert await turns.acquire(1)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(turns.take, 1)
+        nursery.start_soon(turns.acquire, 1)
         await wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
-        turns.give(done=True)
+        turns.release(is_final=True)
     with trio.fail_after(1):
-        assert await turns.take(1)
+        assert await turns.acquire(1)
 
 
 async def test_many_logs_are_taken_over_from_bookies_with_small_budgets(
@@ -154,7 +154,7 @@ async def test_many_logs_are_taken_over_from_bookies_with_small_budgets(
                 await writer.write(LogRecord(1, b"of alpha"))
         busy_before = 0
         for node in cluster.pool.nodes.values():
-            node.asking_max = 2 * AT_ONCE
+            node.asking_max = 2 * RECOVERIES_MAX
             node.read_delay_s = 1.0
             busy_before += node.busy
         errors: list[DistributedLogError] = []

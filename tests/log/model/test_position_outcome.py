@@ -42,7 +42,7 @@ AGAIN = CurrentLog(NEW, DLSN(1, 0, 0), 0)
 
 
 def there(point: DLSN, sequence_id: int, first: DLSN | None = None) -> LogLookup:
-    return LogLookup(CurrentLog(OLD, first or point, sequence_id, point=point))
+    return LogLookup(CurrentLog(OLD, first or point, sequence_id, truncation_point=point))
 
 
 def gone(records: int, *, exact: bool = True) -> DeletedLog:
@@ -54,13 +54,13 @@ Row = tuple[
 ]
 NEXT = DLSN(4, 0, 0)
 TABLE: list[Row] = [
-    ("the point before", there(DLSN(2, 0, 0), 500), PositionOutcome.GO_ON, HELD.dlsn, 0, None),
-    ("the point here", there(HELD.dlsn, 900), PositionOutcome.GO_ON, HELD.dlsn, 0, None),
-    ("the same place by another name", there(NEXT, 900), PositionOutcome.GO_ON, NEXT, 0, None),
+    ("the point before", there(DLSN(2, 0, 0), 500), PositionOutcome.CONTINUE, HELD.dlsn, 0, None),
+    ("the point here", there(HELD.dlsn, 900), PositionOutcome.CONTINUE, HELD.dlsn, 0, None),
+    ("the same place by another name", there(NEXT, 900), PositionOutcome.CONTINUE, NEXT, 0, None),
     (
         "purged up to the next segment",
         there(HELD.dlsn, 900, NEXT),
-        PositionOutcome.GO_ON,
+        PositionOutcome.CONTINUE,
         NEXT,
         0,
         None,
@@ -68,7 +68,7 @@ TABLE: list[Row] = [
     (
         "nothing but control entries",
         there(DLSN(4, 0, 0), 0),
-        PositionOutcome.GO_ON,
+        PositionOutcome.CONTINUE,
         DLSN(4, 0, 0),
         0,
         None,
@@ -81,10 +81,17 @@ TABLE: list[Row] = [
         30,
         LogTruncated,
     ),
-    ("deleted, all had", LogLookup(gone=[gone(900)]), PositionOutcome.DELETED, None, 0, LogDeleted),
+    (
+        "deleted, all had",
+        LogLookup(deleted_logs=[gone(900)]),
+        PositionOutcome.DELETED,
+        None,
+        0,
+        LogDeleted,
+    ),
     (
         "deleted, the end above",
-        LogLookup(gone=[gone(950)]),
+        LogLookup(deleted_logs=[gone(950)]),
         PositionOutcome.DELETED,
         None,
         50,
@@ -92,7 +99,7 @@ TABLE: list[Row] = [
     ),
     (
         "deleted, not exact",
-        LogLookup(gone=[gone(900, exact=False)]),
+        LogLookup(deleted_logs=[gone(900, exact=False)]),
         PositionOutcome.DELETED,
         None,
         None,
@@ -117,7 +124,7 @@ TABLE: list[Row] = [
     ),
     (
         "known by its id",
-        LogLookup(gone=[gone(950)], successor=NEW),
+        LogLookup(deleted_logs=[gone(950)], successor=NEW),
         PositionOutcome.DELETED,
         None,
         50,
@@ -131,11 +138,18 @@ TABLE: list[Row] = [
         None,
         LogRecreated,
     ),
-    ("being deleted", LogLookup(deleting=True), PositionOutcome.DELETING, None, None, LogDeleted),
-    ("renamed", LogLookup(renamed="new"), PositionOutcome.RENAMED, None, None, LogNotFound),
+    (
+        "being deleted",
+        LogLookup(is_being_deleted=True),
+        PositionOutcome.DELETING,
+        None,
+        None,
+        LogDeleted,
+    ),
+    ("renamed", LogLookup(current_name="new"), PositionOutcome.RENAMED, None, None, LogNotFound),
     (
         "renamed, another made",
-        LogLookup(AGAIN, renamed="new"),
+        LogLookup(AGAIN, current_name="new"),
         PositionOutcome.RENAMED,
         None,
         None,
@@ -159,7 +173,7 @@ def test_each_finding_has_one_verdict(
     """And one error, with the numbers."""
     verdict = resolve_position(HELD, found)
 
-    assert (verdict.met, verdict.at, verdict.lost) == (met, at, lost)
+    assert (verdict.outcome, verdict.position, verdict.lost) == (met, at, lost)
     if error is None:
         return
     raised = verdict.error("a", HELD)
@@ -170,9 +184,9 @@ def test_each_finding_has_one_verdict(
         number = {None: "", 0: "all of it had been read"}.get(lost, f"{lost} records are lost")
         assert number in str(raised)
     if isinstance(raised, LogDeleted):
-        end = found.gone[0].end if found.gone else None
+        end = found.deleted_logs[0].end if found.deleted_logs else None
         assert raised.end == ("" if end is None else str(end.dlsn))
-        assert raised.exact is (end is not None and end.exact)
+        assert raised.exact is (end is not None and end.is_exact)
     if isinstance(raised, LogTruncated):
         assert raised.first == str(at)
 
@@ -184,19 +198,19 @@ def test_a_position_without_a_number_is_compared_by_place() -> None:
     assert resolve_position(held, there(DLSN(4, 0, 0), 930)) == PositionResolution(
         PositionOutcome.TRUNCATED, DLSN(4, 0, 0), None
     )
-    assert resolve_position(held, LogLookup(gone=[gone(950)])).lost is None
+    assert resolve_position(held, LogLookup(deleted_logs=[gone(950)])).lost is None
     assert resolve_position(held, there(held.dlsn, 930, NEXT)) == PositionResolution(
-        PositionOutcome.GO_ON, NEXT
+        PositionOutcome.CONTINUE, NEXT
     )
     behind = HeldPosition(DLSN(5, 0, 0), OLD, None)
-    assert resolve_position(behind, LogLookup(gone=[gone(950)])).lost == 0
+    assert resolve_position(behind, LogLookup(deleted_logs=[gone(950)])).lost == 0
 
 
 def test_until_its_end_is_noted_a_log_that_is_deleted_is_there() -> None:
-    state = LogState(7, "a", 0, open_from=5, last_segment=4, next_sequence_id=950)
-    claimed = state.claimed_for_deletion("alpha", "w")
+    state = LogState(7, "a", 0, first_open_segment=5, last_segment=4, next_sequence_id=950)
+    claimed = state.with_deletion_begun("alpha", "w")
 
-    assert resolve_position(HELD, LogLookup.of(claimed)).met is PositionOutcome.GO_ON
+    assert resolve_position(HELD, LogLookup.of(claimed)).outcome is PositionOutcome.CONTINUE
     assert resolve_position(HELD, LogLookup.of(claimed.with_end(exact=True))).lost == 50
 
 
@@ -292,7 +306,7 @@ class Story:
         now = self.there
         if now is None:
             await self.ns.create_log(self.name)
-            self.logs.append(Made(f"{await self.ns.find(self.name):016x}"))
+            self.logs.append(Made(f"{await self.ns.resolve_name(self.name):016x}"))
         elif op in (0, 1):
             await self.append(now, number, dies=op == 1)
         elif op == 2:
@@ -457,7 +471,7 @@ async def test_a_handle_of_one_incarnation_says_where_it_ended(
     """Nobody's position is held: how much is lost is not said."""
     async with world.process() as ns:
         await put(ns.open_log("a"), *range(5))
-        held = ns.open_log("a", incarnation=f"{await ns.find('a'):016x}")
+        held = ns.open_log("a", incarnation=f"{await ns.resolve_name('a'):016x}")
         await ns.delete_log("a")
 
         with pytest.raises(LogDeleted) as caught:

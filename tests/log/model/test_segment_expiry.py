@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.segment_expiry import (
-    MARKS_MAX,
+    STAMP_MARKS_MAX,
     Stamps,
     decode_clock,
     encode_clock,
@@ -20,21 +20,30 @@ from tests.examples import examples
 
 
 def test_a_segment_ages_from_the_first_look_that_saw_it_closed() -> None:
-    stamps = Stamps().seen(3, 4, 1000, every_ms=100)
-    stamps = stamps.seen(5, 6, 1050, every_ms=100)  # too soon for a mark of its own
-    stamps = stamps.seen(6, 7, 1100, every_ms=100)
+    stamps = Stamps().after_check(3, 4, 1000, mark_interval_ms=100)
+    stamps = stamps.after_check(5, 6, 1050, mark_interval_ms=100)  # too soon for a mark of its own
+    stamps = stamps.after_check(6, 7, 1100, mark_interval_ms=100)
 
     assert stamps.marks == ((3, 1000), (6, 1100))
-    assert [stamps.aged(clock, 500) for clock in (1499, 1500, 1599, 1600)] == [0, 3, 3, 6]
-    assert stamps.without(3).aged(2000, 500) == 6
+    assert [stamps.last_older_than(clock, 500) for clock in (1499, 1500, 1599, 1600)] == [
+        0,
+        3,
+        3,
+        6,
+    ]
+    assert stamps.without_segments_to(3).last_older_than(2000, 500) == 6
 
 
 def test_an_open_segment_is_dated_once() -> None:
-    stamps = Stamps().seen(3, 4, 1000, every_ms=0).seen(3, 4, 5000, every_ms=0)
+    stamps = (
+        Stamps()
+        .after_check(3, 4, 1000, mark_interval_ms=0)
+        .after_check(3, 4, 5000, mark_interval_ms=0)
+    )
 
     assert (stamps.open_segment, stamps.open_since_ms) == (4, 1000)
-    assert stamps.seen(4, 5, 6000, every_ms=0).open_since_ms == 6000
-    assert stamps.seen(4, 0, 6000, every_ms=0).open_segment == 0
+    assert stamps.after_check(4, 5, 6000, mark_interval_ms=0).open_since_ms == 6000
+    assert stamps.after_check(4, 0, 6000, mark_interval_ms=0).open_segment == 0
 
 
 @given(
@@ -53,14 +62,14 @@ def test_nothing_is_said_to_be_older_than_it_is(
         for _ in range(segments):
             closed += 1
             closed_at[closed] = clock
-        stamps = stamps.seen(closed, closed + 1, clock, every_ms=every)
-        last = stamps.aged(clock, retention_ms)
+        stamps = stamps.after_check(closed, closed + 1, clock, mark_interval_ms=every)
+        last = stamps.last_older_than(clock, retention_ms)
         assert all(clock - closed_at[one] >= retention_ms for one in range(1, last + 1))
-        assert len(stamps.marks) <= MARKS_MAX
+        assert len(stamps.marks) <= STAMP_MARKS_MAX
         assert Stamps.decode(stamps.encode()) == stamps
     # All goes in the end: the marks that are left stand for everything before them.
-    stamps = stamps.seen(closed, 0, clock + 10_000, every_ms=1)
-    assert stamps.aged(clock + 20_000, 10_000) == closed
+    stamps = stamps.after_check(closed, 0, clock + 10_000, mark_interval_ms=1)
+    assert stamps.last_older_than(clock + 20_000, 10_000) == closed
 
 
 @given(st.binary(max_size=60))

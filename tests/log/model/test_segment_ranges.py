@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.model.segment_ranges import WHOLE, SegmentRange, ranges_between
+from distributedlog.log.model.segment_ranges import WHOLE_ENTRY, SegmentRange, ranges_between
 from distributedlog.log.model.segment_record import SegmentRecord
 from tests.examples import examples
 
@@ -45,7 +45,7 @@ def test_positions_inside_an_entry_keep_their_slots() -> None:
         (1, 2, 1, 5)
     ]
     assert between(DLSN(1, 1, 5), DLSN(1, 1, 5), [segment(1, 3)]) == []
-    assert between(DLSN(1, 1, 0), DLSN(1, 2, 0), [segment(1, 3)])[0].stop_slot == WHOLE
+    assert between(DLSN(1, 1, 0), DLSN(1, 2, 0), [segment(1, 3)])[0].stop_slot == WHOLE_ENTRY
 
 
 SLOTS = 10
@@ -59,7 +59,7 @@ def slots(ranges: list[SegmentRange]) -> list[tuple[int, int, int]]:
         for entry in range(one.first_entry, one.last_entry + 1):
             first = one.first_slot if entry == one.first_entry else 0
             stop = SLOTS
-            if entry == one.last_entry and one.stop_slot != WHOLE:
+            if entry == one.last_entry and one.stop_slot != WHOLE_ENTRY:
                 stop = one.stop_slot
             found += [(one.segment, entry, slot) for slot in range(first, stop)]
     return found
@@ -71,13 +71,13 @@ def test_a_range_that_is_cut_keeps_each_record_once(
     entries: int, first_slot: int, stop_slot: int, data: st.DataObject
 ) -> None:
     """Its first slot belongs to the head alone, its last one to the rest alone."""
-    stop = stop_slot if stop_slot < SLOTS else WHOLE
+    stop = stop_slot if stop_slot < SLOTS else WHOLE_ENTRY
     whole = SegmentRange(
         "7", 1, 101, 0, 3, 3 + entries - 1, first_slot=first_slot, stop_slot=stop,
         size_bytes=entries * 100, log="a",
     )  # fmt: skip
 
-    head, rest = whole.cut(data.draw(st.integers(1, entries - 1)))
+    head, rest = whole.split(data.draw(st.integers(1, entries - 1)))
 
     assert slots([head]) + slots([rest]) == slots([whole])
     assert head.size_bytes + rest.size_bytes == whole.size_bytes

@@ -15,23 +15,23 @@ from distributedlog.log.format.record import LogRecord
 from distributedlog.log.model.log_keys import state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.stored_settings import (
-    KNOWN,
     METADATA_BYTES_MAX,
     QUORUMS,
+    STORED_OPTIONS,
     RetentionOptions,
     StoredSettings,
     bind_key,
     conf_key,
-    effective,
+    effective_options,
     retention_of,
 )
-from distributedlog.log.services.settings_watch import SWEEP_MIN
+from distributedlog.log.services.settings_watch import SWEEP_KEYS_MIN
 from distributedlog.metadata.model.transaction import Put, Transaction, TransactionReply
 from distributedlog.runtime.declarations.options import (
     COUNT_LIMIT,
     DURATION_S_MAX,
-    described,
-    overlaid,
+    option_fields,
+    with_overrides,
 )
 from distributedlog.runtime.interfaces.errors import (
     CorruptData,
@@ -55,17 +55,17 @@ NOT_NUMBERS = ("codec", "rolling", "at_limit", "max_txid_check", "retention", "m
 
 
 def stored(**settings: Any) -> StoredSettings:
-    return NOTHING.changed(settings, {})
+    return NOTHING.with_changes(settings, {})
 
 
 def test_a_logs_own_stands_over_its_namespaces_over_the_programs() -> None:
-    program = overlaid(LogOptions(), {"segment_bytes_max": 1, "entry_bytes_max": 1})
+    program = with_overrides(LogOptions(), {"segment_bytes_max": 1, "entry_bytes_max": 1})
     bind, own = stored(segment_bytes_max=2, segment_age_max_s=2.0), stored(segment_bytes_max=3)
 
-    found = effective(program, (), bind, own)
+    found = effective_options(program, (), bind, own)
 
     assert (found.entry_bytes_max, found.segment_age_max_s, found.segment_bytes_max) == (1, 2.0, 3)
-    assert effective(program, ["segment_bytes_max"], bind, own).segment_bytes_max == 1
+    assert effective_options(program, ["segment_bytes_max"], bind, own).segment_bytes_max == 1
     rule = retention_of(stored(retention_s=5.0, retention_bytes=7), stored(retention_s=9.0))
     assert (rule.retention_s, rule.retention_bytes, rule.retention) == (9.0, 7, True)
 
@@ -73,10 +73,10 @@ def test_a_logs_own_stands_over_its_namespaces_over_the_programs() -> None:
 def test_what_is_the_logs_own_is_not_contradicted_by_who_opens_it() -> None:
     own = stored(max_txid_check=False)
     with pytest.raises(InvalidRequest, match="changed by"):
-        effective(LogOptions(), ["max_txid_check"], NOTHING, own)
-    given = overlaid(LogOptions(), {"max_txid_check": False})
-    assert not effective(given, ["max_txid_check"], NOTHING, own).max_txid_check
-    assert not effective(LogOptions(), (), NOTHING, own).max_txid_check
+        effective_options(LogOptions(), ["max_txid_check"], NOTHING, own)
+    given = with_overrides(LogOptions(), {"max_txid_check": False})
+    assert not effective_options(given, ["max_txid_check"], NOTHING, own).max_txid_check
+    assert not effective_options(LogOptions(), (), NOTHING, own).max_txid_check
 
 
 @pytest.mark.parametrize(
@@ -94,36 +94,36 @@ def test_what_is_the_logs_own_is_not_contradicted_by_who_opens_it() -> None:
 )
 def test_what_is_not_legal_is_refused_by_name(settings: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):
-        NOTHING.changed(settings, {})
+        NOTHING.with_changes(settings, {})
 
 
 def test_an_option_of_a_process_is_known_and_not_stored() -> None:
     """It is no unknown name: whoever sets it is told where it goes."""
     for name in ("lock_lease_s", "read_bytes"):
         with pytest.raises(InvalidRequest, match=f"{name} is each process's own"):
-            NOTHING.changed({name: 1}, {})
+            NOTHING.with_changes({name: 1}, {})
     for name in ("process_bytes_max", "owner", "add_timeout_s"):  # of its client, of its ledgers
         with pytest.raises(InvalidRequest, match=r"each process's own.* open_namespace\(config=\)"):
-            NOTHING.changed({name: 1}, {})
+            NOTHING.with_changes({name: 1}, {})
     with pytest.raises(InvalidRequest, match="unknown option 'nope'"):
-        NOTHING.changed({"nope": 1}, {})
+        NOTHING.with_changes({"nope": 1}, {})
 
 
 def test_notes_have_a_bound() -> None:
-    NOTHING.changed({}, {"a": bytes(METADATA_BYTES_MAX - 20)})
+    NOTHING.with_changes({}, {"a": bytes(METADATA_BYTES_MAX - 20)})
     for notes in ({"a": bytes(METADATA_BYTES_MAX)}, {"a": "text"}, {1: b""}, {"a" * 300: b""}):
         with pytest.raises(InvalidRequest):
-            NOTHING.changed({}, notes)  # type: ignore[arg-type]
+            NOTHING.with_changes({}, notes)  # type: ignore[arg-type]
 
 
 def test_what_a_newer_program_set_is_kept_and_passed_over() -> None:
     """H149: a name that is not known here is not taken away by who changes another one."""
     found = StoredSettings.decode(pack([1, {"new_option": 4, "retention_s": 1.0}, {}, "later"]))
 
-    changed = found.changed({"retention_s": None}, {})
+    changed = found.with_changes({"retention_s": None}, {})
 
     assert changed.settings == {"new_option": 4}
-    assert effective(LogOptions(), (), NOTHING, changed) == LogOptions()
+    assert effective_options(LogOptions(), (), NOTHING, changed) == LogOptions()
     with pytest.raises(UnsupportedFormat):
         StoredSettings.decode(pack([2, {}, {}]))
 
@@ -135,7 +135,7 @@ GOLDEN = bytes.fromhex(
 
 def test_the_bytes_are_these() -> None:
     """docs/reference/formats.md."""
-    value = NOTHING.changed({"retention_s": 60.0, "rolling": False}, {"a": b"b"})
+    value = NOTHING.with_changes({"retention_s": 60.0, "rolling": False}, {"a": b"b"})
     assert value.encode() == GOLDEN
     assert StoredSettings.decode(GOLDEN) == value
 
@@ -172,7 +172,7 @@ def test_infinite_retention_is_stored_as_never() -> None:
 
     assert found.settings == {"retention_s": 0, "hold_max_s": DURATION_S_MAX}
     rule = retention_of(NOTHING, found)
-    assert not rule.wanted
+    assert not rule.is_limited
     assert rule.hold_max_ms == NUMBER_MAX
 
 
@@ -205,11 +205,11 @@ def test_a_stored_number_out_of_range_keeps_records_or_is_not_set(name: str, val
     kept = {} if name not in KEPT else {name: KEPT[name]}
     assert found.settings == {"rolling": False, "new_option": INF, **kept}
     assert [why.split()[1] for why in found.out_of_range] == [name]
-    assert effective(LogOptions(), (), found, found) == LogOptions(rolling=False)
+    assert effective_options(LogOptions(), (), found, found) == LogOptions(rolling=False)
     assert retention_of(stored(retention_s=60.0), found) == RetentionOptions(
         **{"retention_s": 60.0, **kept}
     )
-    assert found.changed({"rolling": None}, {}).settings == {"new_option": INF, **kept}
+    assert found.with_changes({"rolling": None}, {}).settings == {"new_option": INF, **kept}
 
 
 def test_stored_quorums_that_no_ledger_can_have_count_as_not_set() -> None:
@@ -219,7 +219,7 @@ def test_stored_quorums_that_no_ledger_can_have_count_as_not_set() -> None:
     assert len(found.out_of_range) == 1
 
 
-@pytest.mark.parametrize("name", [one for one in KNOWN if one not in NOT_NUMBERS])
+@pytest.mark.parametrize("name", [one for one in STORED_OPTIONS if one not in NOT_NUMBERS])
 @pytest.mark.parametrize("value", [INF, -INF, NAN, 1e306, 10**400, 2**64, -1, True, "5"])
 def test_no_number_out_of_its_limits_can_be_stored(name: str, value: object) -> None:
     given: dict[str, Any] = {"ensemble_size": 3, "write_quorum": 3, "ack_quorum": 2}
@@ -228,22 +228,22 @@ def test_no_number_out_of_its_limits_can_be_stored(name: str, value: object) -> 
         return
 
     with pytest.raises(InvalidRequest, match=f"option {name}: |option {name} is "):
-        NOTHING.changed({**given, name: value}, {})
+        NOTHING.with_changes({**given, name: value}, {})
 
 
-@pytest.mark.parametrize("name", [one for one in KNOWN if one not in NOT_NUMBERS])
+@pytest.mark.parametrize("name", [one for one in STORED_OPTIONS if one not in NOT_NUMBERS])
 def test_what_is_stored_at_a_limit_is_read_back(name: str) -> None:
     described_ = {
         one.name: one
         for cls in (LogOptions, RetentionOptions, LedgerOptions)
-        for one in described(cls)
+        for one in option_fields(cls)
     }
     one = described_[name]
     least = one.metadata["at_least"] or (1 if isinstance(one.default, int) else 0)
     for value in (least, one.metadata["at_most"]):
         given = dict.fromkeys(QUORUMS, value) if name in QUORUMS else {name: value}
 
-        found = NOTHING.changed(given, {})
+        found = NOTHING.with_changes(given, {})
 
         assert StoredSettings.decode(found.encode()) == found
         assert found.settings == given
@@ -255,7 +255,7 @@ async def test_stored_numbers_out_of_their_limits_lock_no_writer_out(
     """And the next change of the log's settings removes them."""
     async with world.process() as ns:
         await ns.create_log("l")
-        key = conf_key(await ns.find("l"))
+        key = conf_key(await ns.resolve_name("l"))
         value = pack([1, {"segment_age_max_s": INF, "keep_alive_s": NAN, "retention_s": INF}, {}])
         await world.metadata.transact(Transaction((), (Put(key, value),)))
         log = ns.open_log("l")
@@ -282,13 +282,13 @@ async def test_a_log_is_made_with_settings_and_notes_in_one_transaction(
         found = await log.settings()
         assert (found.settings["retention_s"], found.metadata) == (9.0, {"team": b"x"})
         assert found.version == 1
-        state = await world.metadata.get(state_key(await ns.find("l")))
+        state = await world.metadata.get(state_key(await ns.resolve_name("l")))
         assert state is not None
         assert LogState.decode(state.value).quorums == (5, 3, 2)
         found = await log.set({"retention_s": None}, metadata={"team": None, "a": b"b"})
         assert (found.settings, found.metadata, found.version) == (quorums, {"a": b"b"}, 2)
         await log.set(dict.fromkeys(quorums))
-        state = await world.metadata.get(state_key(await ns.find("l")))
+        state = await world.metadata.get(state_key(await ns.resolve_name("l")))
         assert state is not None
         assert LogState.decode(state.value).quorums is None
         with pytest.raises(InvalidRequest, match="durability"):
@@ -346,7 +346,7 @@ async def test_a_setting_that_is_changed_reaches_writers_that_are_open(
         assert await rolls() >= 4
         await other.open_log("l").set({"rolling": False})
         assert await rolls() <= 1
-        key = conf_key(await ns.find("l"))
+        key = conf_key(await ns.resolve_name("l"))
         await world.metadata.transact(Transaction((), (Put(key, b"\xc1"),)))
         assert await rolls() == 0
         await world.metadata.transact(
@@ -361,7 +361,10 @@ async def test_settings_that_cannot_be_read_lock_no_writer_out(
 ) -> None:
     async with world.process() as ns:
         await ns.create_log("l")
-        puts = (Put(conf_key(await ns.find("l")), b"\xc1"), Put(bind_key("ns"), pack([9, {}, {}])))
+        puts = (
+            Put(conf_key(await ns.resolve_name("l")), b"\xc1"),
+            Put(bind_key("ns"), pack([9, {}, {}])),
+        )
         await world.metadata.transact(Transaction((), puts))
         async with ns.open_log("l").open_writer() as writer:
             await writer.write(LogRecord(1, b""))
@@ -395,7 +398,7 @@ async def test_a_change_of_unknown_outcome_is_made_known(
 
 
 def test_every_option_that_may_be_stored_is_known_once() -> None:
-    assert len(set(KNOWN)) == len(KNOWN)
+    assert len(set(STORED_OPTIONS)) == len(STORED_OPTIONS)
 
 
 async def test_what_is_followed_is_forgotten_with_its_log(
@@ -404,8 +407,8 @@ async def test_what_is_followed_is_forgotten_with_its_log(
     """A process that opens a log after the other keeps nothing of those that it has closed."""
     async with world.process() as ns:
         watch = ns.context.settings
-        kept = [await watch.follow(n, LogOptions(), ()) for n in range(5)]
-        for log_id in range(5, 40 * SWEEP_MIN):
-            await watch.follow(log_id, LogOptions(), ())
-            assert len(watch._open) <= SWEEP_MIN
-        assert all(conf_key(one.log_id) in watch._open for one in kept)
+        kept = [await watch.follow_log(n, LogOptions(), ()) for n in range(5)]
+        for log_id in range(5, 40 * SWEEP_KEYS_MIN):
+            await watch.follow_log(log_id, LogOptions(), ())
+            assert len(watch._open_logs) <= SWEEP_KEYS_MIN
+        assert all(conf_key(one.log_id) in watch._open_logs for one in kept)

@@ -18,13 +18,13 @@ from distributedlog.log.log import Log
 from distributedlog.log.model.log_keys import segment_key, state_key
 from distributedlog.log.model.log_state import (
     AUTO,
-    BOTH,
     BYTES,
     COUNT,
     GIVEN,
     MS,
-    PLAIN,
-    UNORDERED,
+    WRITER_FORMAT_BOTH,
+    WRITER_FORMAT_PLAIN,
+    WRITER_FORMAT_UNORDERED,
     LogState,
 )
 from distributedlog.log.model.segment_ranges import SegmentToken
@@ -87,7 +87,7 @@ def test_of_one_record_the_same_is_drawn_as_of_many(kind: str) -> None:
     sizes = [3, 0, 1, 1000, 0, 7]
     for last in (-1, 0, 6):
         one, many = (TxidAssigner(kind, last, iter(clock).__next__, "l") for _ in range(2))
-        assert [one.draw_one(size) for size in sizes] == [many.draw([s])[0] for s in sizes]
+        assert [one.assign_one(size) for size in sizes] == [many.assign([s])[0] for s in sizes]
         assert one.last == many.last
 
 
@@ -99,7 +99,7 @@ def test_of_packed_records_the_same_is_drawn_as_of_a_list(kind: str) -> None:
             packed, listed = (TxidAssigner(kind, last, lambda: 5, "l") for _ in range(2))
             offsets = memoryview(array("i", accumulate(sizes, initial=0)))
             for _ in range(2 if last < TXID_MAX - 5 else 1):
-                assert packed.draw_packed(offsets).tolist() == listed.draw(sizes)
+                assert packed.assign_packed(offsets).tolist() == listed.assign(sizes)
             assert packed.last == listed.last
 
 
@@ -109,13 +109,13 @@ async def test_a_payload_alone_goes_the_short_way(
 ) -> None:
     """Where the log gives its txids; with the bounds that all records have."""
     slowly: list[object] = []
-    submit_slowly = LogWriter._submit_slowly
+    submit_slowly = LogWriter._submit_checked
 
     async def noted(self: LogWriter, txid: object, payload: object) -> PendingWrite:
         slowly.append(payload)
         return await submit_slowly(self, txid, payload)
 
-    monkeypatch.setattr(LogWriter, "_submit_slowly", noted)
+    monkeypatch.setattr(LogWriter, "_submit_checked", noted)
     async with world.process(entry_bytes_max=2000) as ns:
         await ns.create_log("l", txids=kind)
         log = ns.open_log("l")
@@ -264,7 +264,7 @@ async def test_what_is_no_txid_is_refused_by_every_call(
                     with pytest.raises(InvalidRequest, match="whole number"):
                         await call()
                 with pytest.raises(InvalidRequest, match="whole number"):
-                    writer.sequenced.take_frame([b"x"], lambda _: None, txids=[wrong])
+                    writer.sequenced_writer.append_batch([b"x"], lambda _: None, txids=[wrong])
 
             await check([record])  # the first txid of a log, and those after it
             await writer.write(LogRecord(5, b"before"))
@@ -302,7 +302,7 @@ async def test_a_log_that_an_older_program_closed_with_a_flag_opens_and_is_delet
         await ns.create_log("l")
         log = ns.open_log("l")
         await put(log, 0, 1)
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
         for key, at in ((segment_key(log_id, 1), (8, 9)), (state_key(log_id), (11,))):
             found = await world.metadata.get(key)
             assert found is not None
@@ -425,13 +425,13 @@ async def test_no_record_that_goes_back_is_sent_before_the_state_says_so(
         nursery.start_soon(writer.write, LogRecord(4, b"back"))
         await trio.sleep(5)
         assert len(await everything(log)) == 1
-        assert not (await log.describe()).state.unordered_once
+        assert not (await log.describe()).state.had_unordered_txids
         away.on = False
         await trio.sleep(1)
         state = (await log.describe()).state
-        assert (state.unordered_once, state.writer_format, state.searchable) == (
+        assert (state.had_unordered_txids, state.writer_format, state.is_txid_searchable) == (
             True,
-            UNORDERED,
+            WRITER_FORMAT_UNORDERED,
             True,
         )
         assert len(await everything(log)) == 2
@@ -448,10 +448,10 @@ async def test_where_the_state_cannot_say_so_what_goes_back_is_not_taken(
             await writer.write(LogRecord(4, b"back"))
         bulk = await writer.submit_bulk([b"in", LogRecord(4, b"back")])
         assert [type(one).__name__ for one in await bulk.outcomes()] == ["DLSN", "WriteCancelled"]
-        frame = writer.sequenced.take_frame([b"back"], lambda _: None, txids=[4])
+        frame = writer.sequenced_writer.append_batch([b"back"], lambda _: None, txids=[4])
         assert frame is None
         with pytest.raises(WriteCancelled):
-            await writer.sequenced.frame_room(1, 4)
+            await writer.sequenced_writer.wait_capacity(1, 4)
         away.on = False
         await writer.write(b"second")
         assert [record.payload for record in await everything(log)] == [b"first", b"in", b"second"]
@@ -527,7 +527,7 @@ async def test_a_search_equals_a_scan_where_txids_go_back(
                 found = await everything(log)
                 await log.truncate(chance.choice(found).dlsn)
             found = await everything(log)
-            view = await view_log(world.metadata, world.ledgers, "l", await ns.find("l"))
+            view = await view_log(world.metadata, world.ledgers, "l", await ns.resolve_name("l"))
             for wanted in {one.txid + more for one in found for more in (0, 1)} | {0}:
                 at = next((one.dlsn for one in found if one.txid >= wanted), None)
                 position = await log.find(txid=wanted)
@@ -633,10 +633,10 @@ async def test_only_what_goes_back_is_noted(world: World, autojump_clock: MockCl
                         columns = packed(own, [b"a", b"b", b"c"])
                         await (await writer.submit_packed(*columns))
                 state = (await log.describe()).state
-                assert (state.unordered_once, state.writer_format) == (
-                    (True, UNORDERED) if expected else (False, PLAIN)
+                assert (state.had_unordered_txids, state.writer_format) == (
+                    (True, WRITER_FORMAT_UNORDERED) if expected else (False, WRITER_FORMAT_PLAIN)
                 )
-                assert (state.searchable, state.last_txid) == (True, max(own))
+                assert (state.is_txid_searchable, state.last_txid) == (True, max(own))
 
 
 async def put_by(writer: LogWriter, own: list[int]) -> None:
@@ -652,18 +652,22 @@ async def test_producers_and_txids_that_go_back_are_noted_apart(
         async with log.open_writer() as writer:
             await put_by(writer, [2, 1])
         state = (await log.describe()).state
-        assert (state.has_producers, state.searchable, state.writer_format) == (
+        assert (state.has_producers, state.is_txid_searchable, state.writer_format) == (
             False,
             True,
-            UNORDERED,
+            WRITER_FORMAT_UNORDERED,
         )
         async with log.open_writer(producer="p") as writer:
-            assert writer.pipeline.producers is not None
+            assert writer.send_queue.producers is not None
             await put_by(writer, [1])
         both = (await log.describe()).state
-        assert (both.has_producers, both.searchable, both.writer_format) == (True, True, BOTH)
-    plain = replace(both, unordered_once=False, writer_format=PLAIN)
-    assert plain.with_producers().with_unordered().writer_format == BOTH
+        assert (both.has_producers, both.is_txid_searchable, both.writer_format) == (
+            True,
+            True,
+            WRITER_FORMAT_BOTH,
+        )
+    plain = replace(both, had_unordered_txids=False, writer_format=WRITER_FORMAT_PLAIN)
+    assert plain.with_producers().with_unordered().writer_format == WRITER_FORMAT_BOTH
 
 
 async def test_where_an_older_program_let_txids_go_back_none_is_searched_for(
@@ -672,7 +676,7 @@ async def test_where_an_older_program_let_txids_go_back_none_is_searched_for(
     """Its entries do not say the greatest so far; what is written by this one changes nothing of that."""
     async with world.log("l") as log:
         await put(log, 5)
-        await older(world, log, unordered_once=True)
+        await older(world, log, had_unordered_txids=True)
         async with log.open_writer() as writer:
             await put_by(writer, [9, 4])
         with pytest.raises(InvalidRequest, match="not in order"):
@@ -680,7 +684,7 @@ async def test_where_an_older_program_let_txids_go_back_none_is_searched_for(
         with pytest.raises(InvalidRequest, match="not in order"):
             await log.open_reader(txid=1)
         assert await txids(log) == [5, 9, 4]
-        assert (await log.describe()).state.writer_format == PLAIN
+        assert (await log.describe()).state.writer_format == WRITER_FORMAT_PLAIN
 
 
 async def test_a_segment_of_an_older_program_is_linked_where_its_txids_are_in_order(
@@ -699,7 +703,7 @@ async def test_a_segment_of_an_older_program_is_linked_where_its_txids_are_in_or
 
 
 def _without_greatest(end: SegmentEnd, encode: Any) -> bytes:
-    found: bytes = encode(replace(end, greatest=False))
+    found: bytes = encode(replace(end, stores_max_txid=False))
     return found
 
 
@@ -722,13 +726,13 @@ async def test_a_strict_log_refuses_what_goes_back_and_the_writer_goes_on(
                 ):
                     await call()
             with pytest.raises(TransactionIdOutOfOrder):
-                writer.sequenced.take_frame([b"x"], lambda _: None, txids=[4])
+                writer.sequenced_writer.append_batch([b"x"], lambda _: None, txids=[4])
             await writer.write(b"without")
             assert writer.last_txid > 5
         with pytest.raises(TransactionIdOutOfOrder, match="strict"):
             await log.link_segments([await segment(log, [4, 5, 6])])
         state = (await log.describe()).state
-        assert (state.unordered_once, len(await everything(log))) == (False, 2)
+        assert (state.had_unordered_txids, len(await everything(log))) == (False, 2)
     async with world.process(max_txid_check=False) as ns, ns.open_log("l").open_writer() as writer:
         await writer.write(LogRecord(4, b"x"))
 
@@ -750,7 +754,7 @@ async def test_equal_txids_are_in_order(world: World, autojump_clock: MockClock)
         await writer.write(LogRecord(5, b"again"))
         await writer.write_set([LogRecord(5, b"set"), LogRecord(5, b"of two")])
         await writer.commit()
-        assert not (await log.describe()).state.unordered_once
+        assert not (await log.describe()).state.had_unordered_txids
         await writer.write_set([LogRecord(4, b"lower")])
         await writer.commit()
-        assert (await log.describe()).state.unordered_once
+        assert (await log.describe()).state.had_unordered_txids

@@ -8,7 +8,13 @@ from trio.testing import MockClock
 
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import Columns, Origin, build, decode, decode_header
+from distributedlog.log.format.record import (
+    Columns,
+    Origin,
+    build_entry,
+    decode_columns,
+    decode_header,
+)
 from distributedlog.log.read.entry_queue import EntryQueue, ReadRange
 from distributedlog.log.services.log_metrics import LogMeters
 
@@ -17,9 +23,9 @@ ENTRIES = 60
 
 def entry(number: int, payload_bytes: int) -> Columns:
     """An entry of one record."""
-    buffers, _ = build([number], [bytes(payload_bytes)], records_before=number, wall_ms=0)
+    buffers, _ = build_entry([number], [bytes(payload_bytes)], records_before=number, written_ms=0)
     stored = b"".join(buffers)
-    return decode(stored, decode_header(stored), Origin(0, number, number))
+    return decode_columns(stored, decode_header(stored), Origin(0, number, number))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -39,9 +45,9 @@ async def test_neither_source_nor_reader_is_left_waiting(
 
     async def give() -> None:
         for number in range(ENTRIES):
-            queue.give(entry(number, chance.choice((0, 10, 500, 1500, 9000))))
+            queue.add_entry(entry(number, chance.choice((0, 10, 500, 1500, 9000))))
             if chance.random() < 0.7:
-                await queue.wait_taken()
+                await queue.wait_capacity()
             if chance.random() < 0.2:
                 await trio.sleep(chance.random())
         queue.end()
@@ -52,13 +58,13 @@ async def test_neither_source_nor_reader_is_left_waiting(
                 await queue.wait_filled()
             some = []
             while queue.entries and chance.random() < 0.8:
-                some.append(queue.take())
+                some.append(queue.pop_entry())
             if some and chance.random() < 0.2:
-                queue.put_back(some)
+                queue.return_entries(some)
                 some = []
             taken.extend(one.origin.entry for one in some)
             if chance.random() < 0.2:
-                queue.hold_at_most(chance.choice((1, 1000, 1 << 20)))
+                queue.limit_bytes(chance.choice((1, 1000, 1 << 20)))
             if queue.ended and not queue.entries:
                 return
 
@@ -68,4 +74,4 @@ async def test_neither_source_nor_reader_is_left_waiting(
             nursery.start_soon(take)
 
     assert taken == list(range(ENTRIES))
-    assert queue.bytes == 0
+    assert queue.buffered_bytes == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import LogRecord, build
+from distributedlog.log.format.record import LogRecord, build_entry
 from distributedlog.log.log import Log
 from distributedlog.log.model.log_keys import incarnation_id, segment_key, state_key
 from distributedlog.log.model.log_state import LogState
@@ -203,7 +203,7 @@ async def test_read_ahead_is_bounded_in_bytes(world: World, autojump_clock: Mock
                 await writer.write(rec(i, bytes(1000)))
         async with log.open_reader() as reader:
             await trio.sleep(1)
-            assert 5000 <= reader._queue.bytes <= 7000
+            assert 5000 <= reader._queue.buffered_bytes <= 7000
             assert len(await reader.read_bulk(50, wait_s=1)) == 50
 
 
@@ -345,7 +345,7 @@ async def test_a_damaged_entry_at_the_tail_ends_the_reader(
                 await writer.write(rec(txid))
                 assert await reader.read_next(wait_s=5) == rec(txid)
             store = world.ledgers.stores[1]
-            good, _ = build((3,), (b"x",), records_before=3, wall_ms=0)
+            good, _ = build_entry((3,), (b"x",), records_before=3, written_ms=0)
             store.entries += [b"".join(good), b"nonsense" * 20]
             store.durable += 2
             store.learn_lac(len(store.entries) - 1)
@@ -373,7 +373,7 @@ async def test_a_gap_is_damage_and_said_with_both_numbers(
 
         entries = world.ledgers.stores[3].entries
         kept = entries[1]
-        lost, _ = build((10,), (b"x",), records_before=4, wall_ms=0)
+        lost, _ = build_entry((10,), (b"x",), records_before=4, written_ms=0)
         entries[1] = b"".join(lost)
         await meets(r"entry 3.1: .* sequence id 10, and 9 should", 9)
         async with log.open_ranges(ranges) as found:
@@ -409,7 +409,9 @@ async def test_a_position_proves_nothing_about_what_lies_there(
         store = world.ledgers.stores[1]
         for number in range(1, 11):  # at one bookie, and acknowledged to nobody
             store.entries.append(
-                b"".join(build([9, 9], [b"", b""], records_before=2 * number, wall_ms=0)[0])
+                b"".join(
+                    build_entry([9, 9], [b"", b""], records_before=2 * number, written_ms=0)[0]
+                )
             )
         store.tell()
 

@@ -23,7 +23,7 @@ async def fill(ns: Namespace, *segments: list[int]) -> None:
 
 
 async def seen(ns: Namespace) -> LogView:
-    return await view_log(ns.metadata, ns.ledgers, "l", await ns.find("l"))
+    return await view_log(ns.metadata, ns.ledgers, "l", await ns.resolve_name("l"))
 
 
 async def test_a_view_follows_a_log_that_grows_ends_and_is_cut(
@@ -47,7 +47,7 @@ async def test_a_view_follows_a_log_that_grows_ends_and_is_cut(
         await ns.open_log("l").truncate(DLSN(2, 0, 1))
         await view.refresh()
         assert [view.earliest, view.end, view.tail] == [DLSN(2, 0, 1), DLSN(4, 0, 0), None]
-        assert (await view.mark(view.end)).sequence_id == 11
+        assert (await view.totals_before(view.end)).sequence_id == 11
 
         await ns.delete_log("l")
         with pytest.raises(LogNotFound):
@@ -70,7 +70,7 @@ async def test_what_was_seen_or_proved_stays_when_the_bookies_forget_it(
         assert view.end == end
         later = await seen(ns)
         assert later.end == DLSN(1, 0, 0)
-        later.prove(end)
+        later.mark_readable_before(end)
         await later.refresh()
         assert later.end == end
         assert [one.entries for one in later.ranges(DLSN.INITIAL, end)] == [end.entry]
@@ -91,14 +91,15 @@ async def test_counts_shares_and_searches_meet_what_a_scan_meets(
                 records += size
 
         for place, before in starts.items():
-            assert (await view.mark(place)).sequence_id == before
-            assert (await view.between(place, view.end))[0] == records - before
+            assert (await view.totals_before(place)).sequence_id == before
+            assert (await view.totals_between(place, view.end))[0] == records - before
             for share in range(1, records - before + 1):
-                end = await view.advance(place, view.end, records=share, size=None)
-                got, _ = await view.between(place, end)
+                end = await view.limit_position(place, view.end, records=share, size=None)
+                got, _ = await view.totals_between(place, end)
                 assert got <= share
                 assert (
-                    end == view.end or (await view.between(place, view.entry_after(end)))[0] > share
+                    end == view.end
+                    or (await view.totals_between(place, view.entry_after(end)))[0] > share
                 )
         for txid in range(records):
             place = max(place for place, before in starts.items() if before <= txid)

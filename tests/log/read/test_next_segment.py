@@ -75,7 +75,7 @@ async def test_it_is_there_from_15_of_16_on_and_takes_nothing_before_all_is_ackn
             world.ledgers.release()
             await trio.sleep(1)
             assert (first.added, second.added, writer.segment) == (FULL_ENTRIES, 5, 2)
-            assert (await log.describe()).state.open_from == 2
+            assert (await log.describe()).state.first_open_segment == 2
         await check_log(log, list(range(FULL_ENTRIES + 5)))
 
 
@@ -116,7 +116,7 @@ async def test_what_keeps_it_from_being_made_stops_no_writes(
                 await writer.write(rec(txid, PAYLOAD))
                 await trio.sleep(0.5)
                 if txid > AHEAD_ENTRIES:
-                    held.add(keeper_of(writer)._permit.held)
+                    held.add(keeper_of(writer)._permit.is_held)
             assert (writer.segment, writer.error) == (1, None)
             assert False in held, "others may roll between two tries"
             world.ledgers.prepare = original  # type: ignore[method-assign]
@@ -204,7 +204,7 @@ async def test_two_things_that_are_due_at_one_moment_are_both_done(
             world.ledgers.held = False
             world.ledgers.flush()  # it goes over, and what has gathered goes, which fills it
             assert writer.segment == 2
-            writer.pipeline.send()  # as of another task that writes
+            writer.send_queue.send()  # as of another task that writes
             await trio.sleep(1)
 
             assert writer.segment == 3
@@ -218,19 +218,25 @@ def test_permits_are_given_in_the_order_in_which_they_were_asked_for() -> None:
     permits, told = RollSemaphore(1), list[str]()
     a, b, c = (RollPermit(permits, partial(told.append, name)) for name in "abc")
 
-    assert [a.ask(), b.ask(), c.ask(), b.ask(), a.ask()] == [True, False, False, False, True]
-    b.give_back()  # it waits no more
-    b.give_back()
-    assert not b.ask()
-    a.give_back()
-    a.give_back()
-    assert (told, a.held, c.held, b.held) == (["c"], False, True, False)
-    assert not a.ask()
-    c.give_back()
+    assert [a.acquire(), b.acquire(), c.acquire(), b.acquire(), a.acquire()] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+    ]
+    b.release()  # it waits no more
+    b.release()
+    assert not b.acquire()
+    a.release()
+    a.release()
+    assert (told, a.is_held, c.is_held, b.is_held) == (["c"], False, True, False)
+    assert not a.acquire()
+    c.release()
     assert told == ["c", "b"]
-    b.give_back()
-    a.give_back()
-    assert c.ask()
+    b.release()
+    a.release()
+    assert c.acquire()
 
 
 async def test_so_many_logs_roll_at_once_and_the_others_write_on(
@@ -248,7 +254,7 @@ async def test_so_many_logs_roll_at_once_and_the_others_write_on(
             nonlocal most
             reply = await original(transaction)
             for n, writer in enumerate(writers):
-                busy = len(writer._claim.owned.state.in_progress) > 1
+                busy = len(writer._log_lock.writer_state.state.in_progress) > 1
                 (rolling.add if busy else rolling.discard)(n)
             most = max(most, len(rolling))
             await trio.sleep(0.2)
@@ -286,7 +292,7 @@ async def test_logs_on_a_bookie_that_is_to_leave_or_gone_roll_by_turns_and_once(
             nonlocal most
             reply = await original(transaction)
             for n, writer in enumerate(writers):
-                busy = len(writer._claim.owned.state.in_progress) > 1
+                busy = len(writer._log_lock.writer_state.state.in_progress) > 1
                 (rolling.add if busy else rolling.discard)(n)
             most = max(most, len(rolling))
             await trio.sleep(0.2)
@@ -300,7 +306,7 @@ async def test_logs_on_a_bookie_that_is_to_leave_or_gone_roll_by_turns_and_once(
 
         assert most == 2
         assert {writer.segment for writer in writers} == {2}
-        assert {writer._claim.owned.state.open_from for writer in writers} == {2}
+        assert {writer._log_lock.writer_state.state.first_open_segment for writer in writers} == {2}
         for writer in writers:
             await writer.aclose()
         await check_log(logs[3], [0])
@@ -313,13 +319,13 @@ async def test_an_error_asks_for_no_permit(world: World, autojump_clock: MockClo
             await send(a, range(AHEAD_ENTRIES - 1))
             world.ledgers.held = True
             await send(a, range(AHEAD_ENTRIES - 1, AHEAD_ENTRIES + 1))
-            assert keeper_of(a)._permit.held
+            assert keeper_of(a)._permit.is_held
             world.ledgers.writers[1].fail(WriteFailed("a bookie went"))
             await trio.sleep(1)
             assert b.segment == 2
             world.ledgers.release()
             await trio.sleep(1)
-            assert not keeper_of(a)._permit.held
+            assert not keeper_of(a)._permit.is_held
 
 
 async def test_a_ledger_that_fails_keeps_no_permit(world: World, autojump_clock: MockClock) -> None:
@@ -331,11 +337,11 @@ async def test_a_ledger_that_fails_keeps_no_permit(world: World, autojump_clock:
         await send(a, range(AHEAD_ENTRIES - 1))
         world.ledgers.held = True
         await send(a, range(AHEAD_ENTRIES - 1, AHEAD_ENTRIES + 1))
-        assert keeper_of(a)._permit.held
+        assert keeper_of(a)._permit.is_held
         world.ledgers.writers[0].fail(WriteFailed("a bookie went"))
         await trio.sleep(1)
         assert a.segment == 2
-        assert not keeper_of(a)._permit.held
+        assert not keeper_of(a)._permit.is_held
         world.ledgers.release()
 
 

@@ -38,7 +38,7 @@ async def fill(ns: Namespace, name: str, numbers: range, entry: int = 10) -> Non
 
 async def planned(ns: Namespace, name: str) -> list[SegmentRange]:
     """All of a log as it is now."""
-    view = await view_log(ns.metadata, ns.ledgers, name, await ns.find(name))
+    view = await view_log(ns.metadata, ns.ledgers, name, await ns.resolve_name(name))
     view.close()
     return view.ranges(DLSN.INITIAL, view.end)
 
@@ -52,7 +52,7 @@ def reader_of(
     **options: Any,
 ) -> RangeReader:
     context = replace(ns.context, options=replace(ns.context.options, **options))
-    reader = RangeReader(context, plan, on_loss=on_loss, several=several)
+    reader = RangeReader(context, plan, on_loss=on_loss, parallel=several)
     context.start(reader.run)
     return reader
 
@@ -83,7 +83,7 @@ def test_small_parts_are_fetched_more_at_once(
 ) -> None:
     """S22: thousands of logs of a few records are waiting, not bytes."""
     parts = [SegmentRange("a", 1, 1, 0, 0, 0, size_bytes=size) for size in sizes]
-    found = range_reader._at_once([RangePart(part, 0) for part in parts], several=several)
+    found = range_reader._parallelism([RangePart(part, 0) for part in parts], parallel=several)
     assert found == at_once
 
 
@@ -109,7 +109,7 @@ async def test_everything_once_and_in_order(
 
         expected = [("a", n) for n in range(RECORDS + 20)] + [("b", n) for n in range(7)]
         assert await taken(reader) == expected
-        assert reader._held_bytes == 0, "what was taken makes room"
+        assert reader._buffered_bytes == 0, "what was taken makes room"
 
 
 @pytest.mark.parametrize("waits", [True, False], ids=["for its bookie", "for nobody"])
@@ -176,10 +176,10 @@ async def test_what_is_cut_off_under_way_comes_once(
                 assert columns is not None
                 found += columns.txids
             for _ in range(2):
-                reader.read_from_several()
+                reader.start_parallel_read()
                 await trio.sleep(1)
             assert reader._nursery is not None
-            assert len(reader._nursery.child_tasks) == range_reader.PARTS_AT_ONCE
+            assert len(reader._nursery.child_tasks) == range_reader.PARALLEL_PARTS
             while (columns := await reader.read_columns()) is not None:
                 found += columns.txids
 
@@ -190,7 +190,7 @@ async def test_no_more_are_fetched_at_once_for_being_waited_for(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of small ranges as many as may be are under way already."""
-    monkeypatch.setattr(range_reader, "SMALL_AT_ONCE", 3)
+    monkeypatch.setattr(range_reader, "PARALLEL_SMALL_PARTS_MAX", 3)
     async with world.process() as ns:
         for number in range(8):
             await fill(ns, "a", range(100 * number, 100 * number + 100))
@@ -199,7 +199,7 @@ async def test_no_more_are_fetched_at_once_for_being_waited_for(
             await trio.sleep(1)
             assert reader._nursery is not None
             assert len(reader._nursery.child_tasks) == 3
-            reader.read_from_several()
+            reader.start_parallel_read()
             assert len(reader._nursery.child_tasks) == 3
 
 
@@ -219,7 +219,7 @@ async def test_nothing_after_a_loss_is_cut(
             await trio.sleep(1)
             before = list(reader._parts)
             assert reader._nursery is not None, "the second one waits for room"
-            reader.read_from_several()
+            reader.start_parallel_read()
 
             assert reader._parts == before
             with pytest.raises(NoSuchLedger):
@@ -239,7 +239,7 @@ async def test_without_waiting_what_is_here_is_taken(
         def take() -> None:
             nonlocal told, ends
             told += 1
-            while some := reader.take(bytes_max=400):
+            while some := reader.read_ready(bytes_max=400):
                 for name, parts in some:
                     assert name == "a"
                     for one in parts:
@@ -249,14 +249,14 @@ async def test_without_waiting_what_is_here_is_taken(
         reader = RangeReader(
             replace(ns.context, options=options), await planned(ns, "a"), on_ready=take
         )
-        assert reader.take(bytes_max=1) == []
+        assert reader.read_ready(bytes_max=1) == []
         await reader.run()
 
         assert found == list(range(RECORDS))
         assert told > 10
         assert ends == 1
-        assert reader.take(bytes_max=1) is None
-        assert RangeReader(ns.context, []).take(bytes_max=1) is None
+        assert reader.read_ready(bytes_max=1) is None
+        assert RangeReader(ns.context, []).read_ready(bytes_max=1) is None
 
 
 async def test_what_is_fetched_and_not_taken_is_bounded(
@@ -270,7 +270,7 @@ async def test_what_is_fetched_and_not_taken_is_bounded(
         async with reader:
             while await reader.read_columns() is not None:
                 await trio.sleep(1)
-                most = max(most, reader._held_bytes)
+                most = max(most, reader._buffered_bytes)
         assert (
             1_000 < most < 1_000 + 16 * (500 + 10 * 80)
         )  # a request beyond it for each that fetches
@@ -285,13 +285,13 @@ async def test_a_part_that_waits_for_room_goes_on_when_its_turn_comes(
             await fill(ns, "a", range(10 * number, 10 * number + 10))
         reader = RangeReader(ns.context, await planned(ns, "a"))
         first, second, _ = reader._parts
-        reader._held_bytes = 1 << 40  # of the third
+        reader._buffered_bytes = 1 << 40  # of the third
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(reader._wait_room, 1, second)
+            nursery.start_soon(reader._wait_capacity, 1, second)
             await trio.sleep(1)
             assert nursery.child_tasks
-            first.done = True
-            assert reader._ready() is None
+            first.is_fetched = True
+            assert reader._ready_part() is None
             await trio.sleep(1)
             assert not nursery.child_tasks
             nursery.cancel_scope.cancel()
@@ -333,8 +333,8 @@ async def test_what_is_purged_while_it_is_read_was_truncated(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, told_of_it: bool
 ) -> None:
     """H30: at a miss the log is asked anew, whatever it said at the beginning."""
-    monkeypatch.setattr(range_reader, "PARTS_AT_ONCE", 1)
-    monkeypatch.setattr(range_reader, "SMALL_AT_ONCE", 1)
+    monkeypatch.setattr(range_reader, "PARALLEL_PARTS", 1)
+    monkeypatch.setattr(range_reader, "PARALLEL_SMALL_PARTS_MAX", 1)
     async with world.process() as ns:
         for number in range(4):
             await fill(ns, "a", range(10 * number, 10 * number + 10))

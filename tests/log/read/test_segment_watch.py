@@ -100,6 +100,6 @@ async def test_a_roll_under_way_is_told_as_it_goes(world: World, autojump_clock:
                 await writer.write(rec(n, bytes(100)))
                 if n % 50 == 49:
                     ends += [n for kind, n in await all_here(watch) if kind == "closed"]  # type: ignore[misc]
-            last = (await log.describe(segments_max=1)).state.open_from - 1
+            last = (await log.describe(segments_max=1)).state.first_open_segment - 1
         assert ends == [*range(1, last + 1)]
         assert last > 20

@@ -8,7 +8,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.log.model.log_keys import state_key
-from distributedlog.log.read.state_watch import StateWatch, follow
+from distributedlog.log.read.state_watch import StateWatch, open_state_watch
 from distributedlog.metadata.model.interface import Watch
 from distributedlog.metadata.model.transaction import KeyValue
 from distributedlog.runtime.interfaces.errors import (
@@ -49,8 +49,8 @@ async def followed(world: World) -> tuple[Forgetful, StateWatch]:
     world.metadata = world.ledgers.metadata = store = Forgetful()
     async with world.process() as namespace:
         await namespace.create_log("a")
-        log_id = await namespace.find("a")
-    return store, await follow(store, log_id, "a")
+        log_id = await namespace.resolve_name("a")
+    return store, await open_state_watch(store, log_id, "a")
 
 
 async def test_a_state_that_cannot_be_read_anew_now_is_read_later(
@@ -67,7 +67,7 @@ async def test_a_state_that_cannot_be_read_anew_now_is_read_later(
     async with world.process() as namespace:
         await namespace.delete_log("a")
     with pytest.raises(LogNotFound), trio.fail_after(5):
-        await follower.until(lambda state: False)
+        await follower.wait_until(lambda state: False)
 
 
 async def test_a_follower_of_a_client_that_has_ended_says_so(

@@ -12,13 +12,13 @@ from trio.testing import MockClock
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import LogRecord
 from distributedlog.log.model.deleted_log import (
-    KEPT_A_BUCKET,
-    KEPT_A_NAME,
+    LOGS_PER_NAME,
+    NAMES_PER_BUCKET,
     DeletedLog,
     bucket_prefix,
-    decode,
-    encode,
-    gone_key,
+    decode_deleted_logs,
+    deleted_logs_key,
+    encode_deleted_logs,
 )
 from distributedlog.log.model.deleted_log_lookup import deleted_log_ops, find_deleted_logs
 from distributedlog.log.model.log_keys import segment_key, state_key
@@ -44,7 +44,7 @@ async def test_a_deletion_leaves_the_exact_end_behind(
     """docs/reference/formats.md; also of what a dead writer had acknowledged in the segment in progress."""
     async with world.process("alpha") as ns:
         await fill(ns.open_log("orders"), [[1, 2, 3], [4, 5]])
-        log_id = await ns.find("orders")
+        log_id = await ns.resolve_name("orders")
         writer = await ns.open_log("orders").open_writer()
         await writer.write(LogRecord(6, b"acknowledged"))
     await trio.sleep(60)  # the lock of the process that was killed
@@ -53,7 +53,7 @@ async def test_a_deletion_leaves_the_exact_end_behind(
 
         (found,) = await find_deleted_logs(world.metadata, "ns", "orders")
 
-        assert (found.log_id, found.end) == (log_id, LogEnd(DLSN(4, 0, 0), 6, exact=True))
+        assert (found.log_id, found.end) == (log_id, LogEnd(DLSN(4, 0, 0), 6, is_exact=True))
 
 
 async def test_the_end_is_noted_before_the_first_segment_goes(
@@ -63,7 +63,7 @@ async def test_the_end_is_noted_before_the_first_segment_goes(
     monkeypatch.setattr(deletion, "SEGMENTS_AT_ONCE", 2)
     async with world.process() as ns:
         await fill(ns.open_log("orders"), [[n] for n in range(5)])
-        log_id = await ns.find("orders")
+        log_id = await ns.resolve_name("orders")
         prefix = b"log/"
         revision = (await world.metadata.range(prefix, prefix_end(prefix), limit=1)).revision
 
@@ -72,7 +72,7 @@ async def test_the_end_is_noted_before_the_first_segment_goes(
         async with world.metadata.watch(
             prefix, prefix_end(prefix), after_revision=revision
         ) as watch:
-            events = (await watch.next()).events
+            events = (await watch.next_batch()).events
     ends: list[LogEnd | None] = [None]
     gone = 0
     for event in events:
@@ -80,7 +80,7 @@ async def test_the_end_is_noted_before_the_first_segment_goes(
             ends.append(LogState.decode(event.item.value).end)
         if event.item.key.startswith(segment_key(log_id, 1)[:-8]) and event.kind == "delete":
             gone += 1
-            assert ends[-1] == LogEnd(DLSN(6, 0, 0), 5, exact=True)
+            assert ends[-1] == LogEnd(DLSN(6, 0, 0), 5, is_exact=True)
     assert gone >= 5
 
 
@@ -88,15 +88,15 @@ async def test_each_log_of_a_name_has_its_own_end(world: World, autojump_clock: 
     """Also one that came and went unseen; of more than some, the last ones are remembered."""
     ids = []
     async with world.process() as ns:
-        for records in range(KEPT_A_NAME + 3):
+        for records in range(LOGS_PER_NAME + 3):
             await fill(ns.open_log("orders"), [list(range(records))])
-            ids.append(await ns.find("orders"))
+            ids.append(await ns.resolve_name("orders"))
             await ns.delete_log("orders")
 
         found = await find_deleted_logs(world.metadata, "ns", "orders")
 
-        assert [one.log_id for one in found] == ids[-KEPT_A_NAME:]
-        assert [one.end.sequence_id for one in found] == list(range(3, KEPT_A_NAME + 3))
+        assert [one.log_id for one in found] == ids[-LOGS_PER_NAME:]
+        assert [one.end.sequence_id for one in found] == list(range(3, LOGS_PER_NAME + 3))
         assert await find_deleted_logs(world.metadata, "ns", "payments") == []
 
 
@@ -106,9 +106,9 @@ async def test_two_deletions_of_one_name_at_one_moment_are_both_remembered(
     """The one is done between the other's look at its name's tombstones and its transaction."""
     async with world.process() as ns:
         await fill(ns.open_log("orders"), [[1, 2]])
-        log_id = await ns.find("orders")
-        key = gone_key("ns", "orders")
-        other = DeletedLog(7, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5)
+        log_id = await ns.resolve_name("orders")
+        key = deleted_logs_key("ns", "orders")
+        other = DeletedLog(7, LogEnd(DLSN(3, 0, 0), 9, is_exact=True), 0, 5)
         original = world.metadata.transact
 
         async def overtaken(transaction: Transaction) -> TransactionReply:
@@ -128,9 +128,9 @@ async def test_two_deletions_of_one_name_at_one_moment_are_both_remembered(
 
 async def test_ends_that_were_given_up_and_left_anew_meanwhile_stay(world: World) -> None:
     """A key that is deleted and made again has the version that was read before."""
-    key = gone_key("ns", "orders")
+    key = deleted_logs_key("ns", "orders")
     first, second, own = (
-        DeletedLog(n, LogEnd(DLSN(3, 0, 0), 9, exact=True), 0, 5) for n in (5, 6, 7)
+        DeletedLog(n, LogEnd(DLSN(3, 0, 0), 9, is_exact=True), 0, 5) for n in (5, 6, 7)
     )
     assert (
         await world.metadata.transact(await deleted_log_ops(world.metadata, "ns", "orders", first))
@@ -163,7 +163,7 @@ async def test_an_end_that_cannot_be_made_certain_is_marked_so(
 
         (found,) = await find_deleted_logs(world.metadata, "ns", "orders")
 
-        assert found.end == LogEnd(DLSN(2, 0, 0), 3, exact=False)
+        assert found.end == LogEnd(DLSN(2, 0, 0), 3, is_exact=False)
 
 
 async def test_a_full_bucket_gives_up_what_was_deleted_first(
@@ -173,9 +173,12 @@ async def test_a_full_bucket_gives_up_what_was_deleted_first(
     prefix = bucket_prefix("ns", "orders")
     old = [
         DeletedLog(9000 + n, LogEnd(DLSN(2, 0, 0), 1, True), 0, deleted_ms=n)
-        for n in range(KEPT_A_BUCKET + 2)
+        for n in range(NAMES_PER_BUCKET + 2)
     ]
-    puts = [Put(prefix + b"ns\x00other-%02d" % n, encode([one])) for n, one in enumerate(old)]
+    puts = [
+        Put(prefix + b"ns\x00other-%02d" % n, encode_deleted_logs([one]))
+        for n, one in enumerate(old)
+    ]
     await world.metadata.transact(
         Transaction((), (*puts, Put(prefix + b"ns\x00torn", b"\x00 not a list")))
     )
@@ -184,10 +187,10 @@ async def test_a_full_bucket_gives_up_what_was_deleted_first(
         await ns.delete_log("orders")
 
     kept = (await world.metadata.range(prefix, prefix + b"\xff")).items
-    assert len(kept) == KEPT_A_BUCKET
+    assert len(kept) == NAMES_PER_BUCKET
     names = [item.key[len(prefix) :].split(b"\x00")[1] for item in kept]
     assert sorted(names) == [b"orders", *(b"other-%02d" % n for n in range(3, 10))]
-    assert gone_key("ns", "orders") in {item.key for item in kept}
+    assert deleted_logs_key("ns", "orders") in {item.key for item in kept}
 
 
 async def read_on(reader: LogReader) -> None:
@@ -202,10 +205,12 @@ async def test_a_reader_of_a_half_deleted_log_is_told_of_the_deletion(
     async with world.process(read_ahead_bytes=1) as ns:
         log = ns.open_log("l")
         await fill(log, [[1, 2, 3], [4, 5, 6], [7, 8, 9]])
-        end = LogEnd(DLSN(4, 0, 0), 9, exact=True)
+        end = LogEnd(DLSN(4, 0, 0), 9, is_exact=True)
         async with log.open_reader() as reader:
             await trio.sleep(1)
-            await change_state(world, await ns.find("l"), deleting=True, end=end, first_segment=3)
+            await change_state(
+                world, await ns.resolve_name("l"), deleting=True, end=end, first_segment=3
+            )
 
             with trio.fail_after(5), pytest.raises(LogNotFound, match=r"read up to .*lost"):
                 await read_on(reader)
@@ -216,28 +221,28 @@ async def test_a_reader_of_a_half_deleted_log_is_told_of_the_deletion(
 @given(st.binary(max_size=60))
 def test_a_damaged_tombstone_is_corrupt_data_and_nothing_else(value: bytes) -> None:
     with suppress(CorruptData, UnsupportedFormat):
-        decode(value)
+        decode_deleted_logs(value)
 
 
 def test_the_end_is_noted_once_and_survives_the_encoding() -> None:
-    state = LogState(7, "orders", 0, open_from=3, last_segment=2, next_sequence_id=50)
-    claimed = state.claimed_for_deletion("alpha", "w")
+    state = LogState(7, "orders", 0, first_open_segment=3, last_segment=2, next_sequence_id=50)
+    claimed = state.with_deletion_begun("alpha", "w")
 
     noted = claimed.with_end(exact=True)
 
     assert LogState.decode(noted.encode()) == noted
     assert LogState.decode(state.encode()).end is None
-    half = replace(noted, first_segment=3, open_from=3)
-    assert half.with_end(exact=False).end == LogEnd(DLSN(3, 0, 0), 50, exact=True)
+    half = replace(noted, first_segment=3, first_open_segment=3)
+    assert half.with_end(exact=False).end == LogEnd(DLSN(3, 0, 0), 50, is_exact=True)
 
 
 async def test_a_damaged_tombstone_is_as_good_as_forgotten(
     world: World, autojump_clock: MockClock
 ) -> None:
     """Nobody's deletion is kept back by it, and nobody is told that all was read; a newer one stays."""
-    key = gone_key("ns", "orders")
+    key = deleted_logs_key("ns", "orders")
     prefix = bucket_prefix("ns", "orders")
-    newer = [Put(prefix + b"ns\x00new-%d" % n, pack([2, []])) for n in range(KEPT_A_BUCKET)]
+    newer = [Put(prefix + b"ns\x00new-%d" % n, pack([2, []])) for n in range(NAMES_PER_BUCKET)]
     await world.metadata.transact(Transaction((), (Put(key, b"\x00torn"), *newer)))
 
     assert await find_deleted_logs(world.metadata, "ns", "orders") == []

@@ -13,9 +13,15 @@ from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.packed_columns import check_packed
-from distributedlog.log.format.record import LogRecord, Origin, build, decode, decode_header
+from distributedlog.log.format.record import (
+    LogRecord,
+    Origin,
+    build_entry,
+    decode_columns,
+    decode_header,
+)
 from distributedlog.log.log import Log
-from distributedlog.log.model.log_keys import txn_key, unlinked_prefix
+from distributedlog.log.model.log_keys import app_version_key, staged_ledgers_prefix
 from distributedlog.log.model.segment_ranges import SegmentRange, SegmentToken
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.segments.app_versions import AppVersion, LinkContent
@@ -78,7 +84,7 @@ async def test_linked_segments_are_read_as_if_they_had_been_written_there(
         assert [r.payload for r in found] == [b"1", b"5", b"6", b"6", b"7", b"8"]
         assert [r.sequence_id for r in found] == list(range(6))
         assert found[1].dlsn == DLSN(2, 0, 0)
-        unlinked = unlinked_prefix(int(first.incarnation, 16))
+        unlinked = staged_ledgers_prefix(int(first.incarnation, 16))
         assert await keys_below(world, unlinked) == []
 
 
@@ -133,7 +139,7 @@ async def test_a_note_that_was_forgotten_and_made_anew_meanwhile_is_not_the_one_
     """Its version is the same again. A link of version 8 that slept must not come after version 9 (G8)."""
     async with world.process() as ns:
         await ns.create_log("orders")
-        log, key = ns.open_log("orders"), txn_key(await ns.find("orders"), "etl")
+        log, key = ns.open_log("orders"), app_version_key(await ns.resolve_name("orders"), "etl")
         await log.link_segments([], app="etl", version=7)
         original, seventh = world.metadata.transact, await world.metadata.get(key)
         assert seventh is not None
@@ -360,7 +366,7 @@ async def test_drivers_that_lose_answers_and_race_link_each_version_once(
         assert found == [(txid, n) for n, txid in enumerate(expected)]
         await log.collect_unlinked(older_than_s=0)
         assert await payloads(log) == [b"%d" % txid for txid in expected]
-        unlinked = unlinked_prefix(await one.find("orders"))
+        unlinked = staged_ledgers_prefix(await one.resolve_name("orders"))
         assert await keys_below(world, unlinked) == []
 
 
@@ -401,7 +407,7 @@ async def test_what_is_given_up_is_deleted(world: World, autojump_clock: MockClo
     async with world.process() as ns:
         log = ns.open_log("orders")
         await ns.create_log("orders")
-        unlinked = unlinked_prefix(await ns.find("orders"))
+        unlinked = staged_ledgers_prefix(await ns.resolve_name("orders"))
         writer = await log.open_segment_writer()
 
         async def fail_in_the_middle() -> None:
@@ -539,15 +545,15 @@ async def test_records_of_a_segment_have_txids_or_none_has(
 def test_an_entry_and_its_segment_agree_who_says_the_txids() -> None:
     """Else a program that forgot to ask would show zeros, or another's."""
     packed = check_packed(None, struct.pack("<2i", 0, 1), b"x")
-    entry = b"".join(map(bytes, packed.build(records_before=0, wall_ms=0)[0]))
-    plain = b"".join(build([7], [b"x"], records_before=0, wall_ms=0)[0])
+    entry = b"".join(map(bytes, packed.build_entry(records_before=0, written_ms=0)[0]))
+    plain = b"".join(build_entry([7], [b"x"], records_before=0, written_ms=0)[0])
 
-    assert decode(entry, decode_header(entry), Origin(1, 0, 0, 42)).txids.tolist() == [42]
-    assert decode(plain, decode_header(plain), Origin(1, 0, 0)).txids.tolist() == [7]
+    assert decode_columns(entry, decode_header(entry), Origin(1, 0, 0, 42)).txids.tolist() == [42]
+    assert decode_columns(plain, decode_header(plain), Origin(1, 0, 0)).txids.tolist() == [7]
     with pytest.raises(CorruptData, match="in neither"):
-        decode(entry, decode_header(entry), Origin(1, 0, 0))
+        decode_columns(entry, decode_header(entry), Origin(1, 0, 0))
     with pytest.raises(CorruptData, match="in both"):
-        decode(plain, decode_header(plain), Origin(1, 0, 0, 42))
+        decode_columns(plain, decode_header(plain), Origin(1, 0, 0, 42))
 
 
 async def test_a_version_that_was_linked_with_other_records_is_refused(

@@ -15,7 +15,12 @@ from trio.testing import MockClock
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.format.record import LogRecord
 from distributedlog.log.log import Log
-from distributedlog.log.model.log_keys import RETIRED_PREFIX, retired_key, segment_key, state_key
+from distributedlog.log.model.log_keys import (
+    REPLACED_PREFIX,
+    replaced_ledger_key,
+    segment_key,
+    state_key,
+)
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.log.namespace import Namespace
@@ -23,8 +28,8 @@ from distributedlog.log.read.log_view import view_log
 from distributedlog.log.segments import log_deletion as deletion
 from distributedlog.log.segments import segment_purge as purge
 from distributedlog.log.segments.replaced_ledgers import delete_replaced
-from distributedlog.log.segments.segment_merge import MergeCandidate, compact
-from distributedlog.log.segments.segment_purge import last_below
+from distributedlog.log.segments.segment_merge import MergeCandidate, merge_segments
+from distributedlog.log.segments.segment_purge import last_purgeable_segment
 from distributedlog.log.segments.segment_purge import purge as remove
 from distributedlog.metadata.model.interface import Scan
 from distributedlog.metadata.model.transaction import Put, Transaction, TransactionReply
@@ -47,10 +52,8 @@ async def records_of(world: World, ns: Namespace, name: str = "l") -> list[Segme
 async def forget_old(world: World) -> int:
     """What merges have left is deleted, as the elected bookie does in time; how many ledgers."""
     gone = 0
-    async for item in Scan(world.metadata, RETIRED_PREFIX):
-        gone += await delete_replaced(
-            world.metadata, world.ledgers, world.ledgers.deletion_share, item
-        )
+    async for item in Scan(world.metadata, REPLACED_PREFIX):
+        gone += await delete_replaced(world.metadata, world.ledgers, world.ledgers.delete_ops, item)
     return gone
 
 
@@ -97,8 +100,10 @@ async def told(log: Log) -> list[Any]:
     found += [replace(one, ledger_id=0, base_entry=0) for one in snapshot.segments]
     described = await log.describe()
     found += [described.size_bytes, described.records]
-    view = await view_log(log._context.metadata, log._context.ledgers, log.name, await log._find())
-    found += [await view.between(one, other) for one in dlsns for other in dlsns]
+    view = await view_log(
+        log._context.metadata, log._context.ledgers, log.name, await log._resolve_log_id()
+    )
+    found += [await view.totals_between(one, other) for one in dlsns for other in dlsns]
     view.close()
     return found
 
@@ -209,16 +214,16 @@ async def test_a_view_that_is_kept_looks_anew(world: World, autojump_clock: Mock
     """A driver keeps it for hours; what it counts, finds and plans stays right."""
     async with world.process() as ns:
         log = await filled(world, ns)
-        view = await view_log(ns.metadata, ns.ledgers, "l", await ns.find("l"))
+        view = await view_log(ns.metadata, ns.ledgers, "l", await ns.resolve_name("l"))
         dlsns = [r.dlsn for r in await everything(log)]
-        before = [await view.between(view.earliest, dlsn) for dlsn in dlsns]
+        before = [await view.totals_between(view.earliest, dlsn) for dlsn in dlsns]
         found = [await view.first_with_txid(txid) for txid in range(1, 22)]
-        fresh = await view_log(ns.metadata, ns.ledgers, "l", await ns.find("l"))
+        fresh = await view_log(ns.metadata, ns.ledgers, "l", await ns.resolve_name("l"))
         await log.compact()
         await forget_old(world)
 
         assert [await fresh.first_with_txid(txid) for txid in range(1, 22)] == found
-        assert [await view.between(view.earliest, dlsn) for dlsn in dlsns] == before
+        assert [await view.totals_between(view.earliest, dlsn) for dlsn in dlsns] == before
         assert [await view.first_with_txid(txid) for txid in range(1, 22)] == found
         view.close()
         fresh.close()
@@ -301,11 +306,11 @@ async def cut(log: Log) -> None:
 async def remove_front(world: World, log: Log) -> None:
     """A truncation, and its bytes."""
     await cut(log)
-    log_id = await log._find()
+    log_id = await log._resolve_log_id()
     found = await world.metadata.get(state_key(log_id))
     assert found is not None
-    upto = await last_below(world.metadata, LogState.decode(found.value))
-    await remove(world.metadata, log_id, upto, world.ledgers.deletion_share)
+    upto = await last_purgeable_segment(world.metadata, LogState.decode(found.value))
+    await remove(world.metadata, log_id, upto, world.ledgers.delete_ops)
 
 
 async def link(log: Log) -> None:
@@ -375,7 +380,7 @@ async def test_a_deletion_meets_a_merge(world: World, autojump_clock: MockClock)
     for nth in range(1, 8):
         async with world.process() as ns:
             log = await filled(world, ns, f"l{nth}")
-            log_id = await ns.find(f"l{nth}")
+            log_id = await ns.resolve_name(f"l{nth}")
 
             async def merge_it(log: Log = log) -> None:
                 with suppress(DistributedLogError):  # it is being deleted
@@ -387,7 +392,7 @@ async def test_a_deletion_meets_a_merge(world: World, autojump_clock: MockClock)
 
             prefix = segment_key(log_id, 0)[:-16]
             assert [item async for item in Scan(world.metadata, prefix)] == []
-            assert [item async for item in Scan(world.metadata, RETIRED_PREFIX)] == []
+            assert [item async for item in Scan(world.metadata, REPLACED_PREFIX)] == []
             left = [one.key async for one in Scan(world.metadata, b"ledger/")]
             assert all([await _deleting(world, key) for key in left])
 
@@ -404,10 +409,10 @@ async def test_a_shared_ledger_goes_with_its_last_segment(
         await forget_old(world)
         await put(log, 50)
         shared = (await records_of(world, ns))[0].ledger_id
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
         for number in (2, 4, 6, 7):
             await log.truncate(DLSN(number + 1, 0, 0))
-            await remove(world.metadata, log_id, number, world.ledgers.deletion_share)
+            await remove(world.metadata, log_id, number, world.ledgers.delete_ops)
             assert await _deleting(world, b"ledger/%016x" % shared) == (number == 7)
         assert [r.txid for r in await everything(log)] == [50]
 
@@ -437,7 +442,7 @@ async def test_a_swap_whose_answer_is_lost_was_done_once(
                 lost: list[int] = lost,
                 applied: bool = applied,
             ) -> TransactionReply:
-                swap = any(one.key.startswith(RETIRED_PREFIX) for one in transaction.operations)
+                swap = any(one.key.startswith(REPLACED_PREFIX) for one in transaction.operations)
                 if swap and not lost:
                     lost.append(1)
                     if applied:
@@ -530,15 +535,15 @@ async def test_a_note_of_what_was_left_proves_nothing(
         await put(ns.open_log("other"), 1)
         ids = [one.ledger_id for one in await records_of(world, ns)]
         other = (await records_of(world, ns, "other"))[0].ledger_id
-        log_id = await ns.find("l")
-        forged = [Put(retired_key(log_id, one), b"") for one in (*ids, other, 9999)]
+        log_id = await ns.resolve_name("l")
+        forged = [Put(replaced_ledger_key(log_id, one), b"") for one in (*ids, other, 9999)]
         await world.metadata.transact(Transaction((), tuple(forged)))
 
         assert await forget_old(world) == 1, "the one that does not exist"
 
         assert len(await everything(log)) == 18
         assert len(await everything(ns.open_log("other"))) == 1
-        assert [item async for item in Scan(world.metadata, RETIRED_PREFIX)] == []
+        assert [item async for item in Scan(world.metadata, REPLACED_PREFIX)] == []
 
 
 # --- what is chosen -------------------------------------------------------------------------------
@@ -560,7 +565,7 @@ async def test_what_a_link_may_be_asked_for_again_stays_where_it_is(
         assert await log.compact() == 4
 
         assert (await log.link_segments(tokens)).already
-        assert [one.shared for one in await records_of(world, ns)] == [
+        assert [one.shares_ledger for one in await records_of(world, ns)] == [
             True, True, False, False, True, True,
         ]  # fmt: skip
         assert [r.txid for r in await everything(log)] == [1, 2, 3, 4, 5, 6]
@@ -571,12 +576,14 @@ async def test_a_few_and_the_newest_are_left_alone(world: World, autojump_clock:
         log = ns.open_log("l")
         for txid in range(10):
             await put(log, txid)
-        log_id = await ns.find("l")
+        log_id = await ns.resolve_name("l")
 
-        assert await compact(ns.context, log_id, newest_kept=3, segments_min=8) == 0
-        assert await compact(ns.context, log_id, newest_kept=3, segments_min=7) == 7
+        assert await merge_segments(ns.context, log_id, newest_kept=3, segments_min=8) == 0
+        assert await merge_segments(ns.context, log_id, newest_kept=3, segments_min=7) == 7
         await put(log, 10)
-        assert [one.shared for one in await records_of(world, ns)] == [True] * 7 + [False] * 4
+        assert [one.shares_ledger for one in await records_of(world, ns)] == [True] * 7 + [
+            False
+        ] * 4
 
 
 def test_a_run_ends_where_it_would_grow_too_large_or_too_old() -> None:
@@ -584,24 +591,24 @@ def test_a_run_ends_where_it_would_grow_too_large_or_too_old() -> None:
 
     def after(run: MergeCandidate, **different: Any) -> bool:
         last = run.members[-1]
-        return run.takes(replace(last, segment=last.segment + 1, **different))
+        return run.accepts(replace(last, segment=last.segment + 1, **different))
 
     run = MergeCandidate(span_ms=500)
-    run.take(one)
+    run.add(one)
     assert after(run)
     assert after(run, closed_ms=1500)
     assert not after(run, closed_ms=1501)
     assert not after(run, closed=False)
     assert not after(run, size_bytes=65 << 20)
     assert not after(run, base_bytes=0)
-    assert not after(run, later=(1,))
-    assert not run.takes(replace(one, segment=3))
+    assert not after(run, unknown_fields=(1,))
+    assert not run.accepts(replace(one, segment=3))
     for number in range(2, 257):
-        run.take(replace(one, segment=number))
+        run.add(replace(one, segment=number))
     assert not after(run)
     large = MergeCandidate()
     for number in range(1, 17):
-        large.take(replace(one, segment=number, size_bytes=64 << 20))
+        large.add(replace(one, segment=number, size_bytes=64 << 20))
     assert not after(large, size_bytes=1)
 
 

@@ -13,7 +13,7 @@ from distributedlog.log.model.lock_record import LockRecord
 from distributedlog.log.model.log_keys import lock_key, state_key
 from distributedlog.log.namespace import Namespace
 from distributedlog.log.services import lease_session as lock_session
-from distributedlog.log.takeover.log_lock import claim
+from distributedlog.log.takeover.log_lock import acquire_log_lock
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.metadata.model.transaction import (
     Compare,
@@ -50,7 +50,7 @@ async def open_all(namespace: Namespace, count: int) -> list[LogWriter]:
 
 
 async def lock_of(world: World, writer: LogWriter) -> KeyValue | None:
-    return await world.metadata.get(lock_key(writer._claim.owned.log_id))
+    return await world.metadata.get(lock_key(writer._log_lock.writer_state.log_id))
 
 
 async def owner_of(world: World, writer: LogWriter) -> str:
@@ -147,7 +147,7 @@ async def test_a_lost_lease_ends_only_the_writers_whose_logs_were_taken(
         for writer in writers:
             await writer.write(rec(1))
         reader = await a.open_log("l2").open_reader()
-        lease = writers[0]._claim.lease
+        lease = writers[0]._log_lock.lease
         original, world.metadata.renew_lease = world.metadata.renew_lease, _unreachable  # type: ignore[method-assign]
         await trio.sleep(2 * LEASE_S)
         assert await lock_of(world, writers[0]) is None
@@ -160,7 +160,7 @@ async def test_a_lost_lease_ends_only_the_writers_whose_logs_were_taken(
         for number in (0, 1, 3, 4):
             found = await lock_of(world, writers[number])
             assert found is not None
-            assert found.lease == writers[number]._claim.lease != lease
+            assert found.lease == writers[number]._log_lock.lease != lease
             assert await owner_of(world, writers[number]) == "alpha"
             await writers[number].write(rec(2))
         assert await owner_of(world, taker) == "beta"
@@ -178,17 +178,19 @@ async def test_who_claimed_a_log_that_was_taken_meanwhile_is_told_once(
     """Also where it writes nothing, and no bookie tells it."""
     async with world.process("alpha", lock_lease_s=LEASE_S) as a, world.process("beta") as b:
         await a.create_log("l")
-        claimed = await claim(a.context, await a.find("l"), takeover=False, wait_s=0)
+        claimed = await acquire_log_lock(
+            a.context, await a.resolve_name("l"), takeover=False, wait_s=0
+        )
         told: list[DistributedLogError] = []
-        claimed.when_lost(told.append)
+        claimed.set_on_lost(told.append)
         await world.metadata.revoke_lease(claimed.lease)
         async with b.open_log("l").open_writer(wait_s=0):
             await trio.sleep(60)
         assert [type(error) for error in told] == [WriterFenced]
         late: list[DistributedLogError] = []
-        claimed.when_lost(late.append)
+        claimed.set_on_lost(late.append)
         assert late == told
-        await claimed.give_back()
+        await claimed.release()
         assert world.metadata.state.leases == {}
 
 
@@ -196,14 +198,16 @@ async def test_a_writer_is_told_by_its_lock_that_its_log_was_taken(
     world: World, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It writes nothing, does not look by itself, and its ledger is not fenced yet."""
-    monkeypatch.setattr(namespace, "TICK_S", 3600.0)
+    monkeypatch.setattr(namespace, "ROLL_CHECK_INTERVAL_S", 3600.0)
     async with world.process("alpha", lock_lease_s=LEASE_S) as a, world.process("beta") as b:
         writer = await a.open_log("l").open_writer()
-        await world.metadata.revoke_lease(writer._claim.lease)
-        taken = await claim(b.context, await b.find("l"), takeover=False, wait_s=0)
+        await world.metadata.revoke_lease(writer._log_lock.lease)
+        taken = await acquire_log_lock(
+            b.context, await b.resolve_name("l"), takeover=False, wait_s=0
+        )
         await trio.sleep(60)
         assert isinstance(writer.error, WriterFenced)
-        await taken.give_back()
+        await taken.release()
 
 
 async def test_a_store_that_is_too_busy_is_asked_for_seconds_and_no_longer(
@@ -234,7 +238,7 @@ async def test_the_next_open_after_a_lost_lease_gets_another_one(
     """Nobody has noticed yet: the claim itself does, and the locks that were there are taken again."""
     async with world.process("alpha") as a:
         (first,) = await open_all(a, 1)
-        await world.metadata.revoke_lease(first._claim.lease)
+        await world.metadata.revoke_lease(first._log_lock.lease)
 
         async with a.open_log("other").open_writer(wait_s=0) as second:
             await second.write(rec(1))
@@ -250,18 +254,18 @@ async def test_a_log_that_is_not_ours_any_more_is_never_locked_again(
     """Between our look at the state and our put another one came, wrote and closed: its epoch refuses us."""
     async with world.process("alpha", lock_lease_s=LEASE_S) as a, world.process("beta") as b:
         first, second = await open_all(a, 2)
-        refresh = first._claim.owned.refresh
+        refresh = first._log_lock.writer_state.refresh
 
         async def overtaken() -> None:
             await refresh()
             async with b.open_log("l0").open_writer(wait_s=0) as taker:
                 await taker.write(rec(1))
 
-        first._claim.owned.refresh = overtaken  # type: ignore[method-assign]
-        await world.metadata.revoke_lease(first._claim.lease)
+        first._log_lock.writer_state.refresh = overtaken  # type: ignore[method-assign]
+        await world.metadata.revoke_lease(first._log_lock.lease)
         await trio.sleep(LEASE_S / 2)
         assert await lock_of(world, first) is None
-        first._claim.owned.refresh = refresh  # type: ignore[method-assign]
+        first._log_lock.writer_state.refresh = refresh  # type: ignore[method-assign]
         await trio.sleep(LEASE_S)
 
         assert isinstance(first.error, WriterFenced)
@@ -297,12 +301,12 @@ async def test_only_a_lock_that_may_be_gone_is_taken_again(
     async with world.process("alpha", lock_lease_s=LEASE_S) as a:
         first, second = await open_all(a, 2)
         puts = puts_of_locks(world)
-        first._claim.held_at = 0
+        first._log_lock.lock_revision = 0
 
         await trio.sleep(LEASE_S)
 
-        assert puts == [lock_key(first._claim.owned.log_id)]
-        assert first._claim.held_at
+        assert puts == [lock_key(first._log_lock.writer_state.log_id)]
+        assert first._log_lock.lock_revision
         assert await owner_of(world, second) == "alpha"
 
 
@@ -313,18 +317,18 @@ async def test_a_lock_that_is_given_back_meanwhile_is_not_taken_again(
     async with world.process("alpha", lock_lease_s=LEASE_S) as a:
         first = await a.open_log("l0").open_writer()  # one after the other: that is their turn, too
         second = await a.open_log("l1").open_writer()
-        refresh, puts = first._claim.owned.refresh, puts_of_locks(world)
+        refresh, puts = first._log_lock.writer_state.refresh, puts_of_locks(world)
 
         async def slow() -> None:
-            first._claim.owned.refresh = refresh  # type: ignore[method-assign]
+            first._log_lock.writer_state.refresh = refresh  # type: ignore[method-assign]
             await second.abort()
             await refresh()
 
-        first._claim.owned.refresh = slow  # type: ignore[method-assign]
-        await world.metadata.revoke_lease(first._claim.lease)
+        first._log_lock.writer_state.refresh = slow  # type: ignore[method-assign]
+        await world.metadata.revoke_lease(first._log_lock.lease)
         await trio.sleep(2 * LEASE_S)
 
-        assert puts == [lock_key(first._claim.owned.log_id)]
+        assert puts == [lock_key(first._log_lock.writer_state.log_id)]
         assert await lock_of(world, second) is None
         assert await owner_of(world, first) == "alpha"
 
@@ -343,12 +347,12 @@ async def test_a_lock_that_was_taken_under_a_lease_that_is_over_is_taken_once_mo
             reply = await original(transaction)
             if late and _locks_put(transaction):
                 late = False
-                await world.metadata.revoke_lease(first._claim.lease)
+                await world.metadata.revoke_lease(first._log_lock.lease)
                 await trio.sleep(LEASE_S)
             return reply
 
         world.metadata.transact = transact  # type: ignore[method-assign]
-        await world.metadata.revoke_lease(first._claim.lease)
+        await world.metadata.revoke_lease(first._log_lock.lease)
         await trio.sleep(4 * LEASE_S)
 
         assert not late
@@ -410,7 +414,7 @@ async def test_a_claim_that_is_done_late_leaves_no_lock(
     async with world.process("alpha", lock_lease_s=LEASE_S) as a, world.process("beta") as b:
         (other,) = await open_all(a, 1)
         await a.create_log("late")
-        log_id = await a.find("late")
+        log_id = await a.resolve_name("late")
         original = world.metadata.transact
         late: list[Transaction] = []
 
@@ -447,7 +451,7 @@ async def test_a_claim_that_was_cancelled_leaves_no_lock(
     async with world.process("alpha", lock_lease_s=LEASE_S) as a:
         (other,) = await open_all(a, 1)
         await a.create_log("l")
-        log_id = await a.find("l")
+        log_id = await a.resolve_name("l")
         original = world.metadata.transact
 
         async def slow(transaction: Transaction) -> TransactionReply:
@@ -499,8 +503,8 @@ async def test_a_janitor_delays_no_lock_for_good(world: World, autojump_clock: M
     """The state's version is a condition of taking a lock again, and not ownership (H12)."""
     async with world.process("alpha", lock_lease_s=LEASE_S) as a:
         (writer,) = await open_all(a, 1)
-        key = state_key(writer._claim.owned.log_id)
-        refresh = writer._claim.owned.refresh
+        key = state_key(writer._log_lock.writer_state.log_id)
+        refresh = writer._log_lock.writer_state.refresh
         bumps = 0
 
         async def bumped() -> None:
@@ -513,8 +517,8 @@ async def test_a_janitor_delays_no_lock_for_good(world: World, autojump_clock: M
                 same = Compare.version(key, found.version)
                 await world.metadata.transact(Transaction((same,), (Put(key, found.value),)))
 
-        writer._claim.owned.refresh = bumped  # type: ignore[method-assign]
-        await world.metadata.revoke_lease(writer._claim.lease)
+        writer._log_lock.writer_state.refresh = bumped  # type: ignore[method-assign]
+        await world.metadata.revoke_lease(writer._log_lock.lease)
         await trio.sleep(LEASE_S)
         assert await lock_of(world, writer) is None
         await trio.sleep(LEASE_S)
@@ -537,7 +541,7 @@ async def test_who_gives_back_again_waits_for_the_first(
 
         world.metadata.revoke_lease = slow  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer._claim.give_back)
+            nursery.start_soon(writer._log_lock.release)
             await trio.sleep(0.5)
             await writer.abort()
             assert await lock_of(world, writer) is None
@@ -559,7 +563,7 @@ async def test_who_gives_back_never_deletes_the_next_ones_lock(
             taken.append(await b.open_log("l0").open_writer(takeover=True))
 
         if how != "known":
-            first._claim.held_at = 0
+            first._log_lock.lock_revision = 0
         if how == "taken between look and deletion":
             original = world.metadata.transact
 

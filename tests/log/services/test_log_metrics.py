@@ -15,7 +15,7 @@ from distributedlog.log.services.log_metrics import (
     register,
     unregister,
 )
-from distributedlog.log.write.send_queue import TIMED_OF
+from distributedlog.log.write.send_queue import TIMING_SAMPLE_INTERVAL
 from distributedlog.runtime.schedule.call_scheduler import CallScheduler
 from tests.log.conftest import World
 
@@ -66,15 +66,15 @@ async def test_while_many_logs_are_busy_one_of_so_many_entries_is_timed(
 ) -> None:
     """Two looks at the clock a lone record are more than what is known of a thousand of them is worth."""
     always = property(lambda _: True, lambda _, many: None)
-    monkeypatch.setattr(CallScheduler, "many", always, raising=False)
+    monkeypatch.setattr(CallScheduler, "is_busy", always, raising=False)
     async with world.process() as ns:
         await ns.create_log("l")
         async with ns.open_log("l").open_writer() as writer:
-            for txid in range(2 * TIMED_OF):
+            for txid in range(2 * TIMING_SAMPLE_INTERVAL):
                 await writer.write(LogRecord(txid, b"12345"))
         found = ns.metrics.snapshot()
     assert found["dlog_client_write_seconds_count"] == 2
-    assert found["dlog_client_entries_written_total"] == 2 * TIMED_OF
+    assert found["dlog_client_entries_written_total"] == 2 * TIMING_SAMPLE_INTERVAL
 
 
 @pytest.fixture

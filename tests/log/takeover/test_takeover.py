@@ -9,8 +9,8 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.log import take_from
-from distributedlog.log.model.lock_record import LockRecord, holder_of
+from distributedlog.log.log import open_writer_after_dead_holder
+from distributedlog.log.model.lock_record import LockRecord, lock_holder
 from distributedlog.log.model.log_keys import lock_key, segment_key, state_key
 from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_record import SegmentRecord
@@ -55,7 +55,7 @@ async def test_a_log_is_written_on_where_its_first_entries_were_declared_lost(
         writer = await a.open_log("l").open_writer()
         for txid in range(1, 6):
             await writer.write(rec(txid))
-        log_id = await a.find("l")
+        log_id = await a.resolve_name("l")
     read = ModelReader.read
 
     async def read_what_is_left(reader: ModelReader, first: int, last: int, **kw: int) -> Any:
@@ -152,16 +152,18 @@ async def test_who_takes_a_log_from_a_dead_writer_waits_for_one_that_came_betwee
     """H182: a proxy has looked at a dead owner's lock; by the time it takes it, it may be a living one's."""
     async with world.process("alpha") as a, world.process("beta") as b, world.process("gamma") as c:
         await a.open_log("l").open_writer()
-        dead = await holder_of(world.metadata, await a.find("l"))
+        dead = await lock_holder(world.metadata, await a.resolve_name("l"))
         between = await b.open_log("l").open_writer(takeover=True)
-        lives = await holder_of(world.metadata, await a.find("l"))
+        lives = await lock_holder(world.metadata, await a.resolve_name("l"))
         assert dead is not None
         assert lives is not None
 
         with pytest.raises(OwnershipAcquireFailed, match="beta"):
-            await take_from(c.open_log("l"), dead.writer_id, 0.0)
+            await open_writer_after_dead_holder(c.open_log("l"), dead.writer_id, 0.0)
         await between.write(rec(1))
-        async with await take_from(c.open_log("l"), lives.writer_id, 0.0) as last:
+        async with await open_writer_after_dead_holder(
+            c.open_log("l"), lives.writer_id, 0.0
+        ) as last:
             with pytest.raises(WriterFenced, match="gamma"):
                 await between.write(rec(2))
             await last.write(rec(3))
@@ -212,7 +214,7 @@ async def test_a_fenced_writer_can_neither_roll_nor_close(
         second = await b.open_log("l").open_writer(takeover=True)
         before = world.metadata.state.revision
 
-        keeper_of(first)._why_roll = "the test wants it"
+        keeper_of(first)._roll_reason = "the test wants it"
         keeper_of(first).wake()
         await trio.sleep(1)
 
@@ -236,8 +238,8 @@ async def test_a_lost_lease_alone_stops_no_writer(world: World, autojump_clock: 
     """The lock is a courtesy; it is taken again when nobody else has it."""
     async with world.process("alpha") as a:
         async with a.open_log("l").open_writer() as writer:
-            log_id = await a.find("l")
-            await world.metadata.revoke_lease(writer._claim.lease)
+            log_id = await a.resolve_name("l")
+            await world.metadata.revoke_lease(writer._log_lock.lease)
             assert await world.metadata.get(lock_key(log_id)) is None
             await writer.write(rec(1))
             await trio.sleep(10)
@@ -257,7 +259,7 @@ async def test_a_janitor_at_the_state_disturbs_no_writer(
     async with world.process("alpha") as ns:
         log = ns.open_log("l", config={"segment_bytes_max": 300})
         async with log.open_writer() as writer, trio.open_nursery() as nursery:
-            key = state_key(await ns.find("l"))
+            key = state_key(await ns.resolve_name("l"))
 
             async def bump() -> None:
                 while True:
@@ -333,7 +335,7 @@ async def test_many_takeovers_in_a_row(world: World, autojump_clock: MockClock) 
         await writers[-1].aclose()
         assert [r.payload for r in await everything(log)] == expected
         state = (await log.describe()).state
-        assert (state.epoch, state.open_from, state.last_segment) == (6, 7, 6)
+        assert (state.epoch, state.first_open_segment, state.last_segment) == (6, 7, 6)
         for segment in range(1, 7):
             found = await world.metadata.get(segment_key(state.log_id, segment))
             assert found is not None

@@ -315,7 +315,7 @@ async def test_what_was_sent_when_a_writer_ends_is_unknown_whatever_ended_it(
         sent = await writer.submit(rec(1))
         await trio.sleep(0.1)
 
-        writer.pipeline.fail(LedgerFenced("ledger 1 was fenced by a recovery"))
+        writer.send_queue.fail(LedgerFenced("ledger 1 was fenced by a recovery"))
 
         with pytest.raises(WriteFailed, match="may be stored") as told:
             await sent
@@ -392,13 +392,13 @@ async def test_a_list_may_be_changed_while_the_log_is_told_that_it_goes_back(
         async with log.open_writer() as writer:
             await writer.write(rec(9))
             txids, payloads = [5, 3], [b"a", b"bb"]
-            note = TxidAdmission.note_unordered
+            note = TxidAdmission.record_unordered
 
             async def change_and_note(admission: TxidAdmission) -> None:
                 txids[:], payloads[:] = [-1, -1], [b"ccc", b""]
                 await note(admission)
 
-            monkeypatch.setattr(TxidAdmission, "note_unordered", change_and_note)
+            monkeypatch.setattr(TxidAdmission, "record_unordered", change_and_note)
             await writer.submit_columns(txids, payloads)
             await writer.commit()
         found = await everything(log)

@@ -30,16 +30,16 @@ def test_each_record_is_taken_once_and_entries_keep_their_bound(
         list(range(len(lengths))), [bytes(length) for length in lengths], 0, True, "a", AUTO
     )
     at, closed, records_in_entry = 0, 0, 1 if used else 0
-    while at < taken.number:
-        stop = taken.stop(at, ENTRY_BYTES_MAX, used)
-        assert at <= stop <= taken.number
+    while at < taken.record_count:
+        stop = taken.fitting_end(at, ENTRY_BYTES_MAX, used)
+        assert at <= stop <= taken.record_count
         if stop == at:
             assert used, "an empty entry takes a record"
             used = records_in_entry = 0
             closed += 1
             assert closed <= len(lengths) + 1
             continue
-        used += taken.bytes_of(at, stop)
+        used += taken.entry_bytes(at, stop)
         records_in_entry += stop - at
         assert used <= ENTRY_BYTES_MAX or records_in_entry == 1
         at = stop
@@ -48,8 +48,8 @@ def test_each_record_is_taken_once_and_entries_keep_their_bound(
 def test_the_largest_record_is_taken() -> None:
     """With its bytes and those of its columns it may be larger than an entry of small ones."""
     taken = validate_columns([1], [bytes(RECORD_BYTES_MAX)], 0, True, "a", AUTO)
-    assert (taken.number, taken.refusal) == (1, None)
-    assert taken.bytes_of(0, 1) == RECORD_BYTES_MAX + RECORD_COLUMN_BYTES
+    assert (taken.record_count, taken.refusal) == (1, None)
+    assert taken.entry_bytes(0, 1) == RECORD_BYTES_MAX + RECORD_COLUMN_BYTES
 
 
 def test_what_is_kept_before_a_wait_is_copied_once() -> None:
@@ -57,12 +57,12 @@ def test_what_is_kept_before_a_wait_is_copied_once() -> None:
     txids, payloads = [1, 2], [b"a", b"b"]
     taken = validate_columns(txids, payloads, 0, True, "a", AUTO)
 
-    taken.keep()
+    taken.copy_records()
     own, kept = taken.txids, taken.payloads
     txids[1], payloads[1] = 0, b"c"
 
     assert (own, kept) == ([1, 2], [b"a", b"b"])
-    taken.keep()
+    taken.copy_records()
     assert taken.txids is own
     assert taken.payloads is kept
 
@@ -77,5 +77,5 @@ def test_payloads_that_are_not_bytes_are_copied_and_texts_are_refused() -> None:
     assert (taken.payloads, taken.refusal) == ([b"x", b"abc"], None)
     texts: Any = [b"x", "abc"]
     refused = validate_columns([1, 2], texts, 0, True, "a", AUTO)
-    assert refused.number == 1
+    assert refused.record_count == 1
     assert isinstance(refused.refusal, InvalidRequest)

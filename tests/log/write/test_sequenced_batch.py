@@ -25,10 +25,10 @@ async def taken(
 ) -> SequencedBatch:
     """As a proxy does: at once, or when there is room."""
     while True:
-        frame = writer.sequenced.take_frame(payloads, done.append)
+        frame = writer.sequenced_writer.append_batch(payloads, done.append)
         if frame is not None:
             return frame
-        await writer.sequenced.frame_room(len(payloads), sum(map(len, payloads)))
+        await writer.sequenced_writer.wait_capacity(len(payloads), sum(map(len, payloads)))
 
 
 async def test_frames_of_many_lie_whole_in_shared_entries(
@@ -53,16 +53,16 @@ async def test_frames_of_many_lie_whole_in_shared_entries(
         assert done == [frame for frame, _ in frames]
         found = {one.dlsn: one for one in await everything(log)}
         for frame, payloads in frames:
-            assert frame.done
+            assert frame.is_done
             assert frame.error is None
-            assert not frame.repeated
-            first = frame.first
+            assert not frame.is_duplicate
+            first = frame.first_dlsn
             assert first is not None
             places = [first._replace(slot=first.slot + k) for k in range(frame.records)]
             assert [found[one].payload for one in places] == payloads
             assert found[first].txid == frame.first_txid
-        assert len({frame.first[:2] for frame, _ in frames if frame.first}) < len(frames)
-        assert len({frame.first[0] for frame, _ in frames if frame.first}) > 2
+        assert len({frame.first_dlsn[:2] for frame, _ in frames if frame.first_dlsn}) < len(frames)
+        assert len({frame.first_dlsn[0] for frame, _ in frames if frame.first_dlsn}) > 2
 
 
 async def test_where_there_is_no_room_a_frame_is_not_taken(
@@ -76,24 +76,24 @@ async def test_where_there_is_no_room_a_frame_is_not_taken(
             world.ledgers.held = True
             done: list[SequencedBatch] = []
             payloads, number = [bytes(100)] * 10, 0
-            while writer.sequenced.take_frame(payloads, done.append) is not None:
+            while writer.sequenced_writer.append_batch(payloads, done.append) is not None:
                 number += 1
-            assert 64 * 1024 <= writer.pipeline.held_bytes < 80 * 1024
+            assert 64 * 1024 <= writer.send_queue.unacked_bytes < 80 * 1024
             with trio.move_on_after(1) as scope:
-                await writer.sequenced.frame_room(10, 1000)
+                await writer.sequenced_writer.wait_capacity(10, 1000)
             assert scope.cancelled_caught
             world.ledgers.release()
-            await writer.sequenced.frame_room(10, 1000)
-            assert writer.sequenced.take_frame(payloads, done.append) is not None
+            await writer.sequenced_writer.wait_capacity(10, 1000)
+            assert writer.sequenced_writer.append_batch(payloads, done.append) is not None
             await writer.commit()
             assert len(done) == number + 1
         await log.set({"at_limit": "reject"})
         async with log.open_writer() as writer:
             world.ledgers.held = True
-            while writer.sequenced.take_frame(payloads, done.append) is not None:
+            while writer.sequenced_writer.append_batch(payloads, done.append) is not None:
                 pass
             with pytest.raises(TooBusy):
-                await writer.sequenced.frame_room(10, 1000)
+                await writer.sequenced_writer.wait_capacity(10, 1000)
             world.ledgers.release()
 
 
@@ -106,17 +106,17 @@ async def test_a_frame_that_would_fit_passes_nobody_who_waits(
         async with ns.open_log("l").open_writer() as writer, trio.open_nursery() as nursery:
             world.ledgers.held = True
             done: list[SequencedBatch] = []
-            while writer.pipeline._held_bytes < 64 * 1024:
+            while writer.send_queue._closed_bytes < 64 * 1024:
                 await writer.submit(bytes(100))
             nursery.start_soon(writer.submit, bytes(100))
             await trio.sleep(1)
-            batch = writer.pipeline.batch
-            assert batch.bytes + 100 + RECORD_COLUMN_BYTES <= batch.bytes_max
+            batch = writer.send_queue.batch
+            assert batch.size_bytes + 100 + RECORD_COLUMN_BYTES <= batch.bytes_max
 
-            assert writer.sequenced.take_frame([bytes(100)], done.append) is None
+            assert writer.sequenced_writer.append_batch([bytes(100)], done.append) is None
             world.ledgers.release()
-            await writer.sequenced.frame_room(1, 100)
-            assert writer.sequenced.take_frame([bytes(100)], done.append) is not None
+            await writer.sequenced_writer.wait_capacity(1, 100)
+            assert writer.sequenced_writer.append_batch([bytes(100)], done.append) is not None
 
 
 async def test_a_frame_at_a_rate_is_charged_once(world: World, autojump_clock: MockClock) -> None:
@@ -150,18 +150,20 @@ async def test_what_is_no_frame_is_refused_and_the_writer_goes_on(
             ]
             for payloads, txids, error, says in wrong:
                 with pytest.raises(error, match=says):
-                    writer.sequenced.take_frame(payloads, done.append, txids=txids)
+                    writer.sequenced_writer.append_batch(payloads, done.append, txids=txids)
             most = [bytes(full - RECORD_COLUMN_BYTES), b""]
             for payloads in ([bytes(full)], most):
-                await writer.sequenced.frame_room(len(payloads), full)
-                assert writer.sequenced.take_frame(payloads, done.append, txids=[6] * len(payloads))
+                await writer.sequenced_writer.wait_capacity(len(payloads), full)
+                assert writer.sequenced_writer.append_batch(
+                    payloads, done.append, txids=[6] * len(payloads)
+                )
             await writer.commit()
             assert [frame.error for frame in done] == [None, None]
             assert writer.last_txid == 6
         await ns.create_log("stream", txids="bytes")
         async with ns.open_log("stream").open_writer() as writer:
             with pytest.raises(InvalidRequest, match="byte stream"):
-                writer.sequenced.take_frame([b"x"], done.append, txids=[1])
+                writer.sequenced_writer.append_batch([b"x"], done.append, txids=[1])
 
 
 async def test_what_ends_the_writer_is_every_frames_outcome(
@@ -174,14 +176,14 @@ async def test_what_ends_the_writer_is_every_frames_outcome(
         world.ledgers.held = True
         done: list[SequencedBatch] = []
         for _ in range(5):
-            writer.sequenced.take_frame([b"x", b"y"], done.append)
+            writer.sequenced_writer.append_batch([b"x", b"y"], done.append)
             await trio.sleep(0.01)
         await writer.abort()
         assert len(done) == 5
         assert {type(frame.error) for frame in done} == {WriteFailed}
         assert not any(frame.error.definite for frame in done if frame.error)
         with pytest.raises(AlreadyClosed):
-            writer.sequenced.take_frame([b"x"], done.append)
+            writer.sequenced_writer.append_batch([b"x"], done.append)
         with pytest.raises(AlreadyClosed):
-            await writer.sequenced.frame_room(1, 1)
+            await writer.sequenced_writer.wait_capacity(1, 1)
         assert len(done) == 5

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
-from distributedlog.metadata.auth.acl_cache import EVERYBODY_ELSE, AclCache
+from distributedlog.metadata.auth.acl_cache import ALL_USERS, AclCache
 from distributedlog.metadata.auth.authorizer import Authorizer
 from distributedlog.metadata.model.acl_records import (
     GRANT_PREFIX,
@@ -14,11 +14,11 @@ from distributedlog.metadata.model.acl_records import (
     User,
     encode_grant,
     encode_mode,
-    ended_key,
     grant_key,
+    revoked_key,
     user_key,
 )
-from distributedlog.metadata.model.commands import TrustChange
+from distributedlog.metadata.model.commands import AuthorizationChange
 from distributedlog.metadata.model.rights import ADMIN, OPERATOR, ROLES
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.metadata.state.kv_state import KeyValueState
@@ -33,7 +33,7 @@ NAMES = ("orders", "orders/eu", "orders/eu/1", "orders-secret", "o")
 ROTTEN = b"\xc1 rotten"
 
 _user = st.one_of(
-    st.builds(User, disabled=st.booleans(), serials=st.sampled_from([(), ("ab",)])).map(
+    st.builds(User, disabled=st.booleans(), revoked_serials=st.sampled_from([(), ("ab",)])).map(
         User.encode
     ),
     st.just(ROTTEN),
@@ -59,20 +59,20 @@ def test_it_answers_as_the_judge_of_the_same_keys(
     changes: list[tuple[bytes, bytes | None]],
 ) -> None:
     state, judge, table = KeyValueState(), Authorizer(KEY_CLASSES), AclCache()
-    do(state, TrustChange("c", 1, 0, Transaction((), (Put(ended_key("user/x"), b""),))))
+    do(state, AuthorizationChange("c", 1, 0, Transaction((), (Put(revoked_key("user/x"), b""),))))
     for number, (key, value) in enumerate(changes, 2):
         operation = Delete(key) if value is None else Put(key, value)
-        do(state, TrustChange("c", number, 0, Transaction((), (operation,))))
-        table.take(key, value)
-    judge.see(state)
+        do(state, AuthorizationChange("c", number, 0, Transaction((), (operation,))))
+        table.update(key, value)
+    judge.refresh(state)
 
     assert table.mode == judge.mode
     for principal in (*(f"user/{name}" for name in (*USERS, "nobody")), "anonymous"):
         for serial in ("", "ab", "cd"):
-            assert table.is_live(principal, serial) == judge.is_live(principal, serial)
+            assert table.is_active(principal, serial) == judge.is_active(principal, serial)
         both = OPERATOR | ADMIN
         assert table.cluster_rights(principal) == judge.cluster_rights(principal) & both
-        if not judge.is_live(principal):
+        if not judge.is_active(principal):
             continue  # asked before, by both
         for space in SPACES:
             for name in NAMES:
@@ -82,10 +82,10 @@ def test_it_answers_as_the_judge_of_the_same_keys(
 def test_nodes_have_no_rights_of_their_own_there_and_keys_that_name_nobody_give_none() -> None:
     table = AclCache()
     for key in (USER_PREFIX + b"\xff", GRANT_PREFIX + b"ann", GRANT_PREFIX + b"a\0b\0c\0d\xff"):
-        assert table.take(key, encode_grant("owner")) is None
-    assert table.take(ended_key("user/ann"), b"") is None
-    assert table.take(MODE_KEY, None) == EVERYBODY_ELSE
-    assert table.take(grant_key("ann", "shop", "orders"), encode_grant("producer")) == "ann"
+        assert table.update(key, encode_grant("owner")) is None
+    assert table.update(revoked_key("user/ann"), b"") is None
+    assert table.update(MODE_KEY, None) == ALL_USERS
+    assert table.update(grant_key("ann", "shop", "orders"), encode_grant("producer")) == "ann"
 
     for principal in ("proxy/p1", "bookie/b1", "metadata/m1", "proxy/ann", "anonymous"):
         assert table.rights(principal, "shop", "orders") == 0

@@ -7,8 +7,8 @@ import pytest
 from distributedlog.cluster.repair.auditor_election import ELECTION_KEY
 from distributedlog.ledger.model import ledger_keys as keys
 from distributedlog.ledger.model.ledger_metadata import LedgerState
-from distributedlog.metadata.auth.capability_issuer import may_have
-from distributedlog.metadata.model.commands import Grant, Transact
+from distributedlog.metadata.auth.capability_issuer import may_have_capability
+from distributedlog.metadata.model.commands import GrantLease, Transact
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.runtime.protocol.capabilities import CapabilityKind
 
@@ -40,7 +40,9 @@ def test_what_each_may_have(principal: str, ledger: int, kinds: set[CapabilityKi
     judge, _ = world(READER, WRITER, OWNER)
 
     assert {
-        kind for kind in CapabilityKind if may_have(judge, principal, kind, ledger, ["i1", "i2"])
+        kind
+        for kind in CapabilityKind
+        if may_have_capability(judge, principal, kind, ledger, ["i1", "i2"])
     } == kinds
 
 
@@ -48,14 +50,14 @@ def test_a_bookie_writes_copies_to_itself_alone_and_only_where_it_is_named() -> 
     """H229: those that it holds, and those that it is to take."""
     judge, state = world()
 
-    assert may_have(judge, "bookie/b1", RECOVER, 1, ["i1"])
-    assert not may_have(judge, "bookie/b1", RECOVER, 1, ["i2"])
-    assert not may_have(judge, "bookie/b3", RECOVER, 1, ["i3"])
+    assert may_have_capability(judge, "bookie/b1", RECOVER, 1, ["i1"])
+    assert not may_have_capability(judge, "bookie/b1", RECOVER, 1, ["i2"])
+    assert not may_have_capability(judge, "bookie/b3", RECOVER, 1, ["i3"])
     move = Put(keys.move_key("i3", 1), b"")
     do(state, Transact("c", 9, 0, Transaction((), (move,))))
-    judge.see(state)
-    assert may_have(judge, "bookie/b3", RECOVER, 1, ["i3"])
-    assert may_have(judge, "bookie/b3", READ, 1, ["i1"])
+    judge.refresh(state)
+    assert may_have_capability(judge, "bookie/b3", RECOVER, 1, ["i3"])
+    assert may_have_capability(judge, "bookie/b3", READ, 1, ["i1"])
 
 
 def test_nobody_recovers_a_closed_ledger_but_the_bookie_that_repairs() -> None:
@@ -63,13 +65,13 @@ def test_nobody_recovers_a_closed_ledger_but_the_bookie_that_repairs() -> None:
     judge, state = world(WRITER)
     closed = replace(record(1, ORDERS), state=LedgerState.CLOSED, last_entry=4, length=9)
     do(state, Transact("c", 9, 0, Transaction((), (Put(keys.ledger_key(1), closed.encode()),))))
-    judge.see(state)
+    judge.refresh(state)
 
-    assert not may_have(judge, "user/etl", RECOVER, 1, ["i1"])
-    assert may_have(judge, "user/etl", READ, 1, ["i1"])
-    assert not may_have(judge, "bookie/b3", RECOVER, 1, ["i1"])
+    assert not may_have_capability(judge, "user/etl", RECOVER, 1, ["i1"])
+    assert may_have_capability(judge, "user/etl", READ, 1, ["i1"])
+    assert not may_have_capability(judge, "bookie/b3", RECOVER, 1, ["i1"])
     lease = state.next_lease
-    do(state, Grant("bookie/b3/c", 1, 0, 1000))
+    do(state, GrantLease("bookie/b3/c", 1, 0, 1000))
     do(state, Transact("c", 10, 0, Transaction((), (Put(ELECTION_KEY, b"", lease),))))
-    judge.see(state)
-    assert may_have(judge, "bookie/b3", RECOVER, 1, ["i1"])
+    judge.refresh(state)
+    assert may_have_capability(judge, "bookie/b3", RECOVER, 1, ["i1"])

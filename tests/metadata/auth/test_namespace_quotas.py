@@ -11,10 +11,10 @@ from distributedlog.metadata.model.acl_records import AUDIT_PREFIX, AuditLine, q
 from distributedlog.metadata.model.commands import Transact, encode_command
 from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
 from distributedlog.metadata.protocol.client_messages import (
-    TrustReport,
+    AuthorizationReport,
+    decode_authorization_report,
     decode_outcome,
-    decode_trust,
-    encode_trust,
+    encode_authorization_report,
 )
 from distributedlog.metadata.raft.ready import Snapshot
 from distributedlog.metadata.replica import replica
@@ -43,15 +43,15 @@ async def test_a_quota_is_the_same_after_an_election_a_snapshot_and_a_start(
 ) -> None:
     believe(monkeypatch)
     monkeypatch.setattr(replica, "SNAPSHOT_ENTRIES", 30)
-    monkeypatch.setattr(namespace_use, "WALKED_KEYS", 3)
+    monkeypatch.setattr(namespace_use, "KEYS_PER_STEP", 3)
     installed: list[str] = []
-    install = replica.RaftReplica._install
+    install = replica.RaftReplica._install_snapshot
 
     def seen(one: replica.RaftReplica, snapshot: Snapshot) -> None:
         installed.append(one._name_of(one.raft.node_id))
         install(one, snapshot)
 
-    monkeypatch.setattr(replica.RaftReplica, "_install", seen)
+    monkeypatch.setattr(replica.RaftReplica, "_install_snapshot", seen)
     async with trusted_quorum(3) as world:
         admin = await begin(world)
         etl, node = await world.one("user/etl"), await world.one("bookie/b1")
@@ -142,9 +142,9 @@ async def test_what_is_sent_again_while_it_is_under_way_is_not_over_by_itself(
         base = (await nodes.rows())[leader].applied
         last = put(log_keys.position_key(LOG, "last"), b"1")
         command = encode_command(Transact("someone", 1, base, last))
-        asked = [link.begin(Op.META_TRANSACT, command, timeout_s=9) for _ in range(2)]
+        asked = [link.start_request(Op.META_TRANSACT, command, timeout_s=9) for _ in range(2)]
         for pending in asked:
-            answer = decode_outcome((await link.finish(pending, 9)).body)[1]
+            answer = decode_outcome((await link.wait_reply(pending, 9)).body)[1]
             assert answer.transaction is not None
             assert answer.transaction.succeeded
         nursery.cancel_scope.cancel()
@@ -199,9 +199,11 @@ async def test_quotas_are_set_by_admins_and_written_down(
 
 
 def test_a_report_of_a_leader_of_before_says_nothing_of_namespaces() -> None:
-    report = TrustReport(
+    report = AuthorizationReport(
         "report", "user/a", 7, (("b", "c", 2),), False, (("ns", 1, 2, 3, 4, 5, 6),)
     )
-    assert decode_trust(encode_trust(report)) == report
-    before = pack(unpack(encode_trust(report), "a report")[:4])
-    assert decode_trust(before) == TrustReport("report", "user/a", 7, (("b", "c", 2),))
+    assert decode_authorization_report(encode_authorization_report(report)) == report
+    before = pack(unpack(encode_authorization_report(report), "a report")[:4])
+    assert decode_authorization_report(before) == AuthorizationReport(
+        "report", "user/a", 7, (("b", "c", 2),)
+    )

@@ -16,12 +16,12 @@ from distributedlog.log.model.log_state import LogState
 from distributedlog.log.model.segment_record import SegmentRecord
 from distributedlog.log.model.stored_settings import bind_key, conf_key
 from distributedlog.metadata.auth.namespace_quotas import NamespaceQuotas
-from distributedlog.metadata.auth.namespace_usage import NamespaceUse, Use
+from distributedlog.metadata.auth.namespace_usage import NamespaceUsage, NamespaceUsageCounter
 from distributedlog.metadata.model.acl_records import NamespaceQuota
 from distributedlog.metadata.model.commands import Transact
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
-from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
-from distributedlog.metadata.state.kv_state import HEAD, KeyValueState
+from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot_chunks
+from distributedlog.metadata.state.kv_state import VALUE_HEADER, KeyValueState
 from distributedlog.runtime.interfaces.errors import CorruptData
 from distributedlog.runtime.protocol.frames import pack, unpack
 from tests.examples import examples
@@ -35,27 +35,29 @@ LEDGERS = (1, 2, 3, 4)
 BOOKIES = ("i1", "i2")
 
 
-def counted(state: KeyValueState) -> dict[str, Use]:
+def counted(state: KeyValueState) -> dict[str, NamespaceUsage]:
     """From nothing, by another way: first all names, then all records, then each key by these."""
     spaces: dict[bytes, str] = {}
-    for key in sorted(state.stored, key=lambda key: key.split(b"\0")[0], reverse=True):
+    for key in sorted(state.stored_values, key=lambda key: key.split(b"\0")[0], reverse=True):
         if key.startswith(b"name/"):
-            log = state.stored[key][HEAD.size :]
+            log = state.stored_values[key][VALUE_HEADER.size :]
             spaces[log] = key.removeprefix(b"name/").split(b"\0")[0].decode()
     logs: dict[bytes, bytes] = {}
-    for key, stored in state.stored.items():
+    for key, stored in state.stored_values.items():
         if key.startswith(keys.LEDGER_PREFIX):
             with suppress(CorruptData):
-                logs[key] = KEY_CLASSES.log_of_ledger(key, stored[HEAD.size :])
-    found: dict[str, Use] = {}
-    for key, stored in state.stored.items():
-        place = KEY_CLASSES.of(key).place(key)
+                logs[key] = KEY_CLASSES.log_of_ledger(key, stored[VALUE_HEADER.size :])
+    found: dict[str, NamespaceUsage] = {}
+    for key, stored in state.stored_values.items():
+        place = KEY_CLASSES.of(key).scope_of(key)
         assert place is not None
         log = logs.get(place.ledger, b"") if place.ledger else place.log
         space = place.path[0] if place.path is not None else spaces.get(log)
         if space is not None:
             is_ledger = key.startswith(keys.LEDGER_PREFIX)
-            found.setdefault(space, Use()).add(1, len(key) + len(stored) - HEAD.size, is_ledger)
+            found.setdefault(space, NamespaceUsage()).add(
+                1, len(key) + len(stored) - VALUE_HEADER.size, is_ledger
+            )
     return found
 
 
@@ -69,11 +71,11 @@ def some_change(chance: random.Random) -> Transaction:
         lambda: Put(log_keys.state_key(log), LogState(log, "n", 0).encode()),
         lambda: Put(log_keys.segment_key(log, ledger), value),
         lambda: Put(log_keys.position_key(log, "p"), value),
-        lambda: Put(log_keys.unlinked_key(log, ledger), value),
+        lambda: Put(log_keys.staged_ledger_key(log, ledger), value),
         lambda: Put(keys.ledger_key(ledger), owned),
         lambda: Put(keys.ledger_key(ledger), value),  # that nobody can read
-        lambda: Put(keys.on_key(bookie, ledger), b""),
-        lambda: Put(keys.under_key(ledger), value),
+        lambda: Put(keys.bookie_ledger_key(bookie, ledger), b""),
+        lambda: Put(keys.missing_ranges_key(ledger), value),
         lambda: Put(keys.delete_key(bookie, ledger), b""),
         lambda: Put(bind_key(space), value),
         lambda: Put(b"cookie/" + bookie.encode(), value),
@@ -91,49 +93,49 @@ def test_what_is_counted_is_what_there_is(seed: int) -> None:
     """Begun anywhere, walked by pieces between changes, with names that come later and go to elsewhere;
     growth that was foretold is what came; after a snapshot the same."""
     chance, state = random.Random(seed), KeyValueState()
-    use = NamespaceUse(KEY_CLASSES)
+    use = NamespaceUsageCounter(KEY_CLASSES)
     begins = chance.randrange(60)
     for number in range(120):
         if number == begins:
-            use.begin(state)
+            use.start_counting(state)
         if number >= begins and chance.random() < 0.3:
-            use.walk(chance.randrange(1, 6))
+            use.count_some(chance.randrange(1, 6))
         change = some_change(chance)
         do(state, Transact("c", number, state.index, change))
-        if use.whole:
-            assert use.spaces == counted(state)
-    while use.walk(3):
+        if use.is_complete:
+            assert use.usage_by_namespace == counted(state)
+    while use.count_some(3):
         pass
-    assert use.spaces == counted(state)
+    assert use.usage_by_namespace == counted(state)
     builder = SnapshotBuilder(KeyValueState())
-    for chunk in snapshot(state):
+    for chunk in snapshot_chunks(state):
         builder.add(chunk)
-    other = NamespaceUse(KEY_CLASSES)
-    other.begin(builder.done())
-    while other.walk(7):
+    other = NamespaceUsageCounter(KEY_CLASSES)
+    other.start_counting(builder.finish())
+    while other.count_some(7):
         pass
-    assert other.spaces == use.spaces
+    assert other.usage_by_namespace == use.usage_by_namespace
 
 
 def full_world(bounds: NamespaceQuota) -> tuple[KeyValueState, NamespaceQuotas]:
     """A log in each of two namespaces. ``bounds`` of shop; 0: what it has."""
     state = KeyValueState()
     quotas = NamespaceQuotas(KEY_CLASSES)
-    quotas.use.begin(state)
-    quotas.use.walk()
+    quotas.usage.start_counting(state)
+    quotas.usage.count_some()
     made = (
         Put(log_keys.name_key("shop", "a"), log_keys.encode_log_id(0x11)),
         Put(log_keys.state_key(0x11), LogState(0x11, "a", 0, last_segment=1).encode()),
         Put(log_keys.segment_key(0x11, 1), b"s" * 100),
         Put(log_keys.work_key(0x11, "w"), b"w" * 20_000),
         Put(keys.ledger_key(1), record(1, 0x11).encode()),
-        Put(keys.on_key("i1", 1), b""),
-        Put(keys.on_key("i2", 1), b""),
+        Put(keys.bookie_ledger_key("i1", 1), b""),
+        Put(keys.bookie_ledger_key("i2", 1), b""),
         Put(log_keys.name_key("bank", "b"), log_keys.encode_log_id(0x22)),
         Put(log_keys.state_key(0x22), LogState(0x22, "b", 0).encode()),
     )
     do(state, Transact("c", 1, 0, Transaction((), made)))
-    use = quotas.use.spaces["shop"]
+    use = quotas.usage.usage_by_namespace["shop"]
     full = NamespaceQuota(
         bounds.keys or use.keys, bounds.size_bytes or use.size_bytes, bounds.ledgers or use.ledgers
     )
@@ -144,13 +146,16 @@ def full_world(bounds: NamespaceQuota) -> tuple[KeyValueState, NamespaceQuotas]:
 def over(
     state: KeyValueState, quotas: NamespaceQuotas, *operations: Put | Delete, who: str = "user/etl"
 ) -> str:
-    growth = quotas.growth(who, Transaction((), operations))
-    refused = quotas.why_not(state, growth)
+    growth = quotas.growth_by_namespace(who, Transaction((), operations))
+    refused = quotas.quota_error(state, growth)
     return "" if refused is None else str(refused)
 
 
 PLENTY = NamespaceQuota(1 << 40, 1 << 40, 1 << 40)
-NEW_LEDGER = (Put(keys.ledger_key(2), record(2, 0x11).encode()), Put(keys.on_key("i1", 2), b""))
+NEW_LEDGER = (
+    Put(keys.ledger_key(2), record(2, 0x11).encode()),
+    Put(keys.bookie_ledger_key("i1", 2), b""),
+)
 
 
 @pytest.mark.parametrize(
@@ -186,9 +191,9 @@ def test_a_full_namespace_makes_nothing_new_and_is_closed_truncated_and_deleted(
     )
     close: tuple[Put | Delete, ...] = (
         Put(keys.ledger_key(1), closed.encode()),
-        Put(keys.on_key("i3", 1), b""),
-        Delete(keys.on_key("i2", 1)),
-        Put(keys.under_key(1), b"h" * 60),
+        Put(keys.bookie_ledger_key("i3", 1), b""),
+        Delete(keys.bookie_ledger_key("i2", 1)),
+        Put(keys.missing_ranges_key(1), b"h" * 60),
         Put(segment, b"s" * 160),
         Put(at, claimed.encode()),
     )
@@ -197,7 +202,7 @@ def test_a_full_namespace_makes_nothing_new_and_is_closed_truncated_and_deleted(
     assert not over(state, quotas, *truncated)
     deleted: tuple[Put | Delete, ...] = (
         Put(keys.ledger_key(1), replace(closed, owner=None).deleting().encode()),
-        *(Delete(keys.on_key(one, 1)) for one in ("i1", "i2")),
+        *(Delete(keys.bookie_ledger_key(one, 1)) for one in ("i1", "i2")),
         *(Put(keys.delete_key(one, 1), b"") for one in ("i1", "i2")),
         Delete(segment),
     )
@@ -213,26 +218,26 @@ def test_small_changes_make_a_full_namespace_larger_so_far_and_no_further() -> N
     at = log_keys.position_key(0x11, "p")
     put = Transact("c", 3, 0, Transaction((), (Put(at, b""),)))
     do(state, put)
-    most = quotas.bounds(state, "shop").size_bytes
+    most = quotas.quota_of(state, "shop").size_bytes
     size = number = 0
     while not (refused := over(state, quotas, Put(at, b"x" * (size + 10)))):
         size, number = size + 10, number + 1
         do(state, Transact("c", 10 + number, 0, Transaction((), (Put(at, b"x" * size),))))
         assert number < 1000
     assert f"allowed are {most}" in refused
-    assert most < quotas.use.spaces["shop"].size_bytes <= most * 1.25
+    assert most < quotas.usage.usage_by_namespace["shop"].size_bytes <= most * 1.25
     claimed = LogState(0x11, "a", 0, epoch=7, owner="o" * 200, deleting=True, last_segment=1)
     state_at = log_keys.state_key(0x11)
     assert not over(state, quotas, Put(state_at, claimed.encode()))
-    fat = replace(claimed, later=("x" * 2000,))
+    fat = replace(claimed, unknown_fields=("x" * 2000,))
     monstrous = _encoded_without_bound(fat)
     assert over(state, quotas, Put(state_at, monstrous)), "a state is small"
     assert not over(state, quotas, Delete(at))
 
 
 def _encoded_without_bound(state: LogState) -> bytes:
-    fields = unpack(replace(state, later=()).encode(), "a state")
-    return pack([*fields, *state.later])
+    fields = unpack(replace(state, unknown_fields=()).encode(), "a state")
+    return pack([*fields, *state.unknown_fields])
 
 
 def test_what_is_under_way_counts() -> None:
@@ -240,30 +245,32 @@ def test_what_is_under_way_counts() -> None:
     state, quotas = full_world(PLENTY)
     bounds = NamespaceQuota(10, 1 << 40, 1 << 40)
     do(state, Transact("c", 3, 0, Transaction((), (Put(b"trust/quota/", bounds.encode()),))))
-    state.trust_revision = state.revision
+    state.authorization_revision = state.revision
     do(state, Transact("c", 4, 0, Transaction((), (Delete(b"trust/quota/shop"),))))
-    state.trust_revision = state.revision
-    quotas.begin(1)
+    state.authorization_revision = state.revision
+    quotas.begin_term(1)
     taken = 0
     for number in range(20):
-        growth = quotas.growth(
+        growth = quotas.growth_by_namespace(
             "user/etl", Transaction((), (Put(log_keys.position_key(0x11, f"p{number}"), b"1"),))
         )
-        if quotas.why_not(state, growth) is None:
+        if quotas.quota_error(state, growth) is None:
             taken += 1
-            quotas.on_taken(state.index + taken, growth)
+            quotas.on_accepted(state.index + taken, growth)
     assert taken == 10 - 7
-    quotas.begin(2)  # they are in the log of this term's leader, or never will be
+    quotas.begin_term(2)  # they are in the log of this term's leader, or never will be
     assert not over(state, quotas, Put(log_keys.position_key(0x11, "p"), b"1"))
 
 
 def test_what_goes_counts_when_it_is_gone() -> None:
     """A deletion under way may come to nothing: its condition need not hold."""
     state, quotas = full_world(replace(PLENTY, keys=0))
-    quotas.begin(1)
+    quotas.begin_term(1)
     bigger = Put(log_keys.work_key(0x11, "w"), b"w" * 30_000)
     going = (Delete(log_keys.segment_key(0x11, 1)), bigger)
-    quotas.on_taken(state.index + 1, quotas.growth("user/etl", Transaction((), going)))
+    quotas.on_accepted(
+        state.index + 1, quotas.growth_by_namespace("user/etl", Transaction((), going))
+    )
     assert "has 7 keys" in over(state, quotas, Put(log_keys.position_key(0x11, "p"), b"1"))
 
 
@@ -282,7 +289,10 @@ def test_a_log_that_moves_brings_all_that_it_has() -> None:
     )
     assert not over(state, quotas, *stays)
     do(state, Transact("c", 4, 0, Transaction((), move)))
-    assert (quotas.use.spaces["bank"].keys, "shop" in quotas.use.spaces) == (9, False)
+    assert (
+        quotas.usage.usage_by_namespace["bank"].keys,
+        "shop" in quotas.usage.usage_by_namespace,
+    ) == (9, False)
 
 
 @pytest.mark.parametrize(
@@ -305,13 +315,13 @@ def test_a_note_is_one_of_its_thing_or_counts(key: bytes) -> None:
 def test_a_ledger_that_comes_by_its_log_brings_what_it_had_before() -> None:
     """Copies of it that were named before its record was there, or could be read: they count from then on."""
     state, quotas = full_world(PLENTY)
-    early = tuple(Put(keys.on_key(one, 5), b"") for one in BOOKIES)
+    early = tuple(Put(keys.bookie_ledger_key(one, 5), b"") for one in BOOKIES)
     do(state, Transact("c", 3, 0, Transaction((), early)))
     comes = Transaction((), (Put(keys.ledger_key(5), record(5, 0x22).encode()),))
-    before = replace(quotas.use.spaces["bank"])
-    growth = quotas.growth("user/etl", comes)["bank"]
+    before = replace(quotas.usage.usage_by_namespace["bank"])
+    growth = quotas.growth_by_namespace("user/etl", comes)["bank"]
     do(state, Transact("c", 4, 0, comes))
-    after = quotas.use.spaces["bank"]
+    after = quotas.usage.usage_by_namespace["bank"]
     assert (growth.keys, growth.size_bytes, growth.ledgers) == (
         after.keys - before.keys,
         after.size_bytes - before.size_bytes,
@@ -348,8 +358,8 @@ def test_a_ledger_that_goes_to_a_log_elsewhere_brings_what_it_has() -> None:
     ):
         quota = Transaction((), (Put(b"trust/quota/bank", bounds.encode()),))
         do(state, Transact("c", state.index + 1, 0, quota))
-        quotas.bounds(state, "bank")
-        quotas._bounds.clear()
+        quotas.quota_of(state, "bank")
+        quotas._quota_by_namespace.clear()
         assert why in over(state, quotas, Put(keys.ledger_key(1), record(1, 0x22).encode()))
         assert not over(state, quotas, Put(keys.ledger_key(1), record(1, 0x11).encode()))
 
@@ -357,7 +367,7 @@ def test_a_ledger_that_goes_to_a_log_elsewhere_brings_what_it_has() -> None:
 def test_a_name_that_names_no_log_makes_no_ledger_its_own() -> None:
     state, quotas = full_world(PLENTY)
     do(state, Transact("c", 3, 0, Transaction((), (Put(log_keys.name_key("bank", "x"), b""),))))
-    growth = quotas.growth(
+    growth = quotas.growth_by_namespace(
         "user/etl", Transaction((), (Put(keys.ledger_key(7), record(7, 0).encode()),))
     )
     assert not growth
@@ -377,7 +387,7 @@ def test_what_is_far_beyond_is_closed_claimed_and_deleted_all_the_same() -> None
     closed = open_one.in_recovery().close_by_recovery(4, 400, open_one.ensembles)
     close = (
         Put(keys.ledger_key(1), closed.encode()),
-        Put(keys.under_key(1), b"h" * 60),
+        Put(keys.missing_ranges_key(1), b"h" * 60),
         Put(segment, b"s" * 160),
         Put(at, claimed.encode()),
     )
@@ -394,7 +404,7 @@ def test_what_is_far_beyond_is_closed_claimed_and_deleted_all_the_same() -> None
     assert over(state, quotas, Put(segment, replace(begun, created_ms=1 << 40).encode()))
     gone: tuple[Put | Delete, ...] = (
         Put(keys.ledger_key(1), replace(closed, owner=None).deleting().encode()),
-        *(Delete(keys.on_key(one, 1)) for one in ("i1", "i2")),
+        *(Delete(keys.bookie_ledger_key(one, 1)) for one in ("i1", "i2")),
         *(Put(keys.delete_key(one, 1), b"") for one in ("i1", "i2")),
         Delete(segment),
         Delete(at),

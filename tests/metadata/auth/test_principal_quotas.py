@@ -7,18 +7,24 @@ from contextlib import suppress
 import pytest
 import trio
 
-from distributedlog.log.model.log_keys import txn_key
+from distributedlog.log.model.log_keys import app_version_key
 from distributedlog.metadata.auth import principal_quotas as quotas
-from distributedlog.metadata.auth.principal_quotas import FRESH_S, Quotas
+from distributedlog.metadata.auth.principal_quotas import RESEND_WINDOW_S, PrincipalQuotas
 from distributedlog.metadata.client.metadata_client import MetadataClient
-from distributedlog.metadata.model.commands import Expire, Grant, Revoke, Transact, encode_command
+from distributedlog.metadata.model.commands import (
+    ExpireLease,
+    GrantLease,
+    RevokeLease,
+    Transact,
+    encode_command,
+)
 from distributedlog.metadata.model.interface import prefix_end
-from distributedlog.metadata.model.request_identity import client_of
+from distributedlog.metadata.model.request_identity import qualified_client
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.protocol.client_messages import decode_outcome
-from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
+from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot_chunks
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.state.request_dedup import DONE, RequestDedup
+from distributedlog.metadata.state.request_dedup import SUCCEEDED, RequestDedup
 from distributedlog.runtime.interfaces.errors import OutcomeUnknown, OverQuota, TooBusy
 from distributedlog.runtime.protocol.frames import Op
 
@@ -35,8 +41,8 @@ class Flood:
 
     def __init__(self, *, bounded: bool) -> None:
         self.ring = RequestDedup(RING)
-        self.quotas = Quotas()
-        self.quotas.begin(1, self.ring, 0.0)
+        self.quotas = PrincipalQuotas()
+        self.quotas.begin_term(1, self.ring, 0.0)
         self.bounded = bounded
         self.index = self.refused = 0
         self.fresh: list[tuple[float, str, int]] = []
@@ -44,22 +50,22 @@ class Flood:
     def ask(self, principal: str, now: float) -> bool:
         if self.bounded and self.quotas.why_not_request(principal, now) is not None:
             return False
-        self.quotas.on_taken(principal, now)
+        self.quotas.on_accepted(principal, now)
         self.index += 1
-        self.ring.add(self.index, client_of(principal, "c"), self.index, DONE, 0)
+        self.ring.add(self.index, qualified_client(principal, "c"), self.index, SUCCEEDED, 0)
         if principal in OTHERS:
             self.fresh.append((now, principal, self.index))
         return True
 
     def forgotten(self, now: float) -> int:
         """Of the others, and not so old that nobody asks again."""
-        self.fresh = [one for one in self.fresh if one[0] > now - FRESH_S]
+        self.fresh = [one for one in self.fresh if one[0] > now - RESEND_WINDOW_S]
         return sum(self.ring.find(f"{who}/c", n) is None for _, who, n in self.fresh)
 
     def run(self) -> int:
         lost, now = 0, 0.0
         for tick in range(3000):
-            now += FRESH_S / 100
+            now += RESEND_WINDOW_S / 100
             for _ in range(5):
                 self.refused += not self.ask("user/eve", now)
             if tick % 40 == 0:
@@ -81,13 +87,13 @@ def test_nodes_are_never_refused_and_a_new_leader_takes_what_it_finds_for_new() 
     """H236. The leader before may have taken all of it just now."""
     ring = RequestDedup(RING)
     for number in range(1, RING + 1):
-        ring.add(number, "user/eve/c", number, DONE, 0)
-    found = Quotas()
-    found.begin(7, ring, 100.0)
-    found.begin(7, ring, 200.0)  # the same term: nothing begins anew
+        ring.add(number, "user/eve/c", number, SUCCEEDED, 0)
+    found = PrincipalQuotas()
+    found.begin_term(7, ring, 100.0)
+    found.begin_term(7, ring, 200.0)  # the same term: nothing begins anew
     for principal, is_taken in (("user/eve", False), ("user/u1", True), ("bookie/b1", True)):
         assert (found.why_not_request(principal, 101.0) is None) == is_taken
-    assert found.why_not_request("user/eve", 100.0 + FRESH_S) is None
+    assert found.why_not_request("user/eve", 100.0 + RESEND_WINDOW_S) is None
 
 
 async def test_who_floods_the_quorum_waits_and_anothers_request_is_still_known(
@@ -99,11 +105,11 @@ async def test_who_floods_the_quorum_waits_and_anothers_request_is_still_known(
     monkeypatch.setitem(defaults, "requests_max", RING)
     for bounded in (True, False):
         if not bounded:
-            monkeypatch.setattr(Quotas, "why_not_request", lambda *asked: None)
+            monkeypatch.setattr(PrincipalQuotas, "why_not_request", lambda *asked: None)
         async with trusted_quorum() as world:
             await begin(world)
             etl, eve = await world.one("user/etl"), await world.one("user/eve")
-            said = Transact("c", 1, 0, Transaction((), (Put(txn_key(LOG, "a"), b"1"),)))
+            said = Transact("c", 1, 0, Transaction((), (Put(app_version_key(LOG, "a"), b"1"),)))
             assert await _ask(etl, said) is None
             done: list[object] = []
             async with trio.open_nursery() as nursery:
@@ -120,7 +126,7 @@ async def _flood(client: MetadataClient, number: int, done: list[object]) -> Non
 
 
 async def _ask(client: MetadataClient, command: Transact) -> object:
-    reply = await client.ask(Op.META_TRANSACT, encode_command(command))
+    reply = await client.request(Op.META_TRANSACT, encode_command(command))
     return decode_outcome(reply.body)[1].error
 
 
@@ -128,8 +134,8 @@ async def test_one_principal_has_so_many_leases_and_watches_and_others_have_thei
     monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     believe(monkeypatch)
-    monkeypatch.setattr(quotas, "LEASES_OF_ONE_MAX", 3)
-    monkeypatch.setattr(quotas, "WATCHES_OF_ONE_MAX", 2)
+    monkeypatch.setattr(quotas, "LEASES_PER_PRINCIPAL_MAX", 3)
+    monkeypatch.setattr(quotas, "WATCHES_PER_PRINCIPAL_MAX", 2)
     async with trusted_quorum() as world:
         await begin(world)
         eve, etl, node = [await world.one(who) for who in ("user/eve", "user/etl", "bookie/b1")]
@@ -146,33 +152,33 @@ async def test_one_principal_has_so_many_leases_and_watches_and_others_have_thei
         second = eve.watch(start, prefix_end(start), after_revision=0)
         async with first as one, second as two:
             for watch in (one, two):
-                await watch.next()
+                await watch.next_batch()
             async with eve.watch(start, prefix_end(start), after_revision=0) as third:
                 with trio.move_on_after(5) as waits:
-                    await third.next()
+                    await third.next_batch()
                 assert waits.cancelled_caught
             async with etl.watch(start, prefix_end(start), after_revision=0) as theirs:
-                await theirs.next()
+                await theirs.next_batch()
 
 
 def test_the_last_leases_are_for_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """H236"""
-    monkeypatch.setattr(quotas, "LEASES_OF_USERS_MAX", 2)
+    monkeypatch.setattr(quotas, "USER_LEASES_MAX", 2)
     state = KeyValueState()
     for lease in (1, 2):
         state.add_lease(lease, 1000, "user/other")
-    assert Quotas().why_not_lease(state, "user/etl") is not None
-    assert Quotas().why_not_lease(state, "bookie/b1") is None
+    assert PrincipalQuotas().why_not_lease(state, "user/etl") is not None
+    assert PrincipalQuotas().why_not_lease(state, "bookie/b1") is None
 
 
 def test_leases_of_narrowed_tokens_are_their_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each narrowing is an owner of its own, and a user makes as many of them as it likes."""
-    monkeypatch.setattr(quotas, "LEASES_OF_ONE_MAX", 3)
-    state, found = KeyValueState(), Quotas()
+    monkeypatch.setattr(quotas, "LEASES_PER_PRINCIPAL_MAX", 3)
+    state, found = KeyValueState(), PrincipalQuotas()
     for lease in (1, 2, 3):
         assert found.why_not_lease(state, "user/eve") is None
         state.add_lease(lease, 1000, f"user/~{lease}")
-        found.on_owner(f"user/~{lease}", "user/eve", state.leases_of)
+        found.record_owner(f"user/~{lease}", "user/eve", state.lease_count_by_owner)
     assert found.why_not_lease(state, "user/eve") is not None
     assert found.why_not_lease(state, "user/etl") is None
 
@@ -180,16 +186,16 @@ def test_leases_of_narrowed_tokens_are_their_users(monkeypatch: pytest.MonkeyPat
 def test_a_narrowed_token_that_has_ended_its_leases_counts_no_more_and_again_when_it_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quotas, "LEASES_OF_ONE_MAX", 1)
-    state, found = KeyValueState(), Quotas()
+    monkeypatch.setattr(quotas, "LEASES_PER_PRINCIPAL_MAX", 1)
+    state, found = KeyValueState(), PrincipalQuotas()
     for times in range(3):
-        found.on_owner("user/~1", "user/eve", state.leases_of)
+        found.record_owner("user/~1", "user/eve", state.lease_count_by_owner)
         assert found.why_not_lease(state, "user/eve") is None  # it has asked, and has none yet
-        do(state, Grant("user/~1/c", times, state.index, 1000))
-        found.on_owner("user/~1", "user/eve", state.leases_of)
+        do(state, GrantLease("user/~1/c", times, state.index, 1000))
+        found.record_owner("user/~1", "user/eve", state.lease_count_by_owner)
         assert found.why_not_lease(state, "user/eve") is not None
-        do(state, Revoke("user/~1/c", 100 + times, state.index, state.next_lease - 1))
-    assert state.leases_of == {}
+        do(state, RevokeLease("user/~1/c", 100 + times, state.index, state.next_lease - 1))
+    assert state.lease_count_by_owner == {}
 
 
 def test_leases_are_counted_by_owner_as_they_come_and_go() -> None:
@@ -198,47 +204,47 @@ def test_leases_are_counted_by_owner_as_they_come_and_go() -> None:
     for number in range(300):
         if state.leases and chance.random() < 0.4:
             lease = chance.choice(sorted(state.leases))
-            do(state, Expire(lease=lease))
+            do(state, ExpireLease(lease=lease))
         else:
-            do(state, Grant(f"user/u{chance.randrange(5)}/c", number, state.index, 1000))
+            do(state, GrantLease(f"user/u{chance.randrange(5)}/c", number, state.index, 1000))
         builder = SnapshotBuilder(KeyValueState())
-        for chunk in snapshot(state):
+        for chunk in snapshot_chunks(state):
             builder.add(chunk)
         expected = Counter(one.owner for one in state.leases.values())
-        assert builder.done().leases_of == state.leases_of == expected
+        assert builder.finish().lease_count_by_owner == state.lease_count_by_owner == expected
 
 
 def test_a_new_leader_counts_narrowed_tokens_with_their_user() -> None:
     """What the ring remembers of them it has under names that say nothing of whose they are."""
     ring = RequestDedup(RING)
     for number in range(1, RING + 1):
-        ring.add(number, f"user/~{number % 4}/c", number, DONE, 0)
-    found = Quotas()
-    found.begin(1, ring, 0.0)
+        ring.add(number, f"user/~{number % 4}/c", number, SUCCEEDED, 0)
+    found = PrincipalQuotas()
+    found.begin_term(1, ring, 0.0)
     assert found.why_not_request("user/eve", 1.0) is None, "nothing is known to be its own yet"
     for number in range(4):
-        found.on_owner(f"user/~{number}", "user/eve", {})
+        found.record_owner(f"user/~{number}", "user/eve", {})
     assert found.why_not_request("user/eve", 1.0) is not None
     assert found.why_not_request("user/etl", 1.0) is None
     for number in range(4):  # which it goes on with
-        found.on_taken(f"user/~{number}", 2.0)
-    assert found.why_not_request("user/etl", FRESH_S + 3) is None, (
+        found.on_accepted(f"user/~{number}", 2.0)
+    assert found.why_not_request("user/etl", RESEND_WINDOW_S + 3) is None, (
         "all is forgotten, and none below 0"
     )
-    assert found._taken == {}
+    assert found._count_by_principal == {}
 
 
 def test_whose_narrowed_tokens_are_is_forgotten_where_nothing_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(quotas, "NARROWED_MAX", 50)
-    state, found = KeyValueState(), Quotas()
+    monkeypatch.setattr(quotas, "SCOPED_TOKENS_MAX", 50)
+    state, found = KeyValueState(), PrincipalQuotas()
     state.add_lease(1, 1000, "user/~0")
-    found.begin(1, RequestDedup(RING), 0.0)
+    found.begin_term(1, RequestDedup(RING), 0.0)
     for number in range(1000):
-        found.on_owner(f"user/~{number}", "user/eve", state.leases_of)
-    assert len(found._narrowed) <= 50
-    assert len(found._narrowings["user/eve"]) <= 50, "who asks for no lease, too"
-    assert "user/~0" in found._narrowed, "it holds a lease"
+        found.record_owner(f"user/~{number}", "user/eve", state.lease_count_by_owner)
+    assert len(found._principal_of_owner) <= 50
+    assert len(found._owners_of_principal["user/eve"]) <= 50, "who asks for no lease, too"
+    assert "user/~0" in found._principal_of_owner, "it holds a lease"
     assert found.why_not_lease(state, "user/eve") is None
-    assert len(found._narrowings["user/eve"]) == 1
+    assert len(found._owners_of_principal["user/eve"]) == 1

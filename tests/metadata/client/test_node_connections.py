@@ -8,12 +8,12 @@ import trio
 import trio.testing
 
 from distributedlog.metadata.client.metadata_client import MetadataClient
-from distributedlog.metadata.client.node_connections import HUNG_UP_MAX_S, PAUSE_S, NodeConnections
+from distributedlog.metadata.client.node_connections import PAUSE_S, REDIAL_MAX_S, NodeConnections
 from distributedlog.runtime.interfaces.errors import ConnectionLost, QuorumUnreachable
 from distributedlog.runtime.interfaces.host import Connection, Listener
 from distributedlog.runtime.interfaces.principals import CertificateIdentity
 from distributedlog.runtime.net.client_link import ClientLink
-from distributedlog.runtime.net.handshake_limiter import PER_S, HandshakeLimiter
+from distributedlog.runtime.net.handshake_limiter import HANDSHAKES_PER_S, HandshakeLimiter
 from distributedlog.runtime.net.rejection_log import host_of
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.handshake import Hello
@@ -85,9 +85,9 @@ async def test_who_is_taken_waits_for_its_turn(autojump_clock: trio.testing.Mock
         links = NodeConnections(endpoint, [listener.address], PATIENCE_S, lambda link: None)
         await nursery.start(links.run)
         with trio.fail_after(PATIENCE_S):
-            while links.open_link(listener.address) is None:
+            while links.current_link(listener.address) is None:
                 with suppress(ConnectionLost):
-                    await links.link(listener.address, trio.current_time() + PATIENCE_S)
+                    await links.connect(listener.address, trio.current_time() + PATIENCE_S)
                 await trio.sleep(PAUSE_S)
         assert listener.dials == 1
         nursery.cancel_scope.cancel()
@@ -113,7 +113,7 @@ class Turned:
         if not self.has_begun:
             self.has_begun = True
             said = [bytes(buffer) for buffer in buffers]
-            await self._turns.turn(host_of(self.peer), self._check)
+            await self._turns.wait_turn(host_of(self.peer), self._check)
             await trio.sleep(self._late_s)
             self._check()
             for buffer, was in zip(buffers, said, strict=True):
@@ -158,16 +158,16 @@ async def test_a_crowd_that_comes_at_once_is_there_when_its_handshakes_are_done(
             endpoint = Endpoint(here, lambda: Hello(kind="client"), receive_bytes=1 << 16)
             links = NodeConnections(endpoint, [listener.address], PATIENCE_S, lambda link: None)
             await nursery.start(links.run)
-            while links.open_link(listener.address) is None:
+            while links.current_link(listener.address) is None:
                 with suppress(ConnectionLost):
-                    await links.link(listener.address, trio.current_time() + PATIENCE_S)
+                    await links.connect(listener.address, trio.current_time() + PATIENCE_S)
                 await trio.sleep(PAUSE_S)
 
         began = trio.current_time()
         async with trio.open_nursery() as crowd:
             for number in range(CROWD):
                 crowd.start_soon(come, number)
-        assert trio.current_time() - began < CROWD / PER_S + 3 * HUNG_UP_MAX_S
+        assert trio.current_time() - began < CROWD / HANDSHAKES_PER_S + 3 * REDIAL_MAX_S
         nursery.cancel_scope.cancel()
 
 
@@ -184,7 +184,7 @@ async def test_thousands_that_want_a_connection_make_one_search(
         async def link(self, *arguments: Any, **more: Any) -> ClientLink:
             nonlocal asked
             asked += 1
-            return await super().link(*arguments, **more)
+            return await super().connect(*arguments, **more)
 
     async with trio.open_nursery() as nursery:
         links = Counting(endpoint, [one.address for one in silent], 10.0, lambda link: None)

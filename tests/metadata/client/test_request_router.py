@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 import trio
 
-from distributedlog.metadata.client.metadata_client import UNDER_WAY_MAX, MetadataClient
+from distributedlog.metadata.client.metadata_client import PENDING_REQUESTS_MAX, MetadataClient
 from distributedlog.metadata.model.commands import Transact, encode_command
 from distributedlog.metadata.model.transaction import Compare
 from distributedlog.metadata.node.metadata_session import MetadataSession
@@ -64,7 +64,7 @@ async def put_all(client: MetadataClient, keys: Sequence[bytes], value: bytes = 
 
 def sent(client: MetadataClient) -> int:
     """How many requests left on the connections that are there."""
-    return sum(link._last_request for link in client._links._links.values())
+    return sum(link._last_request for link in client._connections._links.values())
 
 
 async def slow_followers(nodes: Quorum, sync_s: float) -> MetadataClient:
@@ -163,8 +163,8 @@ async def test_a_request_that_is_sent_again_is_one_entry(autojump_clock: object)
         links = [await endpoint.dial(place, nursery=nursery) for _ in range(3)]
         command = encode_command(Transact("someone", 1, before, put(b"once")))
 
-        asked = [link.begin(Op.META_TRANSACT, command, timeout_s=5) for link in links]
-        found = [await link.finish(p, 5) for link, p in zip(links, asked, strict=True)]
+        asked = [link.start_request(Op.META_TRANSACT, command, timeout_s=5) for link in links]
+        found = [await link.wait_reply(p, 5) for link, p in zip(links, asked, strict=True)]
         again = await links[0].request(Op.META_TRANSACT, command, timeout_s=5)
 
         answers = [decode_outcome(reply.body)[1] for reply in (*found, again)]
@@ -186,14 +186,14 @@ async def test_a_request_under_way_is_joined_where_there_is_no_room_any_more(
         command = encode_command(
             Transact("someone", 1, await entries(nodes), put(b"k2", bytes(500)))
         )
-        asked = [link.begin(Op.META_TRANSACT, command, timeout_s=9)]
+        asked = [link.start_request(Op.META_TRANSACT, command, timeout_s=9)]
         await trio.sleep(1)
         nodes.disks[leader].bytes_max = 0
         await trio.sleep(1)  # it looks at its disk twice a second
 
-        asked.append(link.begin(Op.META_TRANSACT, command, timeout_s=9))
+        asked.append(link.start_request(Op.META_TRANSACT, command, timeout_s=9))
         for pending in asked:
-            answer = decode_outcome((await link.finish(pending, 9)).body)[1]
+            answer = decode_outcome((await link.wait_reply(pending, 9)).body)[1]
             assert answer.transaction is not None
             assert answer.transaction.succeeded
         nursery.cancel_scope.cancel()
@@ -269,10 +269,10 @@ async def test_joined_requests_of_a_leader_that_is_none_any_more_are_all_unknown
             if name != leader:
                 nodes.silence(name)
 
-        asked = [link.begin(Op.META_TRANSACT, command, timeout_s=5) for link in links]
+        asked = [link.start_request(Op.META_TRANSACT, command, timeout_s=5) for link in links]
         for link, pending in zip(links, asked, strict=True):
             with pytest.raises(OutcomeUnknown):
-                await link.finish(pending, 5)
+                await link.wait_reply(pending, 5)
         nursery.cancel_scope.cancel()
 
 
@@ -286,7 +286,7 @@ async def test_thousands_of_changes_at_once_are_one_entry_each(autojump_clock: o
         async def look() -> None:
             nonlocal most
             while True:
-                most = max(most, len(client._questions.under_way))
+                most = max(most, len(client._router.pending_requests))
                 await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
@@ -294,7 +294,7 @@ async def test_thousands_of_changes_at_once_are_one_entry_each(autojump_clock: o
             await put_all(client, [b"k%05d" % n for n in range(3000)])
             nursery.cancel_scope.cancel()
 
-        assert most == UNDER_WAY_MAX
+        assert most == PENDING_REQUESTS_MAX
         assert await entries(nodes) == before + 3000
 
 
@@ -327,10 +327,10 @@ async def test_a_client_without_answers_says_what_is_unknown_and_what_was_not_se
                 outcomes[type(error)] = outcomes.get(type(error), 0) + 1
 
         async with trio.open_nursery() as nursery:
-            for n in range(UNDER_WAY_MAX + 10):
+            for n in range(PENDING_REQUESTS_MAX + 10):
                 nursery.start_soon(one, n)
 
-        assert outcomes == {OutcomeUnknown: UNDER_WAY_MAX, TooBusy: 10}
+        assert outcomes == {OutcomeUnknown: PENDING_REQUESTS_MAX, TooBusy: 10}
 
 
 async def test_what_may_be_done_once_alone_is_asked_of_nobody_beside_a_silent_leader(

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from distributedlog.metadata.client.node_connections import NodeConnections
-from distributedlog.metadata.client.status_query import ask_status
+from distributedlog.metadata.client.status_query import query_status
 from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
     DistributedLogError,
@@ -20,24 +20,26 @@ TIMEOUT_S = 30.0
 PLACES = [("m1", 1), ("m2", 2)]
 
 
-class _Places:
-    all = PLACES
+class _KnownNodes:
+    addresses = PLACES
 
 
 class Refusing:
     """Links of which none is made, for these reasons."""
 
     leader = PLACES[0]
-    known = _Places()
+    known_nodes = _KnownNodes()
     timeout_s = TIMEOUT_S
 
     def __init__(self, why: dict[str, DistributedLogError]) -> None:
         self.why = why
 
-    async def link(self, address: Address, deadline: float, *, may_wait: bool = False) -> None:
+    async def connect(
+        self, address: Address, deadline: float, *, allow_unjoined: bool = False
+    ) -> None:
         raise self.why[address[0]]
 
-    def unreachable(self, last: str) -> QuorumUnreachable:
+    def unreachable_error(self, last: str) -> QuorumUnreachable:
         return QuorumUnreachable(last)
 
 
@@ -46,7 +48,7 @@ async def test_whom_no_node_takes_is_told_at_once(autojump_clock: trio.testing.M
     links = Refusing({name: NotAuthenticated(f"{name} asks who this is") for name, _ in PLACES})
 
     with pytest.raises(NotAuthenticated, match="m2 asks who this is"):
-        await ask_status(cast("NodeConnections", links))
+        await query_status(cast("NodeConnections", links))
 
     assert trio.current_time() < 1
 
@@ -58,6 +60,6 @@ async def test_while_one_node_may_still_answer_it_is_asked_again(
     began = trio.current_time()
 
     with pytest.raises(QuorumUnreachable, match="m2 is away"):
-        await ask_status(cast("NodeConnections", Refusing(why)))
+        await query_status(cast("NodeConnections", Refusing(why)))
 
     assert trio.current_time() - began >= TIMEOUT_S

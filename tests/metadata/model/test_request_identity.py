@@ -6,22 +6,22 @@ import pytest
 
 from distributedlog.log.model.log_keys import purge_key
 from distributedlog.metadata.model.commands import (
-    Expire,
-    Grant,
+    AuthorizationChange,
+    ExpireLease,
+    GrantLease,
     Transact,
-    TrustChange,
     encode_command,
 )
 from distributedlog.metadata.model.request_identity import (
     CLIENT_CHARS_MAX,
-    client_of,
     is_principal,
-    owner_of,
+    principal_of_client,
+    qualified_client,
     request_identity,
 )
 from distributedlog.metadata.model.transaction import Compare, Put, Transaction
 from distributedlog.metadata.protocol.client_messages import decode_outcome
-from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
+from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot_chunks
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.runtime.interfaces.errors import LeaseExpired, NotAllowed
 from distributedlog.runtime.interfaces.principals import ANONYMOUS, Token
@@ -36,15 +36,15 @@ LONGEST = "user/" + "n" * 41
 
 
 def test_a_principal_stands_before_its_clients_id_and_fits() -> None:
-    assert client_of(ANONYMOUS, "c1") == "c1"
-    assert owner_of("c1") == ""
-    assert client_of("user/etl", "c1") == "user/etl/c1"
-    assert owner_of("user/etl/c1") == "user/etl"
-    named = client_of(LONGEST, "bookie-b1-0123456789abcdef")
+    assert qualified_client(ANONYMOUS, "c1") == "c1"
+    assert principal_of_client("c1") == ""
+    assert qualified_client("user/etl", "c1") == "user/etl/c1"
+    assert principal_of_client("user/etl/c1") == "user/etl"
+    named = qualified_client(LONGEST, "bookie-b1-0123456789abcdef")
     assert is_principal(LONGEST)
     assert len(named) <= CLIENT_CHARS_MAX
-    assert owner_of(named) == LONGEST
-    assert named != client_of(LONGEST, "bookie-b2-0123456789abcdef")
+    assert principal_of_client(named) == LONGEST
+    assert named != qualified_client(LONGEST, "bookie-b2-0123456789abcdef")
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_what_is_no_principal(text: str) -> None:
 def test_tokens_of_one_narrowing_are_one_owner_and_of_others_are_not() -> None:
     """A narrowed token ends no lock of its user's other programs; its successor keeps its own."""
     plain = Token("etl", 5, 1, 1, "c1", b"a" * 8)
-    reads = replace(plain, narrowing=(("ns", "a/", 1),))
-    later = replace(reads, ends_s=9, since=2, key=2, name=b"b" * 8)
-    other = replace(plain, narrowing=(("ns", "b/", 1),))
+    reads = replace(plain, token_scope=(("ns", "a/", 1),))
+    later = replace(reads, ends_s=9, revoked_at_revision=2, key=2, name=b"b" * 8)
+    other = replace(plain, token_scope=(("ns", "b/", 1),))
     elsewhere = replace(reads, user="ann")
 
     assert request_identity("user/etl", None) == request_identity("user/etl", plain) == "user/etl"
@@ -67,42 +67,42 @@ def test_tokens_of_one_narrowing_are_one_owner_and_of_others_are_not() -> None:
     assert found[0] == found[1]
     assert len(set(found)) == 3
     assert all(is_principal(one) for one in found)
-    assert all(len(client_of(one, "c" * 64)) <= CLIENT_CHARS_MAX for one in found)
+    assert all(len(qualified_client(one, "c" * 64)) <= CLIENT_CHARS_MAX for one in found)
 
 
 def owned_state() -> KeyValueState:
     state = KeyValueState()
-    do(state, Grant("user/etl/c1", 1, 0, 1000))
-    do(state, Grant("c2", 1, 0, 2000))
+    do(state, GrantLease("user/etl/c1", 1, 0, 1000))
+    do(state, GrantLease("c2", 1, 0, 2000))
     do(state, Transact("user/etl/c1", 2, 0, put(b"k", b"v", lease=1)))
     return state
 
 
 def test_the_owner_of_a_lease_outlives_a_snapshot() -> None:
     state = owned_state()
-    do(state, TrustChange("c2", 2, 0, put(b"trust/mode", b"")))
-    chunks = list(snapshot(state))
+    do(state, AuthorizationChange("c2", 2, 0, put(b"trust/mode", b"")))
+    chunks = list(snapshot_chunks(state))
     builder = SnapshotBuilder(KeyValueState())
     for chunk in chunks:
         builder.add(chunk)
-    again = builder.done()
+    again = builder.finish()
 
     assert unpack(chunks[0], "the head")[0] == 3
     assert {n: (one.ttl_ms, one.owner) for n, one in again.leases.items()} == {
         1: (1000, "user/etl"),
         2: (2000, ""),
     }
-    assert again.trust_revision == state.trust_revision == 2
-    assert list(snapshot(again)) == chunks
+    assert again.authorization_revision == state.authorization_revision == 2
+    assert list(snapshot_chunks(again)) == chunks
 
 
 def test_a_state_that_nobody_owns_anything_of_is_written_as_before() -> None:
     """Programs of before read it: the head, and leases of two fields."""
     state = KeyValueState()
-    do(state, Grant("c", 1, 0, 1000))
+    do(state, GrantLease("c", 1, 0, 1000))
     do(state, Transact("c", 2, 0, put(b"k", b"v", lease=1)))
 
-    assert list(snapshot(state)) == [
+    assert list(snapshot_chunks(state)) == [
         pack([2, 2, 1, 2, 0, 1, 1, 2]),
         pack(["leases", [[1, 1000]]]),
         bytes.fromhex(
@@ -115,16 +115,18 @@ def test_a_state_that_nobody_owns_anything_of_is_written_as_before() -> None:
 def test_a_put_of_the_same_keys_is_no_change_of_trust() -> None:
     state = KeyValueState()
     do(state, Transact("c", 1, 0, put(b"trust/mode", b"x")))
-    assert state.trust_revision == 0
+    assert state.authorization_revision == 0
     do(
         state,
-        TrustChange("c", 2, 0, Transaction((Compare.version(b"absent", 1),), (Put(b"a", b""),))),
+        AuthorizationChange(
+            "c", 2, 0, Transaction((Compare.version(b"absent", 1),), (Put(b"a", b""),))
+        ),
     )
-    assert state.trust_revision == 0  # it did not hold
-    do(state, TrustChange("c", 3, 0, put(b"trust/mode", b"y")))
-    assert state.trust_revision == state.revision == 2
-    do(state, Expire(lease=7))
-    assert state.trust_revision == 2
+    assert state.authorization_revision == 0  # it did not hold
+    do(state, AuthorizationChange("c", 3, 0, put(b"trust/mode", b"y")))
+    assert state.authorization_revision == state.revision == 2
+    do(state, ExpireLease(lease=7))
+    assert state.authorization_revision == 2
 
 
 async def test_nobody_answers_or_takes_another_ones_next_requests(
@@ -218,16 +220,16 @@ async def test_what_was_done_is_answered_though_it_ended_its_own_right(
         purge = Transact("c", 1, 1 << 62, Transaction((), (Put(purge_key(LOG), b""),)))
         failed = Transaction((Compare.version(STATE, 99),), (Put(purge_key(LOG), b""),))
         for _ in range(2):
-            reply = await etl.ask(Op.META_TRANSACT, encode_command(purge))
+            reply = await etl.request(Op.META_TRANSACT, encode_command(purge))
             assert decode_outcome(reply.body)[1].error is None
         shown = Transact("c", 2, 1 << 62, failed)
-        reply = await etl.ask(Op.META_TRANSACT, encode_command(shown))
+        reply = await etl.request(Op.META_TRANSACT, encode_command(shown))
         was_shown = decode_outcome(reply.body)[1].transaction
         assert was_shown is not None
         assert was_shown.current[0] is not None
 
         await admin.change_trust("revoke", "etl", "ns", "orders")
-        await etl.ask(Op.META_TRANSACT, encode_command(purge))
-        for asked in (shown, replace(purge, request=3)):
+        await etl.request(Op.META_TRANSACT, encode_command(purge))
+        for asked in (shown, replace(purge, request_number=3)):
             with pytest.raises(NotAllowed):
-                await etl.ask(Op.META_TRANSACT, encode_command(asked))
+                await etl.request(Op.META_TRANSACT, encode_command(asked))

@@ -3,11 +3,11 @@
 import pytest
 
 from distributedlog.metadata.model.commands import (
-    Expire,
-    Grant,
-    Nothing,
+    ExpireLease,
+    GrantLease,
+    NoOp,
     ReplicatedCommand,
-    Revoke,
+    RevokeLease,
     Transact,
     decode_command,
     encode_command,
@@ -93,10 +93,10 @@ def test_the_limits_are_what_is_allowed() -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        Nothing(),
-        Grant("c", 1, 2, 5000),
-        Revoke("c", 1, 2, 7),
-        Expire(lease=9),
+        NoOp(),
+        GrantLease("c", 1, 2, 5000),
+        RevokeLease("c", 1, 2, 7),
+        ExpireLease(lease=9),
         Transact(
             "c",
             1,

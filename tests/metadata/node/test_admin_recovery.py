@@ -6,22 +6,22 @@ import pytest
 import trio
 
 from distributedlog.cluster.auth.cluster_key_space import KEY_CLASSES
-from distributedlog.metadata.auth.acl_commands import RESCUE as KIND
+from distributedlog.metadata.auth.acl_commands import RECOVER_ADMIN as KIND
 from distributedlog.metadata.auth.acl_commands import compose
 from distributedlog.metadata.auth.authorizer import Authorizer
 from distributedlog.metadata.model.acl_records import AUDIT_PREFIX, AuditLine, User, user_key
-from distributedlog.metadata.model.commands import TrustChange
+from distributedlog.metadata.model.commands import AuthorizationChange
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.node.admin_recovery import (
-    RESCUE,
-    WISH_S,
+    RECOVERY_FILE,
+    VOTE_LIFETIME_S,
     AdminRecoveryVotes,
-    ask_if_told,
-    store_rescue,
+    request_if_configured,
+    store_recovery_request,
 )
 from distributedlog.metadata.node.metadata_node import MetadataNode
-from distributedlog.metadata.node.quorum_member import MemberNode, Rescued
-from distributedlog.metadata.protocol.client_messages import TrustRequest
+from distributedlog.metadata.node.quorum_member import AdminRecoveryResult, MemberNode
+from distributedlog.metadata.protocol.client_messages import AuthorizationRequest
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.runtime.declarations.health_conditions import Code, NodeConditions
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
@@ -29,7 +29,7 @@ from distributedlog.runtime.interfaces.errors import InvalidRequest, NotAllowed,
 from distributedlog.runtime.interfaces.host import Host
 from distributedlog.runtime.interfaces.principals import CertificateIdentity
 from distributedlog.runtime.protocol.frames import pack
-from distributedlog.runtime.protocol.handshake import FEATURE_RESCUE, Hello
+from distributedlog.runtime.protocol.handshake import FEATURE_ADMIN_RECOVERY, Hello
 from tests.conditions import codes_of
 
 from ..auth.test_authorizer import world
@@ -44,31 +44,31 @@ THREE = ("n1", "n2", "n3")
 def test_a_majority_of_the_voters_has_to_ask_for_the_same_user() -> None:
     wishes = AdminRecoveryVotes()
 
-    assert wishes.on_asked(1, "n1", "ann", THREE, 0.0) == ()
-    assert wishes.on_asked(1, "n1", "ann", THREE, 0.0) == (), "one node, however often it asks"
-    assert wishes.on_asked(1, "n2", "bob", THREE, 0.0) == ()
-    assert wishes.on_asked(1, "n9", "ann", THREE, 0.0) == (), "no voter"
-    assert wishes.on_asked(1, "n3", "ann", THREE, 0.0) == ("n1", "n3")
+    assert wishes.on_vote(1, "n1", "ann", THREE, 0.0) == ()
+    assert wishes.on_vote(1, "n1", "ann", THREE, 0.0) == (), "one node, however often it asks"
+    assert wishes.on_vote(1, "n2", "bob", THREE, 0.0) == ()
+    assert wishes.on_vote(1, "n9", "ann", THREE, 0.0) == (), "no voter"
+    assert wishes.on_vote(1, "n3", "ann", THREE, 0.0) == ("n1", "n3")
 
 
 def test_a_node_asks_for_one_user_and_another_leader_hears_all_anew() -> None:
     wishes = AdminRecoveryVotes()
-    wishes.on_asked(1, "n1", "ann", THREE, 0.0)
-    wishes.on_asked(1, "n1", "bob", THREE, 0.0)
-    assert wishes.on_asked(1, "n2", "ann", THREE, 0.0) == ()
+    wishes.on_vote(1, "n1", "ann", THREE, 0.0)
+    wishes.on_vote(1, "n1", "bob", THREE, 0.0)
+    assert wishes.on_vote(1, "n2", "ann", THREE, 0.0) == ()
 
-    assert wishes.on_asked(2, "n1", "ann", THREE, 0.0) == ()
-    assert wishes.on_asked(2, "n2", "ann", THREE, 0.0) == ("n1", "n2")
+    assert wishes.on_vote(2, "n1", "ann", THREE, 0.0) == ()
+    assert wishes.on_vote(2, "n2", "ann", THREE, 0.0) == ("n1", "n2")
 
 
 def test_what_was_asked_for_is_over_when_it_was_done_or_was_long_ago() -> None:
     """Else one node alone would have him made again, when he is no admin any more and the same one leads."""
     wishes = AdminRecoveryVotes()
-    wishes.on_asked(1, "n1", "ann", THREE, 0.0)
-    assert wishes.on_asked(1, "n2", "ann", THREE, WISH_S + 1) == ()
-    assert wishes.on_asked(1, "n1", "ann", THREE, WISH_S + 2) == ("n1", "n2")
+    wishes.on_vote(1, "n1", "ann", THREE, 0.0)
+    assert wishes.on_vote(1, "n2", "ann", THREE, VOTE_LIFETIME_S + 1) == ()
+    assert wishes.on_vote(1, "n1", "ann", THREE, VOTE_LIFETIME_S + 2) == ("n1", "n2")
     wishes.on_done()
-    assert wishes.on_asked(1, "n3", "ann", THREE, WISH_S + 3) == ()
+    assert wishes.on_vote(1, "n3", "ann", THREE, VOTE_LIFETIME_S + 3) == ()
 
 
 def rescued(judge: Authorizer, state: KeyValueState, user: str) -> None:
@@ -76,18 +76,18 @@ def rescued(judge: Authorizer, state: KeyValueState, user: str) -> None:
     made = compose(
         judge, state, said, principal="metadata/m1", address="", now_ms=7, index=state.index + 1
     )
-    do(state, TrustChange("r", state.index + 1, 0, made))
-    judge.see(state)
+    do(state, AuthorizationChange("r", state.index + 1, 0, made))
+    judge.refresh(state)
 
 
-@pytest.mark.parametrize("known", [None, User(), User(disabled=True, serials=("5f",))])
+@pytest.mark.parametrize("known", [None, User(), User(disabled=True, revoked_serials=("5f",))])
 def test_who_is_asked_for_is_an_admin_whatever_he_was(known: User | None) -> None:
     """Beside those that there are; a refused certificate of his stays so. With a line of the audit."""
     judge, state = world(("root", "admin", "", ""))
     if known is not None:
         puts = Transaction((), (Put(user_key("ann"), known.encode()),))
-        do(state, TrustChange("c", 9, 0, puts))
-        judge.see(state)
+        do(state, AuthorizationChange("c", 9, 0, puts))
+        judge.refresh(state)
 
     rescued(judge, state, "ann")
 
@@ -95,7 +95,7 @@ def test_who_is_asked_for_is_an_admin_whatever_he_was(known: User | None) -> Non
     assert judge.mode == "required"
     user = judge.user("ann")
     assert user is not None
-    assert user.serials == (known.serials if known is not None else ())
+    assert user.revoked_serials == (known.revoked_serials if known is not None else ())
     (line,) = state.range(AUDIT_PREFIX, b"audit0", 10).items
     said = AuditLine.decode(line.value)
     assert (said.principal, said.action, said.subject) == ("metadata/m1", "rescue", "ann by m1, m2")
@@ -105,31 +105,31 @@ def test_no_client_asks_for_it_as_for_a_change() -> None:
     """Else it would need nothing: who asks for this one is not judged."""
     for change in (["rescue", "eve"], ["rescue", "eve", "by m1, m2"]):
         with pytest.raises(ProtocolError):
-            TrustRequest.decode(pack(["change", "c", 1, 1, change]))
+            AuthorizationRequest.decode(pack(["change", "c", 1, 1, change]))
 
 
 async def test_a_node_asks_until_it_is_done_and_says_so_meanwhile(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     disk, conditions = MemoryDisk(), NodeConditions()
-    await store_rescue(disk, "ann")
+    await store_recovery_request(disk, "ann")
     answers: list[tuple[str, ...] | NotAllowed] = [NotAllowed("not yet"), (), (), ("m1", "m2")]
     told: list[list[str]] = []
 
     async def ask(user: str) -> tuple[str, ...]:
         assert user == "ann"
-        assert RESCUE in disk.list()
+        assert RECOVERY_FILE in disk.list()
         told.append(codes_of(conditions.current()))
         answer = answers[len(told) - 1]
         if isinstance(answer, NotAllowed):
             raise answer
         return answer
 
-    await ask_if_told(disk, ask, conditions)
+    await request_if_configured(disk, ask, conditions)
 
     assert len(told) == len(answers)
     assert told == [[Code.ADMIN_REQUESTED]] * len(answers)
-    assert RESCUE not in disk.list()
+    assert RECOVERY_FILE not in disk.list()
     assert conditions.current() == ()
 
 
@@ -139,13 +139,13 @@ async def test_nobody_is_asked_for_where_the_file_is_none_or_damaged() -> None:
     async def ask(user: str) -> tuple[str, ...]:
         raise AssertionError("nobody was named")
 
-    await ask_if_told(disk, ask, NodeConditions())
+    await request_if_configured(disk, ask, NodeConditions())
     with pytest.raises(InvalidRequest):
-        await store_rescue(disk, "not a name")
-    file = await disk.create(RESCUE)
+        await store_recovery_request(disk, "not a name")
+    file = await disk.create(RECOVERY_FILE)
     await file.write_synced(0, b"12345678" + pack([1, "eve"]))
     file.close()
-    await ask_if_told(disk, ask, NodeConditions())
+    await request_if_configured(disk, ask, NodeConditions())
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> dict[str, MemberNode]:
@@ -172,25 +172,25 @@ async def test_a_node_alone_makes_nobody_an_admin_again_that_others_have_asked_f
         leader = members[await trusted.nodes.leader()]
         ids = {one.name: one.node_id for one in leader.replica.raft.configuration.members}
 
-        async def asks(name: str) -> Rescued:
-            said: list[Rescued] = []
+        async def asks(name: str) -> AdminRecoveryResult:
+            said: list[AdminRecoveryResult] = []
             told = trio.Event()
 
-            def done(answer: Rescued) -> None:
+            def done(answer: AdminRecoveryResult) -> None:
                 said.append(answer)
                 told.set()
 
-            leader.rescue(f"metadata/{name}", ids[name], "ann", done)
+            leader.recover_admin(f"metadata/{name}", ids[name], "ann", done)
             leader.replica.drain()
             await told.wait()
             return said[0]
 
         assert await asks("m1") == ()
         assert await asks("m2") == ("m1", "m2")
-        assert sorted(leader.trust.admins()) == ["ann", "root"]
+        assert sorted(leader.authorizer.admins()) == ["ann", "root"]
         await admin.change_trust("revoke", "ann", "", "")
         assert await asks("m3") == ()
-        assert sorted(leader.trust.admins()) == ["root"]
+        assert sorted(leader.authorizer.admins()) == ["root"]
 
 
 async def test_a_leader_that_knows_nothing_of_it_is_not_asked(
@@ -202,7 +202,7 @@ async def test_a_leader_that_knows_nothing_of_it_is_not_asked(
 
     def older(node: MetadataNode) -> Hello:
         said = hello(node)
-        return replace(said, features=said.features & ~FEATURE_RESCUE)
+        return replace(said, features=said.features & ~FEATURE_ADMIN_RECOVERY)
 
     def dressed(name: str, host: Host) -> Host:
         own = CertificateIdentity("d", "metadata", name, "1", 1 << 40, 0)
@@ -213,4 +213,4 @@ async def test_a_leader_that_knows_nothing_of_it_is_not_asked(
         await nodes.start()
         name = nodes.other_than(await nodes.leader())
         with pytest.raises(InvalidRequest, match="is older: upgrade it first"):
-            await members[name].ask_for_admin("ann")
+            await members[name].request_admin("ann")

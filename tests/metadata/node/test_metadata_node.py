@@ -5,7 +5,7 @@ import trio
 
 from distributedlog.metadata.declarations.options import MetadataOptions
 from distributedlog.metadata.node.metadata_node import MetadataNode
-from distributedlog.metadata.peers.bootstrap import Bootstrap, FormAnswer
+from distributedlog.metadata.peers.bootstrap import Bootstrap, BootstrapAnswer
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.disk.node_identity import NodeIdentity
 from distributedlog.runtime.interfaces.host import File
@@ -30,14 +30,18 @@ async def test_who_comes_while_a_node_joins_is_told_at_once(
     identity = NodeIdentity("", "id of m1", "metadata", "m1", 1, "a test")
     host = PipeNetwork(1, bytes_max=64 * 1024).host("m1", metadata=SlowDisk())
     node = MetadataNode(host, options, identity)
-    told: dict[str, list[FormAnswer]] = {"first": [], "late": []}
+    told: dict[str, list[BootstrapAnswer]] = {"first": [], "late": []}
     async with trio.open_nursery() as nursery:
         if len(peers) > 1:
-            node.offer(Bootstrap("first", {"m1": "id of m1"}, let_in=True), told["first"].append)
-        nursery.start_soon(node.form)
+            node.offer_bootstrap(
+                Bootstrap("first", {"m1": "id of m1"}, is_addition=True), told["first"].append
+            )
+        nursery.start_soon(node.bootstrap)
         await trio.sleep(0.5)
 
-        node.offer(Bootstrap("late", {"m1": "id of m1"}, let_in=True), told["late"].append)
+        node.offer_bootstrap(
+            Bootstrap("late", {"m1": "id of m1"}, is_addition=True), told["late"].append
+        )
 
     assert [answer.cluster_id for answer in told["late"]] == [""]
     assert [answer.cluster_id for answer in told["first"]] == ["first"] * (len(peers) - 1)

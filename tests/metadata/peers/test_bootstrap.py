@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from distributedlog.metadata.peers.bootstrap import (
     VOTERS_MAX,
     Bootstrap,
-    FormAnswer,
+    BootstrapAnswer,
     ListDifference,
+    bootstrap_obstacle,
     list_difference,
-    listed,
-    may_bootstrap,
     may_join,
+    sorted_peers,
 )
 from distributedlog.runtime.declarations.health_conditions import Code
 from distributedlog.runtime.interfaces.errors import ProtocolError
@@ -22,22 +22,22 @@ from tests.examples import examples
 
 from ..quorum import quorum
 
-PEERS = listed({"m2": ("h2", 2), "m1": ("h1", 1), "m3": ("h3", 3)})
+PEERS = sorted_peers({"m2": ("h2", 2), "m1": ("h1", 1), "m3": ("h3", 3)})
 
 
-def answer(name: str, *, cluster_id: str = "", node_id: str = "") -> FormAnswer:
-    return FormAnswer(name, node_id or f"id of {name}", cluster_id, PEERS)
+def answer(name: str, *, cluster_id: str = "", node_id: str = "") -> BootstrapAnswer:
+    return BootstrapAnswer(name, node_id or f"id of {name}", cluster_id, PEERS)
 
 
 ALL = {name: answer(name) for name in ("m2", "m3")}
 
 
 def test_the_smallest_name_founds_when_all_are_empty_and_of_one_mind() -> None:
-    assert may_bootstrap(answer("m1"), ALL) == ""
+    assert bootstrap_obstacle(answer("m1"), ALL) == ""
 
 
 def test_lists_that_differ_say_how() -> None:
-    theirs = listed({"m2": ("h2", 2), "m1": ("localhost", 1), "m4": ("h4", 4)})
+    theirs = sorted_peers({"m2": ("h2", 2), "m1": ("localhost", 1), "m4": ("h4", 4)})
 
     found = list_difference("m3", PEERS, theirs)
 
@@ -65,9 +65,9 @@ async def test_nodes_with_two_lists_say_so_in_log_and_status(
 
 
 def test_one_voter_founds_alone() -> None:
-    alone = FormAnswer("m1", "id", "", listed({"m1": ("h1", 1)}))
+    alone = BootstrapAnswer("m1", "id", "", sorted_peers({"m1": ("h1", 1)}))
 
-    assert may_bootstrap(alone, {}) == ""
+    assert bootstrap_obstacle(alone, {}) == ""
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_one_voter_founds_alone() -> None:
         (answer("m1"), {**ALL, "m3": answer("m3", cluster_id="c")}, "belongs to cluster c"),
         (
             answer("m1"),
-            {**ALL, "m3": FormAnswer("m3", "id of m3", "", listed({"m3": ("h3", 3)}))},
+            {**ALL, "m3": BootstrapAnswer("m3", "id of m3", "", sorted_peers({"m3": ("h3", 3)}))},
             "lists other peers",
         ),
         (answer("m1"), {**ALL, "m3": answer("m2", node_id="x")}, "calls itself m2"),
@@ -87,10 +87,10 @@ def test_one_voter_founds_alone() -> None:
     ids=["not the smallest", "silent", "old member", "other list", "wrong name", "same machine"],
 )
 def test_nobody_founds_otherwise(
-    ours: FormAnswer, answers: dict[str, FormAnswer], why: str
+    ours: BootstrapAnswer, answers: dict[str, BootstrapAnswer], why: str
 ) -> None:
     """H5: one node with an old cluster's data is enough to know that this is not a new one."""
-    assert why in may_bootstrap(ours, answers)
+    assert why in bootstrap_obstacle(ours, answers)
 
 
 def test_a_node_joins_under_its_own_id_and_only_while_it_is_empty() -> None:
@@ -105,7 +105,7 @@ def test_a_node_joins_under_its_own_id_and_only_while_it_is_empty() -> None:
 def test_both_come_back_from_their_bytes() -> None:
     founding = Bootstrap("c", {"m1": "id of m1"})
 
-    assert FormAnswer.decode(answer("m1").encode()) == answer("m1")
+    assert BootstrapAnswer.decode(answer("m1").encode()) == answer("m1")
     assert Bootstrap.decode(founding.encode()) == founding
 
 
@@ -139,7 +139,7 @@ JUNK = st.recursive(
 @settings(max_examples=examples(100))
 @given(st.one_of(st.binary(max_size=32), JUNK.map(pack)))
 def test_no_bytes_of_a_stranger_end_a_node(data: bytes) -> None:
-    for decode in (FormAnswer.decode, Bootstrap.decode):
+    for decode in (BootstrapAnswer.decode, Bootstrap.decode):
         try:
             decode(data)
         except ProtocolError:

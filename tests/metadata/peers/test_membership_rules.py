@@ -5,29 +5,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.metadata.model.configuration import (
-    MARK,
+    CONFIGURATION_MARKER,
     Configuration,
     Member,
     decode_configuration,
     is_configuration,
 )
-from distributedlog.metadata.peers.bootstrap import FormAnswer
-from distributedlog.metadata.peers.membership_rules import let_in, next_step, put_out
+from distributedlog.metadata.peers.bootstrap import BootstrapAnswer
+from distributedlog.metadata.peers.membership_rules import (
+    add_learner,
+    next_promotion_step,
+    remove_member,
+)
 from distributedlog.metadata.raft.quorum import majority
 from distributedlog.runtime.interfaces.errors import MembersRefused, ProtocolError
 from tests.examples import examples
 
-THREE = Configuration.of(Member(f"id{n}", f"m{n}", f"h{n}:4181", True) for n in (1, 2, 3))
+THREE = Configuration.from_members(Member(f"id{n}", f"m{n}", f"h{n}:4181", True) for n in (1, 2, 3))
 ALL = {"id1", "id2", "id3"}
 
 
-def empty(name: str, node_id: str = "new") -> FormAnswer:
-    return FormAnswer(name, node_id, "", ())
+def empty(name: str, node_id: str = "new") -> BootstrapAnswer:
+    return BootstrapAnswer(name, node_id, "", ())
 
 
-def replaced(configuration: Configuration, answer: FormAnswer, heard: set[str]) -> Configuration:
-    found = let_in(
-        configuration, answer.name, "h9:1", answer, replace=True, cluster_id="c", heard=heard
+def replaced(
+    configuration: Configuration, answer: BootstrapAnswer, heard: set[str]
+) -> Configuration:
+    found = add_learner(
+        configuration,
+        answer.name,
+        "h9:1",
+        answer,
+        replace=True,
+        cluster_id="c",
+        active_voters=heard,
     )
     assert found is not None
     return found
@@ -38,25 +50,25 @@ def test_a_lost_voter_is_replaced_in_three_steps_and_counts_until_the_last_but_o
     heard = {"id1", "id3"}
     one = replaced(THREE, empty("m2"), heard)
     assert (one.voters, one.learners) == (("id1", "id2", "id3"), ("new",))
-    assert next_step(one, (), heard) is None  # it has not caught up
+    assert next_promotion_step(one, (), heard) is None  # it has not caught up
 
-    two = next_step(one, ("new",), heard)
+    two = next_promotion_step(one, ("new",), heard)
     assert two is not None
-    three = next_step(two, ("new",), heard)
+    three = next_promotion_step(two, ("new",), heard)
 
     assert (two.voters, two.learners) == (("id1", "id3"), ("new",))
     assert three is not None
     assert (three.voters, three.learners) == (("id1", "id3", "new"), ())
-    assert three.follows(two)
-    assert two.follows(one)
+    assert three.can_follow(two)
+    assert two.can_follow(one)
 
 
 def test_a_voter_that_is_alive_moves_to_another_host_the_same_way() -> None:
     one = replaced(THREE, empty("m2"), ALL)
-    two = next_step(one, ("new",), ALL)
+    two = next_promotion_step(one, ("new",), ALL)
 
     assert two is not None
-    assert two.named("m2") == [Member("new", "m2", "h9:1", False)]
+    assert two.members_named("m2") == [Member("new", "m2", "h9:1", False)]
 
 
 def test_a_replacement_that_lost_its_disk_again_is_replaced_itself() -> None:
@@ -69,40 +81,45 @@ def test_a_replacement_that_lost_its_disk_again_is_replaced_itself() -> None:
 def test_the_same_request_again_changes_nothing() -> None:
     """Requests are sent again when their answer was lost."""
     one = replaced(THREE, empty("m2"), ALL)
-    told = FormAnswer("m2", "new", "c", ())
+    told = BootstrapAnswer("m2", "new", "c", ())
 
-    assert let_in(one, "m2", "h9:1", told, replace=True, cluster_id="c", heard=ALL) is None
-    assert put_out(THREE, "m9", ALL) is None
+    assert (
+        add_learner(one, "m2", "h9:1", told, replace=True, cluster_id="c", active_voters=ALL)
+        is None
+    )
+    assert remove_member(THREE, "m9", ALL) is None
 
 
 @pytest.mark.parametrize(
     ("name", "answer", "replace", "heard", "why"),
     [
         ("m2", empty("m3"), True, ALL, "calls itself m3"),
-        ("m2", FormAnswer("m2", "id2", "c", ()), True, ALL, "nothing to replace"),
-        ("m2", FormAnswer("m2", "x", "c", ()), True, ALL, "data of this cluster"),
-        ("m2", FormAnswer("m2", "x", "d", ()), True, ALL, "data of another cluster"),
+        ("m2", BootstrapAnswer("m2", "id2", "c", ()), True, ALL, "nothing to replace"),
+        ("m2", BootstrapAnswer("m2", "x", "c", ()), True, ALL, "data of this cluster"),
+        ("m2", BootstrapAnswer("m2", "x", "d", ()), True, ALL, "data of another cluster"),
         ("m4", empty("m4"), True, ALL, "no voter of the quorum is called m4"),
         ("m2", empty("m2"), False, ALL, "there is a metadata node m2"),
         ("m2", empty("m2"), True, {"id1"}, "the quorum would be lost"),
     ],
 )
 def test_who_is_not_let_in(
-    name: str, answer: FormAnswer, replace: bool, heard: set[str], why: str
+    name: str, answer: BootstrapAnswer, replace: bool, heard: set[str], why: str
 ) -> None:
     with pytest.raises(MembersRefused, match=why):
-        let_in(THREE, name, "h9:1", answer, replace=replace, cluster_id="c", heard=heard)
+        add_learner(
+            THREE, name, "h9:1", answer, replace=replace, cluster_id="c", active_voters=heard
+        )
 
 
 def test_the_last_voter_stays() -> None:
     with pytest.raises(MembersRefused, match="last voter"):
-        put_out(THREE.without("id2").without("id3"), "m1", {"id1"})
+        remove_member(THREE.without("id2").without("id3"), "m1", {"id1"})
 
 
 def test_removing_one_that_is_being_replaced_takes_the_new_one_back() -> None:
     one = replaced(THREE, empty("m2"), ALL)
 
-    assert put_out(one, "m2", ALL) == THREE
+    assert remove_member(one, "m2", ALL) == THREE
 
 
 members = st.builds(Member, st.text(min_size=1, max_size=9), st.text(), st.text(), st.booleans())
@@ -111,7 +128,7 @@ members = st.builds(Member, st.text(min_size=1, max_size=9), st.text(), st.text(
 @settings(max_examples=examples(100))
 @given(st.lists(members, max_size=9, unique_by=lambda member: member.node_id))
 def test_a_configuration_comes_back_as_it_was(found: list[Member]) -> None:
-    configuration = Configuration.of(found)
+    configuration = Configuration.from_members(found)
     data = configuration.encode()
 
     assert is_configuration(data)
@@ -122,7 +139,7 @@ def test_a_configuration_comes_back_as_it_was(found: list[Member]) -> None:
 @given(st.binary(max_size=60))
 def test_nonsense_is_no_configuration(data: bytes) -> None:
     try:
-        found = decode_configuration(MARK + data)
+        found = decode_configuration(CONFIGURATION_MARKER + data)
     except ProtocolError:
         return
     assert decode_configuration(found.encode()) == found
@@ -134,6 +151,6 @@ def test_majorities_of_configurations_that_follow_each_other_meet(
     before: set[str], after: set[str]
 ) -> None:
     """Thesis 4.1, figure 4.3."""
-    one, two = Configuration.of_ids(before), Configuration.of_ids(after)
-    if one.voters and two.follows(one):
+    one, two = Configuration.from_ids(before), Configuration.from_ids(after)
+    if one.voters and two.can_follow(one):
         assert majority(len(before)) + majority(len(after)) > len(before | after)

@@ -22,7 +22,7 @@ ITEM = KeyValue(b"k", b"v", 1, 2, 3, 4)
 def test_what_is_asked_and_answered_comes_back_from_its_bytes() -> None:
     page = RangePage((ITEM, ITEM), 7, True)
     batch = WatchBatch(9, (WatchEvent("put", ITEM), WatchEvent("delete", ITEM)))
-    row = wire.Row(
+    row = wire.MemberStatusRow(
         MemberStatus("m1", "h:1", "damaged", 2, 3, True, "id", (LOW,), "its log"), {"": "h:1"}
     )
     requests = [wire.RangeRequest(b"k", None), wire.RangeRequest(b"a", b"b", 5)]

@@ -100,7 +100,7 @@ def test_the_hint_skips_a_term_a_refusal(
 def _refusals(leader: RaftLog, follower: RaftLog) -> int:
     next_index, count = leader.last_index + 1, 0
     while follower.term_at(next_index - 1) != leader.term_at(next_index - 1):
-        hint = follower.hint(next_index - 1)
+        hint = follower.conflict_hint(next_index - 1)
         tried, next_index = next_index, leader.next_after_hint(next_index - 1, *hint)
         assert next_index < tried, "no progress"
         count += 1

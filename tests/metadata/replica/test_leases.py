@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.metadata.model.command_results import CommandResult
-from distributedlog.metadata.model.commands import Expire, decode_command
+from distributedlog.metadata.model.commands import ExpireLease, decode_command
 from distributedlog.metadata.replica.leases import Leases
 from distributedlog.runtime.interfaces.errors import (
     ConnectionLost,
@@ -27,7 +27,7 @@ class Connection:
     """As much of a link as leases look at."""
 
     closed: ConnectionLost | None = None
-    made_at: float = field(default_factory=trio.current_time)
+    created_at: float = field(default_factory=trio.current_time)
     principal: str = ANONYMOUS
     token: None = None
 
@@ -36,7 +36,7 @@ class Connection:
         leases.on_closed(self)  # type: ignore[arg-type]
 
 
-OPEN: Any = Connection(made_at=0.0)
+OPEN: Any = Connection(created_at=0.0)
 
 
 @dataclass
@@ -54,7 +54,7 @@ class OneReplica:
     """Leads or not; proposals are kept, reads are confirmed when asked."""
 
     def __init__(self) -> None:
-        self.leads = True
+        self.is_leader = True
         self.state = State()
         self.proposed: list[tuple[int, Callable[[CommandResult | DistributedLogError], None]]] = []
 
@@ -62,10 +62,10 @@ class OneReplica:
         self, command: bytes, reply: Callable[[CommandResult | DistributedLogError], None]
     ) -> None:
         expire = decode_command(command)
-        assert isinstance(expire, Expire)
+        assert isinstance(expire, ExpireLease)
         self.proposed.append((expire.lease, reply))
 
-    def read(self, reply: Callable[[DistributedLogError | None], None]) -> None:
+    def read_linearizable(self, reply: Callable[[DistributedLogError | None], None]) -> None:
         reply(None)
 
     def drain(self) -> None:
@@ -83,10 +83,10 @@ async def test_a_leader_that_comes_back_grants_every_lease_anew(autojump_clock: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(leases.run)
         await trio.sleep(0.5)
-        replica.leads = False
+        replica.is_leader = False
         leases.on_role()
         await trio.sleep(3 * TTL_S)
-        replica.leads = True
+        replica.is_leader = True
         leases.on_role()
 
         await trio.sleep(TTL_S - 1)

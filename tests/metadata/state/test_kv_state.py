@@ -14,10 +14,10 @@ from distributedlog.metadata.model.command_results import (
     encode_answer,
 )
 from distributedlog.metadata.model.commands import (
-    Expire,
-    Grant,
+    ExpireLease,
+    GrantLease,
     ReplicatedCommand,
-    Revoke,
+    RevokeLease,
     Transact,
     encode_command,
 )
@@ -32,10 +32,15 @@ from distributedlog.metadata.model.transaction import (
     Transaction,
     TransactionReply,
 )
-from distributedlog.metadata.state.kv_snapshot import CHUNK_BYTES, ROW, SnapshotBuilder, snapshot
-from distributedlog.metadata.state.kv_snapshot import KEYS as KEYS_OF_A_CHUNK
-from distributedlog.metadata.state.kv_state import HEAD, KeyValueState, pack_item
-from distributedlog.metadata.state.request_dedup import RING_SIZE
+from distributedlog.metadata.state.kv_snapshot import (
+    CHUNK_BYTES,
+    KEY_ROW,
+    SnapshotBuilder,
+    snapshot_chunks,
+)
+from distributedlog.metadata.state.kv_snapshot import KEYS_CHUNK_MARKER as KEYS_OF_A_CHUNK
+from distributedlog.metadata.state.kv_state import VALUE_HEADER, KeyValueState, pack_item
+from distributedlog.metadata.state.request_dedup import REMEMBERED_REQUESTS
 from distributedlog.runtime.interfaces.errors import (
     Compacted,
     CorruptData,
@@ -75,7 +80,7 @@ def restore(chunks: Iterable[bytes], **bounds: int) -> KeyValueState:
     builder = SnapshotBuilder(KeyValueState(**bounds))
     for chunk in chunks:
         builder.add(chunk)
-    return builder.done()
+    return builder.finish()
 
 
 def reply(answer: CommandResult) -> TransactionReply:
@@ -160,7 +165,11 @@ def test_a_request_sent_again_is_answered_again_and_not_done_again() -> None:
 
     assert again == first
     assert state.get(b"a") == KeyValue(b"a", b"", 1, 1, 1, 0)
-    assert do(state, Grant("c", 2, 0, 1000)).lease == do(state, Grant("c", 2, 0, 1000)).lease == 1
+    assert (
+        do(state, GrantLease("c", 2, 0, 1000)).lease
+        == do(state, GrantLease("c", 2, 0, 1000)).lease
+        == 1
+    )
 
 
 def test_a_refusal_sent_again_stays_one_and_says_how_the_keys_are_now() -> None:
@@ -206,8 +215,8 @@ def test_an_answer_and_its_memory_are_small_however_large_the_values() -> None:
         found = do(state, Transact("c", number, 0, Transaction((Compare.exists(b"a"),))))
         assert reply(found) == TransactionReply(True, 1)
 
-    assert len(state.ring) == 1000
-    assert sum(map(len, snapshot(state))) < 100_000
+    assert len(state.request_dedup) == 1000
+    assert sum(map(len, snapshot_chunks(state))) < 100_000
 
 
 def test_what_does_not_fit_an_answer_is_refused_the_same_way_again() -> None:
@@ -220,7 +229,7 @@ def test_what_does_not_fit_an_answer_is_refused_the_same_way_again() -> None:
 
     assert isinstance(do(state, change).error, TransactionTooLarge)
     assert isinstance(do(state, change).error, TransactionTooLarge)
-    assert list(snapshot(restore(snapshot(state)))) == list(snapshot(state))
+    assert list(snapshot_chunks(restore(snapshot_chunks(state)))) == list(snapshot_chunks(state))
 
 
 def test_the_largest_answers_fit_a_message() -> None:
@@ -268,48 +277,48 @@ def test_an_answer_that_cannot_be_read_is_corrupt(value: object) -> None:
 
 def test_the_end_of_a_lease_deletes_its_keys_at_one_revision() -> None:
     state = KeyValueState()
-    lease = do(state, Grant(ttl_ms=1000)).lease
+    lease = do(state, GrantLease(ttl_ms=1000)).lease
     do(state, put((b"b", b""), (b"a", b""), lease=lease))
     do(state, put((b"c", b"")))
 
-    assert events_of(state, Expire(lease=lease)) == [("delete", b"a"), ("delete", b"b")]
+    assert events_of(state, ExpireLease(lease=lease)) == [("delete", b"a"), ("delete", b"b")]
     assert state.revision == 3
     assert list(state.keys) == [b"c"]
-    assert events_of(state, Expire(lease=lease)) == []
+    assert events_of(state, ExpireLease(lease=lease)) == []
 
 
 def test_a_key_put_without_its_lease_outlives_it() -> None:
     state = KeyValueState()
-    lease = do(state, Grant(ttl_ms=1000)).lease
+    lease = do(state, GrantLease(ttl_ms=1000)).lease
     do(state, put((b"a", b""), lease=lease))
     do(state, put((b"a", b"")))
 
-    assert events_of(state, Revoke(lease=lease)) == []
+    assert events_of(state, RevokeLease(lease=lease)) == []
     assert state.get(b"a") is not None
 
 
 def test_lease_numbers_are_never_used_twice() -> None:
-    """H19: a late `Expire` must not end another lease."""
+    """H19: a late `ExpireLease` must not end another lease."""
     state = KeyValueState()
-    first = do(state, Grant(ttl_ms=1000)).lease
-    do(state, Revoke(lease=first))
+    first = do(state, GrantLease(ttl_ms=1000)).lease
+    do(state, RevokeLease(lease=first))
 
-    assert do(restore(snapshot(state)), Grant(ttl_ms=1000)).lease == first + 1
+    assert do(restore(snapshot_chunks(state)), GrantLease(ttl_ms=1000)).lease == first + 1
 
 
 def test_leases_are_bounded() -> None:
     state = KeyValueState(leases_max=2)
-    granted = [do(state, Grant("c", number, 0, 1000)).lease for number in (1, 2)]
+    granted = [do(state, GrantLease("c", number, 0, 1000)).lease for number in (1, 2)]
 
-    assert isinstance(do(state, Grant("c", 3, 0, 1000)).error, TooBusy)
-    do(state, Revoke(lease=granted[0]))
-    assert do(state, Grant("c", 4, 0, 1000)).error is None
+    assert isinstance(do(state, GrantLease("c", 3, 0, 1000)).error, TooBusy)
+    do(state, RevokeLease(lease=granted[0]))
+    assert do(state, GrantLease("c", 4, 0, 1000)).error is None
 
 
 def test_the_keys_of_a_lease_are_bounded_as_a_transaction_is() -> None:
     """Their end is one revision, which must fit into one message to a watcher."""
     state = KeyValueState()
-    lease = do(state, Grant(ttl_ms=1000)).lease
+    lease = do(state, GrantLease(ttl_ms=1000)).lease
     keys = [b"%04d" % n for n in range(OPERATIONS_MAX)]
     do(state, put(*((key, b"") for key in keys), lease=lease))
 
@@ -318,7 +327,7 @@ def test_the_keys_of_a_lease_are_bounded_as_a_transaction_is() -> None:
     do(state, Transact(transaction=Transaction((), (Delete(keys[0]),))))
     assert do(state, put((b"x", b""), lease=lease)).error is None
 
-    wide = do(state, Grant(ttl_ms=1000)).lease
+    wide = do(state, GrantLease(ttl_ms=1000)).lease
     for n in range(BYTES_MAX // 4096):
         do(state, put((b"%04d" % n + bytes(4092), b""), lease=wide))
     assert isinstance(do(state, put((b"y", b""), lease=wide)).error, TransactionTooLarge)
@@ -360,7 +369,7 @@ def test_a_restored_state_serves_no_watch_of_before_it() -> None:
     state = KeyValueState()
     for n in range(3):
         do(state, put((b"a", b"%d" % n)))
-    other = restore(snapshot(state))
+    other = restore(snapshot_chunks(state))
 
     for revision in (0, 1, 2):
         with pytest.raises(Compacted):
@@ -395,9 +404,9 @@ def _commands(
 
 COMMANDS: st.SearchStrategy[ReplicatedCommand] = st.one_of(
     _commands(Transact, TRANSACTIONS),
-    _commands(Grant, st.integers(0, 5000)),
-    _commands(Revoke, LEASES),
-    st.builds(lambda lease: Expire(lease=lease), LEASES),
+    _commands(GrantLease, st.integers(0, 5000)),
+    _commands(RevokeLease, LEASES),
+    st.builds(lambda lease: ExpireLease(lease=lease), LEASES),
 )
 
 
@@ -418,16 +427,16 @@ def test_a_restored_state_is_equal_and_goes_on_equally(
     state = small_state()
     for command in before:
         do(state, command)
-    chunks = list(snapshot(state))
+    chunks = list(snapshot_chunks(state))
     other = restored(chunks)
 
-    assert list(snapshot(other)) == chunks
+    assert list(snapshot_chunks(other)) == chunks
     for command in after:
         data = encode_command(command)
         ours, theirs = state.apply(state.index + 1, data), other.apply(other.index + 1, data)
         assert encode_answer(ours[0]) == encode_answer(theirs[0])
         assert ours[1] == theirs[1]
-    assert list(snapshot(other)) == list(snapshot(state))
+    assert list(snapshot_chunks(other)) == list(snapshot_chunks(state))
 
 
 @settings(max_examples=examples(60))
@@ -439,8 +448,8 @@ def test_a_snapshot_shows_the_state_as_it_was(
     state = small_state()
     for command in before:
         do(state, command)
-    expected = list(snapshot(state))
-    chunks = snapshot(state)
+    expected = list(snapshot_chunks(state))
+    chunks = snapshot_chunks(state)
     found = [chunk for _, chunk in zip(range(taken), chunks, strict=False)]
     for command in meanwhile:
         do(state, command)
@@ -461,19 +470,19 @@ def test_a_cursor_shows_every_key_as_it_was(
     state = KeyValueState()
     for key in at_first:
         do(state, put((key, b"first")))
-    expected = sorted(state.stored.items())
-    view = state.view()
+    expected = sorted(state.stored_values.items())
+    view = state.snapshot_view()
     found = []
     for changes in between:
-        found += view.take(taken)
+        found += view.next_keys(taken)
         for key, puts in changes:
             change = put((key, b"later")) if puts else deleted(key)
             do(state, change)
-    while step := view.take(taken):
+    while step := view.next_keys(taken):
         found += step
 
     assert found == expected
-    assert view.count == len(expected)
+    assert view.key_count == len(expected)
 
 
 def test_a_cursor_meets_more_changed_keys_than_it_takes_at_once() -> None:
@@ -481,14 +490,14 @@ def test_a_cursor_meets_more_changed_keys_than_it_takes_at_once() -> None:
     state = KeyValueState()
     for n in range(100):
         do(state, put((b"%03d" % n, b"first")))
-    expected = sorted(state.stored.items())
-    view = state.view()
+    expected = sorted(state.stored_values.items())
+    view = state.snapshot_view()
     for n in range(100):
         do(state, deleted(b"%03d" % n))
     for n in range(1000):
         do(state, put((b"%03d-new" % (n % 100), b"%d" % n)))
     found = []
-    while step := view.take(7):
+    while step := view.next_keys(7):
         found += step
 
     assert found == expected
@@ -515,7 +524,7 @@ def test_a_snapshot_of_format_1_is_read() -> None:
     assert (state.index, state.revision, state.next_lease) == (5, 3, 2)
     assert list(state.leases[1].keys) == [b"b"]
     assert do(state, put_of("c", 3, b"a", b"2")).transaction == TransactionReply(True, 3)
-    assert next(iter(snapshot(state))) != chunks[0]  # and written as the newest
+    assert next(iter(snapshot_chunks(state))) != chunks[0]  # and written as the newest
 
 
 def put_of(client: str, request: int, key: bytes, value: bytes) -> Transact:
@@ -528,10 +537,12 @@ def test_a_snapshot_of_a_later_format_is_refused_in_words() -> None:
 
 
 def row_of(key: bytes, stored: bytes, *, stored_bytes: int | None = None) -> bytes:
-    return ROW.pack(len(key), len(stored) if stored_bytes is None else stored_bytes) + key + stored
+    return (
+        KEY_ROW.pack(len(key), len(stored) if stored_bytes is None else stored_bytes) + key + stored
+    )
 
 
-SOUND = HEAD.pack(1, 0, 1, 1)
+SOUND = VALUE_HEADER.pack(1, 0, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -543,9 +554,9 @@ SOUND = HEAD.pack(1, 0, 1, 1)
         row_of(b"a", SOUND[:-1]),
         row_of(b"", SOUND),
         row_of(bytes(4097), SOUND),
-        row_of(b"a", HEAD.pack(-1, 0, 1, 1)),
-        row_of(b"a", HEAD.pack(1, 7, 1, 1)),
-        row_of(b"a", HEAD.pack(1, 0, 1, -1)),
+        row_of(b"a", VALUE_HEADER.pack(-1, 0, 1, 1)),
+        row_of(b"a", VALUE_HEADER.pack(1, 7, 1, 1)),
+        row_of(b"a", VALUE_HEADER.pack(1, 0, 1, -1)),
         row_of(b"b", SOUND) + row_of(b"a", SOUND),
         row_of(b"a", SOUND) * 2,
     ],
@@ -566,8 +577,8 @@ def test_the_search_for_garbage_leaves_remembered_answers_alone() -> None:
         do(state, put_of("c", request, b"a", b""))
     gc.collect()
 
-    assert len(state.ring.rows()) == 5
-    assert not any(map(gc.is_tracked, state.ring.rows()))
+    assert len(state.request_dedup.rows()) == 5
+    assert not any(map(gc.is_tracked, state.request_dedup.rows()))
 
 
 def test_answers_that_are_swapped_are_corrupt() -> None:
@@ -575,7 +586,7 @@ def test_answers_that_are_swapped_are_corrupt() -> None:
     state = KeyValueState()
     for request in (1, 2, 3):
         do(state, put_of("c", request, b"a", b""))
-    head, keys, requests = snapshot(state)
+    head, keys, requests = snapshot_chunks(state)
     kind, rows = unpack(requests, "a chunk")
     sound = [head, keys, *(pack([kind, [row]]) for row in rows)]
     assert restore(sound).digest() == state.digest()
@@ -587,7 +598,7 @@ def test_answers_that_are_swapped_are_corrupt() -> None:
 def test_a_snapshot_that_is_dropped_costs_nothing_more() -> None:
     state = KeyValueState()
     do(state, put((b"a", b"")))
-    chunks = snapshot(state)
+    chunks = snapshot_chunks(state)
     next(chunks)
     del chunks
 
@@ -597,27 +608,27 @@ def test_a_snapshot_that_is_dropped_costs_nothing_more() -> None:
 def test_no_chunk_exceeds_what_is_read_back() -> None:
     """More leases, keys and requests than a list of a message may hold (65,536), and the largest key."""
     state = KeyValueState(leases_max=70_000)
-    for number in range(RING_SIZE + 1):
+    for number in range(REMEMBERED_REQUESTS + 1):
         state.next_lease += 1
         state.add_lease(number + 1, 1000)
         state.add_stored(b"%08d" % number, pack_item(KeyValue(b"", b"", 1, 1, 1, 0)), 0)
     state.add_stored(b"z", pack_item(KeyValue(b"", bytes(MIB - 1), 1, 1, 1, 0)), 0)
     state.revision = 1
-    for number in range(RING_SIZE):
-        state.ring.add(number, "c", number, 0, number)
+    for number in range(REMEMBERED_REQUESTS):
+        state.request_dedup.add(number, "c", number, 0, number)
 
-    chunks = list(snapshot(state))
+    chunks = list(snapshot_chunks(state))
 
     assert max(map(len, chunks)) < MIB + 1000
-    assert list(snapshot(restore(chunks, leases_max=70_000))) == chunks
+    assert list(snapshot_chunks(restore(chunks, leases_max=70_000))) == chunks
 
 
 @pytest.mark.parametrize("lost", range(4))
 def test_a_snapshot_that_is_not_whole_is_corrupt(lost: int) -> None:
     state = KeyValueState()
-    lease = do(state, Grant("c", 1, 0, 1000)).lease
+    lease = do(state, GrantLease("c", 1, 0, 1000)).lease
     do(state, put((b"a", b""), lease=lease))
-    chunks = list(snapshot(state))
+    chunks = list(snapshot_chunks(state))
     assert len(chunks) == 4
     del chunks[lost]
 
@@ -654,9 +665,9 @@ NEARLY = st.tuples(
 def test_no_bytes_end_a_node(data: bytes) -> None:
     """M3: what raises here would end every node, again at each start."""
     state = KeyValueState()
-    do(state, Grant("c", 1, 0, 1000))
+    do(state, GrantLease("c", 1, 0, 1000))
     first = state.apply(2, data)
     again = state.apply(3, data)
 
     assert first[0].error is None or first[0].error.code == again[0].error.code  # type: ignore[union-attr]
-    assert list(snapshot(restore(snapshot(state)))) == list(snapshot(state))
+    assert list(snapshot_chunks(restore(snapshot_chunks(state)))) == list(snapshot_chunks(state))

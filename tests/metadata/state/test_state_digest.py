@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from distributedlog.metadata.model.commands import (
-    Expire,
-    Grant,
+    ExpireLease,
+    GrantLease,
     ReplicatedCommand,
     Transact,
     encode_command,
@@ -15,11 +15,11 @@ from distributedlog.metadata.model.commands import (
 from distributedlog.metadata.model.transaction import Delete, Put, Transaction
 from distributedlog.metadata.raft.raft_messages import AppendReply, decode, encode
 from distributedlog.metadata.replica.replica import RaftReplica
-from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot
+from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot_chunks
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.metadata.state.state_digest import (
-    EVERY,
-    KEPT,
+    DIGESTS_KEPT,
+    ENTRIES_PER_DIGEST,
     DigestComparison,
     StateDigestTracker,
 )
@@ -36,9 +36,9 @@ def drawn(chance: random.Random, number: int) -> ReplicatedCommand:
     key = b"k%d" % chance.randrange(30)
     kind = chance.random()
     if kind < 0.1:
-        return Grant("c", number, 0, 1000)
+        return GrantLease("c", number, 0, 1000)
     if kind < 0.2:
-        return Expire(lease=chance.randrange(1, 5))
+        return ExpireLease(lease=chance.randrange(1, 5))
     if kind < 0.4:
         return Transact("c", number, 0, Transaction((), (Delete(key),)))
     lease = chance.choice((0, 0, 1, 2))
@@ -56,9 +56,9 @@ def test_a_digest_is_of_what_there_is_and_not_of_how_it_came(seed: int) -> None:
         state.apply(number, command)
         if number == 100:
             builder = SnapshotBuilder(KeyValueState(requests_max=20))
-            for chunk in snapshot(state):
+            for chunk in snapshot_chunks(state):
                 builder.add(chunk)
-            restored = builder.done()
+            restored = builder.finish()
         elif number > 100:
             restored.apply(number, command)
             assert restored.digest() == state.digest()
@@ -71,7 +71,7 @@ def test_the_digest_of_a_state_is_the_one_that_other_versions_compare() -> None:
     """Whoever changes this makes every node of another version look wrong."""
     state = KeyValueState()
     assert state.digest() == EMPTY
-    state.apply(1, encode_command(Grant("c", 1, 0, 1000)))
+    state.apply(1, encode_command(GrantLease("c", 1, 0, 1000)))
     state.apply(2, encode_command(Transact("c", 2, 1, Transaction((), (Put(b"k", b"v", 1),)))))
     assert state.digest() == OF_ONE_KEY
 
@@ -86,7 +86,7 @@ VOTERS = ("a", "b", "c")
 
 def led_by_a(digest: int) -> StateDigestTracker:
     digests = StateDigestTracker()
-    digests.note(EVERY, digest)
+    digests.record(ENTRIES_PER_DIGEST, digest)
     return digests
 
 
@@ -94,48 +94,48 @@ def test_a_follower_that_differs_from_most_is_wrong() -> None:
     digests = led_by_a(7)
 
     assert (
-        digests.on_said("b", EVERY, 8, VOTERS) is DigestComparison.DIFFERENT
+        digests.compare_peer("b", ENTRIES_PER_DIGEST, 8, VOTERS) is DigestComparison.DIFFERENT
     )  # nobody else has said anything
-    assert digests.on_said("c", EVERY, 7, VOTERS) is DigestComparison.SAME
-    assert digests.on_said("b", EVERY, 8, VOTERS) is DigestComparison.PEER_WRONG
-    assert digests.wrong == {"b": EVERY}
-    assert digests.on_said("b", EVERY, 7, VOTERS) is DigestComparison.SAME
-    assert not digests.wrong
+    assert digests.compare_peer("c", ENTRIES_PER_DIGEST, 7, VOTERS) is DigestComparison.SAME
+    assert digests.compare_peer("b", ENTRIES_PER_DIGEST, 8, VOTERS) is DigestComparison.PEER_WRONG
+    assert digests.wrong_peers == {"b": ENTRIES_PER_DIGEST}
+    assert digests.compare_peer("b", ENTRIES_PER_DIGEST, 7, VOTERS) is DigestComparison.SAME
+    assert not digests.wrong_peers
 
 
 def test_a_leader_that_differs_from_most_is_wrong() -> None:
     digests = led_by_a(7)
 
-    assert digests.on_said("b", EVERY, 8, VOTERS) is DigestComparison.DIFFERENT
-    assert digests.on_said("c", EVERY, 8, VOTERS) is DigestComparison.WRONG
+    assert digests.compare_peer("b", ENTRIES_PER_DIGEST, 8, VOTERS) is DigestComparison.DIFFERENT
+    assert digests.compare_peer("c", ENTRIES_PER_DIGEST, 8, VOTERS) is DigestComparison.WRONG
 
 
 def test_three_that_differ_are_told_and_nobody_is_wrong() -> None:
     digests = led_by_a(7)
 
-    assert digests.on_said("b", EVERY, 8, VOTERS) is DigestComparison.DIFFERENT
-    assert digests.on_said("c", EVERY, 9, VOTERS) is DigestComparison.DIFFERENT
-    assert set(digests.wrong) == {"b", "c"}
+    assert digests.compare_peer("b", ENTRIES_PER_DIGEST, 8, VOTERS) is DigestComparison.DIFFERENT
+    assert digests.compare_peer("c", ENTRIES_PER_DIGEST, 9, VOTERS) is DigestComparison.DIFFERENT
+    assert set(digests.wrong_peers) == {"b", "c"}
 
 
 def test_what_is_not_kept_is_not_compared() -> None:
     digests = StateDigestTracker()
-    for number in range(1, KEPT + 3):
-        digests.note(number * EVERY, number)
+    for number in range(1, DIGESTS_KEPT + 3):
+        digests.record(number * ENTRIES_PER_DIGEST, number)
 
-    assert digests.on_said("b", EVERY, 99, VOTERS) is DigestComparison.UNKNOWN
-    assert not digests.is_other(EVERY, 99)
-    digests.begin_anew()
-    assert digests.newest == (0, 0)
+    assert digests.compare_peer("b", ENTRIES_PER_DIGEST, 99, VOTERS) is DigestComparison.UNKNOWN
+    assert not digests.differs(ENTRIES_PER_DIGEST, 99)
+    digests.reset()
+    assert digests.newest_digest == (0, 0)
 
 
 def test_an_acknowledgement_carries_the_state_to_peers_of_both_versions() -> None:
     """In fields of its own. An older version reads and sends it in the hint, which is of no use there."""
-    said = AppendReply(3, "b", True, 70, 0, 0, 9, EVERY, (1 << 62) - 1)
+    said = AppendReply(3, "b", True, 70, 0, 0, 9, ENTRIES_PER_DIGEST, (1 << 62) - 1)
 
     assert decode(encode(said)) == said
     older = encode(said, codes=False)
-    assert unpack(older, "a reply")[4:] == [70, EVERY, (1 << 62) - 1, 9]
+    assert unpack(older, "a reply")[4:] == [70, ENTRIES_PER_DIGEST, (1 << 62) - 1, 9]
     assert decode(older) == said
 
 
@@ -169,8 +169,8 @@ async def spoil(nodes: Quorum, name: str, replicas: list[RaftReplica]) -> None:
     """A bit of the node's memory turns."""
     node_id = (await nodes.rows())[name].node_id
     state = next(one for one in reversed(replicas) if one.raft.node_id == node_id).state
-    state._leave(b"k00", state.stored[b"k00"])
-    state._enter(b"k00", 0, state.stored[b"k00"][:-1] + b"!")
+    state._leave(b"k00", state.stored_values[b"k00"])
+    state._set_stored(b"k00", 0, state.stored_values[b"k00"][:-1] + b"!")
 
 
 @pytest.mark.parametrize("leads", [False, True])
@@ -183,7 +183,7 @@ async def test_a_node_whose_state_is_wrong_says_so_and_does_not_lead(
         leader = await nodes.leader()
         wrong = leader if leads else nodes.other_than(leader)
         await spoil(nodes, wrong, replicas)
-        for n in range(3 * EVERY):
+        for n in range(3 * ENTRIES_PER_DIGEST):
             await client.transact(put(b"more %d" % n, b""))
         await caught_up(nodes)
 
@@ -206,7 +206,7 @@ async def test_a_node_whose_state_is_wrong_says_so_and_does_not_lead(
         await caught_up(
             nodes
         )  # else one append brings it all, and what it says of that comes with the next
-        for n in range(2 * EVERY):
+        for n in range(2 * ENTRIES_PER_DIGEST):
             await client.transact(put(b"again %d" % n, b""))
         await caught_up(nodes)
         assert not any(row.conditions for row in (await nodes.rows()).values())

@@ -8,27 +8,31 @@ import trio
 
 from distributedlog.metadata.client.metadata_client import MetadataClient
 from distributedlog.metadata.model.command_results import CommandResult
-from distributedlog.metadata.model.commands import Grant, Transact, encode_command
-from distributedlog.metadata.model.configuration import UNKNOWN
+from distributedlog.metadata.model.commands import GrantLease, Transact, encode_command
+from distributedlog.metadata.model.configuration import UNKNOWN_CONFIGURATION
 from distributedlog.metadata.model.transaction import Compare, Delete, KeyValue, Put, Transaction
 from distributedlog.metadata.node import force_new_cluster as refounding
 from distributedlog.metadata.node.force_new_cluster import (
-    AHEAD,
+    INDEXES_AHEAD,
     VERSIONS_AHEAD,
     LoadedBackup,
-    all_items,
+    advance_state,
     force_new_cluster,
-    moved_ahead,
+    iter_items,
     read_backup,
-    read_survivor,
+    read_node_disk,
     write_backup,
 )
 from distributedlog.metadata.protocol.client_messages import MembersRequest
 from distributedlog.metadata.replica.snapshot_receiver import restore
 from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.storage.backup_format import BackupHeader, SaveGivenOut, backup_chunks
+from distributedlog.metadata.storage.backup_format import (
+    BackupHeader,
+    BackupTransfer,
+    backup_chunks,
+)
 from distributedlog.metadata.storage.snapshot_store import SnapshotStore
-from distributedlog.runtime.disk.atomic_file import ASIDE
+from distributedlog.runtime.disk.atomic_file import TEMPORARY_SUFFIX
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import (
     Compacted,
@@ -70,11 +74,9 @@ async def _saved(client: MetadataClient) -> LoadedBackup:
 
 async def _founder(saved: LoadedBackup, name: str, **added: bytes) -> MemoryDisk:
     disk = MemoryDisk()
-    state = moved_ahead(saved.state, unchanged, {k.encode(): v for k, v in added.items()})
+    state = advance_state(saved.state, unchanged, {k.encode(): v for k, v in added.items()})
     chance = random.Random(5)
-    await force_new_cluster(
-        disk, saved.head, state, name=name, address=f"{name}:4181", chance=chance
-    )
+    await force_new_cluster(disk, saved.head, state, name=name, address=f"{name}:4181", rng=chance)
     return disk
 
 
@@ -122,7 +124,7 @@ async def test_a_damaged_save_is_refused(place: int) -> None:
         disk = MemoryDisk()
         await _save(client, disk)
     file = await disk.open(FILE)
-    content = bytearray(await file.read_cold(0, file.size()))
+    content = bytearray(await file.read_in_worker(0, file.size()))
     content[place] ^= 0x40
     await disk.delete(FILE)
     await (await disk.create(FILE)).write_synced(0, bytes(content))
@@ -137,7 +139,7 @@ async def test_a_save_without_its_end_is_refused() -> None:
         size = await _save(client, disk)
     file = await disk.open(FILE)
     for length in (0, 11, size // 2, size - 12, size - 1):
-        content = await file.read_cold(0, length)
+        content = await file.read_in_worker(0, length)
         await (await disk.create(f"cut{length}")).write_synced(0, content or b"\0")
 
         with pytest.raises(CorruptData):
@@ -180,12 +182,12 @@ async def test_the_same_from_the_disk_of_the_one_that_is_left() -> None:
         await nodes.kill()
         disk = nodes.disks[left]
         before = disk.list()
-        saved = await read_survivor(disk)
+        saved = await read_node_disk(disk)
 
         assert disk.list() == before
         assert saved.state.get(b"last") is not None
-        again = await read_survivor(disk)
-        assert list(all_items(again.state)) == list(all_items(saved.state))
+        again = await read_node_disk(disk)
+        assert list(iter_items(again.state)) == list(iter_items(saved.state))
     async with quorum(1, seed=3) as nodes:
         nodes.disks["m1"] = await _founder(saved, "m1")
         await nodes.start()
@@ -198,16 +200,16 @@ async def test_a_save_that_nobody_fetches_on_holds_no_more_than_a_bound() -> Non
     world = World()
     for n in range(1000):
         world.do(put(b"k%03d" % n, bytes(100)))
-    view = world.state.view(changes_bytes_max=10_000)
-    assert view.take(10)
+    view = world.state.snapshot_view(changes_bytes_max=10_000)
+    assert view.next_keys(10)
     for n in range(1000):
         world.do(put(b"new%d" % n, b""))
         world.do(Transaction((), (Delete(b"new%d" % n),)))
-        assert len(view._before) <= 100
+        assert len(view._values_before) <= 100
 
     with pytest.raises(InvalidRequest, match="begin again"):
-        view.take(10)
-    chunks = list(backup_chunks(BackupHeader("c", 1, 1, UNKNOWN), world.state))
+        view.next_keys(10)
+    chunks = list(backup_chunks(BackupHeader("c", 1, 1, UNKNOWN_CONFIGURATION), world.state))
     assert len(chunks) > 2
 
 
@@ -216,13 +218,13 @@ async def test_a_restore_that_was_killed_at_its_first_file_is_done_again() -> No
         saved = await _saved(client)
         await nodes.kill()
     disk = MemoryDisk()
-    await disk.create("FORMAT" + ASIDE)
+    await disk.create("FORMAT" + TEMPORARY_SUFFIX)
 
-    state = moved_ahead(saved.state, unchanged, {})
+    state = advance_state(saved.state, unchanged, {})
     chance = random.Random(5)
-    await force_new_cluster(disk, saved.head, state, name="m1", address="m1:4181", chance=chance)
+    await force_new_cluster(disk, saved.head, state, name="m1", address="m1:4181", rng=chance)
 
-    assert list(all_items((await read_survivor(disk)).state)) == list(all_items(state))
+    assert list(iter_items((await read_node_disk(disk)).state)) == list(iter_items(state))
 
 
 async def test_a_restore_that_was_killed_at_its_last_file_is_done_again_with_another_address(
@@ -232,19 +234,19 @@ async def test_a_restore_that_was_killed_at_its_last_file_is_done_again_with_ano
     async with filled_quorum() as (nodes, client):
         saved = await _saved(client)
         await nodes.kill()
-    disk, state = MemoryDisk(), moved_ahead(saved.state, unchanged, {})
+    disk, state = MemoryDisk(), advance_state(saved.state, unchanged, {})
 
     async def begin(address: str) -> None:
         chance = random.Random(5)
-        await force_new_cluster(disk, saved.head, state, name="m1", address=address, chance=chance)
+        await force_new_cluster(disk, saved.head, state, name="m1", address=address, rng=chance)
 
     with monkeypatch.context() as killed:
-        killed.setattr(refounding, "store_members", None)
+        killed.setattr(refounding, "store_member_identity", None)
         with pytest.raises(TypeError):
             await begin("wrong:4181")
     await begin("m1:4181")
 
-    (alone,) = (await read_survivor(disk)).head.members.members
+    (alone,) = (await read_node_disk(disk)).head.members.members
     assert alone.address == "m1:4181"
     snapshots = SnapshotStore(disk)
     ((snapshot, _),) = snapshots.list()
@@ -261,7 +263,7 @@ async def test_a_directory_that_belongs_to_somebody_is_not_begun_anew() -> None:
                 await disk.create("notes.txt")
             with pytest.raises(ForeignData):
                 await force_new_cluster(
-                    disk, saved.head, saved.state, name="m1", address="", chance=random.Random(1)
+                    disk, saved.head, saved.state, name="m1", address="", rng=random.Random(1)
                 )
 
 
@@ -283,7 +285,7 @@ class World:
         return answer
 
     def grant(self) -> int:
-        answer, _ = self.state.apply(self.state.index + 1, encode_command(Grant(ttl_ms=1000)))
+        answer, _ = self.state.apply(self.state.index + 1, encode_command(GrantLease(ttl_ms=1000)))
         return answer.lease
 
 
@@ -297,7 +299,7 @@ def _split() -> tuple[World, World]:
 
 def _restored(saved: World) -> World:
     world = World()
-    world.state = moved_ahead(saved.state, unchanged, {})
+    world.state = advance_state(saved.state, unchanged, {})
     return world
 
 
@@ -386,22 +388,22 @@ def test_keys_that_are_set_stand_in_order_and_others_may_change() -> None:
     saved, _ = _split()
     saved.do(put(b"m", b"old"))
     added = {b"a": b"1", b"l": b"2", b"m": b"3", b"z": b"4"}
-    state = moved_ahead(saved.state, lambda item: item.value + b"!", added)
+    state = advance_state(saved.state, lambda item: item.value + b"!", added)
 
-    assert [(item.key, item.value) for item in all_items(state)] == [
+    assert [(item.key, item.value) for item in iter_items(state)] == [
         (b"a", b"1"),
         (b"k", b"1!"),
         (b"l", b"2"),
         (b"m", b"3"),
         (b"z", b"4"),
     ]
-    assert all(item.mod_revision == state.revision for item in all_items(state))
-    assert state.revision == saved.state.revision + AHEAD
+    assert all(item.mod_revision == state.revision for item in iter_items(state))
+    assert state.revision == saved.state.revision + INDEXES_AHEAD
 
 
 def test_a_save_is_given_out_chunk_by_chunk_and_no_other_than_the_next_or_the_last() -> None:
     """Whoever asks otherwise would write one chunk twice, or leave one out."""
-    given = SaveGivenOut(1, iter([b"0", b"1", b"2"]))
+    given = BackupTransfer(1, iter([b"0", b"1", b"2"]))
 
     assert [given.chunk(0), given.chunk(1), given.chunk(1)] == [b"0", b"1", b"1"]
     for n in (0, 3, 7):

@@ -16,7 +16,7 @@ from distributedlog.metadata.model.transaction import Delete, Transaction
 from distributedlog.metadata.raft.ready import HardState
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.metadata.storage.metadata_disk_space import (
-    RESERVE,
+    RESERVE_FILE,
     MetadataDiskSpace,
     is_disk_low,
 )
@@ -94,7 +94,7 @@ async def test_a_start_on_a_full_disk_is_written_on_and_found_again() -> None:
         assert loaded.log.last_index == n - 1
         await disk.delete("ballast")
         await storage.save([entry(n, data=bytes(6000))])
-        await storage.mark()
+        await storage.write_watermark()
         await fill(disk)
     await disk.delete("ballast")
 
@@ -163,13 +163,13 @@ async def test_what_is_pending_refuses_a_request_and_does_not_make_the_disk_shor
     disk = MemoryDisk(bytes_max=DISK_BYTES)
     conditions = NodeConditions()
     room = MetadataDiskSpace(disk, await begun(disk), conditions, "m1")
-    await room.begin()
+    await room.start()
     spare = disk.free_bytes() - room.needed_bytes
     for _ in range(10):
         assert room.refusal(spare) is not None
         room.on_written()
         assert room.refusal(0) is None
-        assert not room.short
+        assert not room.is_low
         assert not is_disk_low(conditions.current())
     assert "room" not in caplog.text
 
@@ -178,19 +178,19 @@ def test_what_makes_the_state_larger() -> None:
     """What leads to room is none of it: deletions, notes without a value, what lives under a lease."""
     state = KeyValueState()
     state._transact(put(b"k", bytes(1000)))
-    assert state.growth(put(b"new", b"v")) > 0
-    assert state.growth(put(b"k", bytes(1100))) == 100
-    assert state.growth(put(b"k", bytes(900))) == -100
-    assert state.growth(put(b"note")) == 0
-    assert state.growth(put(b"lock", bytes(500), lease=1)) == 0
-    assert state.growth(Transaction((), (Delete(b"k"),))) < -1000
+    assert state.growth_bytes(put(b"new", b"v")) > 0
+    assert state.growth_bytes(put(b"k", bytes(1100))) == 100
+    assert state.growth_bytes(put(b"k", bytes(900))) == -100
+    assert state.growth_bytes(put(b"note")) == 0
+    assert state.growth_bytes(put(b"lock", bytes(500), lease=1)) == 0
+    assert state.growth_bytes(Transaction((), (Delete(b"k"),))) < -1000
 
 
 async def test_what_is_proposed_and_not_written_counts_twice() -> None:
     """Into the log, and into the next snapshot."""
     disk = MemoryDisk(bytes_max=DISK_BYTES)
     room = MetadataDiskSpace(disk, await begun(disk), NodeConditions(), "m1")
-    await room.begin()
+    await room.start()
     spare = disk.free_bytes() - room.needed_bytes
 
     assert room.refusal(0) is None
@@ -340,7 +340,7 @@ async def test_disks_that_others_filled_to_the_last_byte_end_no_node(
         for n in stored:
             assert await again.get(b"k%05d" % n) is not None
         with trio.fail_after(60):
-            while any(RESERVE not in disk.list() for disk in nodes.disks.values()):  # noqa: ASYNC110
+            while any(RESERVE_FILE not in disk.list() for disk in nodes.disks.values()):  # noqa: ASYNC110
                 await trio.sleep(0.2)
 
 

@@ -15,21 +15,29 @@ from distributedlog.metadata.model.commands import Transact, encode_command
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.raft.raft_messages import Entry
 from distributedlog.metadata.raft.ready import HardState, RaftRole, Ready, Snapshot
-from distributedlog.metadata.raft.recovered_hard_state import GHOST, RaftEntryId, RecoveredHardState
-from distributedlog.metadata.replica.snapshot_receiver import restore
-from distributedlog.metadata.state.kv_snapshot import snapshot as chunks_of
-from distributedlog.metadata.state.kv_state import KeyValueState
-from distributedlog.metadata.storage.log_replay import commit_note, noted_commit
-from distributedlog.metadata.storage.member_identity import (
-    MEMBERS,
-    MemberIdentity,
-    load_ghost,
-    load_members,
-    new_members,
-    store_ghost,
-    store_members,
+from distributedlog.metadata.raft.recovered_hard_state import (
+    RECOVERY_FLOOR_FILE,
+    RaftEntryId,
+    RecoveredHardState,
 )
-from distributedlog.metadata.storage.raft_storage import ZERO_BYTES, Loaded, RaftStorage
+from distributedlog.metadata.replica.snapshot_receiver import restore
+from distributedlog.metadata.state.kv_snapshot import snapshot_chunks as chunks_of
+from distributedlog.metadata.state.kv_state import KeyValueState
+from distributedlog.metadata.storage.log_replay import commit_note, commit_of_note
+from distributedlog.metadata.storage.member_identity import (
+    MEMBERS_FILE,
+    MemberIdentity,
+    load_member_identity,
+    load_recovery_floor,
+    new_identity,
+    store_member_identity,
+    store_recovery_floor,
+)
+from distributedlog.metadata.storage.raft_storage import (
+    ZEROED_AHEAD_BYTES,
+    LoadedRaftState,
+    RaftStorage,
+)
 from distributedlog.runtime.disk import checksummed_blocks as blocks
 from distributedlog.runtime.disk.memory_disk import MemoryDisk, MemoryFile
 from distributedlog.runtime.disk.preallocation import STEP_BYTES
@@ -43,7 +51,7 @@ MIB = 1024 * 1024
 
 def ready(**content: Any) -> Ready:
     nothing: dict[str, Any] = {
-        "number": 1,
+        "ready_number": 1,
         "hard_state": None,
         "snapshot": None,
         "truncate_from": None,
@@ -68,20 +76,20 @@ def entry(index: int, term: int = 1, data: bytes = b"e") -> Ready:
 
 async def begun(disk: Disk) -> RaftStorage:
     storage = RaftStorage(disk, SEED)
-    await storage.begin()
-    await store_members(disk, MEMBERS_OF_ONE)
+    await storage.create_log()
+    await store_member_identity(disk, MEMBERS_OF_ONE)
     return storage
 
 
-async def started(disk: Disk) -> tuple[RaftStorage, Loaded, MemberIdentity]:
-    members = await load_members(disk)
+async def started(disk: Disk) -> tuple[RaftStorage, LoadedRaftState, MemberIdentity]:
+    members = await load_member_identity(disk)
     assert members is not None
     storage = RaftStorage(disk, members.seed)
     return storage, *await storage.load(members)
 
 
 async def committed_on(disk: Disk) -> int:
-    return (await RaftStorage(disk, SEED).look(MEMBERS_OF_ONE)).committed
+    return (await RaftStorage(disk, SEED).inspect(MEMBERS_OF_ONE)).commit_index
 
 
 def log_name(disk: Disk) -> str:
@@ -123,9 +131,9 @@ def cannot_read(
     monkeypatch.setattr(MemoryFile, "read_at", read_at)
 
 
-def entries(loaded: Loaded) -> list[tuple[int, int, bytes]]:
+def entries(loaded: LoadedRaftState) -> list[tuple[int, int, bytes]]:
     log = loaded.log
-    return [(e.index, e.term, e.data) for e in log.tail(log.base_index + 1)]
+    return [(e.index, e.term, e.data) for e in log.entries_from(log.base_index + 1)]
 
 
 async def snapshot_of(index: int, term: int, storage: RaftStorage) -> Snapshot:
@@ -175,7 +183,7 @@ async def test_a_start_writes_a_new_file_and_the_next_one_finds_the_same() -> No
 
 async def test_a_forming_that_was_cut_short_leaves_nothing_behind() -> None:
     disk = MemoryDisk()
-    await RaftStorage(disk, 99).begin()  # and the power went before MEMBERS was stored
+    await RaftStorage(disk, 99).create_log()  # and the power went before MEMBERS was stored
     await begun(disk)
     _, loaded, _ = await started(disk)
 
@@ -196,7 +204,7 @@ async def test_a_new_file_does_not_count_until_its_beginning_is_whole() -> None:
 
     for cut in range(0, len(beginning), blocks.ALIGN * 16):
         crashed = MemoryDisk()
-        await store_members(crashed, MEMBERS_OF_ONE)
+        await store_member_identity(crashed, MEMBERS_OF_ONE)
         for name, content in ((old, kept), (new, beginning[:cut])):
             file = await crashed.create(name)
             file.write_at(0, [content])
@@ -237,9 +245,9 @@ async def test_a_damaged_log_costs_the_vote_and_is_kept() -> None:
 
     assert "were synced and are gone" in loaded.damage
     assert loaded.hard_state == HardState(1, "x")
-    assert (loaded.log.last_index, loaded.ghost) == (0, RaftEntryId(1, 3))
+    assert (loaded.log.last_index, loaded.recovery_floor) == (0, RaftEntryId(1, 3))
     assert not members.may_vote
-    assert await load_members(disk) == members == replace(MEMBERS_OF_ONE, may_vote=False)
+    assert await load_member_identity(disk) == members == replace(MEMBERS_OF_ONE, may_vote=False)
     assert await _content(disk, f"damaged.{name}") == damaged
 
 
@@ -302,7 +310,7 @@ async def test_damage_is_remembered_wherever_the_power_goes(steps: int) -> None:
 
     assert not members.may_vote
     assert loaded.log.last_index < 3
-    assert loaded.ghost == RaftEntryId(1, 3)
+    assert loaded.recovery_floor == RaftEntryId(1, 3)
 
 
 async def test_what_a_lost_block_had_cut_off_does_not_come_back() -> None:
@@ -313,15 +321,15 @@ async def test_what_a_lost_block_had_cut_off_does_not_come_back() -> None:
     await storage.save(
         [ready(hard_state=HardState(4, "y"), truncate_from=2, append=(Entry(2, 2, b"older"),))]
     )
-    await storage.mark()
+    await storage.write_watermark()
     await rot(disk, -2)
     _, loaded, members = await started(disk)
 
     assert not members.may_vote
     assert loaded.hard_state == HardState(4, "y")
-    assert loaded.ghost == RaftEntryId(2, 2)
+    assert loaded.recovery_floor == RaftEntryId(2, 2)
     assert (2, 3) not in [(index, term) for index, term, _ in entries(loaded)]
-    assert (loaded.log.last_term, loaded.log.last_index) < loaded.ghost
+    assert (loaded.log.last_term, loaded.log.last_index) < loaded.recovery_floor
 
 
 async def test_a_rotten_disk_whose_end_is_no_block_has_forgotten() -> None:
@@ -331,7 +339,7 @@ async def test_a_rotten_disk_whose_end_is_no_block_has_forgotten() -> None:
     await storage.save([ready(hard_state=HardState(3, "x")), entry(1)])
     await storage.save([entry(2, 3)])
     await storage.save([entry(3, 3)])
-    await storage.mark()
+    await storage.write_watermark()
     name = log_name(disk)
     for offset in [(await block_offsets(disk, name))[at] for at in (1, 3, 4)]:
         await flip(disk, name, offset + blocks.HEADER_BYTES)
@@ -339,7 +347,7 @@ async def test_a_rotten_disk_whose_end_is_no_block_has_forgotten() -> None:
 
     assert loaded.damage
     assert not members.may_vote
-    assert loaded.ghost is None
+    assert loaded.recovery_floor is None
 
 
 @pytest.mark.parametrize(
@@ -351,7 +359,7 @@ async def test_rot_of_the_last_block_is_seen_once_it_is_marked(last: Ready) -> N
     storage = await begun(disk)
     await storage.save([entry(1)])
     await storage.save([last])
-    await storage.mark()
+    await storage.write_watermark()
     await rot(disk, -2)
     _, loaded, members = await started(disk)
 
@@ -363,7 +371,7 @@ async def test_rot_of_a_mark_loses_nothing() -> None:
     disk = MemoryDisk()
     storage = await begun(disk)
     await storage.save([entry(1)])
-    await storage.mark()
+    await storage.write_watermark()
     await rot(disk, -1)
     _, loaded, _ = await started(disk)
 
@@ -373,12 +381,12 @@ async def test_rot_of_a_mark_loses_nothing() -> None:
 async def test_a_mark_is_written_once() -> None:
     disk = MemoryDisk()
     storage = await begun(disk)
-    await storage.mark()
+    await storage.write_watermark()
     before = storage.bytes_written
     await storage.save([entry(1)])
-    await storage.mark()
+    await storage.write_watermark()
     after = storage.bytes_written
-    await storage.mark()
+    await storage.write_watermark()
 
     assert after - before == 2 * blocks.ALIGN
     assert storage.bytes_written == after
@@ -404,20 +412,20 @@ async def test_what_was_promised_before_another_rot_is_promised_still() -> None:
     storage = await begun(disk)
     for index in range(1, 21):
         await storage.save([entry(index)])
-    await storage.mark()
+    await storage.write_watermark()
     await rot(disk, 3)
     storage, loaded, _ = await started(disk)
-    assert loaded.ghost == RaftEntryId(1, 20)
+    assert loaded.recovery_floor == RaftEntryId(1, 20)
     for index in range(loaded.log.last_index + 1, 10):
         await storage.save([entry(index)])
-    await storage.mark()
+    await storage.write_watermark()
     await rot(disk, -4)
 
     _, loaded, members = await started(disk)
 
     assert loaded.damage
     assert not members.may_vote
-    assert loaded.ghost == RaftEntryId(1, 20)
+    assert loaded.recovery_floor == RaftEntryId(1, 20)
 
 
 @pytest.mark.parametrize("where", ["beginning", "middle", "newest", "after the end", "all"])
@@ -429,11 +437,11 @@ async def test_what_the_device_cannot_read_of_a_log_costs_the_vote(
     storage = await begun(disk)
     for index in range(1, 61):
         await storage.save([entry(index, data=bytes(3500))])
-    await storage.mark()
+    await storage.write_watermark()
     name = log_name(disk)
     offsets = await block_offsets(disk, name)
     file = await disk.open(name)
-    file.write_at(file.size(), [bytes(ZERO_BYTES)])  # as it has them ahead of its end
+    file.write_at(file.size(), [bytes(ZEROED_AHEAD_BYTES)])  # as it has them ahead of its end
     file.close()
     bad = {"beginning": 0, "middle": offsets[30], "newest": offsets[-1]}.get(
         where, offsets[-1] + MIB // 4
@@ -445,7 +453,9 @@ async def test_what_the_device_cannot_read_of_a_log_costs_the_vote(
     assert "cannot be read" in loaded.damage
     assert not members.may_vote
     assert f"damaged.{name}" in disk.list()
-    assert loaded.ghost == (RaftEntryId(1, 60) if where in ("beginning", "middle") else None)
+    assert loaded.recovery_floor == (
+        RaftEntryId(1, 60) if where in ("beginning", "middle") else None
+    )
     assert len(entries(loaded)) in {"middle": range(10, 31)}.get(where, range(1))
     _, again, members = await started(disk)
     assert not again.damage
@@ -459,12 +469,12 @@ async def test_a_ghost_and_a_snapshot_that_cannot_be_read_are_damaged_ones(
     storage = await begun(disk)
     await storage.save([ready(append=(Entry(1, 1, b"e"), Entry(2, 1, b"e")))])
     snapshot = await snapshot_of(1, 1, storage)
-    await store_ghost(disk, RecoveredHardState(HardState(1), RaftEntryId(1, 2)))
+    await store_recovery_floor(disk, RecoveredHardState(HardState(1), RaftEntryId(1, 2)))
     for name in disk.list():
-        if name == GHOST or name.startswith("snapshot."):
+        if name == RECOVERY_FLOOR_FILE or name.startswith("snapshot."):
             cannot_read(monkeypatch, disk, name, 0, 1)
 
-    assert await load_ghost(disk) is None
+    assert await load_recovery_floor(disk) is None
     assert not await storage.snapshots.is_sound(snapshot)
     open_file = disk.open
 
@@ -472,7 +482,7 @@ async def test_a_ghost_and_a_snapshot_that_cannot_be_read_are_damaged_ones(
         raise DiskFailed(f"{name}: the file system says that it is damaged")
 
     disk.open = fails  # type: ignore[method-assign]
-    assert await load_ghost(disk) is None
+    assert await load_recovery_floor(disk) is None
     assert not await storage.snapshots.is_sound(snapshot)
     disk.open = open_file  # type: ignore[method-assign]
 
@@ -480,14 +490,14 @@ async def test_a_ghost_and_a_snapshot_that_cannot_be_read_are_damaged_ones(
 async def test_members_that_are_damaged_are_no_members() -> None:
     disk = MemoryDisk()
     await begun(disk)
-    await flip(disk, MEMBERS, 12)
+    await flip(disk, MEMBERS_FILE, 12)
     with pytest.raises(CorruptData):
-        await load_members(disk)
+        await load_member_identity(disk)
 
 
 async def test_an_empty_directory_has_no_members() -> None:
     """H5."""
-    assert await load_members(MemoryDisk()) is None
+    assert await load_member_identity(MemoryDisk()) is None
 
 
 # --- snapshots ------------------------------------------------------------------------------------
@@ -533,9 +543,9 @@ async def test_a_snapshot_that_was_not_compacted_to_counts_with_the_log_it_lies_
 async def received(disk: Disk, snapshot: Snapshot, storage: RaftStorage) -> None:
     leader = await begun(MemoryDisk())
     await snapshot_of(snapshot.index, snapshot.term, leader)
-    file, source = await storage.snapshots.receive(), await leader.snapshots.open(snapshot)
+    file, source = await storage.snapshots.create_received(), await leader.snapshots.open(snapshot)
     file.write_at(0, [source.read_at(0, source.size())])
-    await storage.snapshots.keep_received(snapshot, file)
+    await storage.snapshots.commit_received(snapshot, file)
 
 
 @pytest.mark.parametrize("index", [2, 10], ids=["another term", "after the end"])
@@ -569,10 +579,10 @@ async def test_a_received_snapshot_counts_when_its_ready_is_saved() -> None:
 async def test_a_snapshot_that_was_damaged_on_its_way_is_not_kept() -> None:
     disk = MemoryDisk()
     storage = await begun(disk)
-    file = await storage.snapshots.receive()
+    file = await storage.snapshots.create_received()
     file.write_at(0, [bytes(100)])
     with pytest.raises(CorruptData):
-        await storage.snapshots.keep_received(Snapshot(10, 2), file)
+        await storage.snapshots.commit_received(Snapshot(10, 2), file)
     assert not [name for name in disk.list() if name.startswith("snapshot.")]
 
 
@@ -659,8 +669,8 @@ async def test_two_tasks_that_write_the_log_are_a_fault(autojump_clock: object) 
 
 def test_new_members_have_a_seed_of_their_own() -> None:
     """H4: another disk's blocks are none here."""
-    one = new_members("c", {"m1": "id1"}, random.Random(1))
-    other = new_members("c", {"m1": "id1"}, random.Random(2))
+    one = new_identity("c", {"m1": "id1"}, random.Random(1))
+    other = new_identity("c", {"m1": "id1"}, random.Random(2))
 
     assert one.may_vote
     assert one.seed != other.seed
@@ -685,7 +695,7 @@ async def test_zeros_lie_ahead_of_the_log_and_are_no_part_of_it(autojump_clock: 
         nursery.cancel_scope.cancel()
 
     assert grew <= 1  # the first one, before any zeros
-    assert storage.log_bytes < file.size() <= storage.log_bytes + ZERO_BYTES + STEP_BYTES
+    assert storage.log_bytes < file.size() <= storage.log_bytes + ZEROED_AHEAD_BYTES + STEP_BYTES
     file.close()
     _, loaded, _ = await started(disk)
     assert loaded.damage == ""
@@ -703,7 +713,7 @@ async def test_the_loss_of_a_durable_block_is_seen_though_zeros_follow(
         for index in range(1, 6):
             await storage.save([entry(index)])
             await trio.sleep(0.05)
-        await storage.mark()
+        await storage.write_watermark()
         nursery.cancel_scope.cancel()
     name = log_name(disk)
     file = await disk.open(name)
@@ -746,10 +756,10 @@ OLD_LOG = (
 async def written_before() -> MemoryDisk:
     """Term 1 with entries 1 and 2, a mark, term 2 with entry 3, a mark, entry 4, a mark."""
     disk = MemoryDisk()
-    for name, packed in ((MEMBERS, OLD_MEMBERS), ("log.00000001", OLD_LOG)):
+    for name, packed in ((MEMBERS_FILE, OLD_MEMBERS), ("log.00000001", OLD_LOG)):
         content = zlib.decompress(base64.b85decode(packed))
         file = await disk.create(name)
-        if name != MEMBERS:
+        if name != MEMBERS_FILE:
             content += bytes(-len(content) % blocks.ALIGN)
         await file.write_synced(0, content)
         file.close()
@@ -760,7 +770,11 @@ async def test_a_directory_of_before_is_read() -> None:
     _, loaded, members = await started(await written_before())
 
     assert members == MEMBERS_OF_ONE
-    assert (loaded.damage, loaded.ghost, loaded.hard_state) == ("", None, HardState(2, "y"))
+    assert (loaded.damage, loaded.recovery_floor, loaded.hard_state) == (
+        "",
+        None,
+        HardState(2, "y"),
+    )
     assert entries(loaded) == [(1, 1, b"e"), (2, 1, b"e"), (3, 2, b"e"), (4, 2, b"e")]
 
 
@@ -770,7 +784,7 @@ async def test_a_rotten_directory_of_before_knows_its_word_where_the_newest_bloc
     _, loaded, members = await started(disk)
 
     assert not members.may_vote
-    assert (loaded.hard_state, loaded.ghost) == (HardState(2, "y"), RaftEntryId(2, 4))
+    assert (loaded.hard_state, loaded.recovery_floor) == (HardState(2, "y"), RaftEntryId(2, 4))
 
 
 async def test_a_rotten_directory_of_before_has_forgotten_where_they_say_only_a_part() -> None:
@@ -780,7 +794,11 @@ async def test_a_rotten_directory_of_before_has_forgotten_where_they_say_only_a_
     _, loaded, members = await started(disk)
 
     assert not members.may_vote
-    assert (loaded.hard_state, loaded.ghost, loaded.log.last_index) == (HardState(), None, 0)
+    assert (loaded.hard_state, loaded.recovery_floor, loaded.log.last_index) == (
+        HardState(),
+        None,
+        0,
+    )
 
 
 # --- what is known to be committed ----------------------------------------------------------------
@@ -796,16 +814,16 @@ async def test_the_commit_is_stored_with_whatever_is_written_and_costs_no_sync()
     assert await committed_on(disk) == 2
     await storage.save([replace(ready(hard_state=HardState(7, "x")), commit=3)])
     _, loaded, _ = await started(disk)
-    assert loaded.committed == 3
+    assert loaded.commit_index == 3
     _, again, _ = await started(disk)
-    assert again.committed == 3, "a start writes it into its new file"
+    assert again.commit_index == 3, "a start writes it into its new file"
 
 
 async def test_the_mark_of_an_idle_log_stores_the_commit() -> None:
     disk = MemoryDisk()
     storage = await begun(disk)
     await storage.save([entry(1), entry(2), entry(3)])
-    await storage.mark(3)
+    await storage.write_watermark(3)
     assert await committed_on(disk) == 3
 
 
@@ -827,12 +845,12 @@ async def test_a_damaged_log_still_says_what_was_committed() -> None:
     await storage.save([ready(hard_state=HardState(3, "x")), entry(1)])
     await storage.save([replace(entry(2, 3), commit=1)])
     await storage.save([replace(entry(3, 3), commit=2)])
-    await storage.mark(3)
+    await storage.write_watermark(3)
     await rot(disk, -3)
     _, loaded, members = await started(disk)
-    assert (members.may_vote, loaded.ghost) == (False, RaftEntryId(3, 3))
+    assert (members.may_vote, loaded.recovery_floor) == (False, RaftEntryId(3, 3))
     assert loaded.log.last_index < 2
-    assert loaded.committed == 3
+    assert loaded.commit_index == 3
 
 
 async def test_a_lost_truncation_makes_no_commit() -> None:
@@ -844,17 +862,17 @@ async def test_a_lost_truncation_makes_no_commit() -> None:
     await storage.save([replace(ready(hard_state=HardState(3, "y")), commit=2)])
     await rot(disk, -2)
     _, loaded, _ = await started(disk)
-    assert loaded.committed == 0
+    assert loaded.commit_index == 0
 
 
 async def test_a_log_of_before_notes_no_commit() -> None:
     """Its blocks have 0 where the note is."""
-    assert [noted_commit(9, commit_note(9, commit)) for commit in (0, 1, 8, 9, 12)] == [
+    assert [commit_of_note(9, commit_note(9, commit)) for commit in (0, 1, 8, 9, 12)] == [
         0,
         1,
         8,
         9,
         9,
     ]
-    assert noted_commit(9, 0) == 0
+    assert commit_of_note(9, 0) == 0
     assert commit_note(1 << 40, 1) == 0, "too far back for the note"

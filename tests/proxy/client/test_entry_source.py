@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from distributedlog.bookie.format import entry as entries
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.record import build
+from distributedlog.log.format.record import build_entry
 from distributedlog.log.services.log_metrics import LogMeters
 from distributedlog.proxy.client.entry_source import EntrySource, ReadLinks
 from distributedlog.proxy.protocol.read_messages import SegmentHead, Subscribe, Subscribed
@@ -29,7 +29,9 @@ def frame(*numbers: int, segment: int = 1, base: int = 0, first_id: int | None =
     body = SegmentHead(segment, 0, base, -1, 0, 0).encode()
     first_id = numbers[0] if first_id is None else first_id
     for sequence_id, number in enumerate(numbers, first_id):
-        parts, size = build((number,), (b"%d" % number,), records_before=sequence_id, wall_ms=1)
+        parts, size = build_entry(
+            (number,), (b"%d" % number,), records_before=sequence_id, written_ms=1
+        )
         body += bytes(entries.encode(7, number, 0, number - 1, parts, size))
     return body
 
@@ -57,7 +59,7 @@ class ScriptedLinks:
     def grant(self, ident: int, total: int) -> None:
         pass
 
-    def leave(self, ident: int) -> None:
+    def unsubscribe(self, ident: int) -> None:
         self.left.append(ident)
 
 

@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from distributedlog.log.declarations.options import LogOptions
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.log.format.producer_table import FRAMES_KEPT
+from distributedlog.log.format.producer_table import BATCHES_KEPT
 from distributedlog.log.write.entry_batch import PendingWrite
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.proxy.client.proxied_namespace import ProxiedNamespace
@@ -20,7 +20,7 @@ from distributedlog.proxy.client.proxy_client import (
     GATHERED_BYTES_MAX,
     ProxyLink,
     ProxyStream,
-    StreamEnd,
+    StreamHandlers,
 )
 from distributedlog.proxy.protocol.proxy_messages import (
     Ack,
@@ -68,25 +68,25 @@ class ScriptedProxy:
 
     proxy_id = "w1"
 
-    def __init__(self, end: StreamEnd) -> None:
+    def __init__(self, end: StreamHandlers) -> None:
         self.link = ScriptedLink()
         self.streams = {1: end}
         self._end = end
 
-    def leave(self, number: int) -> None:
+    def remove_stream(self, number: int) -> None:
         self.streams.pop(number, None)
 
-    close = leave
+    close_stream = remove_stream
 
     def produce(self, frame: bytes) -> None:
         self.link.send(frame)
 
-    tell = produce
+    send_notice = produce
 
     @property
     def sent(self) -> list[tuple[int, int]]:
         """First sequence and records of each frame."""
-        return [(one.first, len(one.payloads)) for one in self.link.frames]
+        return [(one.first_sequence, len(one.payloads)) for one in self.link.frames]
 
     def ack(self, first: int, records: int) -> None:
         """Raises what the one who sends makes of it."""
@@ -115,7 +115,7 @@ class ScriptedClient:
         self.sealed = False
 
     async def open_stream(
-        self, request: Any, path: str, name: str, end: StreamEnd, **rest: Any
+        self, request: Any, path: str, name: str, end: StreamHandlers, **rest: Any
     ) -> ProxyStream:
         while not self.has:
             await trio.sleep(0.01)
@@ -128,7 +128,7 @@ class ScriptedClient:
         opened = ProduceOpened(LOG_ID, 5, bool(next_sequence), next_sequence, window, "count", -1)
         return ProxyStream(proxy, 1, opened)
 
-    def readers_of(self, path: str, name: str) -> list[Any]:
+    def read_proxies(self, path: str, name: str) -> list[Any]:
         return []
 
     def gather(self) -> None:
@@ -316,7 +316,7 @@ async def test_no_more_frames_are_under_way_than_the_log_remembers(
     nursery.start_soon(write)
     await trio.sleep(1)
 
-    assert len(wide.sent) + 2 == FRAMES_KEPT
+    assert len(wide.sent) + 2 == BATCHES_KEPT
 
 
 async def test_what_was_lost_with_a_connection_takes_no_room_of_the_next_ones(
@@ -448,7 +448,7 @@ class BusyLink:
     """What a connection is to its `ProxyLink`, which is told when its turn comes."""
 
     def __init__(self) -> None:
-        self.gathers = False
+        self.is_gathering = False
         self.closed = None
         self.sent: list[bytes] = []
         self.turns = 0
@@ -462,7 +462,7 @@ class BusyLink:
     ) -> None:
         self.on_turn = on_turn
 
-    def soon(self) -> None:
+    def request_turn(self) -> None:
         self.turns += 1
 
     def turn(self) -> None:
@@ -477,7 +477,7 @@ def test_frames_of_many_streams_leave_as_one_and_nothing_passes_them() -> None:
     proxy.produce(b"alone")
     assert link.sent == [b"alone"]
 
-    link.gathers = True
+    link.is_gathering = True
     proxy.produce(b"one,")
     proxy.produce(b"two")
     assert (link.sent, link.turns) == ([b"alone"], 1)
@@ -485,9 +485,9 @@ def test_frames_of_many_streams_leave_as_one_and_nothing_passes_them() -> None:
     assert link.sent == [b"alone", b"one,two"]
     link.turn()
     proxy.produce(b"three")
-    proxy.tell(b"publish")
+    proxy.send_notice(b"publish")
     proxy.produce(b"four")
-    proxy.close(1)
+    proxy.close_stream(1)
     assert link.sent[2:5] == [b"three", b"publish", b"four"]
     assert len(link.sent) == 6
     large = bytes(GATHERED_BYTES_MAX // 2)
@@ -507,11 +507,11 @@ class AskedClient(ScriptedClient):
         self.goes_on = -1
         """Next sequence there; -1: as it was asked for."""
 
-    def note_owner(self, path: str, name: str, proxy_id: str) -> None:
+    def record_owner(self, path: str, name: str, proxy_id: str) -> None:
         """Nobody looks at it."""
 
     async def probe(
-        self, request: Any, path: str, name: str, end: StreamEnd, owner: str
+        self, request: Any, path: str, name: str, end: StreamHandlers, owner: str
     ) -> ProxyStream:
         opened = request(1, owner)
         assert isinstance(opened, ProduceOpen)
@@ -519,7 +519,7 @@ class AskedClient(ScriptedClient):
         await self.found.wait()
         proxy: Any = ScriptedProxy(end)
         self.opened.append(proxy)
-        goes_on = opened.through if self.goes_on < 0 else self.goes_on
+        goes_on = opened.acked_through if self.goes_on < 0 else self.goes_on
         answer = ProduceOpened(LOG_ID, 5, False, goes_on, 1024 * KIB, "count", -1)
         return ProxyStream(proxy, 1, answer)
 

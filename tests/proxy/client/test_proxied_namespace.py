@@ -8,7 +8,12 @@ import trio
 import trio.lowlevel
 
 from distributedlog import DLSN, LogRecord, open_namespace
-from distributedlog.cluster.status.proxy_overview import drain, move, owned, proxies
+from distributedlog.cluster.status.proxy_overview import (
+    drain_proxy,
+    hosted_logs,
+    move_log,
+    proxy_rows,
+)
 from distributedlog.log.log import Log
 from distributedlog.log.write.log_writer import LogWriter
 from distributedlog.metadata.client.metadata_client import MetadataClient
@@ -257,7 +262,7 @@ async def test_a_stream_that_is_refused_as_it_opens_is_opened_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The log moves at that moment: the refusal is there before the writer has looked at the answer."""
-    join, left = ProduceSession._join, 0
+    join, left = ProduceSession._add_stream, 0
 
     def join_and_refuse(self: ProduceSession, ident: int, request: ProduceOpen, *more: Any) -> None:
         nonlocal left
@@ -265,9 +270,9 @@ async def test_a_stream_that_is_refused_as_it_opens_is_opened_again(
         if left:
             left -= 1
             stream, _ = self._streams[request.stream]
-            stream.refuse(Moved("it moves"), stream.next)
+            stream.refuse(Moved("it moves"), stream.next_sequence)
 
-    monkeypatch.setattr(ProduceSession, "_join", join_and_refuse)
+    monkeypatch.setattr(ProduceSession, "_add_stream", join_and_refuse)
     async with world() as it:
         node = await it.proxy("w1")
         async with open_namespace(uri_of(node.address)) as namespace:
@@ -284,14 +289,14 @@ async def test_an_opening_that_nobody_waits_for_leaves_no_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What a proxy gives to streams is bounded: nothing of it stays with one whose answer came too late."""
-    take, go, owners = LogManager.take, trio.Event(), list[LogManager]()
+    take, go, owners = LogManager.find_or_open, trio.Event(), list[LogManager]()
 
     async def take_late(self: LogManager, request: ProduceOpen) -> HostedLog:
         owners.append(self)
         await go.wait()
         return await take(self, request)
 
-    monkeypatch.setattr(LogManager, "take", take_late)
+    monkeypatch.setattr(LogManager, "find_or_open", take_late)
     async with world() as it:
         node = await it.proxy("w1")
         async with open_namespace(uri_of(node.address)) as namespace:
@@ -370,9 +375,9 @@ async def test_of_counters_by_compare_and_append_no_step_is_lost() -> None:
                         before = len(won)
                         while len(won) < before + 8:  # noqa: ASYNC110
                             await trio.sleep(0.005)
-                        [row] = await owned(metadata)
+                        [row] = await hosted_logs(metadata)
                         target = {"w1": "w2", "w2": "w1"}[row["proxy"]]
-                        await move(metadata, "default", "counter", target)
+                        await move_log(metadata, "default", "counter", target)
                         assert isinstance(namespace, ProxiedNamespace)
                         broken(namespace.client)
                 nursery.cancel_scope.cancel()
@@ -399,8 +404,8 @@ async def test_conditional_append_of_a_producer_continues_over_a_lost_connection
 
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(write)
-                    sink: Any = writer.pipeline.sink
-                    while not sink._sent:
+                    sink: Any = writer.send_queue.sink
+                    while not sink._unacked:
                         await trio.lowlevel.checkpoint()
                     broken(client)
                 assert found[0] > last
@@ -417,11 +422,11 @@ async def test_cancelled_conditional_append_is_answered_before_the_next_record()
             namespace.open_log("orders").open_writer(producer="p") as writer,
         ):
             last = await writer.write(b"0", expect=DLSN.NONE)
-            sink: Any = writer.pipeline.sink
+            sink: Any = writer.send_queue.sink
             for number in range(1, 4):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(partial(writer.write, b"cancelled", expect=last))
-                    while not sink._sent:
+                    while not sink._unacked:
                         await trio.lowlevel.checkpoint()
                     nursery.cancel_scope.cancel()
                 while True:
@@ -475,32 +480,32 @@ async def test_a_log_is_moved_and_a_proxy_drained_by_hand() -> None:
             namespace.open_log("orders").open_writer() as writer,
         ):
             await writer.write(b"one")
-            [row] = await owned(metadata)
+            [row] = await hosted_logs(metadata)
             assert (row["log"], row["producers"]) == ("orders", 1)
             other = {"w1": "w2", "w2": "w1"}[row["proxy"]]
 
-            assert await move(metadata, "default", "orders", other) == row["proxy"]
+            assert await move_log(metadata, "default", "orders", other) == row["proxy"]
             await writer.write(b"two")
-            assert [one["proxy"] for one in await owned(metadata)] == [other]
+            assert [one["proxy"] for one in await hosted_logs(metadata)] == [other]
             with pytest.raises(InvalidRequest, match="already"):
-                await move(metadata, "default", "orders", other)
+                await move_log(metadata, "default", "orders", other)
             with pytest.raises(
                 InvalidRequest, match="no write proxy is called nobody; there are: w"
             ):
-                await owned(metadata, "nobody")
+                await hosted_logs(metadata, "nobody")
 
-            assert await drain(metadata, other) == other
+            assert await drain_proxy(metadata, other) == other
             await writer.write(b"three")
-            assert await owned(metadata, other) == []
+            assert await hosted_logs(metadata, other) == []
             with trio.fail_after(30):  # it says so at its next renewal
                 while True:
-                    if "draining" in {one["state"] for one in await proxies(metadata)}:
+                    if "draining" in {one["state"] for one in await proxy_rows(metadata)}:
                         break
                     await trio.sleep(0.1)
             with pytest.raises(InvalidRequest, match=f"{other} drains"):
-                await move(metadata, "default", "orders", other)
+                await move_log(metadata, "default", "orders", other)
         assert await it.stored("orders") == [b"one", b"two", b"three"]
-        states = {one["name"]: one["kind"] for one in await proxies(metadata)}
+        states = {one["name"]: one["kind"] for one in await proxy_rows(metadata)}
         assert states == {"w1": "write-proxy", "w2": "write-proxy"}
 
 
@@ -508,15 +513,15 @@ async def test_the_end_of_a_proxy_that_was_only_asked_ends_no_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The owner is slow, another proxy is asked, and is killed meanwhile: the owner answers yet."""
-    take, asked = LogManager.take, trio.Event()
+    take, asked = LogManager.find_or_open, trio.Event()
 
     async def take_never(self: LogManager, request: ProduceOpen) -> HostedLog:
-        if not request.suspect:
+        if not request.suspect_proxy_id:
             return await take(self, request)
         asked.set()
         return await trio.sleep_forever()
 
-    monkeypatch.setattr(LogManager, "take", take_never)
+    monkeypatch.setattr(LogManager, "find_or_open", take_never)
     async with world() as it:
         nodes = {name: await it.proxy(name) for name in ("w1", "w2")}
         names = {node.node_id: name for name, node in nodes.items()}
@@ -524,10 +529,10 @@ async def test_the_end_of_a_proxy_that_was_only_asked_ends_no_stream(
             open_namespace(uri_of(*(one.address for one in nodes.values()))) as namespace,
             namespace.open_log("orders").open_writer() as writer,
         ):
-            sink: Any = writer.pipeline.sink
+            sink: Any = writer.send_queue.sink
             stream = sink._stream
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(sink._ask_another, stream)
+                nursery.start_soon(sink._probe_other_proxy, stream)
                 with trio.fail_after(10):
                     await asked.wait()
                 (other,) = [name for one, name in names.items() if one != stream.proxy.proxy_id]

@@ -11,17 +11,17 @@ async def test_who_waits_for_nothing_is_not_kept_waiting(autojump_clock: MockClo
     """Answers to what was sent on an earlier stream come when this one is opened: after a rest the next
     frame was taken for late at once, and another proxy was asked for its log."""
     heard = StreamResponses()
-    heard.end.on_ack(Ack(1, 1, 0, 1, 0, 0, 0, -1))
+    heard.handlers.on_ack(Ack(1, 1, 0, 1, 0, 0, 0, -1))
     await trio.sleep(10 * SUSPECT_S)
-    heard.end.on_sweep(trio.current_time())
-    assert not heard.late
+    heard.handlers.on_sweep(trio.current_time())
+    assert not heard.is_late
 
-    heard.since = trio.current_time()
+    heard.waiting_since = trio.current_time()
     await trio.sleep(0.7 * SUSPECT_S)
-    heard.end.on_ack(Ack(1, 1, 1, 1, 1, 0, 0, -1))
+    heard.handlers.on_ack(Ack(1, 1, 1, 1, 1, 0, 0, -1))
     await trio.sleep(0.7 * SUSPECT_S)
-    heard.end.on_sweep(trio.current_time())
-    assert not heard.late, "news came"
+    heard.handlers.on_sweep(trio.current_time())
+    assert not heard.is_late, "news came"
     await trio.sleep(0.7 * SUSPECT_S)
-    heard.end.on_sweep(trio.current_time())
-    assert heard.late
+    heard.handlers.on_sweep(trio.current_time())
+    assert heard.is_late

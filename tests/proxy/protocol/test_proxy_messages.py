@@ -7,7 +7,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.proxy.membership.rendezvous_hash import order
+from distributedlog.proxy.membership.rendezvous_hash import rank_proxies
 from distributedlog.proxy.protocol import proxy_messages as wire
 from distributedlog.runtime.interfaces.errors import CorruptData, ProtocolError, TooBusy
 from distributedlog.runtime.protocol.frames import ENVELOPE_BYTES, Op, envelope
@@ -39,11 +39,13 @@ def test_a_frame_is_read_as_it_was_made(
     flags = bytes(len(payloads)) if flagged else None
 
     found = decoded(
-        wire.produce_frame(9, first, first // 2, txids, payloads, record_flags=flags, expect=expect)
+        wire.encode_produce(
+            9, first, first // 2, txids, payloads, record_flags=flags, expect=expect
+        )
     )
 
     assert found.payloads == payloads
-    assert (found.first, found.through) == (first, first // 2)
+    assert (found.first_sequence, found.acked_through) == (first, first // 2)
     assert (None if found.txids is None else list(found.txids)) == txids
     assert (found.record_flags, found.expect) == (flags, expect)
 
@@ -51,7 +53,7 @@ def test_a_frame_is_read_as_it_was_made(
 def test_a_frame_that_was_changed_on_its_way_is_refused_as_such() -> None:
     """Scenario 31: a wrong digest is error 523, and nothing is stored."""
     for payloads in ([b"a record", b"another"], [b"a record"]):
-        frame = bytearray(wire.produce_frame(9, 0, 0, None, payloads))
+        frame = bytearray(wire.encode_produce(9, 0, 0, None, payloads))
         for at in range(BODY, len(frame)):
             changed = bytearray(frame)
             changed[at] ^= 1
@@ -66,7 +68,7 @@ def _sealed(body: bytes) -> bytes:
 def test_the_frame_of_a_lone_record_is_that_of_many() -> None:
     """It is made and read by a shorter way, byte by byte as `docs/reference/formats.md` says."""
     for payload in (b"", b"x", bytes(1000)):
-        frame = wire.produce_frame(9, 5, 2, None, [payload])
+        frame = wire.encode_produce(9, 5, 2, None, [payload])
         body = struct.pack("<QQIII", 5, 2, 1, 0, len(payload)) + payload
         assert frame == envelope(Op.PRODUCE, 8 + len(body), ident=9) + _sealed(body)
         assert decoded(frame) == (5, 2, None, [payload], None, None, 8 + len(body))
@@ -85,7 +87,7 @@ def test_what_nearly_is_a_lone_record_is_refused(head: tuple[int, ...]) -> None:
 
 def test_payloads_fill_the_frame_exactly() -> None:
     """Ends that descend, or leave bytes over, would cut other records than were sent."""
-    frame = wire.produce_frame(9, 0, 0, None, [b"abc", b"de"])
+    frame = wire.encode_produce(9, 0, 0, None, [b"abc", b"de"])
     for ends in ((4, 3), (3, 6), (3, 4)):
         body = bytearray(frame[BODY + 8 :])
         body[24:32] = b"".join(end.to_bytes(4, "little") for end in ends)
@@ -96,7 +98,7 @@ def test_payloads_fill_the_frame_exactly() -> None:
 def test_a_refusal_says_what_may_be_stored_and_what_is_not() -> None:
     refusal = wire.Refusal(TooBusy("later"), 5, 9, 250)
 
-    found = wire.Refusal.decode(517, refusal.frame(3)[BODY:])
+    found = wire.Refusal.decode(517, refusal.encode_frame(3)[BODY:])
 
     assert isinstance(found.error, TooBusy)
     assert (found.unknown_from, found.refused_from, found.retry_ms) == (5, 9, 250)
@@ -106,9 +108,9 @@ def test_logs_move_only_to_and_from_a_proxy_that_comes_or_goes() -> None:
     """Rendezvous: whoever is not first for a log need not know of it."""
     ids = [f"{n:016x}" for n in range(5)]
     logs = [f"log {n}" for n in range(500)]
-    before = {log: order("ns", log, ids)[0] for log in logs}
+    before = {log: rank_proxies("ns", log, ids)[0] for log in logs}
 
-    after = {log: order("ns", log, ids[:-1])[0] for log in logs}
+    after = {log: rank_proxies("ns", log, ids[:-1])[0] for log in logs}
 
     moved = {log for log in logs if before[log] != after[log]}
     assert moved == {log for log in logs if before[log] == ids[-1]}

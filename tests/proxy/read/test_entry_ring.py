@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from distributedlog.proxy.protocol.read_messages import HEAD_BYTES, SegmentHead
 from distributedlog.proxy.read.entry_ring import (
-    ENTRY_BYTES,
+    ENTRY_OVERHEAD_BYTES,
+    EntryPosition,
     EntryRing,
     EntryRings,
-    Place,
     RingSpan,
     SubscriberCursor,
 )
@@ -24,11 +24,11 @@ def head(segment: int) -> SegmentHead:
     return SegmentHead(segment, 100 * segment, 0, -1, 0, 0)
 
 
-def entry_at(place: Place) -> bytes:
+def entry_at(place: EntryPosition) -> bytes:
     return bytes(place) + bytes(BYTES - 2)
 
 
-def places_of(run: RingSpan) -> list[Place]:
+def places_of(run: RingSpan) -> list[EntryPosition]:
     body = run.body[HEAD_BYTES:]
     return [(body[at], body[at + 1]) for at in range(0, len(body), BYTES)]
 
@@ -62,28 +62,28 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
     ]
     ends = {segment: len(controls) for segment, controls in enumerate(segments, 1)}
     every = [(segment, entry) for segment in ends for entry in range(ends[segment] + 1)]
-    rings = EntryRings(1 << 30, size * (BYTES + ENTRY_BYTES))
+    rings = EntryRings(1 << 30, size * (BYTES + ENTRY_OVERHEAD_BYTES))
     ring = rings.open((1, 0))
     heads = {segment: head(segment) for segment in ends}
     readers = [SubscriberCursor(every[start % len(every)], -1, credit) for start in starts]
-    first = [reader.at for reader in readers]
-    had: list[list[Place]] = [[] for _ in readers]
+    first = [reader.next_place for reader in readers]
+    had: list[list[EntryPosition]] = [[] for _ in readers]
     granted = [credit] * len(readers)
     pushed = 0
 
     def step(number: int) -> bool:
         reader = readers[number]
         if reader.credit <= 0:
-            granted[number] = max(granted[number], reader.sent) + credit
+            granted[number] = max(granted[number], reader.sent_bytes) + credit
             assert reader.on_credit(granted[number])
-        if reader.at >= ring.begin:
-            run = ring.run(reader.at, frame)
+        if reader.next_place >= ring.begin:
+            run = ring.next_span(reader.next_place, frame)
             if run is None:
                 return False
             had[number] += places_of(run)
             reader.on_sent(run)
             return True
-        segment, entry = reader.at
+        segment, entry = reader.next_place
         if entry >= ends[segment]:
             reader.skip_to((segment + 1, 0))
         elif (segment, entry) in stored:
@@ -100,7 +100,9 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
             rings.push(ring, heads[place[0]], place[1], entry_at(place), pushed + 1)
             pushed += 1
             assert len(ring) <= size
-            assert rings.bytes == ring.bytes == len(ring) * (BYTES + ENTRY_BYTES)
+            assert (
+                rings.total_bytes == ring.size_bytes == len(ring) * (BYTES + ENTRY_OVERHEAD_BYTES)
+            )
         elif move >= 4:
             step(move % len(readers))
     for number in range(len(readers)):
@@ -114,7 +116,7 @@ def test_readers_meet_each_entry_once_over_rings_of_one_to_three(
 
 def test_the_ring_unused_longest_gives_first_and_the_newest_entry_stays() -> None:
     """All rings of a process have one bound."""
-    cost = 100 + ENTRY_BYTES
+    cost = 100 + ENTRY_OVERHEAD_BYTES
     rings = EntryRings(6 * cost, 4 * cost)
     idle, busy = rings.open((1, 0)), rings.open((7, 0))
 
@@ -125,8 +127,8 @@ def test_the_ring_unused_longest_gives_first_and_the_newest_entry_stays() -> Non
         push(busy, 7, entry)
     for entry in range(3):
         push(idle, 1, entry)
-    assert (len(busy), len(idle), rings.bytes) == (4, 2, 6 * cost)
-    rings.used(busy)
+    assert (len(busy), len(idle), rings.total_bytes) == (4, 2, 6 * cost)
+    rings.mark_used(busy)
     for entry in range(4, 8):
         push(busy, 7, entry)
 
@@ -134,10 +136,10 @@ def test_the_ring_unused_longest_gives_first_and_the_newest_entry_stays() -> Non
     assert busy.begin == (7, 4)
     third = rings.open((3, 0))
     push(third, 3, 0)
-    assert (len(idle), idle.begin, len(busy), rings.bytes) == (1, (1, 2), 4, 6 * cost)
+    assert (len(idle), idle.begin, len(busy), rings.total_bytes) == (1, (1, 2), 4, 6 * cost)
     rings.close(idle)
     rings.close(idle)
-    assert rings.bytes == 5 * cost
+    assert rings.total_bytes == 5 * cost
 
 
 def test_what_is_truncated_is_below_the_ring() -> None:
@@ -149,23 +151,27 @@ def test_what_is_truncated_is_below_the_ring() -> None:
         rings.push(ring, one, entry, bytes(10), entry + 1)
 
     rings.drop_below(ring, (1, 3))
-    assert (ring.begin, len(ring), rings.bytes) == ((1, 3), 2, ring.bytes)
+    assert (ring.begin, len(ring), rings.total_bytes) == ((1, 3), 2, ring.size_bytes)
     rings.drop_below(ring, (4, 0))
-    assert (ring.begin, ring.end, len(ring), rings.bytes) == ((4, 0), (4, 0), 0, 0)
-    assert ring.run((4, 0), 100) is None
+    assert (ring.begin, ring.end, len(ring), rings.total_bytes) == ((4, 0), (4, 0), 0, 0)
+    assert ring.next_span((4, 0), 100) is None
 
 
 def test_a_ring_that_is_used_for_long_forgets_what_it_let_go() -> None:
-    rings = EntryRings(1 << 20, 10 * (10 + ENTRY_BYTES))
+    rings = EntryRings(1 << 20, 10 * (10 + ENTRY_OVERHEAD_BYTES))
     ring, one = rings.open((1, 0)), head(1)
     for entry in range(10_000):
         rings.push(ring, one, entry, bytes(10), entry + 1)
 
     assert len(ring) == 10
     assert len(ring._places) < 3000
-    found = ring.run((1, 9_995), 1 << 20)
+    found = ring.next_span((1, 9_995), 1 << 20)
     assert found is not None
-    assert (found.after, found.next_id, found.last) == ((1, 10_000), 10_000, (1, 9_999))
+    assert (found.next_place, found.next_sequence_id, found.last_place) == (
+        (1, 10_000),
+        10_000,
+        (1, 9_999),
+    )
 
 
 @pytest.mark.parametrize("total", [99, 100 + (1 << 30)])

@@ -15,7 +15,7 @@ from distributedlog.log.model.log_keys import incarnation_text, name_key
 from distributedlog.metadata.model.acl_records import MODE_KEY, User, user_key
 from distributedlog.metadata.model.interface import RangePage, Watch
 from distributedlog.metadata.model.rights import (
-    ANY_OF_A_LOG,
+    ALL_LOG_RIGHTS,
     CONSUME,
     MANAGE,
     PRODUCE,
@@ -27,7 +27,7 @@ from distributedlog.metadata.model.transaction import Delete, Put
 from distributedlog.proxy.protocol import proxy_messages as wire
 from distributedlog.proxy.session import client_authorizer as client_rights
 from distributedlog.proxy.session.client_authorizer import ClientAuthorizer
-from distributedlog.proxy.session.log_calls import NEEDED, parts_within
+from distributedlog.proxy.session.log_calls import NEEDED_RIGHTS, visible_parts
 from distributedlog.runtime.interfaces.errors import (
     Compacted,
     DistributedLogError,
@@ -39,7 +39,7 @@ from distributedlog.runtime.interfaces.errors import (
     QuorumUnreachable,
     TooBusy,
 )
-from distributedlog.runtime.interfaces.principals import Meeting, Welcome
+from distributedlog.runtime.interfaces.principals import HandshakeContext, Welcome
 from distributedlog.runtime.net.tls import CERTIFICATE, Tls
 from distributedlog.runtime.protocol.frames import Op
 from tests.examples import examples
@@ -82,7 +82,7 @@ async def made(it: Any, *names: str, path: str = NS) -> dict[str, str]:
         for name in names:
             async with namespace.open_log(name).open_writer() as writer:
                 await writer.write(b"0")
-            found[name] = incarnation_text(await namespace.find(name))
+            found[name] = incarnation_text(await namespace.resolve_name(name))
     return found
 
 
@@ -143,7 +143,7 @@ async def test_a_producer_that_is_named_after_a_user_is_opened_by_that_one_alone
                     await producer.open(1, "a/x", producer=name)
         await it.mode("report")
         await (await it.producer("user/wri")).open(1, "a/x", producer="~pro/import")
-        assert any("~pro/" in why for _, why in it.rights.would_refuse)
+        assert any("~pro/" in why for _, why in it.rights.reported_denials)
 
 
 @pytest.mark.parametrize("mode", ["open", "report"])
@@ -158,7 +158,7 @@ async def test_nothing_is_refused_before_it_is_required(
         await producer.open(1, "b/x")
         await reader.subscribe("b/x")
         assert (await it.call("user/con", "exists", "b/x")) is True
-        would = it.rights.would_refuse
+        would = it.rights.reported_denials
         assert {who for who, _ in would} == (
             set() if mode == "open" else {"user/stranger", "anonymous", "user/con"}
         )
@@ -206,8 +206,8 @@ async def test_nothing_is_stored_after_a_revocation_was_heard(
         await etl.acked(1)
 
         await it.revoke("etl", "x")
-        await it.rights.changed()
-        assert it.rights.ended == 1
+        await it.rights.wait_changed()
+        assert it.rights.revoked_count == 1
         for number in range(1, 5):
             etl.send(1, number, b"after")
         refusal = await etl.refused(1)
@@ -324,13 +324,13 @@ async def test_an_opening_that_is_under_way_is_given_up(
         await made(it, "x")
         producer, owner = await it.producer("user/etl"), it.owner
         assert owner is not None
-        take: Any = owner.take
+        take: Any = owner.find_or_open
 
         async def slow(request: wire.ProduceOpen) -> Any:
             await trio.sleep(5)
             return await take(request)
 
-        owner.take = slow  # type: ignore[method-assign]
+        owner.find_or_open = slow  # type: ignore[method-assign]
         refused: list[DistributedLogError] = []
 
         async def opens() -> None:
@@ -372,8 +372,8 @@ class Unruly:
         async with self.inner.watch(start, end, after_revision=after_revision) as watch:
 
             class Late:
-                async def next(late) -> Any:
-                    batch = await watch.next()
+                async def next_batch(late) -> Any:
+                    batch = await watch.next_batch()
                     await trio.sleep(self.late_s)
                     if self.error is not None:
                         raise self.error
@@ -400,9 +400,9 @@ async def test_a_grant_counts_when_it_was_answered_though_the_watch_is_late(
             await (await it.reader("user/etl")).subscribe("x")
         with pytest.raises(NotAllowed):
             await producer.open(3, "x")
-        assert it.rights.ended == 0
+        assert it.rights.revoked_count == 0
         await trio.sleep(10)
-        assert it.rights.ended == 1
+        assert it.rights.revoked_count == 1
 
 
 async def test_without_a_quorum_nothing_is_opened_and_what_is_open_goes_on(
@@ -416,7 +416,7 @@ async def test_without_a_quorum_nothing_is_opened_and_what_is_open_goes_on(
         await producer.open(1, "x")
         unruly.error = QuorumUnreachable("away")
         await producer.open(2, "x")  # asked a moment ago
-        await trio.sleep(client_rights.KEEP_S)
+        await trio.sleep(client_rights.ANSWER_VALID_S)
         with pytest.raises(QuorumUnreachable):
             await producer.open(3, "x")
         producer.send(1, 0, b"goes on")
@@ -519,11 +519,11 @@ ARGUMENTS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("call", sorted(NEEDED))
+@pytest.mark.parametrize("call", sorted(NEEDED_RIGHTS))
 async def test_each_call_needs_a_right_of_its_own(
     world: World, autojump_clock: MockClock, call: str
 ) -> None:
-    assert {*NEEDED, "page"} == set(wire.LOG_CALLS), "none is let through for want of a row"
+    assert {*NEEDED_RIGHTS, "page"} == set(wire.LOG_CALLS), "none is let through for want of a row"
     async with judged(world) as it:
         await everybody(it)
         may = set()
@@ -538,7 +538,7 @@ async def test_each_call_needs_a_right_of_its_own(
             except NotAllowed:
                 pass
         for role, user in (("producer", "pro"), ("consumer", "con"), ("writer", "wri")):
-            assert (f"user/{user}" in may) == bool(ROLES[role] & NEEDED[call])
+            assert (f"user/{user}" in may) == bool(ROLES[role] & NEEDED_RIGHTS[call])
         assert "user/own" in may
         assert not may & {*NOBODIES, "user/ops"}
 
@@ -580,17 +580,17 @@ async def test_a_log_is_taken_for_another_proxy_and_for_no_user(
         await everybody(it)
         await made(it, "a/x")
         async with it.namespace() as namespace:
-            incarnation = f"{await namespace.find('a/x'):016x}"
+            incarnation = f"{await namespace.resolve_name('a/x'):016x}"
         order = wire.ProxyCall("take", [NS, "a/x", incarnation]).encode()
         for principal in ("user/own", "user/stranger", "anonymous", "bookie/b1"):
             link = await it.link(principal, it.writes)
             with pytest.raises(NotAllowed):
                 await link.request(Op.PROXY_CALL, order, timeout_s=30)
         assert it.owner is not None
-        assert it.owner.has(NS, "a/x") is None
+        assert it.owner.find_hosted(NS, "a/x") is None
         link = await it.link("proxy/p2", it.writes)
         await link.request(Op.PROXY_CALL, order, timeout_s=30)
-        assert it.owner.has(NS, "a/x") is not None
+        assert it.owner.find_hosted(NS, "a/x") is not None
 
 
 @pytest.mark.parametrize("writes", [True, False])
@@ -643,7 +643,7 @@ async def test_a_narrowed_token_does_its_log_and_no_other(
             with pytest.raises(NotAllowed):
                 await reader.subscribe(log)
         for call, arguments in sorted(ARGUMENTS.items()):
-            allowed = bool(NEEDED[call] & READ)
+            allowed = bool(NEEDED_RIGHTS[call] & READ)
             try:
                 await it.call_over(producer.link, call, "a/x", *arguments)
                 assert allowed
@@ -653,7 +653,7 @@ async def test_a_narrowed_token_does_its_log_and_no_other(
                 await it.call_over(producer.link, call, "b/x", *arguments)
 
         # A narrowing gives nothing: its user writes below a/ through proxies, and that is all.
-        wide = it.token("pro", ("", PRODUCE | CONSUME), ("b/", ANY_OF_A_LOG))
+        wide = it.token("pro", ("", PRODUCE | CONSUME), ("b/", ALL_LOG_RIGHTS))
         producer = RawProducer(await it.link_by(wide, it.writes))
         await producer.open(1, "a/x")
         with pytest.raises(NotAllowed):
@@ -708,7 +708,7 @@ async def test_whose_grant_goes_loses_it_by_a_token_as_well(
     async with judged(world, takes_tokens=True) as it:
         await it.grant("etl", "writer", "x")
         await made(it, "x")
-        producer = RawProducer(await it.link_by(it.token("etl", ("", ANY_OF_A_LOG)), it.writes))
+        producer = RawProducer(await it.link_by(it.token("etl", ("", ALL_LOG_RIGHTS)), it.writes))
         await producer.open(1, "x")
         await it.revoke("etl", "x")
         assert isinstance((await producer.refused(1)).error, NotAllowed)
@@ -734,8 +734,8 @@ async def test_a_revoked_token_ends_in_the_call_that_hears_of_it(
         await producer.acked(1)
 
         await it.tokens_from("etl", 7)
-        await it.rights.changed()
-        assert it.rights.ended == 2
+        await it.rights.wait_changed()
+        assert it.rights.revoked_count == 2
         for number in range(1, 5):
             producer.send(1, number, b"after")
         await trio.sleep(1)
@@ -827,7 +827,7 @@ async def test_orders_to_a_proxy_are_not_for_a_narrowed_token(
         order = wire.ProxyCall("owned", ["", 10]).encode()
         whole = await it.link_by(it.token("ops"), it.writes)
         await whole.request(Op.PROXY_CALL, order, timeout_s=5)
-        cut = await it.link_by(it.token("ops", ("", ANY_OF_A_LOG)), it.writes)
+        cut = await it.link_by(it.token("ops", ("", ALL_LOG_RIGHTS)), it.writes)
         with pytest.raises(NotAllowed, match="operator"):
             await cut.request(Op.PROXY_CALL, order, timeout_s=5)
 
@@ -884,7 +884,9 @@ async def test_strangers_who_show_tokens_wait_for_each_other_and_others_do_not(
         async def show(address: str) -> None:
             nonlocal busy
             try:
-                await it.rights.verify_token(ask, Meeting(address, 4181, is_secret=True), token)
+                await it.rights.verify_token(
+                    ask, HandshakeContext(address, 4181, is_secret=True), token
+                )
             except TooBusy:
                 busy += 1
             except NotAuthenticated:
@@ -894,18 +896,18 @@ async def test_strangers_who_show_tokens_wait_for_each_other_and_others_do_not(
             for port in range(100):
                 nursery.start_soon(show, f"10.0.0.1:{port}")
             await wait_all_tasks_blocked()
-            assert asked == client_rights.TOKENS_OF_ONE_ADDRESS
+            assert asked == client_rights.TOKEN_CHECKS_PER_HOST
             nursery.start_soon(show, "10.0.0.2:1")
             await wait_all_tasks_blocked()
-            assert asked == client_rights.TOKENS_OF_ONE_ADDRESS + 1, "another one is looked at"
+            assert asked == client_rights.TOKEN_CHECKS_PER_HOST + 1, "another one is looked at"
             for host in range(100):
                 nursery.start_soon(show, f"10.0.1.{host}:1")
             await wait_all_tasks_blocked()
-            assert asked == client_rights.TOKENS_AT_ONCE
+            assert asked == client_rights.TOKEN_CHECKS_MAX
             assert busy == 201 - asked
             go.set()
         await show("10.0.0.1:1")
-        assert asked == client_rights.TOKENS_AT_ONCE + 1, "who is done makes room"
+        assert asked == client_rights.TOKEN_CHECKS_MAX + 1, "who is done makes room"
 
 
 async def test_a_proxy_that_cannot_list_rests_and_lists_again(autojump_clock: MockClock) -> None:
@@ -931,10 +933,10 @@ async def test_a_proxy_that_cannot_list_rests_and_lists_again(autojump_clock: Mo
     rights = ClientAuthorizer(Away())
     async with trio.open_nursery() as nursery:
         await nursery.start(rights.run)
-        await trio.sleep(10.25 * client_rights.RELIST_S)
+        await trio.sleep(10.25 * client_rights.RELIST_DELAY_S)
         assert (listed, watched) == (1 + 11, 1)
         is_away = False
-        await trio.sleep(client_rights.RELIST_S)
+        await trio.sleep(client_rights.RELIST_DELAY_S)
         assert watched == 2
         nursery.cancel_scope.cancel()
 
@@ -1048,7 +1050,7 @@ def test_parts_of_a_list_hold_each_visible_name_once(
     )
     found = [
         name
-        for part, is_log in parts_within(visible, prefix)
+        for part, is_log in visible_parts(visible, prefix)
         for name in sorted(names, key=str.encode)
         if (name == part if is_log else name.startswith(part))
     ]

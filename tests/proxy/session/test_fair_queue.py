@@ -15,19 +15,19 @@ from distributedlog.proxy.protocol.proxy_messages import (
     LogCall,
     ProduceOpen,
     ProxyCall,
-    about_stream,
     decode_owned,
+    encode_stream_notice,
 )
 from distributedlog.proxy.protocol.read_messages import Subscribe
 from distributedlog.proxy.read import read_server
-from distributedlog.proxy.read.entry_ring import Place
+from distributedlog.proxy.read.entry_ring import EntryPosition
 from distributedlog.proxy.read.history_reads import HistoryReads
 from distributedlog.proxy.read.tail_feed import TailFeed
 from distributedlog.proxy.session import log_calls
 from distributedlog.proxy.session.client_authorizer import ClientAuthorizer, ClientSession
-from distributedlog.proxy.session.fair_queue import FairQueue, fits
+from distributedlog.proxy.session.fair_queue import FairQueue, is_fair
 from distributedlog.proxy.session.log_calls import LogCalls
-from distributedlog.proxy.write.log_manager import HELD_SHARE, LogManager
+from distributedlog.proxy.write.log_manager import HELD_BYTES_FACTOR, LogManager
 from distributedlog.runtime.interfaces.errors import DistributedLogError, RequestTimeout, TooBusy
 from distributedlog.runtime.protocol.frames import Op, envelope, pack
 from tests.log.conftest import World
@@ -47,7 +47,7 @@ def test_who_has_nothing_is_given_something_while_anything_is_left(
     has = dict.fromkeys(range(6), 0)
     for one in asking:
         left = places - sum(has.values())
-        given_one = fits(has[one], 1, left, part=part)
+        given_one = is_fair(has[one], 1, left, share_factor=part)
         assert given_one or has[one] or not left
         has[one] += given_one
         assert has[one] <= max(1, part * (places - sum(has.values())))
@@ -73,9 +73,9 @@ def test_owners_take_turns_and_each_of_them_is_served_in_its_own_order(
             queue.discard(owner, waiting[owner][-1])
             queue.discard(owner, waiting[owner].pop())
         elif step == "back" and has:
-            queue.give_back(has.pop(0))
+            queue.release(has.pop(0))
         elif step == "take":
-            found = queue.take()
+            found = queue.acquire_next()
             if found is None:
                 idle = [one for one, items in waiting.items() if items and one not in has]
                 assert not idle or len(has) == places
@@ -99,9 +99,9 @@ def test_owners_come_one_after_the_other_and_not_the_first_one_again_and_again()
             queue.add(owner, number)
 
     order = []
-    while (found := queue.take()) is not None:
+    while (found := queue.acquire_next()) is not None:
         order.append(found)
-        queue.give_back(found[0])
+        queue.release(found[0])
 
     assert order == [(owner, number) for number in range(4) for owner in ("a", "b", "c")]
 
@@ -128,7 +128,7 @@ class Answers:
 
 def client_of(link: Any) -> ClientSession:
     """One who is not judged."""
-    return ClientAuthorizer(NOTHING, AclCache()).meet(link)
+    return ClientAuthorizer(NOTHING, AclCache()).admit(link)
 
 
 async def never(*args: Any) -> Any:
@@ -138,22 +138,22 @@ async def never(*args: Any) -> Any:
 async def test_one_connection_has_not_all_calls_and_none_when_it_has_ended(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LogCalls, "_answer", never)
-    calls = LogCalls(NOTHING, calls_max=8, serves=lambda _: False)
+    monkeypatch.setattr(LogCalls, "_execute", never)
+    calls = LogCalls(NOTHING, calls_max=8, is_live_proxy=lambda _: False)
     await nursery.start(calls.run)
     call = LogCall("default", "exists", "orders", "", [])
     links: list[Any] = [Answers() for _ in range(4)]
     for link in links:
         for ident in range(8):
-            calls.take(client_of(link), link, ident, call)
+            calls.start_call(client_of(link), link, ident, call)
 
     assert [8 - len(link.errors) for link in links] == [4, 2, 1, 1]
     assert all(isinstance(error, TooBusy) for link in links for error in link.errors)
-    calls.leave(links[0])
+    calls.cancel_calls(links[0])
     await trio.sleep(1)
     assert len(links[0].errors) == 8  # nobody hears the last four
     fresh: Any = Answers()
-    calls.take(client_of(fresh), fresh, 1, call)
+    calls.start_call(client_of(fresh), fresh, 1, call)
     assert fresh.errors == []
 
 
@@ -161,14 +161,14 @@ async def test_of_a_call_that_takes_too_long_it_is_not_said_that_it_did_nothing(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G7: who deletes or renames a log must not be told to try again as if nothing were done."""
-    monkeypatch.setattr(LogCalls, "_answer", never)
-    calls = LogCalls(NOTHING, calls_max=8, serves=lambda _: False)
+    monkeypatch.setattr(LogCalls, "_execute", never)
+    calls = LogCalls(NOTHING, calls_max=8, is_live_proxy=lambda _: False)
     await nursery.start(calls.run)
     link: Any = Answers()
 
     call = LogCall("default", "delete", "orders", "", [0.0])
-    calls.take(client_of(link), link, 1, call)
-    await trio.sleep(log_calls.CALL_S + 1)
+    calls.start_call(client_of(link), link, 1, call)
+    await trio.sleep(log_calls.CALL_TIMEOUT_S + 1)
 
     (error,) = link.errors
     assert isinstance(error, RequestTimeout)
@@ -182,27 +182,27 @@ def test_streams_of_one_connection_leave_windows_to_others() -> None:
     owner = LogManager("me", NOTHING, NOTHING, ProxyOptions(), NOTHING)
     mine = streams = 0
     while streams < 2000 or mine < 95 * MIB:
-        window = owner.window(mine)
+        window = owner.new_window_bytes(mine)
         owner.stats.windows_bytes += window
         mine, streams = mine + window, streams + 1
 
-    owner.window(mine)
+    owner.new_window_bytes(mine)
     with pytest.raises(TooBusy):
-        owner.window(mine + 8 * MIB)
-    assert owner.window(0) >= 32 * 1024
+        owner.new_window_bytes(mine + 8 * MIB)
+    assert owner.new_window_bytes(0) >= 32 * 1024
 
 
 def test_frames_of_one_connection_leave_bytes_to_others() -> None:
     owner = LogManager("me", NOTHING, NOTHING, ProxyOptions(), NOTHING)
     mine, frame = 0, 2 * MIB
-    while owner.may_hold(mine, frame):
+    while owner.may_buffer(mine, frame):
         owner.stats.held_bytes += frame
         mine += frame
 
     assert mine >= ProxyOptions().windows_bytes
-    assert owner.may_hold(0, frame)
-    owner.stats.held_bytes = int(HELD_SHARE * ProxyOptions().windows_bytes) - frame + 1
-    assert not owner.may_hold(0, frame)
+    assert owner.may_buffer(0, frame)
+    owner.stats.held_bytes = int(HELD_BYTES_FACTOR * ProxyOptions().windows_bytes) - frame + 1
+    assert not owner.may_buffer(0, frame)
 
 
 async def test_one_connection_leaves_logs_to_others() -> None:
@@ -222,8 +222,8 @@ async def test_one_connection_leaves_logs_to_others() -> None:
         assert await takes(greedy, "a") == 6
         assert await takes(other, "b") == 1
         await greedy.open(20, "b1")  # one that is there costs none
-        greedy.link.send(about_stream(Op.PRODUCE_CLOSE, 1))
-        greedy.link.send(about_stream(Op.PRODUCE_CLOSE, 2))
+        greedy.link.send(encode_stream_notice(Op.PRODUCE_CLOSE, 1))
+        greedy.link.send(encode_stream_notice(Op.PRODUCE_CLOSE, 2))
         await greedy.link.request(Op.INFO, timeout_s=9)  # answered after them
         await other.open(20, "c")
 
@@ -235,7 +235,7 @@ async def test_a_log_that_somebody_writes_makes_no_room_for_another_one() -> Non
         await one.open(1, "written")
         for number, name in enumerate(("idle longest", "idle"), 1):
             await two.open(number, name.replace(" ", "-"))
-            two.link.send(about_stream(Op.PRODUCE_CLOSE, number))
+            two.link.send(encode_stream_notice(Op.PRODUCE_CLOSE, number))
             await two.link.request(Op.INFO, timeout_s=9)
 
         await three.open(1, "next")
@@ -279,14 +279,14 @@ async def test_one_connection_leaves_namespaces_to_others() -> None:
 
 def stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a log begins that is called so is not found: its bookies do not answer."""
-    find_beginning = fetcher.find_beginning
+    find_beginning = fetcher.resolve_read_range
 
     async def find(context: Any, follower: Any, *where: Any) -> Any:
         if follower.state.name == "stuck":
             await trio.sleep_forever()
         return await find_beginning(context, follower, *where)
 
-    monkeypatch.setattr(read_server, "find_beginning", find)
+    monkeypatch.setattr(read_server, "resolve_read_range", find)
 
 
 @pytest.mark.parametrize("number", [1, 200])
@@ -301,7 +301,7 @@ async def test_subscriptions_that_cannot_be_opened_hold_up_no_other_connection(
         greedy = await through.endpoint.dial(through.known[0], nursery=nursery)
         ask = Subscribe("ns", "stuck").encode()
         for _ in range(number):
-            greedy.begin(Op.SUBSCRIBE, ask, timeout_s=60)
+            greedy.start_request(Op.SUBSCRIBE, ask, timeout_s=60)
         await trio.sleep(1)
 
         with trio.fail_after(5):
@@ -321,7 +321,7 @@ async def test_who_leaves_while_it_waits_takes_no_place(
         for _ in range(5):
             coming = await through.endpoint.dial(through.known[0], nursery=nursery)
             for _ in range(40):
-                pending = coming.begin(Op.SUBSCRIBE, ask, timeout_s=60)
+                pending = coming.start_request(Op.SUBSCRIBE, ask, timeout_s=60)
             coming.send(_unsubscribe(pending.ident))
             await trio.sleep(0.1)
             coming.close(TooBusy("enough"))
@@ -331,8 +331,8 @@ async def test_who_leaves_while_it_waits_takes_no_place(
             reader = await through.reader("l")
             assert await reader.read_next() is not None
         server = through.running[0].server
-        assert len(server._asked) == 0
-        assert server._asked._left == read_server.OPENERS
+        assert len(server._pending) == 0
+        assert server._pending._free_places == read_server.PARALLEL_OPENS
         assert len(server.rings._rings) == len(server._all_feeds) == 1
 
 
@@ -344,14 +344,14 @@ async def test_a_log_whose_history_cannot_be_read_holds_up_no_other_log(
     nursery: trio.Nursery, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(nursery)
-    read_range = HistoryReads._read
+    read_range = HistoryReads._read_range
 
-    async def read(self: HistoryReads, feed: TailFeed, at: Place, found: Any) -> None:
+    async def read(self: HistoryReads, feed: TailFeed, at: EntryPosition, found: Any) -> None:
         if feed.name == "stuck":
             await trio.sleep_forever()
         await read_range(self, feed, at, found)
 
-    monkeypatch.setattr(HistoryReads, "_read", read)
+    monkeypatch.setattr(HistoryReads, "_read_range", read)
     async with world.process() as ns, proxies(world) as through:
         for name in ("stuck", "l"):
             await put(ns.open_log(name), *range(20))
@@ -368,14 +368,14 @@ async def test_ranges_from_places_within_another_one_are_read_beside_it(
 ) -> None:
     """One takes longer than the other is kept: neither meets what the other left."""
     world = World(nursery)
-    read_range = HistoryReads._read
+    read_range = HistoryReads._read_range
 
-    async def read(self: HistoryReads, feed: TailFeed, at: Place, found: Any) -> None:
+    async def read(self: HistoryReads, feed: TailFeed, at: EntryPosition, found: Any) -> None:
         await read_range(self, feed, at, found)
         if at[1] > 1:
             await trio.sleep(3)
 
-    monkeypatch.setattr(HistoryReads, "_read", read)
+    monkeypatch.setattr(HistoryReads, "_read_range", read)
     async with world.process() as ns, proxies(world) as through:
         log = ns.open_log("l")
         async with log.open_writer() as writer:
@@ -391,4 +391,4 @@ async def test_ranges_from_places_within_another_one_are_read_beside_it(
 
 async def _sweep_soon(through: Proxies) -> None:
     await trio.sleep(2)
-    through.running[0].server.cold.sweep()
+    through.running[0].server.history_reads.sweep()

@@ -17,12 +17,12 @@ async def test_openings_at_one_moment_keep_to_the_bound(
     namespaces = Namespaces(lambda path, tasks: world.namespace(tasks, path, {}), namespaces_max=2)
     await nursery.start(namespaces.run)
     if used:
-        await namespaces.enter("before")
+        await namespaces.acquire("before")
     refused = []
 
     async def enter(path: str) -> None:
         try:
-            await namespaces.enter(path)
+            await namespaces.acquire(path)
         except TooBusy:
             refused.append(path)
 
@@ -33,8 +33,8 @@ async def test_openings_at_one_moment_keep_to_the_bound(
     assert len(refused) == 3 + used
     for number in range(5):
         if f"path{number}" not in refused:
-            namespaces.leave(f"path{number}")
-    await namespaces.enter("after")
+            namespaces.release(f"path{number}")
+    await namespaces.acquire("after")
     nursery.cancel_scope.cancel()
 
 
@@ -47,7 +47,7 @@ async def test_one_path_that_many_ask_for_is_one_namespace(
     found = []
 
     async def enter() -> None:
-        found.append(await namespaces.enter("same"))
+        found.append(await namespaces.acquire("same"))
 
     async with trio.open_nursery() as asking:
         for _ in range(5):

@@ -38,12 +38,12 @@ class Writer:
         self.go_on = trio.Event()
         self.refuses: DistributedLogError | None = None
         self.lost: DistributedLogError | None = None
-        self.pipeline = self.sequenced = self
+        self.send_queue = self.sequenced_writer = self
 
     def fail(self, error: DistributedLogError) -> None:
         raise AssertionError(error)
 
-    def take_frame(self, payloads: Any, on_done: Any, *, sequence: int, **rest: Any) -> object:
+    def append_batch(self, payloads: Any, on_done: Any, *, sequence: int, **rest: Any) -> object:
         if self.refuses is not None:
             raise self.refuses
         if self.waits and not self.go_on.is_set():
@@ -51,7 +51,7 @@ class Writer:
         self.taken.append(sequence)
         return object()
 
-    async def frame_room(self, *size: int) -> None:
+    async def wait_capacity(self, *size: int) -> None:
         await self.go_on.wait()
 
     async def check_owner(self) -> None:
@@ -59,7 +59,9 @@ class Writer:
         if self.lost is not None:
             raise self.lost
 
-    async def frame_after(self, expect: DLSN, payloads: Any, *, sequence: int, **rest: Any) -> None:
+    async def append_if_last(
+        self, expect: DLSN, payloads: Any, *, sequence: int, **rest: Any
+    ) -> None:
         await self.go_on.wait()
         self.taken.append(sequence)
 
@@ -76,11 +78,11 @@ async def test_a_frame_passes_none_that_waits(
     stream = ProducerStream(
         1, 1 << 20, ack=lambda _: None, refuse=lambda *_: None, on_bytes=lambda _: None
     )
-    log.join(stream, nursery)
+    log.add_stream(stream, nursery)
     for first in range(4):
         expect = (1, 0, 0) if expects and not first else None
-        stream.take(first, 1, 100)
-        log.take(stream, ProducedFrame(first, 0, None, [b"x"], None, expect, 100))
+        stream.accept_frame(first, 1, 100)
+        log.append(stream, ProducedFrame(first, 0, None, [b"x"], None, expect, 100))
         await trio.sleep(1)
     assert writer.taken == []
     writer.go_on.set()
@@ -112,9 +114,9 @@ async def test_a_no_that_rests_on_what_is_known_of_producers_is_said_while_the_l
         on_bytes=lambda _: None,
         producer=7,
     )
-    log.join(stream, nursery)
-    stream.take(0, 1, 100)
-    log.take(stream, ProducedFrame(0, 0, None, [b"x"], None, None, 100))
+    log.add_stream(stream, nursery)
+    stream.accept_frame(0, 1, 100)
+    log.append(stream, ProducedFrame(0, 0, None, [b"x"], None, None, 100))
     await trio.sleep(1)
     assert told == [], "before the metadata have said whose the log is"
     writer.go_on.set()
@@ -149,16 +151,16 @@ async def test_many_who_go_at_once_do_not_each_look_at_all_that_waits(
         for number in range(1, 101)
     ]
     for stream in streams:
-        log.join(stream, nursery)
+        log.add_stream(stream, nursery)
     for first in range(10):
         for stream in streams:
-            stream.take(first, 1, 100)
-            log.take(stream, ProducedFrame(first, 0, None, [b"x"], None, None, 100))
+            stream.accept_frame(first, 1, 100)
+            log.append(stream, ProducedFrame(first, 0, None, [b"x"], None, None, 100))
     await trio.sleep(1)
     staying = streams.pop(50)
     for stream in streams:
-        log.leave(stream)
-        assert not stream.held_bytes
+        log.remove_stream(stream)
+        assert not stream.unanswered_bytes
     writer.go_on.set()
     await trio.sleep(1)
 
@@ -176,14 +178,14 @@ class Narrow(Writer):
         self.payloads: list[bytes] = []
         self.more = trio.Event()
 
-    def take_frame(self, payloads: Any, on_done: Any, **rest: Any) -> object:
+    def append_batch(self, payloads: Any, on_done: Any, **rest: Any) -> object:
         if not self.room:
             return None
         self.room -= 1
         self.payloads += payloads
         return object()
 
-    async def frame_room(self, *size: int) -> None:
+    async def wait_capacity(self, *size: int) -> None:
         await self.more.wait()
 
 
@@ -213,13 +215,13 @@ async def test_of_all_that_waits_what_who_goes_sent_is_left_out_and_no_more(
                 on_bytes=lambda _: None,
             )
             there[step] = stream
-            log.join(stream, nursery)
+            log.add_stream(stream, nursery)
         elif what == "send":
             stream, records = there[number], chance.choice([1, 2])
-            first, size = stream.next, chance.choice([70, 5000])
+            first, size = stream.next_sequence, chance.choice([70, 5000])
             some = [payload(number, first + n) for n in range(records)]
-            stream.take(first, records, size)
-            log.take(stream, ProducedFrame(first, 0, None, some, None, None, size))
+            stream.accept_frame(first, records, size)
+            log.append(stream, ProducedFrame(first, 0, None, some, None, None, size))
             sent += some
         elif what == "room":
             writer.room += chance.choice([1, 3])
@@ -228,13 +230,13 @@ async def test_of_all_that_waits_what_who_goes_sent_is_left_out_and_no_more(
             await trio.sleep(1)
         else:
             stream = there.pop(number)
-            gone = [payload(number, n) for n in range(stream.next)]
+            gone = [payload(number, n) for n in range(stream.next_sequence)]
             waiting = [one for one in gone if one in sent and one not in writer.payloads]
             if what == "leave":
-                log.leave(stream)
+                log.remove_stream(stream)
             else:
-                log.turn_away(stream, InvalidRequest("no more"))
-            assert stream.refused_from in (-1, stream.next - len(waiting))
+                log.revoke_stream(stream, InvalidRequest("no more"))
+            assert stream.refused_from in (-1, stream.next_sequence - len(waiting))
             assert stream.refused_from >= 0 or not waiting
             sent = [one for one in sent if one not in waiting]
     writer.room = 1000
@@ -243,4 +245,4 @@ async def test_of_all_that_waits_what_who_goes_sent_is_left_out_and_no_more(
 
     assert writer.payloads == sent
     assert not log._inbox, "and nothing is left of who has gone"
-    assert (log._waiting, log._waiting_cost, log._gone_cost) == ({}, 0, 0)
+    assert (log._waiting_streams, log._waiting_cost, log._dropped_cost) == ({}, 0, 0)

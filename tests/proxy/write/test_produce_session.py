@@ -46,7 +46,7 @@ def produced(chance: random.Random, stream: int) -> bytes:
     place = DLSN(
         chance.choice([0, 1, 2**63]), chance.choice([-(2**63), 0, 1, 2**62]), chance.choice([-1, 0])
     )
-    return wire.produce_frame(
+    return wire.encode_produce(
         stream,
         chance.choice([0, 0, 1, 2, 3, 2**62 - 2]),
         0,
@@ -98,8 +98,8 @@ def frame(chance: random.Random) -> bytes:
         (_of(Op.PRODUCE_OPEN, ask), 4),
         (produced(chance, chance.choice([1, 2, 3])), 20),
         (envelope(Op.PRODUCE, len(body), ident=stream) + body, 1),
-        (wire.about_stream(Op.PRODUCE_PUBLISH, stream), 2),
-        (wire.about_stream(Op.PRODUCE_CLOSE, stream), 1),
+        (wire.encode_stream_notice(Op.PRODUCE_PUBLISH, stream), 2),
+        (wire.encode_stream_notice(Op.PRODUCE_CLOSE, stream), 1),
         (_of(Op.LOG_CALL, call(chance)), 4),
         (_of(Op.PROXY_CALL, pack(order)), 2),
         (_of(Op.MEMBERS, b""), 1),
@@ -167,24 +167,24 @@ async def test_an_opening_that_nobody_wants_any_more_waits_no_longer(
         finally:
             waiting -= 1
 
-    monkeypatch.setattr(LogManager, "take", stuck)
+    monkeypatch.setattr(LogManager, "find_or_open", stuck)
     async with world() as it:
         proxy = await it.proxy("w1")
         link = (await it.producer(proxy)).link
         asked = []
         for stream in range(1, 101):
             request = wire.ProduceOpen(stream, "default", f"log{stream}").encode()
-            asked.append(link.begin(Op.PRODUCE_OPEN, request, timeout_s=60))
+            asked.append(link.start_request(Op.PRODUCE_OPEN, request, timeout_s=60))
         await link.request(Op.INFO, timeout_s=20)
         assert waiting == 100
         if "gone" in how:
             link.close(ConnectionLost("the test wants it"))
         else:
             for stream in range(1, 101):
-                link.send(wire.about_stream(Op.PRODUCE_CLOSE, stream))
+                link.send(wire.encode_stream_notice(Op.PRODUCE_CLOSE, stream))
             for one in asked:
                 with pytest.raises(Moved):
-                    await link.finish(one, 20)
+                    await link.wait_reply(one, 20)
         other = (await it.producer(proxy)).link
         with trio.fail_after(20):
             while waiting:

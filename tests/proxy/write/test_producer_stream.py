@@ -30,7 +30,7 @@ class Told:
             on_bytes=self._hold,
         )
         for _ in range(4):
-            self.stream.take(self.stream.next, 10, 100)
+            self.stream.accept_frame(self.stream.next_sequence, 10, 100)
 
     def _hold(self, more: int) -> None:
         self.held += more
@@ -91,8 +91,8 @@ def test_what_is_withheld_is_told_in_the_last_words_and_once() -> None:
     for _ in range(4):
         told.done()
     assert not told.refusals
-    told.stream.release(Moved("to this one", "proxy"))
-    told.stream.release(Moved("again"))
+    told.stream.report_withheld(Moved("to this one", "proxy"))
+    told.stream.report_withheld(Moved("again"))
 
     assert told.said == (40, 40)
     assert told.refusals[0].error.detail == "proxy"
@@ -113,8 +113,8 @@ def test_a_frame_of_an_earlier_stream_holds_nothing_here() -> None:
     told = Told()
     for _ in range(4):
         told.done()
-    told.stream.expect(40, 3)
+    told.stream.expect_answer(40, 3)
     told.done()
 
     assert len(told.acks) == 5
-    assert (told.held, told.stream.held_bytes) == (0, 0)
+    assert (told.held, told.stream.unanswered_bytes) == (0, 0)

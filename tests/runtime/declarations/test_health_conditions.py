@@ -237,12 +237,16 @@ def test_the_worst_condition_is_the_health() -> None:
 
 def test_repairs_are_shown_for_an_hour_and_counted_until_then() -> None:
     repairs = RepairCount()
-    assert not repairs.shown(0.0)
+    assert not repairs.is_reported(0.0)
 
     repairs.add(10.0)
     repairs.add(REPAIRED_SHOWN_S)
     end = 2 * REPAIRED_SHOWN_S
-    assert (repairs.count, repairs.shown(end - 1), repairs.shown(end)) == (2, True, False)
+    assert (repairs.count, repairs.is_reported(end - 1), repairs.is_reported(end)) == (
+        2,
+        True,
+        False,
+    )
 
     repairs.add(3 * REPAIRED_SHOWN_S)
     assert repairs.count == 1

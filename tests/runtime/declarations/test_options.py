@@ -13,11 +13,11 @@ from distributedlog.runtime.declarations.options import (
     check_seconds,
     check_wait,
     check_whole,
+    markdown_table,
     option,
-    overlaid,
-    table,
-    typed,
-    with_tables,
+    parse_value,
+    replace_tables,
+    with_overrides,
 )
 from distributedlog.runtime.interfaces.errors import InvalidRequest
 
@@ -37,10 +37,12 @@ class _Options:
 
 
 def test_given_options_replace_the_defaults() -> None:
-    found = overlaid(_Options(), {"block_bytes": 65536, "share": 1, "repair": False, "owner": "a"})
+    found = with_overrides(
+        _Options(), {"block_bytes": 65536, "share": 1, "repair": False, "owner": "a"}
+    )
 
     assert found == _Options(65536, 1, 2.0, 60.0, 2, False, "a")
-    assert overlaid(found, None) is found
+    assert with_overrides(found, None) is found
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_what_cannot_be_meant_is_named_with_what_would_be(
     name: str, value: object, said: str
 ) -> None:
     with pytest.raises(InvalidRequest) as caught:
-        overlaid(_Options(), {name: value})
+        with_overrides(_Options(), {name: value})
 
     assert said in str(caught.value)
     assert str(caught.value).startswith(f"option {name}: ")
@@ -88,11 +90,11 @@ def test_an_unknown_option_is_told_the_known_ones() -> None:
     with pytest.raises(
         InvalidRequest, match="unknown option 'repairs'; known are block_bytes, share"
     ):
-        overlaid(_Options(), {"repairs": True})
+        with_overrides(_Options(), {"repairs": True})
 
 
 def test_a_table_shows_sizes_as_people_write_them_without_the_limits_of_units() -> None:
-    lines = table(_Options).splitlines()
+    lines = markdown_table(_Options).splitlines()
 
     assert lines[2] == (
         "| `block_bytes` | 8 MiB | bytes | a whole number from 64 KiB, a multiple of 4 KiB | of a block |"
@@ -103,17 +105,17 @@ def test_a_table_shows_sizes_as_people_write_them_without_the_limits_of_units() 
 def test_a_document_gets_its_tables_anew() -> None:
     before = "a\n<!-- x -->\nold\n<!-- end -->\nb\n<!-- y -->\n<!-- end -->\n"
 
-    after = with_tables(before, {"x": "new"})
+    after = replace_tables(before, {"x": "new"})
 
     assert after == "a\n<!-- x -->\nnew\n<!-- end -->\nb\n<!-- y -->\n<!-- end -->\n"
-    assert with_tables(after, {"x": "new"}) == after
+    assert replace_tables(after, {"x": "new"}) == after
 
 
 INF, NAN = float("inf"), float("nan")
 
 
 def test_infinity_becomes_the_value_that_an_option_defines_for_it() -> None:
-    assert overlaid(_Options(), {"hold_s": INF}).hold_s == DURATION_S_MAX
+    assert with_overrides(_Options(), {"hold_s": INF}).hold_s == DURATION_S_MAX
 
 
 @pytest.mark.parametrize("value", [INF, -INF, NAN, 1e306, 10**400, -1, -1e-9, True, "5", b"5", [5]])
@@ -158,4 +160,4 @@ def test_waits_and_counts_at_their_limits_are_accepted() -> None:
 def test_typed_numbers_beyond_every_limit_are_read_and_not_a_failure(
     text: str, value: object
 ) -> None:
-    assert typed(text) == value
+    assert parse_value(text) == value

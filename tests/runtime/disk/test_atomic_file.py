@@ -2,7 +2,7 @@
 
 import pytest
 
-from distributedlog.runtime.disk.atomic_file import ASIDE, read_file, replace_file
+from distributedlog.runtime.disk.atomic_file import TEMPORARY_SUFFIX, read_file, replace_file
 from distributedlog.runtime.disk.memory_disk import MemoryDisk
 from distributedlog.runtime.interfaces.errors import DiskFull
 from distributedlog.runtime.interfaces.host import Disk
@@ -20,7 +20,7 @@ async def test_there_is_the_old_or_the_new_content(disk: Disk) -> None:
 
 
 async def test_what_a_crash_left_aside_is_no_hindrance(disk: Disk) -> None:
-    leftover = await disk.create("vote" + ASIDE)
+    leftover = await disk.create("vote" + TEMPORARY_SUFFIX)
     leftover.write_at(0, (b"a longer half-written content",))
     leftover.close()
 

@@ -14,11 +14,11 @@ from distributedlog.runtime.disk.checksummed_blocks import (
     MAGIC,
     Block,
     BlockScanResult,
-    header_into,
-    judge,
-    padded,
+    classify_tail,
+    padded_length,
     scan,
-    whole_bytes,
+    scannable_bytes,
+    write_header,
 )
 from distributedlog.runtime.interfaces.errors import UnsupportedFormat
 from tests.examples import examples
@@ -35,9 +35,11 @@ def sealed(
     file_number: int = 7,
     seed: int = SEED,
 ) -> bytearray:
-    buffer = bytearray(b"\xff" * padded(len(payload)))  # a used buffer: padding must be cleaned
+    buffer = bytearray(
+        b"\xff" * padded_length(len(payload))
+    )  # a used buffer: padding must be cleaned
     buffer[HEADER_BYTES : HEADER_BYTES + len(payload)] = payload
-    length = header_into(
+    length = write_header(
         buffer,
         0,
         kind=3,
@@ -76,7 +78,7 @@ def sequences(data: bytes | bytearray, *, file_number: int = 7, seed: int = SEED
     [(0, 4096), (4040, 4096), (4041, 8192), (8136, 8192), (8137, 12288)],
 )
 def test_a_block_is_padded_to_whole_pages(payload_bytes: int, length: int) -> None:
-    assert padded(payload_bytes) == length
+    assert padded_length(payload_bytes) == length
 
 
 @given(st.lists(st.binary(max_size=9000), max_size=6), st.integers(0, 2**64 - 1))
@@ -174,7 +176,7 @@ def test_a_newer_version_is_refused_not_skipped() -> None:
 
     block = sealed(b"x", sequence=1, file_offset=0)
     block[12:14] = (2).to_bytes(2, "little")
-    seed = blocks._place_seed(SEED, 7, 0)
+    seed = blocks._block_seed(SEED, 7, 0)
     digest = xxhash.xxh3_64_intdigest(bytes(block[8 : HEADER_BYTES + 1]), seed)
     block[:8] = digest.to_bytes(8, "little")
 
@@ -187,7 +189,7 @@ def test_announced_lengths_are_bounded_before_anything_is_hashed() -> None:
     HEADER.pack_into(block, 0, 0, MAGIC, 1, 0, 0xFFFFFFFF, 0xFFFFFFF0, 0, 0, 1, 0, 7)
 
     assert sequences(block) == []
-    assert whole_bytes(7, memoryview(block), SEED) == len(block)
+    assert scannable_bytes(7, memoryview(block), SEED) == len(block)
 
 
 @given(st.lists(st.integers(0, 20_000), min_size=1, max_size=8), st.data())
@@ -205,7 +207,7 @@ def test_a_file_read_in_stretches_gives_the_same_blocks(
     while at < len(whole):
         stretch = memoryview(whole)[at : at + step]
         last = at + step >= len(whole)
-        use = len(stretch) if last else whole_bytes(7, stretch, SEED, at)
+        use = len(stretch) if last else scannable_bytes(7, stretch, SEED, at)
         assert use > 0
         after = found[-1].sequence if found else 0
         found += scan(7, stretch[:use], SEED, at, after=after)
@@ -218,7 +220,7 @@ def test_a_file_read_in_stretches_gives_the_same_blocks(
 
 def test_blocks_above_the_bound_are_not_made() -> None:
     with pytest.raises(AssertionError):
-        header_into(
+        write_header(
             bytearray(8),
             0,
             kind=0,
@@ -257,7 +259,7 @@ def test_judge_agrees_with_the_rule(data: st.DataObject) -> None:
     blocks = [(n, data.draw(st.integers(0, n - 1))) for n in chosen]
     floor = data.draw(st.integers(0, 12))
 
-    verdict = judge(blocks, from_sequence=start, durable_floor=floor)
+    verdict = classify_tail(blocks, from_sequence=start, min_durable_to=floor)
 
     assert verdict == model(blocks, start, floor)
 
@@ -277,7 +279,7 @@ def test_power_cuts_are_tails_and_rot_is_corruption(chance: int) -> None:
             synced = written
     survivors = [n for n in marks if n <= synced or draw.random() < 0.5]
 
-    verdict = judge([(n, marks[n]) for n in survivors], from_sequence=1, durable_floor=0)
+    verdict = classify_tail([(n, marks[n]) for n in survivors], from_sequence=1, min_durable_to=0)
 
     assert verdict.corrupt == []
     assert verdict.tail_from > synced
@@ -287,14 +289,14 @@ def test_power_cuts_are_tails_and_rot_is_corruption(chance: int) -> None:
     if known:
         lost = draw.randint(1, known)
         left = [(n, marks[n]) for n in survivors if n != lost]
-        verdict = judge(left, from_sequence=1, durable_floor=known)
+        verdict = classify_tail(left, from_sequence=1, min_durable_to=known)
         assert verdict.corrupt == [(lost, lost)]
         assert verdict.tail_from > known
 
 
 def test_an_empty_store_has_no_tail_to_cut() -> None:
-    assert judge([], from_sequence=1, durable_floor=0) == BlockScanResult(1, [], 0)
+    assert classify_tail([], from_sequence=1, min_durable_to=0) == BlockScanResult(1, [], 0)
 
 
 def test_all_lost_below_a_floor_is_corruption() -> None:
-    assert judge([], from_sequence=4, durable_floor=6) == BlockScanResult(7, [(4, 6)], 6)
+    assert classify_tail([], from_sequence=4, min_durable_to=6) == BlockScanResult(7, [(4, 6)], 6)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from distributedlog.runtime.disk import deferred_removal as removals
-from distributedlog.runtime.disk.deferred_removal import Removals
+from distributedlog.runtime.disk.deferred_removal import DeferredRemovals
 from distributedlog.runtime.disk.directory_disk import DirectoryDisk
 from distributedlog.runtime.disk.directory_file import DirectoryFile
 from distributedlog.runtime.interfaces.errors import AlreadyClosed
@@ -27,7 +27,7 @@ CONTENT = bytes(range(256)) * (SIZE // 256)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removals, "SLICED_FROM_BYTES", SIZE)
     monkeypatch.setattr(removals, "SLICE_BYTES", SLICE)
-    monkeypatch.setattr(pacer, "QUIET_S", 0.001)
+    monkeypatch.setattr(pacer, "BASELINE_S", 0.001)
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def made(path: Path, content: bytes = CONTENT) -> Path:
     return path
 
 
-def until_idle(waiting: Removals) -> None:
+def until_idle(waiting: DeferredRemovals) -> None:
     thread = waiting._thread
     if thread is not None:
         thread.join(20)
@@ -99,7 +99,7 @@ async def test_a_large_file_is_cut_in_slices_once_its_name_is_gone(
     assert disk.list() == []
     assert held(tmp_path) == 1
     cuts.gate.set()
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert cuts.sizes == list(range(SIZE - SLICE, -1, -SLICE))
     assert held(tmp_path) == 0
 
@@ -118,7 +118,7 @@ async def test_each_slice_is_synced_before_the_next(
     monkeypatch.setattr(os, "fsync", fsync)
     made(tmp_path / "large")
     await disk.delete("large")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert steps == cuts.sizes == list(range(SIZE - SLICE, -1, -SLICE))
 
 
@@ -127,7 +127,7 @@ async def test_slices_are_paced_by_the_syncs_of_the_disk(
 ) -> None:
     """Of all files, as long as something is freed; the rate stays for what is removed later."""
     noted = list[float]()
-    monkeypatch.setattr(disk._removals._pace, "note", noted.append)
+    monkeypatch.setattr(disk._deferred_removals._rate, "record_latency", noted.append)
     file = await disk.create("journal")
     await file.write_synced(0, b"x")
     assert noted == []
@@ -139,7 +139,7 @@ async def test_slices_are_paced_by_the_syncs_of_the_disk(
     assert len(noted) == 2
     assert min(noted) > 0
     cuts.gate.set()
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     await file.sync()
     assert len(noted) == 2
     file.close()
@@ -157,7 +157,7 @@ async def test_an_open_file_stays_readable(disk: DirectoryDisk, tmp_path: Path) 
     made(tmp_path / "large")
     file = await disk.open("large")
     await disk.delete("large")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert file.read_at(0, SIZE) == CONTENT
     file.close()
 
@@ -171,7 +171,7 @@ async def test_a_file_is_cut_whatever_was_opened_before(
     with pytest.raises(FileNotFoundError):
         await disk.open("nobody")
     await disk.delete("large")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert len(cuts.sizes) == SIZE // SLICE
 
 
@@ -182,7 +182,7 @@ async def test_a_renamed_file_that_is_open_stays_readable(
     file = await disk.open("large")
     await disk.rename("large", "other")
     await disk.delete("other")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert file.read_at(0, SIZE) == CONTENT
     file.close()
 
@@ -265,10 +265,10 @@ async def test_what_others_open_and_make_meanwhile_hurries_nobody(
         await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(disk.delete, "large")
         await trio.testing.wait_all_tasks_blocked()
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert len(cuts.sizes) == SIZE // SLICE
     assert opened[0].read_at(0, SIZE) == CONTENT
-    assert disk._arriving == []
+    assert disk._opening_inodes == []
     for file in opened:
         file.close()
 
@@ -291,14 +291,14 @@ async def test_a_read_that_goes_on_after_the_close_gets_all_of_it(
     found: list[bytes] = []
 
     async def read_all() -> None:
-        found.append(await file.read_cold(0, SIZE))
+        found.append(await file.read_in_worker(0, SIZE))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(read_all)
         await trio.to_thread.run_sync(began.wait)
         file.close()
         await disk.delete("large")
-        until_idle(disk._removals)
+        until_idle(disk._deferred_removals)
         go_on.set()
     assert found == [CONTENT]
     assert not disk._files
@@ -311,17 +311,17 @@ async def test_another_name_of_the_file_keeps_its_bytes(
     made(tmp_path / "large")
     os.link(tmp_path / "large", tmp_path / ".kept")
     await disk.delete("large")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert (tmp_path / ".kept").read_bytes() == CONTENT
 
 
 async def test_there_are_no_pauses_where_room_is_wanted(
     disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removals, "FREE_PART", 1 << 60)
+    monkeypatch.setattr(removals, "FREE_SPACE_DIVISOR", 1 << 60)
     made(tmp_path / "large")
     await disk.delete("large")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert cuts.sizes == []
     assert held(tmp_path) == 0
 
@@ -330,33 +330,33 @@ async def test_a_floor_of_free_space_ends_pauses(
     disk: DirectoryDisk, tmp_path: Path, cuts: Cuts
 ) -> None:
     """Before anybody is refused: below it somebody may be."""
-    disk.keep_free(1 << 60)
+    disk.set_min_free_bytes(1 << 60)
     made(tmp_path / "large")
     await disk.delete("large")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert cuts.sizes == []
-    disk.keep_free(1)
+    disk.set_min_free_bytes(1)
     made(tmp_path / "next")
     await disk.delete("next")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert len(cuts.sizes) == SIZE // SLICE
 
 
 async def test_so_many_wait_and_no_more(
     disk: DirectoryDisk, tmp_path: Path, cuts: Cuts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removals, "WAITING_MAX", 2)
+    monkeypatch.setattr(removals, "WAITING_FILES_MAX", 2)
     cuts.gate.clear()
     names = [made(tmp_path / f"large-{number}").name for number in range(4)]
     await disk.delete(*names)
     assert disk.list() == []
     assert held(tmp_path) == 2
     cuts.gate.set()
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert len(cuts.sizes) == 2 * SIZE // SLICE
 
 
-@pytest.mark.parametrize("few", [{"first_kept": 0}, {"limit": removals.DESCRIPTORS_PART - 1}])
+@pytest.mark.parametrize("few", [{"first_kept": 0}, {"limit": removals.DESCRIPTORS_DIVISOR - 1}])
 async def test_the_last_descriptors_are_for_others(
     disk: DirectoryDisk,
     tmp_path: Path,
@@ -377,7 +377,7 @@ async def test_the_last_descriptors_are_for_others(
 async def test_a_name_that_is_not_there_holds_nothing(disk: DirectoryDisk, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await disk.delete("nobody")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
 
 
 async def test_a_file_goes_as_it_is_where_there_is_no_thread_for_it(
@@ -390,12 +390,12 @@ async def test_a_file_goes_as_it_is_where_there_is_no_thread_for_it(
 
     with monkeypatch.context() as few:
         few.setattr(threading.Thread, "start", refused)
-        disk._removals.unlink(made(tmp_path / "large"))
+        disk._deferred_removals.unlink(made(tmp_path / "large"))
     assert disk.list() == []
     assert held(tmp_path) == 0
     made(tmp_path / "next")
     await disk.delete("next")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert len(cuts.sizes) == SIZE // SLICE
 
 
@@ -409,7 +409,7 @@ async def test_what_cannot_be_removed_is_not_cut(
     monkeypatch.setattr(os, "unlink", refused)
     with pytest.raises(Exception, match="not permitted"):
         await disk.delete("large")
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert (tmp_path / "large").read_bytes() == CONTENT
     links = (os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd"))
     assert str(tmp_path / "large") not in list(_there(links))
@@ -423,7 +423,7 @@ async def test_a_closed_disk_gives_the_rest_back_at_once(tmp_path: Path, cuts: C
     await disk.delete("large", "next")
     await disk.close()
     cuts.gate.set()
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert len(cuts.sizes) <= 1, "what was under way"
     assert held(tmp_path) == 0
 
@@ -441,7 +441,7 @@ async def test_a_disk_that_a_fork_left_behind_says_so(tmp_path: Path) -> None:
 def test_after_the_close_files_go_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waiting = Removals("test")
+    waiting = DeferredRemovals("test")
     waiting.close()
     monkeypatch.setattr(threading, "Thread", None)  # else one would be made
     waiting.unlink(made(tmp_path / "large"))
@@ -463,7 +463,7 @@ async def test_a_close_that_fails_keeps_no_other_file(
     monkeypatch.setattr(os, "close", failing)
     names = [made(tmp_path / f"large-{number}").name for number in range(2)]
     await disk.delete(*names)
-    until_idle(disk._removals)
+    until_idle(disk._deferred_removals)
     assert not failures
     assert held(tmp_path) == 0
 
@@ -471,7 +471,7 @@ async def test_a_close_that_fails_keeps_no_other_file(
 def test_a_forked_child_cuts_nothing(tmp_path: Path, cuts: Cuts) -> None:
     """H15: the descriptors of a child are copies, and the file is the parent's to cut."""
     cuts.gate.clear()
-    waiting = Removals("test")
+    waiting = DeferredRemovals("test")
     waiting.unlink(made(tmp_path / "large"))
     child = os.fork()
     if not child:

@@ -70,8 +70,8 @@ async def test_nothing_is_read_ahead_of_what_is_read_aside(
     monkeypatch.setattr(os, "posix_fadvise", noted)
     file = await disk.create("f")
     file.write_at(0, (bytes(PAGE),))
-    assert await file.read_aside(0, PAGE) == bytes(PAGE)
-    assert await file.read_aside(PAGE - 1, 10) == b"\0"
+    assert await file.read_in_worker_unbuffered(0, PAGE) == bytes(PAGE)
+    assert await file.read_in_worker_unbuffered(PAGE - 1, 10) == b"\0"
     assert advised == 2 * [os.POSIX_FADV_RANDOM, os.POSIX_FADV_NORMAL]
     file.close()
 
@@ -145,9 +145,9 @@ async def test_what_the_device_cannot_read_is_corrupt(disk: DirectoryDisk) -> No
     with pytest.raises(CorruptData, match=r"bad: read of 10 bytes at 0: .* \(errno 5\)"):
         file.read_at(0, 10)
     with pytest.raises(CorruptData):
-        await file.read_cold(0, 10)
+        await file.read_in_worker(0, 10)
     with pytest.raises(CorruptData):
-        file.read_hot(0, 10)
+        file.read_if_cached(0, 10)
     file.close()
 
 
@@ -165,8 +165,8 @@ async def test_a_read_without_memory_says_nothing_about_the_bytes(
         with pytest.raises(TooBusy, match="sound: read of 10 bytes at 0"):
             file.read_at(0, 10)
         with pytest.raises(TooBusy):
-            await file.read_cold(0, 10)
-    assert await file.read_cold(0, 10) == bytes(10)
+            await file.read_in_worker(0, 10)
+    assert await file.read_in_worker(0, 10) == bytes(10)
     file.close()
 
 
@@ -231,7 +231,7 @@ async def test_file_systems_in_memory_are_hot(tmp_path: Path) -> None:
         file = await disk.create("f")
         file.write_at(0, (b"abc",))
 
-        assert file.read_hot(1, 10) == b"bc"
+        assert file.read_if_cached(1, 10) == b"bc"
 
         await disk.close()
 
@@ -437,7 +437,7 @@ def test_fast_and_even_disks_are_synced_inline(p50_s: float, slowest_s: float, m
 
 async def _is_lost(disk: DirectoryDisk) -> str:
     with pytest.raises(DataDirectoryLost) as caught:
-        await disk.check_place()
+        await disk.check_directory()
     return str(caught.value)
 
 
@@ -497,7 +497,7 @@ async def test_files_that_another_program_took_away_are_missed(
     file = await disk.create("journal-1", size=PAGE, direct=True)
     index = await disk.open_map("index")
     await index.apply([(b"k", b"v")])
-    await disk.check_place()
+    await disk.check_directory()
 
     change(disk)
 
@@ -548,15 +548,15 @@ async def test_files_that_the_disk_removed_itself_are_not_missed(disk: Directory
     files.append(await disk.open("link"))
     await disk.delete("a", "b")
     await disk.rename("c", "d")
-    await disk.check_place()
+    await disk.check_directory()
 
     async with trio.open_nursery() as nursery:  # opened, and removed before it is known to be open
         for n in range(50):
             (disk.path / f"{n}").write_bytes(b"x")
             nursery.start_soon(_open_into, disk, f"{n}", files)
             nursery.start_soon(disk.delete, f"{n}")
-            nursery.start_soon(disk.check_place)
-    await disk.check_place()
+            nursery.start_soon(disk.check_directory)
+    await disk.check_directory()
     for file in files:
         file.close()
 

@@ -10,7 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from distributedlog.runtime.disk.output_file import destination, output_file, write_all, write_file
+from distributedlog.runtime.disk.output_file import (
+    output_file,
+    resolve_destination,
+    write_all,
+    write_file,
+)
 from distributedlog.runtime.interfaces.errors import DiskFailed, DiskFull, InvalidRequest
 from tests.runtime.mounts import mounted
 
@@ -143,7 +148,7 @@ def test_directory_and_socket_are_refused_with_what_to_do(
         bound.bind("socket")
     for name, kind in ((".", "a directory"), ("socket", "a socket"), ("missing/", "a directory")):
         with pytest.raises(InvalidRequest, match=f"{kind}.*give the name of a file"):
-            destination(name)
+            resolve_destination(name)
 
 
 def test_block_device_is_refused(tmp_path: Path) -> None:

@@ -15,10 +15,10 @@ from distributedlog.runtime.interfaces.principals import (
     ANONYMOUS,
     KINDS,
     LOCAL,
-    WARN_LEFT,
+    WARN_REMAINING_FRACTION,
     CertificateIdentity,
     Credentials,
-    Meeting,
+    HandshakeContext,
     Verify,
     Welcome,
     serial_of,
@@ -26,8 +26,13 @@ from distributedlog.runtime.interfaces.principals import (
 from distributedlog.runtime.net.client_link import ClientLink
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.frames import Op
-from distributedlog.runtime.protocol.handshake import Hello, decode_welcome, encode, encode_welcome
-from distributedlog.runtime.protocol.operations import OPS, ROWS, allowed_to
+from distributedlog.runtime.protocol.handshake import (
+    Hello,
+    decode_welcome,
+    encode_hello,
+    encode_welcome,
+)
+from distributedlog.runtime.protocol.operations import ALLOWED_KINDS, OPS_MAX, allowed_ops
 
 from ..pipe import PipeConnection, PipeNetwork
 from ..saying import Saying
@@ -85,8 +90,8 @@ class Place:
 
 
 def keyed(key: bytes) -> Credentials:
-    def check(meeting: Meeting, welcome: Welcome) -> None:
-        if welcome.passport != proof_of(key, meeting, b"server"):
+    def check(meeting: HandshakeContext, welcome: Welcome) -> None:
+        if welcome.session_credential != proof_of(key, meeting, b"server"):
             raise NotAuthenticated("the server does not know the key")
 
     return Credentials(
@@ -94,12 +99,12 @@ def keyed(key: bytes) -> Credentials:
     )
 
 
-def proof_of(key: bytes, meeting: Meeting, side: bytes) -> bytes:
+def proof_of(key: bytes, meeting: HandshakeContext, side: bytes) -> bytes:
     return hmac.digest(key, side + meeting.server_nonce + meeting.client_nonce, "sha256")
 
 
 def taking(key: bytes, *, honest: bool = True) -> Verify:
-    def verify(meeting: Meeting, proof: bytes) -> Welcome:
+    def verify(meeting: HandshakeContext, proof: bytes) -> Welcome:
         if honest and not hmac.compare_digest(proof, proof_of(key, meeting, b"client")):
             raise NotAuthenticated(f"{meeting.peer_address} does not know the key")
         return Welcome("user/etl", 7, 5, proof_of(key, meeting, b"server"))
@@ -164,13 +169,13 @@ def test_each_operation_has_a_row_and_a_kind_without_one_gets_nothing() -> None:
     """An operation that somebody adds is for nobody until its row says for whom."""
     ops = {value for name, value in vars(Op).items() if name.isupper()}
 
-    assert set(ROWS) == ops
-    assert all(row <= set(KINDS) for row in ROWS.values())
-    assert allowed_to(ANONYMOUS) is None
-    assert allowed_to(LOCAL) is None
-    assert allowed_to("operator/me") == bytes(OPS)
+    assert set(ALLOWED_KINDS) == ops
+    assert all(row <= set(KINDS) for row in ALLOWED_KINDS.values())
+    assert allowed_ops(ANONYMOUS) is None
+    assert allowed_ops(LOCAL) is None
+    assert allowed_ops("operator/me") == bytes(OPS_MAX)
     for op in (Op.META_RAFT, Op.META_FORM, Op.META_DIFFERS, Op.META_RECALL):
-        allowed = [kind for kind in KINDS if (allowed_to(f"{kind}/x") or b"")[op]]
+        allowed = [kind for kind in KINDS if (allowed_ops(f"{kind}/x") or b"")[op]]
         assert allowed == ["metadata"], "between members alone"
 
 
@@ -221,7 +226,10 @@ async def test_a_server_of_another_kind_is_not_talked_to(
 
 def test_a_greeting_without_proofs_is_no_longer_than_before() -> None:
     """Whoever proves nothing pays nothing; an older node reads what it reads today."""
-    plain, proving = encode(CLIENT), encode(CLIENT, nonce=bytes(16), methods=["local", "none"])
+    plain, proving = (
+        encode_hello(CLIENT),
+        encode_hello(CLIENT, nonce=bytes(16), methods=["local", "none"]),
+    )
 
     assert b"nonce" not in plain
     assert len(plain) < len(proving) < len(plain) + 40
@@ -256,8 +264,8 @@ def test_a_certificate_warns_when_a_fifth_of_its_life_is_left(
     ends_s = BEGIN_S + 365 * DAY_S
     one = CertificateIdentity("prod", "bookie", "b1", "1f", ends_s, BEGIN_S)
     now_ms = (ends_s - days_left * DAY_S) * 1000
-    assert one.left(now_ms) == pytest.approx(left, abs=0.01)
-    assert (one.left(now_ms) < WARN_LEFT) == warns
+    assert one.remaining_fraction(now_ms) == pytest.approx(left, abs=0.01)
+    assert (one.remaining_fraction(now_ms) < WARN_REMAINING_FRACTION) == warns
     assert one.ends_at == "2024-11-13 22:13 UTC"
 
 
@@ -265,6 +273,9 @@ def test_nothing_is_left_of_a_certificate_that_has_ended_whatever_the_clock() ->
     one = CertificateIdentity("prod", "bookie", "b1", "1f", BEGIN_S + DAY_S, BEGIN_S)
     for after_s in (0, 1, 10**9):
         now_ms = (BEGIN_S + DAY_S + after_s) * 1000
-        assert one.left(now_ms) == 0
-    assert one.left(0) == 1  # a clock that is far behind
-    assert CertificateIdentity("prod", "bookie", "b1", "1f", BEGIN_S, BEGIN_S).left(0) == 1
+        assert one.remaining_fraction(now_ms) == 0
+    assert one.remaining_fraction(0) == 1  # a clock that is far behind
+    assert (
+        CertificateIdentity("prod", "bookie", "b1", "1f", BEGIN_S, BEGIN_S).remaining_fraction(0)
+        == 1
+    )

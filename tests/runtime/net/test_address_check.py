@@ -12,9 +12,9 @@ from distributedlog.runtime.interfaces.host import Address, Listener
 from distributedlog.runtime.net.address_check import (
     FAILURES_MIN,
     AddressCheck,
-    Advertised,
-    advertised_by,
-    who_answers,
+    AdvertisedAddress,
+    advertised_addresses_of,
+    identify_node,
 )
 from distributedlog.runtime.net.link import Link, LinkSession
 from distributedlog.runtime.net.rpc import Endpoint
@@ -48,7 +48,7 @@ async def _bookies() -> AsyncIterator[PipeNetwork]:
 
 
 def _check(
-    network: PipeNetwork, *addresses: Advertised, hosts: list[str] | None = None
+    network: PipeNetwork, *addresses: AdvertisedAddress, hosts: list[str] | None = None
 ) -> AddressCheck:
     """The check of bookie b1."""
 
@@ -66,14 +66,14 @@ async def _checked(check: AddressCheck, times: int = FAILURES_MIN) -> list[str]:
 
 async def test_an_address_that_leads_back_is_no_condition() -> None:
     async with _bookies() as network:
-        check = _check(network, Advertised("", B1, True))
+        check = _check(network, AdvertisedAddress("", B1, True))
         assert await check.check()
         assert check.conditions() == []
 
 
 async def test_an_address_of_another_node_is_reported_with_its_name() -> None:
     async with _bookies() as network:
-        check = _check(network, Advertised("", B2, True))
+        check = _check(network, AdvertisedAddress("", B2, True))
         assert await _checked(check) == [Code.ADDRESS_OF_OTHER_NODE]
         [found] = check.conditions()
         assert found.severity is Severity.DEGRADED
@@ -83,7 +83,7 @@ async def test_an_address_of_another_node_is_reported_with_its_name() -> None:
 
 async def test_an_address_without_an_answer_is_reported_until_it_answers() -> None:
     async with _bookies() as network:
-        addresses = [Advertised("", NOBODY, True)]
+        addresses = [AdvertisedAddress("", NOBODY, True)]
 
         async def peers() -> list[str]:
             return LAN
@@ -105,9 +105,12 @@ async def test_an_address_without_an_answer_is_reported_until_it_answers() -> No
 async def test_an_address_for_another_network_need_not_be_reachable_from_here() -> None:
     """A container advertises the address of its published port, which leads elsewhere from inside."""
     async with _bookies() as network:
-        inside, outside = Advertised("inside", B1, True), Advertised("outside", NOBODY, False)
+        inside, outside = (
+            AdvertisedAddress("inside", B1, True),
+            AdvertisedAddress("outside", NOBODY, False),
+        )
         assert await _checked(_check(network, inside, outside)) == []
-        wrong = Advertised("outside", B2, False)
+        wrong = AdvertisedAddress("outside", B2, False)
         assert await _checked(_check(network, inside, wrong)) == [Code.ADDRESS_OF_OTHER_NODE]
 
 
@@ -126,7 +129,7 @@ async def test_a_loopback_address_is_a_fault_if_peers_are_on_other_machines(
     by_name: bool, hosts: list[str], severity: Severity | None
 ) -> None:
     async with _bookies() as network:
-        own = Advertised("", B1, True, is_loopback=True, by_name=by_name)
+        own = AdvertisedAddress("", B1, True, is_loopback=True, is_host_name=by_name)
         check = _check(network, own, hosts=hosts)
         assert await check.check()  # it leads back to this node
         found = [(one.code, one.severity) for one in check.conditions()]
@@ -144,8 +147,8 @@ def _advertised(
     given: Address, bound: Address, advertised: Address | None = None
 ) -> tuple[bool, bool]:
     listeners: dict[str, Listener] = {"": _Bound(bound)}  # type: ignore[dict-item]
-    [found] = advertised_by({"": given}, listeners, {"": advertised or bound}, "")
-    return found.is_loopback, found.by_name
+    [found] = advertised_addresses_of({"": given}, listeners, {"": advertised or bound}, "")
+    return found.is_loopback, found.is_host_name
 
 
 def test_a_host_name_that_leads_to_loopback_is_known_by_the_listener() -> None:
@@ -162,14 +165,14 @@ def test_a_host_name_that_leads_to_loopback_is_known_by_the_listener() -> None:
 
 def test_peers_use_the_listener_through_which_a_node_reaches_the_quorum() -> None:
     addresses = {"outside": NOBODY, "inside": B1}
-    found = advertised_by({}, {}, addresses, "inside")
+    found = advertised_addresses_of({}, {}, addresses, "inside")
     assert [one.listener for one in found if one.for_peers] == ["inside"]
-    found = advertised_by({}, {}, {"": B1, **addresses}, "other")
+    found = advertised_addresses_of({}, {}, {"": B1, **addresses}, "other")
     assert [one.listener for one in found if one.for_peers] == [""]
 
 
 async def test_who_answers_is_asked_by_the_handshake_alone() -> None:
     async with _bookies() as network:
-        assert (await who_answers(network.host("x"), B2)).label == "b2"
+        assert (await identify_node(network.host("x"), B2)).label == "b2"
         with pytest.raises(ConnectionLost):
-            await who_answers(network.host("x"), NOBODY)
+            await identify_node(network.host("x"), NOBODY)

@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from distributedlog.runtime.interfaces.errors import TooBusy
 from distributedlog.runtime.net.connection_limiter import (
+    CONNECTIONS_PER_NODE_MAX,
     HEALTH,
-    OF_ONE_NODE_MAX,
-    SILENT_S,
+    IDLE_S_MIN,
     ConnectionLimiter,
 )
 from distributedlog.runtime.net.frame_reader import ReceiveSpace
@@ -40,7 +40,7 @@ class Server:
             outgoing_bytes_max=4096,
             frame_bytes_max=4096,
         )
-        return link, self.places.enter(link)
+        return link, self.places.admit(link)
 
     def greet(
         self, host: str, hello: Hello, *, node: bool = False, local: bool = False
@@ -48,7 +48,7 @@ class Server:
         """One comes and says who it is; who gives way to it. Raises `TooBusy`."""
         link, _ = self.enter(host)
         now = trio.current_time()
-        return self.places.greet(link, hello, node=node, local=local, now=now)
+        return self.places.classify(link, hello, is_node=node, is_local=local, now=now)
 
     def fill(self) -> None:
         """Clients from many addresses, each by a name of its own, take all that they may have."""
@@ -77,7 +77,7 @@ async def test_one_node_does_not_take_the_places_of_all(autojump_clock: MockCloc
     """Whoever forges the name of one."""
     server = Server(ConnectionLimiter(1000))
     server.fill()
-    for _ in range(OF_ONE_NODE_MAX):
+    for _ in range(CONNECTIONS_PER_NODE_MAX):
         server.greet("h1", NODE, node=True)
 
     with pytest.raises(TooBusy):
@@ -89,11 +89,11 @@ async def test_one_node_does_not_take_the_places_of_all(autojump_clock: MockCloc
 async def test_the_address_with_most_strangers_makes_room(autojump_clock: MockClock) -> None:
     server = Server()
     first, _ = server.enter("one that speaks soon")
-    silent = [server.enter("silent")[0] for _ in range(server.places.strangers_max - 1)]
+    silent = [server.enter("silent")[0] for _ in range(server.places.unauthenticated_max - 1)]
 
     for n in range(5):
         assert server.enter("silent")[1] is silent[n]
-    assert first in server.places.strangers
+    assert first in server.places.unauthenticated
 
 
 async def test_who_has_begun_a_handshake_is_not_put_back_by_a_newcomer(
@@ -102,7 +102,7 @@ async def test_who_has_begun_a_handshake_is_not_put_back_by_a_newcomer(
     """H224: of a crowd that comes at once each would lose its place just before its turn."""
     server = Server()
     silent = server.enter("crowd")[0]
-    turn = [server.enter("crowd")[0] for _ in range(server.places.strangers_max - 1)]
+    turn = [server.enter("crowd")[0] for _ in range(server.places.unauthenticated_max - 1)]
     for link in turn:
         begin_handshake(link)
 
@@ -114,7 +114,7 @@ async def test_who_has_begun_a_handshake_is_not_put_back_by_a_newcomer(
     assert (
         server.enter("another")[1] is last
     )  # whoever comes from elsewhere has a place all the same
-    assert all(link in server.places.strangers for link in turn)
+    assert all(link in server.places.unauthenticated for link in turn)
 
 
 async def test_one_address_leaves_a_quarter_to_others(autojump_clock: MockClock) -> None:
@@ -133,7 +133,7 @@ async def test_who_was_silent_for_long_gives_way_and_who_leaves_is_gone(
 ) -> None:
     server = Server()
     server.fill()
-    await trio.sleep(SILENT_S)
+    await trio.sleep(IDLE_S_MIN)
     links = list(server.places.others)
     for link in links[1:]:
         link.reader.received_at = trio.current_time()
@@ -141,7 +141,7 @@ async def test_who_was_silent_for_long_gives_way_and_who_leaves_is_gone(
     assert server.greet("new", Hello()) is links[0]
     with pytest.raises(TooBusy):
         server.greet("newer", Hello())
-    server.places.leave(links[1])
+    server.places.release(links[1])
     assert server.greet("newer", Hello()) is None
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from distributedlog.runtime.interfaces.errors import ProtocolError, TooBusy
 from distributedlog.runtime.net.frame_reader import (
     FRAME_BYTES_PER_SECOND,
-    FRAME_SECONDS,
+    FRAME_TIME_MIN_S,
     PARTIAL_FIRST_BYTES,
-    SERVED_S,
+    SERVE_TIME_TARGET_S,
     WINDOW_BYTES,
-    WINDOW_LEAST_BYTES,
+    WINDOW_MIN_BYTES,
     FrameReader,
     ReceiveSpace,
 )
@@ -46,7 +46,7 @@ class Incoming:
             self.space,
             "peer:1",
             frame_bytes_max=frame_bytes_max,
-            on_given_up=self._on_given_up,
+            on_partial_dropped=self._on_given_up,
             dialled=dialled,
             now=0.0,
         )
@@ -65,13 +65,13 @@ class Incoming:
             content = content[taken:]
             self.taken = taken if content else self.taken
             self.sizes.append(taken)
-            for op, flags, status, ident, deadline_ms, body, owned in self.reader.received(
+            for op, flags, status, ident, deadline_ms, body, owned in self.reader.parse_received(
                 taken, now
             ):
                 self.seen.append((op, flags, status, ident, deadline_ms, bytes(body)))
                 if owned:
                     self.owned.append(body)
-            self.reader.served(taken, self.took())
+            self.reader.adapt_window(taken, self.took())
 
 
 @given(
@@ -107,9 +107,9 @@ def test_a_window_that_was_nearly_filled_grows() -> None:
     """TLS fills none to its last byte: what is received at a time is ciphertext, longer than what it says."""
     incoming = Incoming(space=ReceiveSpace(1024 * 1024, 1 << 30))
     (window,) = incoming.reader.buffers
-    incoming.reader.served(len(window) - 1000, 0.0)
+    incoming.reader.adapt_window(len(window) - 1000, 0.0)
     assert len(incoming.reader.buffers[0]) == 2 * len(window)
-    incoming.reader.served(len(window), 0.0)
+    incoming.reader.adapt_window(len(window), 0.0)
     assert len(incoming.reader.buffers[0]) == 2 * len(window)
 
 
@@ -118,13 +118,13 @@ def test_a_window_grows_and_shrinks_within_bounds() -> None:
     incoming = Incoming(space=ReceiveSpace(2 * WINDOW_BYTES, 1 << 30))
 
     def served(took_s: float) -> int:
-        incoming.reader.served(len(incoming.reader.buffers[0]), took_s)
+        incoming.reader.adapt_window(len(incoming.reader.buffers[0]), took_s)
         return len(incoming.reader.buffers[0])
 
     (window,) = incoming.reader.buffers
-    assert served(SERVED_S / 2) == len(window)
+    assert served(SERVE_TIME_TARGET_S / 2) == len(window)
     assert max(served(0.0) for _ in range(20)) == WINDOW_BYTES
-    assert min(served(2 * SERVED_S) for _ in range(40)) == WINDOW_LEAST_BYTES
+    assert min(served(2 * SERVE_TIME_TARGET_S) for _ in range(40)) == WINDOW_MIN_BYTES
 
 
 def frame(size: int, ident: int = 0) -> bytes:
@@ -218,7 +218,7 @@ def test_the_bound_may_be_lifted_between_two_frames_of_one_receive() -> None:
     content = frame(5, 1) + frame(2000, 2)
     incoming.reader.buffers[0][: len(content)] = content
 
-    frames = incoming.reader.received(len(content), 0.0)
+    frames = incoming.reader.parse_received(len(content), 0.0)
     assert next(frames)[3] == 1
     incoming.reader.frame_bytes_max = FRAME_BYTES_MAX
     assert next(frames)[3] == 2
@@ -230,10 +230,10 @@ def test_a_frame_that_has_begun_has_a_deadline() -> None:
     assert incoming.reader.deadline == float("inf")
 
     incoming.feed(frame(5000)[:10], now=4.0)
-    assert incoming.reader.deadline == 4.0 + FRAME_SECONDS
+    assert incoming.reader.deadline == 4.0 + FRAME_TIME_MIN_S
 
     incoming.feed(frame(5000)[10:200], now=5.0)
-    due = 5.0 + FRAME_SECONDS + (5000 + ENVELOPE_BYTES) / FRAME_BYTES_PER_SECOND
+    due = 5.0 + FRAME_TIME_MIN_S + (5000 + ENVELOPE_BYTES) / FRAME_BYTES_PER_SECOND
     assert incoming.reader.deadline == due
 
     incoming.feed(frame(5000)[200:], now=6.0)

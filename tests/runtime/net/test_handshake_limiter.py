@@ -4,10 +4,14 @@ import trio
 import trio.testing
 
 from distributedlog.runtime.interfaces.errors import ConnectionLost
-from distributedlog.runtime.net.connection_limiter import STRANGERS_MAX
-from distributedlog.runtime.net.handshake_limiter import HOSTS_MAX, PER_S, HandshakeLimiter
+from distributedlog.runtime.net.connection_limiter import UNAUTHENTICATED_MAX
+from distributedlog.runtime.net.handshake_limiter import (
+    HANDSHAKES_PER_S,
+    NODE_HOSTS_MAX,
+    HandshakeLimiter,
+)
 from distributedlog.runtime.net.rpc import Endpoint
-from distributedlog.runtime.net.tls import ANSWER_S, with_tls
+from distributedlog.runtime.net.tls import HANDSHAKE_ANSWER_S, with_tls
 from distributedlog.runtime.protocol.handshake import Hello
 
 from ..pipe import PipeNetwork
@@ -46,13 +50,13 @@ async def test_users_that_come_back_at_once_wait_in_turn_and_a_node_does_not(
             assert len(there) <= 1
 
     assert len(there) == COMERS
-    assert all(in_s >= (nth - 1) / PER_S for nth, in_s in enumerate(sorted(there)))
+    assert all(in_s >= (nth - 1) / HANDSHAKES_PER_S for nth, in_s in enumerate(sorted(there)))
 
 
 async def test_who_has_gone_takes_no_turn(autojump_clock: trio.testing.MockClock) -> None:
     """Else those who give up would keep all others from theirs."""
     turns = HandshakeLimiter()
-    await turns.turn("c", still_there)
+    await turns.wait_turn("c", still_there)
     began = trio.current_time()
 
     def gone() -> None:
@@ -60,7 +64,7 @@ async def test_who_has_gone_takes_no_turn(autojump_clock: trio.testing.MockClock
 
     async def give_up() -> None:
         try:
-            await turns.turn("c", gone)
+            await turns.wait_turn("c", gone)
         except ConnectionLost:
             return
 
@@ -68,27 +72,27 @@ async def test_who_has_gone_takes_no_turn(autojump_clock: trio.testing.MockClock
         for _ in range(1000):
             nursery.start_soon(give_up)
         with trio.move_on_after(0):
-            await turns.turn("c", still_there)
+            await turns.wait_turn("c", still_there)
         await trio.testing.wait_all_tasks_blocked()
-        await turns.turn("c", still_there)
+        await turns.wait_turn("c", still_there)
 
-    assert trio.current_time() - began <= 1 / PER_S
-    assert turns.waiting == 0
+    assert trio.current_time() - began <= 1 / HANDSHAKES_PER_S
+    assert turns.waiting_count == 0
 
 
 async def test_a_host_of_a_node_goes_first_until_it_is_forgotten(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     turns = HandshakeLimiter()
-    turns.on_node("b1")
+    turns.add_node_host("b1")
     began = trio.current_time()
     for _ in range(10):
-        await turns.turn("b1", still_there)
+        await turns.wait_turn("b1", still_there)
     assert trio.current_time() == began
-    for number in range(HOSTS_MAX):
-        turns.on_node(f"x{number}")
+    for number in range(NODE_HOSTS_MAX):
+        turns.add_node_host(f"x{number}")
     for _ in range(10):
-        await turns.turn("b1", still_there)
+        await turns.wait_turn("b1", still_there)
     assert trio.current_time() > began
 
 
@@ -99,15 +103,15 @@ async def test_a_host_that_comes_back_for_ever_makes_its_own_wait(
     turns = HandshakeLimiter()
     async with trio.open_nursery() as nursery:
         for _ in range(1000):
-            nursery.start_soon(turns.turn, "flood", still_there)
+            nursery.start_soon(turns.wait_turn, "flood", still_there)
         await trio.testing.wait_all_tasks_blocked()
         began = trio.current_time()
         for _ in range(5):
-            await turns.turn("user", still_there)
-        assert trio.current_time() - began <= 2 * 5 / PER_S + 1e-6
+            await turns.wait_turn("user", still_there)
+        assert trio.current_time() - began <= 2 * 5 / HANDSHAKES_PER_S + 1e-6
         nursery.cancel_scope.cancel()
-    assert turns.waiting == 0
-    assert not turns._comers
+    assert turns.waiting_count == 0
+    assert not turns._waiting_by_host
 
 
 async def test_who_begins_handshakes_and_ends_none_keeps_nobody_of_its_address_out(
@@ -117,10 +121,10 @@ async def test_who_begins_handshakes_and_ends_none_keeps_nobody_of_its_address_o
     network = PipeNetwork()
     async with served(network, tls_of("bookie/b1")) as (address, nursery):
         stranger, halves = network.host("c"), []
-        for _ in range(STRANGERS_MAX):
+        for _ in range(UNAUTHENTICATED_MAX):
             halves.append(await stranger.dial(address))
             halves[-1].try_send([b"\x16\x03\x01\x02\x00"])
-            await trio.sleep(1 / PER_S)
-        await trio.sleep(ANSWER_S / 2)
+            await trio.sleep(1 / HANDSHAKES_PER_S)
+        await trio.sleep(HANDSHAKE_ANSWER_S / 2)
         host = with_tls(network.host("c"), tls_of("user/etl"))
         await Endpoint(host, lambda: Hello(kind="client")).dial(address, nursery=nursery)

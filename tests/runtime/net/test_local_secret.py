@@ -14,7 +14,7 @@ from distributedlog.runtime.interfaces.host import Host, Listener
 from distributedlog.runtime.interfaces.principals import Verify, Welcome
 from distributedlog.runtime.machine import real_host
 from distributedlog.runtime.net import local_secret
-from distributedlog.runtime.net.local_secret import credentials_for, guarded
+from distributedlog.runtime.net.local_secret import credentials_for, with_local_secret
 from distributedlog.runtime.net.rpc import Endpoint
 from distributedlog.runtime.protocol.handshake import Hello
 
@@ -42,7 +42,7 @@ async def serving(nursery: trio.Nursery, host: Host) -> Listener:
 async def test_the_user_gets_in_and_a_stranger_does_not(place: Path) -> None:
     """Threat 7. The files are the user's alone, and go with the listener."""
     async with trio.open_nursery() as nursery:
-        listener = await serving(nursery, guarded(real_host("b1"), SECRET))
+        listener = await serving(nursery, with_local_secret(real_host("b1"), SECRET))
         file = place / str(listener.address[1])
         assert stat.S_IMODE(os.stat(file).st_mode) == 0o600
         assert stat.S_IMODE(os.stat(place).st_mode) == 0o700
@@ -63,7 +63,7 @@ async def test_the_user_gets_in_and_a_stranger_does_not(place: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "seteuid") or os.geteuid() != 0, reason="needs root")
 async def test_another_user_of_the_machine_finds_no_secret() -> None:
     async with trio.open_nursery() as nursery:
-        listener = await serving(nursery, guarded(real_host("b1"), SECRET))
+        listener = await serving(nursery, with_local_secret(real_host("b1"), SECRET))
         assert credentials_for(listener.address) is not None
         os.seteuid(65_534)
         try:
@@ -97,12 +97,12 @@ async def test_who_took_a_dead_clusters_port_learns_nothing_and_is_not_believed(
     """A squatter says yes to any proof; its own is no good."""
 
     def yes(meeting: object, proof: bytes) -> Welcome:
-        return Welcome("user/local", passport=proof)
+        return Welcome("user/local", session_credential=proof)
 
     methods: dict[str, Verify] = {local_secret.METHOD: yes}
     async with trio.open_nursery() as nursery:
         listener = await serving(nursery, replace(real_host("squatter"), methods=methods))
-        local_secret.publish(SECRET, listener.address)  # the dead cluster's
+        local_secret.write_secret_file(SECRET, listener.address)  # the dead cluster's
 
         with pytest.raises(NotAuthenticated):
             await asked(real_host("test"), listener.address)
@@ -114,7 +114,7 @@ async def test_nobody_else_on_that_port_hears_a_proof_that_it_could_pass_on(call
     """Another user listens on the same port of another address of this machine, and passes all bytes on to
     the cluster: it would be there as who was asked."""
     async with trio.open_nursery() as nursery:
-        listener = await serving(nursery, guarded(real_host("b1"), SECRET))
+        listener = await serving(nursery, with_local_secret(real_host("b1"), SECRET))
         port = listener.address[1]
         try:
             (caught,) = await trio.open_tcp_listeners(port, host=called.replace("localhost", "::1"))
@@ -153,7 +153,7 @@ async def test_what_a_killed_cluster_left_goes_when_its_user_listens_there(place
         listener = await real_host("b1").listen(("127.0.0.1", 0))
         address = listener.address
         listener.close()
-        local_secret.publish(SECRET, address)
+        local_secret.write_secret_file(SECRET, address)
         again = await real_host("b1").listen(address)
         assert os.listdir(place) == []
         endpoint = Endpoint(real_host("b1"), lambda: Hello(kind="bookie", node_id="n1"))
@@ -165,9 +165,9 @@ async def test_what_a_killed_cluster_left_goes_when_its_user_listens_there(place
 
 def test_no_word_of_it_is_in_what_goes_over_the_wire() -> None:
     """Proofs over nonces: another connection's, another port's and the other side's are no good."""
-    from distributedlog.runtime.interfaces.principals import Meeting
+    from distributedlog.runtime.interfaces.principals import HandshakeContext
 
-    meeting = Meeting("peer", 4181, server_nonce=bytes(16), client_nonce=bytes(range(16)))
+    meeting = HandshakeContext("peer", 4181, server_nonce=bytes(16), client_nonce=bytes(range(16)))
     proofs = {
         local_secret._proof(SECRET, one, side)
         for one in (

@@ -8,7 +8,7 @@ import trio
 from distributedlog.runtime.interfaces.errors import AddressInUse, ConnectionLost
 from distributedlog.runtime.interfaces.host import Address
 from distributedlog.runtime.net import tcp
-from distributedlog.runtime.net.port_reservation import HeldPorts
+from distributedlog.runtime.net.port_reservation import ReservedPorts
 
 
 async def _free() -> Address:
@@ -19,11 +19,11 @@ async def _free() -> Address:
 
 async def test_one_has_it_and_one_listens_there_as_often_as_it_starts() -> None:
     place = await _free()
-    with HeldPorts() as ports, HeldPorts() as others:
-        ports.hold(place)
+    with ReservedPorts() as ports, ReservedPorts() as others:
+        ports.reserve(place)
         for _ in range(2):  # a node that was killed comes back, and has connections from before
             with pytest.raises(AddressInUse, match=str(place[1])):
-                others.hold(place)
+                others.reserve(place)
             with pytest.raises(ConnectionLost):
                 await tcp.dial(place)
             listener = await tcp.listen(place)
@@ -38,12 +38,12 @@ async def test_one_has_it_and_one_listens_there_as_often_as_it_starts() -> None:
 
 
 async def test_who_listens_is_not_disturbed_and_has_it_alone() -> None:
-    with HeldPorts() as ports:
+    with ReservedPorts() as ports:
         place = await _free()
-        ports.hold(place)
+        ports.reserve(place)
         listener = await tcp.listen(place)
-    with HeldPorts() as others, pytest.raises(AddressInUse):
-        others.hold(place)
+    with ReservedPorts() as others, pytest.raises(AddressInUse):
+        others.reserve(place)
     connection = await tcp.dial(place)
     connection.close()
     listener.close()
@@ -51,8 +51,8 @@ async def test_who_listens_is_not_disturbed_and_has_it_alone() -> None:
 
 def test_a_forked_child_holds_nothing() -> None:
     place = trio.run(_free)
-    ports = HeldPorts()
-    ports.hold(place)
+    ports = ReservedPorts()
+    ports.reserve(place)
     (there, say), (wait, end) = os.pipe(), os.pipe()
     child = os.fork()
     if not child:
@@ -62,8 +62,8 @@ def test_a_forked_child_holds_nothing() -> None:
         os._exit(0)
     assert os.read(there, 1)
     ports.close()
-    with HeldPorts() as again:
-        again.hold(place)
+    with ReservedPorts() as again:
+        again.reserve(place)
     for descriptor in (there, say, wait, end):
         os.close(descriptor)
     assert os.waitpid(child, 0)[1] == 0

@@ -21,10 +21,10 @@ from distributedlog.runtime.interfaces.errors import (
 )
 from distributedlog.runtime.interfaces.host import Address, Connection
 from distributedlog.runtime.net.client_link import ClientLink, Reply
-from distributedlog.runtime.net.connection_limiter import SILENT_S, STRANGERS_MAX
-from distributedlog.runtime.net.link import UNREAD_BYTES_MIN, UNREAD_SUM_BYTES_MAX, Link
-from distributedlog.runtime.net.rejection_log import LINES_A_MINUTE_MAX, RejectionLog
-from distributedlog.runtime.net.rpc import PARTIAL_BYTES_MAX, SILENCE_SERVER_S, Endpoint
+from distributedlog.runtime.net.connection_limiter import IDLE_S_MIN, UNAUTHENTICATED_MAX
+from distributedlog.runtime.net.link import ALL_UNREAD_BYTES_MAX, UNREAD_BYTES_MIN, Link
+from distributedlog.runtime.net.rejection_log import LINES_PER_MINUTE_MAX, RejectionLog
+from distributedlog.runtime.net.rpc import PARTIAL_BYTES_MAX, SERVER_SILENCE_TIMEOUT_S, Endpoint
 from distributedlog.runtime.protocol.frames import (
     ENVELOPE_BYTES,
     FRAME_BYTES_MAX,
@@ -35,7 +35,7 @@ from distributedlog.runtime.protocol.frames import (
     pack,
     unpack,
 )
-from distributedlog.runtime.protocol.handshake import FEATURES, Hello, decode, encode
+from distributedlog.runtime.protocol.handshake import FEATURES, Hello, decode_hello, encode_hello
 
 from ..pipe import PipeNetwork
 
@@ -262,7 +262,7 @@ async def test_a_standing_request_hears_all_its_answers(
             else:
                 answers.append("!")
 
-        link.stand(REPEAT, asked, timeout_s=5, on_reply=on_reply)
+        link.start_repeated_request(REPEAT, asked, timeout_s=5, on_reply=on_reply)
         await link.request(ECHO, timeout_s=5)
         await trio.sleep(0.1)
         link.close(ConnectionLost("enough"))
@@ -286,7 +286,7 @@ async def test_frames_without_request_reach_the_subscriber(
         await link.request(ECHO, timeout_s=5)
 
         assert seen == [(PUSH, 7, b"abc")]
-        link.soon()
+        link.request_turn()
         await link.request(ECHO, timeout_s=5)
         assert turns, "called before the sender's turn"
 
@@ -300,15 +300,15 @@ async def test_hello_tells_who_is_there(autojump_clock: trio.testing.MockClock) 
 
 def test_who_names_no_features_has_none() -> None:
     """A HELLO as programs wrote it before there were features; and one of a newer program."""
-    old = unpack(encode(SERVER), "a HELLO")
+    old = unpack(encode_hello(SERVER), "a HELLO")
     new = {**old, "features": 1 << 31 | FEATURES}
     del old["features"]
 
-    assert decode(pack(old), "peer").hello == replace(SERVER, features=0)
-    assert decode(pack(new), "peer").hello.features & FEATURES == FEATURES
+    assert decode_hello(pack(old), "peer").hello == replace(SERVER, features=0)
+    assert decode_hello(pack(new), "peer").hello.features & FEATURES == FEATURES
     for wrong in (-1, 1 << 32, "1", None):
         with pytest.raises(ProtocolError, match="features"):
-            decode(pack({**new, "features": wrong}), "peer")
+            decode_hello(pack({**new, "features": wrong}), "peer")
 
 
 async def test_the_wrong_node_at_an_address_is_refused(
@@ -420,16 +420,16 @@ async def test_who_is_read_no_further_is_neither_silent_nor_slow(
     """A server that is full holds its clients within a frame: that is its own delay, not theirs."""
     async with served() as there:
         connection = await there.raw()
-        await say(connection, Op.HELLO, encode(CLIENT))
+        await say(connection, Op.HELLO, encode_hello(CLIENT))
         await say(connection, Op.AUTH, pack({"method": "none"}))
         frame = envelope(ECHO, 1000, ident=1) + bytes(1000)
         await say_rest(connection, frame[:500])
         await trio.sleep(0.5)
         link = there.sessions[0].link
-        link.hold()
+        link.pause_reading()
         await say_rest(connection, frame[500:501])  # the last that it reads
-        await trio.sleep(2 * SILENCE_SERVER_S)
-        link.release()
+        await trio.sleep(2 * SERVER_SILENCE_TIMEOUT_S)
+        link.resume_reading()
         await trio.sleep(2)
         assert link.closed is None
         await say_rest(connection, frame[501:])
@@ -445,19 +445,19 @@ async def test_each_who_meets_a_closed_link_has_an_error_of_its_own(
     """The one object would grow by the traceback of each."""
     async with served() as there:
         link = await there.dial()
-        waiting = [link.begin(DROP, b"", timeout_s=9) for _ in range(2)]
+        waiting = [link.start_request(DROP, b"", timeout_s=9) for _ in range(2)]
         link.close(ConnectionLost("cut"))
         met: list[BaseException] = []
         for pending in waiting:
-            await pending.done.wait()
+            await pending.finished.wait()
             assert pending.error is not None
             met.append(pending.error)
         for _ in range(2):
             with pytest.raises(ConnectionLost, match="cut") as caught:
-                await link.wait_room(1)
+                await link.wait_capacity(1)
             met.append(caught.value)
             with pytest.raises(ConnectionLost, match="cut") as caught:
-                link.begin(DROP, b"", timeout_s=9)
+                link.start_request(DROP, b"", timeout_s=9)
             met.append(caught.value)
         assert len({id(error) for error in (*met, link.closed)}) == len(met) + 1
 
@@ -495,12 +495,12 @@ async def test_frames_that_hardly_move_take_no_room_from_those_that_do(
             await trio.sleep(0.05)
 
         assert writer.closed is None
-        assert there.server.refusals.counts["too much at once"] > 0
+        assert there.server.rejection_log.counts_by_reason["too much at once"] > 0
         for link in idle:
             link.close(ConnectionLost("the test is over"))
         await trio.sleep(0.1)
-        assert there.server._space.partial_bytes == 0
-        assert not there.server._space.partials
+        assert there.server._receive_space.partial_bytes == 0
+        assert not there.server._receive_space.partials
 
 
 async def test_a_fault_while_serving_ends_that_connection_and_is_told_once(
@@ -515,7 +515,7 @@ async def test_a_fault_while_serving_ends_that_connection_and_is_told_once(
                 await bad.request(BREAK, b"a secret of the peer", timeout_s=5)
 
         assert bytes((await good.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
-        assert there.server.refusals.counts["fault while serving"] == 3
+        assert there.server.rejection_log.counts_by_reason["fault while serving"] == 3
         told = [record.getMessage() for record in caplog.records]
         assert sum("fault while serving: KeyError" in line for line in told) == 1
         assert any("on_frame" in line for line in told), "it says where"
@@ -541,10 +541,10 @@ async def test_hostile_words_before_the_greeting_end_their_connection(
     nested: object = None
     for _ in range(900):
         nested = [nested]
-    hello = unpack(encode(CLIENT), "a HELLO")
+    hello = unpack(encode_hello(CLIENT), "a HELLO")
     bodies = [(pack({**hello, name: nested}), b"") for name in hello]
     auths = [nested, {"method": nested}, {"method": "none" * 2000}, ["none"] * 70]
-    bodies += [(encode(CLIENT), pack(auth)) for auth in auths]
+    bodies += [(encode_hello(CLIENT), pack(auth)) for auth in auths]
     async with served() as there:
         good = await there.dial()
         for body, auth in bodies:
@@ -557,7 +557,7 @@ async def test_hostile_words_before_the_greeting_end_their_connection(
         await trio.sleep(0.1)
 
         assert bytes((await good.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
-        assert there.server.refusals.counts == {"malformed": len(bodies)}
+        assert there.server.rejection_log.counts_by_reason == {"malformed": len(bodies)}
         assert sum("malformed" in record.getMessage() for record in caplog.records) == 1
 
 
@@ -567,14 +567,14 @@ async def test_a_flood_from_many_addresses_is_counted_and_hardly_told(
     """A line an address and reason, and so many a minute: the log is no target either."""
     refusals = RejectionLog()
     for n in range(1000):
-        refusals.note(f"10.0.{n // 250}.{n % 250}:7", "malformed", "a frame of 9 bytes")
-    assert len(caplog.records) == LINES_A_MINUTE_MAX
-    assert refusals.counts == {"malformed": 1000}
+        refusals.record(f"10.0.{n // 250}.{n % 250}:7", "malformed", "a frame of 9 bytes")
+    assert len(caplog.records) == LINES_PER_MINUTE_MAX
+    assert refusals.counts_by_reason == {"malformed": 1000}
 
     await trio.sleep(61)
-    refusals.note("10.9.9.9:7", "malformed", "a frame of 9 bytes")
+    refusals.record("10.9.9.9:7", "malformed", "a frame of 9 bytes")
 
-    assert len(caplog.records) == LINES_A_MINUTE_MAX + 1
+    assert len(caplog.records) == LINES_PER_MINUTE_MAX + 1
 
 
 async def test_silent_strangers_make_room_for_who_speaks(
@@ -589,7 +589,7 @@ async def test_silent_strangers_make_room_for_who_speaks(
         assert trio.current_time() - began < 2.0
         assert bytes((await link.request(ECHO, b"fine", timeout_s=5)).body) == b"fine"
         await trio.sleep(0.1)
-        assert there.server.connections <= STRANGERS_MAX + 1
+        assert there.server.connections <= UNAUTHENTICATED_MAX + 1
         del kept
 
 
@@ -598,7 +598,7 @@ async def test_idle_clients_lock_out_neither_nodes_nor_health_nor_those_who_spea
 ) -> None:
     """All places of clients are taken, by some who said hello and nothing after."""
     async with served() as there:
-        body, auth = encode(CLIENT), pack({"method": "none"})
+        body, auth = encode_hello(CLIENT), pack({"method": "none"})
         kept = []
         for _ in range(1000):
             connection = await there.raw()
@@ -616,7 +616,7 @@ async def test_idle_clients_lock_out_neither_nodes_nor_health_nor_those_who_spea
         same = Endpoint(there.network.host("stranger"), lambda: CLIENT)
         with pytest.raises(TooBusy):  # who is there may still have something to say
             await same.dial(there.address, nursery=there.nursery)
-        await trio.sleep(SILENT_S)
+        await trio.sleep(IDLE_S_MIN)
         assert (await same.dial(there.address, nursery=there.nursery)).closed is None
         del kept
 
@@ -627,7 +627,7 @@ async def test_forty_half_sent_frames_hold_no_more_than_the_processs_bound(
     """H36, with the bounds of production: 40 frames of 5 MiB under way are 200 MiB announced."""
     begun = bytes(512 * 1024)
     async with served(partial_bytes_max=PARTIAL_BYTES_MAX) as there:
-        space = there.server._space
+        space = there.server._receive_space
         links = [await there.dial() for _ in range(40)]
         most = 0
         for link in links:
@@ -659,9 +659,12 @@ async def test_a_silent_server_is_noticed(autojump_clock: trio.testing.MockClock
         connection = await listener.accept()
         session_endpoint = Endpoint(network.host("s"), lambda: SERVER)
         link = Link(
-            connection, session_endpoint._space, outgoing_bytes_max=1 << 20, frame_bytes_max=65_536
+            connection,
+            session_endpoint._receive_space,
+            outgoing_bytes_max=1 << 20,
+            frame_bytes_max=65_536,
         )
-        body = encode(SERVER)
+        body = encode_hello(SERVER)
         link.send(envelope(Op.HELLO, len(body)), body, envelope(Op.AUTH, 0))
         while link.outgoing_bytes:
             link.flush()
@@ -683,7 +686,7 @@ async def test_a_peer_that_does_not_read_is_cut_off(autojump_clock: trio.testing
     network = PipeNetwork(bytes_max=1000)
     listener = await network.host("s").listen(("s", 0))
     connection = await network.host("c").dial(listener.address)
-    space = Endpoint(network.host("c"), lambda: CLIENT)._space
+    space = Endpoint(network.host("c"), lambda: CLIENT)._receive_space
     link = Link(connection, space, outgoing_bytes_max=100_000, frame_bytes_max=65_536)
     for _ in range(200):
         link.send(bytes(1000))
@@ -694,7 +697,7 @@ async def test_a_peer_that_does_not_read_is_cut_off(autojump_clock: trio.testing
 
 async def flood(connection: Connection, body_bytes: int) -> None:
     """Ask for more and more, and read nothing."""
-    await say(connection, Op.HELLO, encode(CLIENT))
+    await say(connection, Op.HELLO, encode_hello(CLIENT))
     await say(connection, Op.AUTH, pack({"method": "none"}))
     while True:
         frame = envelope(ECHO, body_bytes, ident=1) + bytes(body_bytes)
@@ -715,7 +718,7 @@ async def test_who_does_not_read_his_answers_is_read_no_further(
 ) -> None:
     """What waits for all peers together has a bound, others are served, and the silent ones end."""
     async with served() as there:
-        space, most = there.server._space, 0
+        space, most = there.server._receive_space, 0
         async with trio.open_nursery() as flooding:
             for _ in range(30):
                 flooding.start_soon(drop_lost, flood, await there.raw(), 64 * 1024)
@@ -725,12 +728,12 @@ async def test_who_does_not_read_his_answers_is_read_no_further(
                 assert bytes((await link.request(ECHO, b"x", timeout_s=5)).body) == b"x"
                 link.close(ConnectionLost("asked and answered"))
                 most = max(most, space.outgoing_bytes)
-                assert most <= UNREAD_SUM_BYTES_MAX
+                assert most <= ALL_UNREAD_BYTES_MAX
                 await trio.sleep(0.5)
                 if not flooding.child_tasks:
                     break
         assert most > UNREAD_BYTES_MIN
-        assert trio.current_time() - began < 2 * SILENCE_SERVER_S
+        assert trio.current_time() - began < 2 * SERVER_SILENCE_TIMEOUT_S
         assert space.outgoing_bytes == 0
 
 
@@ -744,9 +747,11 @@ async def drop_lost(
 async def test_a_slow_reader_gets_all_its_answers(autojump_clock: trio.testing.MockClock) -> None:
     """It is read no further while it does not read, and loses nothing by it."""
     async with served() as there:
-        there.server._space.outgoing_bytes = UNREAD_SUM_BYTES_MAX  # others leave theirs unread
+        there.server._receive_space.outgoing_bytes = (
+            ALL_UNREAD_BYTES_MAX  # others leave theirs unread
+        )
         connection = await there.raw()
-        await say(connection, Op.HELLO, encode(CLIENT))
+        await say(connection, Op.HELLO, encode_hello(CLIENT))
         await say(connection, Op.AUTH, pack({"method": "none"}))
         size, count, buffer = 10_000, 200, memoryview(bytearray(5000))
         answered, got = ENVELOPE_BYTES + size, 0

@@ -22,9 +22,9 @@ from distributedlog.runtime.net.tcp import (
     TcpConnection,
     TcpListener,
     dial,
+    format_address,
     is_loopback,
     listen,
-    place,
 )
 
 
@@ -169,7 +169,7 @@ def test_between_machines_the_control_is_the_systems(host: str, within: bool) ->
 
 
 async def test_accept_outlives_a_lack_of_descriptors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tcp, "STARVED_WAIT_S", 0.001)
+    monkeypatch.setattr(tcp, "NO_DESCRIPTOR_WAIT_S", 0.001)
     listener = await listen(("127.0.0.1", 0))
     dialled = await dial(listener.address)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -199,10 +199,10 @@ async def test_the_last_descriptors_are_not_for_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They are kept for files: such a connection is hung up on at once, and the next one is let in."""
-    monkeypatch.setattr(tcp, "STARVED_WAIT_S", 0.001)
+    monkeypatch.setattr(tcp, "NO_DESCRIPTOR_WAIT_S", 0.001)
     listener = await listen(("127.0.0.1", 0))
     assert isinstance(listener, TcpListener)
-    listener._first_kept = 3
+    listener._first_reserved = 3
     beyond = await dial(listener.address)
     accepted: list[Connection] = []
 
@@ -214,7 +214,7 @@ async def test_the_last_descriptors_are_not_for_connections(
         with trio.fail_after(5), contextlib.suppress(ConnectionLost):
             assert await beyond.receive_into(memoryview(bytearray(1))) == 0
         assert accepted == []
-        listener._first_kept = 1 << 20
+        listener._first_reserved = 1 << 20
         within = await dial(listener.address)
 
     assert len(accepted) == 1
@@ -266,4 +266,4 @@ async def test_one_is_not_connected_to_oneself() -> None:
     ],
 )
 def test_places(address: tuple[object, ...], text: str) -> None:
-    assert place(address) == text
+    assert format_address(address) == text

@@ -25,7 +25,7 @@ from distributedlog.runtime.interfaces.host import Address, Buffer, Connection
 from distributedlog.runtime.interfaces.principals import BY_CERTIFICATE, Credentials
 from distributedlog.runtime.net import tls as module
 from distributedlog.runtime.net.rpc import Endpoint
-from distributedlog.runtime.net.tls import EITHER, TLS, Tls, TlsConnection, identity_of, with_tls
+from distributedlog.runtime.net.tls import EITHER, TLS, Tls, TlsConnection, read_identity, with_tls
 from distributedlog.runtime.protocol.handshake import Hello
 
 from ..contract_sides import settle
@@ -154,7 +154,7 @@ async def test_what_is_large_is_offered_to_the_socket_in_few_calls(
     assert dialled.try_send([b"head", bytes(1 << 20), b"head", bytes(100)]) == (1 << 20) + 108
 
     assert len(offered) <= (1 << 20) // module.BURST_BYTES + 1
-    assert max(offered) <= module.BURST_BYTES + module.PIECE_BYTES + module.RECORD_BYTES
+    assert max(offered) <= module.BURST_BYTES + module.ENCRYPT_CHUNK_BYTES + module.RECORD_BYTES
 
 
 async def test_what_came_before_a_broken_record_is_received_and_then_why(
@@ -224,7 +224,7 @@ async def test_a_connection_whose_keys_were_used_for_long_ends_and_the_next_one_
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """H222: by bytes, and by time; an ordinary loss."""
-    monkeypatch.setattr(module, "RETIRE_BYTES", 100_000)
+    monkeypatch.setattr(module, "KEY_LIFETIME_BYTES", 100_000)
     network = PipeNetwork(bytes_max=1 << 20)
     dialled, accepted = await ends_of(network)
     sink = memoryview(bytearray(1 << 20))
@@ -236,7 +236,7 @@ async def test_a_connection_whose_keys_were_used_for_long_ends_and_the_next_one_
         await exhaust(accepted, dialled, sink)
     dialled, accepted = await ends_of(network)
     accepted.try_send([b"x"])
-    await trio.sleep(module.RETIRE_S)
+    await trio.sleep(module.KEY_LIFETIME_S)
     with pytest.raises(ConnectionLost, match="for long enough"):
         await dialled.receive_into(sink)
 
@@ -246,7 +246,7 @@ async def test_what_is_sent_uses_the_keys_too(
     message_bytes: int, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
     """H222: who sends much and is answered little; in one record, or in a burst of them."""
-    monkeypatch.setattr(module, "RETIRE_BYTES", 300_000)
+    monkeypatch.setattr(module, "KEY_LIFETIME_BYTES", 300_000)
     dialled, accepted = await ends_of(PipeNetwork(bytes_max=1 << 20))
     for _ in range(400_000 // message_bytes):
         assert dialled.try_send([bytes(message_bytes)]) == message_bytes
@@ -268,9 +268,9 @@ async def test_each_connection_is_judged_anew(autojump_clock: trio.testing.MockC
     accepted.try_send([b"x"])
     await dialled.receive_into(memoryview(bytearray(10)))
 
-    assert dialled._object is not None
-    assert not dialled._object.session_reused
-    assert dialled._object.session is None or not dialled._object.session.has_ticket
+    assert dialled._ssl_object is not None
+    assert not dialled._ssl_object.session_reused
+    assert dialled._ssl_object.session is None or not dialled._ssl_object.session.has_ticket
 
 
 async def test_a_forked_child_encrypts_nothing(autojump_clock: trio.testing.MockClock) -> None:
@@ -306,7 +306,7 @@ def expired(tmp_path: Path) -> Tls:
         certificates.issue(authority(), "user/late", place, days=1)
     finally:
         certificates._now = before
-    tls.context(server=False).load_cert_chain(place / "cert.pem", place / "key.pem")
+    tls.context_for(server=False).load_cert_chain(place / "cert.pem", place / "key.pem")
     return tls
 
 
@@ -415,7 +415,7 @@ async def test_another_domain_of_the_same_authority_is_refused(
 )
 def test_a_certificate_names_exactly_one(names: tuple[tuple[str, str], ...]) -> None:
     with pytest.raises(NotAuthenticated):
-        identity_of({"subjectAltName": names, "notAfter": "Nov 23 00:00:00 2030 GMT"}, "peer")
+        read_identity({"subjectAltName": names, "notAfter": "Nov 23 00:00:00 2030 GMT"}, "peer")
 
 
 # --- plain and TLS --------------------------------------------------------------------------------
@@ -484,34 +484,34 @@ def test_half_of_a_new_pair_is_not_used(order: tuple[int, ...], tmp_path: Path) 
     place = tmp_path / "d"
     shutil.copytree(directory_of("bookie/b1"), place)
     tls = Tls(place)
-    before = tls.own
+    before = tls.identity
     new = directory_of("bookie/b1", "test", "other")
     names = ["ca.pem", "cert.pem", "key.pem"]
     for step, index in enumerate(order):
         if step == 1:
             put(place, names[index], b"garbage")
-            tls.context(server=True)
-            assert tls.own == before
+            tls.context_for(server=True)
+            assert tls.identity == before
         put(place, names[index], (new / names[index]).read_bytes())
-        tls.context(server=True)
+        tls.context_for(server=True)
         if step < 2:
-            assert tls.own == before, "half of it"
+            assert tls.identity == before, "half of it"
 
-    assert tls.own is not None
+    assert tls.identity is not None
     assert before is not None
-    assert tls.own.serial != before.serial
+    assert tls.identity.serial != before.serial
 
 
 def test_files_that_still_change_are_left_alone(tmp_path: Path) -> None:
     place = tmp_path / "d"
     shutil.copytree(directory_of("bookie/b1"), place)
     tls = Tls(place)
-    before = tls.own
+    before = tls.identity
     certificates.issue(authority(), "bookie/b1", place)
 
-    tls.context(server=False)
+    tls.context_for(server=False)
 
-    assert tls.own == before
+    assert tls.identity == before
 
 
 @pytest.mark.parametrize("now", ["", "bookie/b2", "user/b1", "prod", "chain"])
@@ -585,23 +585,23 @@ def test_a_new_key_that_is_mended_as_told_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A chmod changes neither the file nor its time: what was no good is looked at again."""
-    monkeypatch.setattr(settled_files, "AGAIN_S", 3600.0)
+    monkeypatch.setattr(settled_files, "RETRY_INTERVAL_S", 3600.0)
     ca, place = tmp_path / "ca", tmp_path / "b1"
     certificates.make_authority(ca, "mended")
     certificates.issue(ca, "bookie/b1", place)
     tls = Tls(place)
-    before = tls.own_now()
+    before = tls.current_identity()
     certificates.renew(ca, place)
     for file in place.iterdir():
         os.utime(file, (1_700_000_000, file.stat().st_mtime - 100))
     (place / "key.pem").chmod(0o640)
     for _ in range(3):
-        assert tls.own_now() == before
+        assert tls.current_identity() == before
     assert caplog.text.count("chmod 600") == 1, "it is not said for each connection"
     (place / "key.pem").chmod(0o600)
     assert tls._files is not None
-    tls._files._again_at_s = 0.0
-    after = tls.own_now()
+    tls._files._retry_at_s = 0.0
+    after = tls.current_identity()
     assert after is not None
     assert after != before
 
@@ -652,7 +652,7 @@ async def test_the_authority_is_replaced_without_a_refused_connection(
             for place in places:
                 settled(place)
         assert await asked(host, address) == "user/etl 0"
-        serials = [tls.own.serial for tls in (server, client) if tls.own is not None]
+        serials = [tls.identity.serial for tls in (server, client) if tls.identity is not None]
         assert serials == [certificates.show(place).serial for place in places]
 
 
@@ -718,5 +718,5 @@ def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 def test_only_tls_13_is_spoken() -> None:
     for server in (True, False):
-        context = tls_of("bookie/b1").context(server=server)
+        context = tls_of("bookie/b1").context_for(server=server)
         assert context.minimum_version == ssl.TLSVersion.TLSv1_3

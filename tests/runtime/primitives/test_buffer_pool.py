@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distributedlog.runtime.primitives.buffer_pool import ReusedMemory
+from distributedlog.runtime.primitives.buffer_pool import BufferPool
 from tests.examples import examples
 
 BYTES = 64
@@ -19,11 +19,11 @@ BYTES = 64
     )
 )
 def test_what_is_looked_at_is_nobody_elses(steps: list[tuple[str, int]]) -> None:
-    memory = ReusedMemory(BYTES, 3)
+    memory = BufferPool(BYTES, 3)
     held: list[tuple[memoryview, bytes]] = []
     for number, (step, size) in enumerate(steps):
         if step == "take":
-            view = memory.take(size)
+            view = memory.acquire(size)
             assert len(view) == size
             view[:] = bytes([number]) * size
             held.append((view, bytes(view)))
@@ -37,44 +37,44 @@ def test_what_is_looked_at_is_nobody_elses(steps: list[tuple[str, int]]) -> None
 
 
 def test_what_nobody_looks_at_is_used_again() -> None:
-    memory = ReusedMemory(BYTES, 2)
-    first = memory.take(50)
+    memory = BufferPool(BYTES, 2)
+    first = memory.acquire(50)
     first[:] = b"a" * 50
-    assert bytes(memory.take(50)) != b"a" * 50
+    assert bytes(memory.acquire(50)) != b"a" * 50
     del first
-    views = [memory.take(40), memory.take(40)]
+    views = [memory.acquire(40), memory.acquire(40)]
     assert b"a" * 40 in [bytes(view) for view in views]
 
 
 def test_of_those_that_are_free_the_one_that_was_taken_last_is_used() -> None:
     """Its bytes are in the core's caches: going through all that are kept, none ever is."""
-    memory = ReusedMemory(BYTES, 4)
-    views = [memory.take(BYTES) for _ in range(4)]
+    memory = BufferPool(BYTES, 4)
+    views = [memory.acquire(BYTES) for _ in range(4)]
     for number, view in enumerate(views):
         view[:] = bytes([number]) * BYTES
     del view, views[1:3]
 
-    assert bytes(memory.take(BYTES)) == bytes([2]) * BYTES
-    assert bytes(memory.take(BYTES)) == bytes([2]) * BYTES
+    assert bytes(memory.acquire(BYTES)) == bytes([2]) * BYTES
+    assert bytes(memory.acquire(BYTES)) == bytes([2]) * BYTES
 
 
 def test_no_more_is_kept_than_was_said() -> None:
-    memory = ReusedMemory(BYTES, 2)
-    views = [memory.take(BYTES) for _ in range(5)]
+    memory = BufferPool(BYTES, 2)
+    views = [memory.acquire(BYTES) for _ in range(5)]
     views.clear()
-    assert len(memory._kept) == 2
-    assert memory._kept[0] is not memory._kept[1]
+    assert len(memory._buffers) == 2
+    assert memory._buffers[0] is not memory._buffers[1]
 
 
 def test_who_keeps_a_few_more_than_are_kept_finds_most_of_them_again() -> None:
     """A reader that had 13 replies in memory, of which 12 are kept, got a fresh one each time."""
-    memory = ReusedMemory(BYTES, 6)
+    memory = BufferPool(BYTES, 6)
     fresh = 0
     held: deque[memoryview] = deque()
     for _ in range(600):
         if len(held) == 7:
             held.popleft()  # the oldest first, as a reader takes them
-        view = memory.take(BYTES)
+        view = memory.acquire(BYTES)
         fresh += bytes(view) == bytes(BYTES)
         view[:] = b"u" * BYTES
         held.append(view)
@@ -83,33 +83,33 @@ def test_who_keeps_a_few_more_than_are_kept_finds_most_of_them_again() -> None:
 
 
 def test_what_somebody_keeps_for_ever_gives_its_place_up() -> None:
-    memory = ReusedMemory(BYTES, 3)
-    kept = [memory.take(BYTES) for _ in range(3)]
+    memory = BufferPool(BYTES, 3)
+    kept = [memory.acquire(BYTES) for _ in range(3)]
     for _ in range(3):
-        assert bytes(memory.take(BYTES)) == bytes(BYTES)
-    memory.take(BYTES)[:] = b"u" * BYTES  # it has a place now
+        assert bytes(memory.acquire(BYTES)) == bytes(BYTES)
+    memory.acquire(BYTES)[:] = b"u" * BYTES  # it has a place now
 
-    assert bytes(memory.take(BYTES)) == b"u" * BYTES
+    assert bytes(memory.acquire(BYTES)) == b"u" * BYTES
     assert all(bytes(view) == bytes(BYTES) for view in kept)
 
 
 def test_what_was_taken_last_is_not_what_gives_its_place_up() -> None:
-    memory = ReusedMemory(BYTES, 3)
-    held = [memory.take(BYTES) for _ in range(3)]
+    memory = BufferPool(BYTES, 3)
+    held = [memory.acquire(BYTES) for _ in range(3)]
     del held[0]
-    last = memory.take(BYTES)
+    last = memory.acquire(BYTES)
     for _ in range(3):
-        memory.take(BYTES)  # nothing is free: the third time one gives its place up
+        memory.acquire(BYTES)  # nothing is free: the third time one gives its place up
     last[:] = b"u" * BYTES
     del last
 
-    taken = [memory.take(BYTES) for _ in range(3)]
+    taken = [memory.acquire(BYTES) for _ in range(3)]
     assert b"u" * BYTES in [bytes(view) for view in taken]
 
 
 @pytest.mark.parametrize(("size", "reused"), [(BYTES // 16, True), (BYTES // 16 - 1, False)])
 def test_what_is_small_takes_no_buffer(size: int, reused: bool) -> None:
-    memory = ReusedMemory(BYTES, 2)
-    memory.take(BYTES)[:] = b"u" * BYTES
+    memory = BufferPool(BYTES, 2)
+    memory.acquire(BYTES)[:] = b"u" * BYTES
 
-    assert (bytes(memory.take(size)) == b"u" * size) == reused
+    assert (bytes(memory.acquire(size)) == b"u" * size) == reused

@@ -11,33 +11,36 @@ from distributedlog.runtime.process import process_memory as full_collections
 from distributedlog.runtime.process.process_memory import (
     BLOCKS_MIN,
     BLOCKS_MIN_IDLE,
-    LOOK_S,
-    NEVER,
+    CHECK_INTERVAL_S,
+    FULL_COLLECTION_NEVER,
     RESIDENT_KIB_MIN,
-    Grown,
+    GrowthThresholds,
     collect_when_grown,
-    pass_over_what_is_there,
+    freeze_existing_objects,
 )
 
 
 def test_half_as_much_again_is_worth_a_look() -> None:
-    small, large = Grown(1000, 1000), Grown(10 * BLOCKS_MIN, 10 * RESIDENT_KIB_MIN)
+    small, large = (
+        GrowthThresholds(1000, 1000),
+        GrowthThresholds(10 * BLOCKS_MIN, 10 * RESIDENT_KIB_MIN),
+    )
 
-    assert not small.since(1000 + BLOCKS_MIN, 1000 + RESIDENT_KIB_MIN, idle=False)
-    assert small.since(1001 + BLOCKS_MIN, 0, idle=False)
-    assert small.since(0, 1001 + RESIDENT_KIB_MIN, idle=False)
-    assert not large.since(15 * BLOCKS_MIN, 15 * RESIDENT_KIB_MIN, idle=False)
-    assert large.since(15 * BLOCKS_MIN + 1, 0, idle=False)
-    assert large.since(0, 15 * RESIDENT_KIB_MIN + 1, idle=False)
+    assert not small.is_exceeded(1000 + BLOCKS_MIN, 1000 + RESIDENT_KIB_MIN, idle=False)
+    assert small.is_exceeded(1001 + BLOCKS_MIN, 0, idle=False)
+    assert small.is_exceeded(0, 1001 + RESIDENT_KIB_MIN, idle=False)
+    assert not large.is_exceeded(15 * BLOCKS_MIN, 15 * RESIDENT_KIB_MIN, idle=False)
+    assert large.is_exceeded(15 * BLOCKS_MIN + 1, 0, idle=False)
+    assert large.is_exceeded(0, 15 * RESIDENT_KIB_MIN + 1, idle=False)
 
 
 def test_an_idle_node_looks_sooner_and_still_not_at_nothing() -> None:
-    small, large = Grown(1000, 1000), Grown(10 * BLOCKS_MIN, 1000)
+    small, large = GrowthThresholds(1000, 1000), GrowthThresholds(10 * BLOCKS_MIN, 1000)
 
-    assert not small.since(1000 + BLOCKS_MIN_IDLE, 0, idle=True)
-    assert small.since(1001 + BLOCKS_MIN_IDLE, 0, idle=True)
-    assert not large.since(12 * BLOCKS_MIN, 0, idle=True)
-    assert large.since(12 * BLOCKS_MIN + 1, 0, idle=True)
+    assert not small.is_exceeded(1000 + BLOCKS_MIN_IDLE, 0, idle=True)
+    assert small.is_exceeded(1001 + BLOCKS_MIN_IDLE, 0, idle=True)
+    assert not large.is_exceeded(12 * BLOCKS_MIN, 0, idle=True)
+    assert large.is_exceeded(12 * BLOCKS_MIN + 1, 0, idle=True)
 
 
 async def test_all_is_looked_at_when_the_process_has_grown(
@@ -52,23 +55,23 @@ async def test_all_is_looked_at_when_the_process_has_grown(
         return 0
 
     monkeypatch.setattr(gc, "collect", collect)
-    monkeypatch.setattr(full_collections, "_size", lambda: tuple(size))
-    monkeypatch.setattr(full_collections, "_used_s", trio.current_time)  # it uses all of a core
+    monkeypatch.setattr(full_collections, "_process_size", lambda: tuple(size))
+    monkeypatch.setattr(full_collections, "_cpu_used_s", trio.current_time)  # it uses all of a core
     before = gc.get_threshold()
     async with trio.open_nursery() as node:
         node.start_soon(collect_when_grown)
-        await trio.sleep(100 * LOOK_S)
+        await trio.sleep(100 * CHECK_INTERVAL_S)
         assert looks == []
-        assert gc.get_threshold() == (before[0], before[1], NEVER)
+        assert gc.get_threshold() == (before[0], before[1], FULL_COLLECTION_NEVER)
 
         size[0] += BLOCKS_MIN + 1
         began = trio.current_time()
-        await trio.sleep(100 * LOOK_S)
+        await trio.sleep(100 * CHECK_INTERVAL_S)
         assert len(looks) == 1  # it stays as large as it is now
-        assert looks[0] <= began + LOOK_S
+        assert looks[0] <= began + CHECK_INTERVAL_S
 
         size[1] += RESIDENT_KIB_MIN + 1
-        await trio.sleep(2 * LOOK_S)
+        await trio.sleep(2 * CHECK_INTERVAL_S)
         assert len(looks) == 2
         node.cancel_scope.cancel()
     assert gc.get_threshold() == before
@@ -78,9 +81,9 @@ def test_the_size_is_of_this_process() -> None:
     gc.collect()
     gc.disable()  # else what other tests left goes meanwhile
     try:
-        blocks, resident_kib = full_collections._size()
+        blocks, resident_kib = full_collections._process_size()
         kept = [[n] for n in range(50_000)]
-        more, now = full_collections._size()[0], sys.getallocatedblocks()
+        more, now = full_collections._process_size()[0], sys.getallocatedblocks()
     finally:
         gc.enable()
 
@@ -95,13 +98,13 @@ async def test_only_a_process_that_is_a_node_keeps_for_ever_what_is_there(
     frozen: list[float] = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(1.0))
 
-    pass_over_what_is_there()  # in a program, or in a simulator that plays one world after another
+    freeze_existing_objects()  # in a program, or in a simulator that plays one world after another
     assert frozen == []
     async with trio.open_nursery() as node:
         node.start_soon(collect_when_grown)
         await trio.testing.wait_all_tasks_blocked()
-        pass_over_what_is_there()
+        freeze_existing_objects()
         assert len(frozen) == 1
         node.cancel_scope.cancel()
-    pass_over_what_is_there()
+    freeze_existing_objects()
     assert len(frozen) == 1

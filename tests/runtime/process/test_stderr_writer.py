@@ -10,8 +10,8 @@ from contextlib import suppress
 
 import pytest
 
-from distributedlog.cluster.process.json_logs import JsonFormatter, ToOutput
-from distributedlog.runtime.process.stderr_writer import QUEUE_BYTES_MAX, UnwaitedOutput
+from distributedlog.cluster.process.json_logs import JsonFormatter, OutputHandler
+from distributedlog.runtime.process.stderr_writer import QUEUE_BYTES_MAX, NonBlockingOutput
 
 LINE = b"x" * 1023 + b"\n"
 LONG_S = 30.0
@@ -51,23 +51,23 @@ def pipe() -> Iterator[Pipe]:
 
 
 def test_what_is_said_comes_in_its_order(pipe: Pipe) -> None:
-    out = UnwaitedOutput(pipe.writes)
+    out = NonBlockingOutput(pipe.writes)
     lines = [b"%d\n" % n for n in range(1000)]
     for line in lines:
         assert out.offer(line)
     assert out.drain(LONG_S)
     assert pipe.read(sum(map(len, lines))) == b"".join(lines)
-    assert out.left_out == 0
+    assert out.dropped_writes == 0
 
 
 def test_a_pipe_that_nobody_reads_holds_nobody_and_no_more_than_the_bound(pipe: Pipe) -> None:
     filled = pipe.fill()
-    out = UnwaitedOutput(pipe.writes)
+    out = NonBlockingOutput(pipe.writes)
 
     taken = sum(out.offer(LINE) for _ in range(3 * QUEUE_BYTES_MAX // len(LINE)))
 
     assert taken == QUEUE_BYTES_MAX // len(LINE)
-    assert out.left_out == 2 * QUEUE_BYTES_MAX // len(LINE)
+    assert out.dropped_writes == 2 * QUEUE_BYTES_MAX // len(LINE)
     assert not out.drain(0.01)
     assert pipe.read(filled + taken * len(LINE))[filled:] == LINE * taken
     assert out.drain(LONG_S)
@@ -77,8 +77,8 @@ def test_a_pipe_that_nobody_reads_holds_nobody_and_no_more_than_the_bound(pipe: 
 
 def test_the_next_line_says_how_many_were_left_out(pipe: Pipe) -> None:
     filled = pipe.fill()
-    out = UnwaitedOutput(pipe.writes)
-    handler = ToOutput(out)
+    out = NonBlockingOutput(pipe.writes)
+    handler = OutputHandler(out)
     handler.setFormatter(JsonFormatter("b1"))
 
     def say(text: str) -> None:
@@ -100,28 +100,28 @@ def test_the_next_line_says_how_many_were_left_out(pipe: Pipe) -> None:
 
 
 def test_who_reads_no_more_ends_nobody(pipe: Pipe) -> None:
-    out = UnwaitedOutput(pipe.writes)
+    out = NonBlockingOutput(pipe.writes)
     os.close(pipe.reads)
 
     assert out.offer(b"one\n")
     assert out.drain(LONG_S)
 
-    assert out.left_out == 1
+    assert out.dropped_writes == 1
 
 
 def test_a_descriptor_that_does_not_wait_loses_nothing(pipe: Pipe) -> None:
     os.set_blocking(pipe.writes, False)
-    out = UnwaitedOutput(pipe.writes)
+    out = NonBlockingOutput(pipe.writes)
     for _ in range(200):
         out.offer(LINE)
     assert pipe.read(200 * len(LINE)) == 200 * LINE
     assert out.drain(LONG_S)
-    assert out.left_out == 0
+    assert out.dropped_writes == 0
 
 
 def test_a_forked_child_says_its_own_and_not_its_parents(pipe: Pipe) -> None:
     filled = pipe.fill()
-    out = UnwaitedOutput(pipe.writes)
+    out = NonBlockingOutput(pipe.writes)
     out.offer(b"parent\n")  # its thread waits now
     child = os.fork()
     if child == 0:
@@ -144,7 +144,7 @@ def test_without_a_thread_to_be_had_it_waits_for_the_next_line(
     def refuse(self: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    out = UnwaitedOutput(pipe.writes)
+    out = NonBlockingOutput(pipe.writes)
     with monkeypatch.context() as at_the_limit:
         at_the_limit.setattr(threading.Thread, "start", refuse)
         assert out.offer(b"one\n")

@@ -8,18 +8,18 @@ from hypothesis import strategies as st
 
 from distributedlog.metadata.model import rights
 from distributedlog.runtime.interfaces.errors import NotAuthenticated
-from distributedlog.runtime.interfaces.principals import Narrowing, Token
+from distributedlog.runtime.interfaces.principals import Token, TokenScope
 from distributedlog.runtime.primitives.steady_clock import SteadyClock
 from distributedlog.runtime.protocol import tokens
 from distributedlog.runtime.protocol.tokens import (
     BYTES_MAX,
     allowed_by,
     covers,
+    encode_token,
     is_within,
-    opened,
     read_token,
-    scoped,
-    seal,
+    restrict_to_scope,
+    verify_token,
 )
 from tests.examples import examples
 
@@ -35,7 +35,7 @@ ROWS = st.lists(
 def test_the_bytes_are_those_of_every_version() -> None:
     token = Token("etl", 1_800_000_000, 9, 1, CLUSTER, b"n" * 8, (("ns", "a/", 1),))
 
-    assert seal(token, SECRET) == (
+    assert encode_token(token, SECRET) == (
         b"dlog1_AQEAANJJawkAAAAAAAAAASNFZ4mrze8BI0VniavN725ubm5ubm5uA2"
         b"V0bAkAkZOibnOiYS8BpQ7MJYrllT7cLmPL-wIearMLFuQEG598e2sCVhpVlfQ"
     )
@@ -43,9 +43,9 @@ def test_the_bytes_are_those_of_every_version() -> None:
 
 def test_a_token_says_what_it_was_made_with_and_shows_itself_to_nobody() -> None:
     token = Token("etl", 1_800_000_000, 9, 1, CLUSTER, b"n" * 8, (("ns", "a/", 1), ("ns", "b", 3)))
-    shown = seal(token, SECRET)
+    shown = encode_token(token, SECRET)
 
-    found = opened(shown, lambda number: {1: SECRET}[number])
+    found = verify_token(shown, lambda number: {1: SECRET}[number])
     assert found == read_token(shown) == token
     assert found.proof == shown
     assert shown.decode() not in repr(found)
@@ -54,12 +54,18 @@ def test_a_token_says_what_it_was_made_with_and_shows_itself_to_nobody() -> None
 @settings(max_examples=examples(100))
 @given(st.integers(0, 300), st.integers(1, 255), st.binary(max_size=200))
 def test_a_token_that_was_changed_or_made_up_is_none(at: int, flipped: int, junk: bytes) -> None:
-    shown = bytearray(seal(PLAIN, SECRET))
+    shown = bytearray(encode_token(PLAIN, SECRET))
     shown[at % len(shown)] ^= flipped
 
-    for made in (bytes(shown), junk, b"dlog1_" + junk, seal(PLAIN, b"u" * 32), bytes(shown)[:at]):
+    for made in (
+        bytes(shown),
+        junk,
+        b"dlog1_" + junk,
+        encode_token(PLAIN, b"u" * 32),
+        bytes(shown)[:at],
+    ):
         with pytest.raises(NotAuthenticated):
-            opened(made, lambda number: SECRET)
+            verify_token(made, lambda number: SECRET)
 
 
 def test_the_bits_are_those_of_rights() -> None:
@@ -69,34 +75,34 @@ def test_the_bits_are_those_of_rights() -> None:
 def test_a_token_of_who_owns_local_clusters_is_none() -> None:
     """That principal may everything; no certificate names it either."""
     with pytest.raises(NotAuthenticated, match="nobody's"):
-        opened(seal(replace(PLAIN, user="local"), SECRET), lambda number: SECRET)
+        verify_token(encode_token(replace(PLAIN, user="local"), SECRET), lambda number: SECRET)
 
 
 def test_a_token_of_more_paths_than_fit_is_not_made() -> None:
     token = Token("etl", 1, 0, 1, CLUSTER, b"n" * 8, tuple(("ns", "x" * 200, 1) for _ in range(8)))
 
     with pytest.raises(ValueError, match="fewer paths"):
-        seal(token, SECRET)
-    assert len(seal(PLAIN, SECRET)) < BYTES_MAX
+        encode_token(token, SECRET)
+    assert len(encode_token(PLAIN, SECRET)) < BYTES_MAX
 
 
 @settings(max_examples=examples(200))
 @given(ROWS, ROWS, st.sampled_from(["ns", "other"]), PATHS.filter(lambda p: p[-1:] != "/"))
 def test_a_narrowed_token_allows_what_both_allow(
-    grants: Narrowing, narrowing: Narrowing, namespace: str, path: str
+    grants: TokenScope, narrowing: TokenScope, namespace: str, path: str
 ) -> None:
     """H235: against the plain union over each, of one log."""
     if not narrowing:
         return
 
-    def held(some: Narrowing) -> int:
+    def held(some: TokenScope) -> int:
         found = 0
         for of, granted, bits in some:
             if of == namespace and covers(granted, path):
                 found |= bits
         return found
 
-    assert held(scoped(grants, narrowing)) == held(grants) & held(narrowing)
+    assert held(restrict_to_scope(grants, narrowing)) == held(grants) & held(narrowing)
     assert allowed_by(narrowing, namespace, path) == held(narrowing)
     assert allowed_by((), namespace, path) == -1
 
@@ -104,7 +110,7 @@ def test_a_narrowed_token_allows_what_both_allow(
 @settings(max_examples=examples(200))
 @given(ROWS, ROWS, st.sampled_from(["ns", "other"]), PATHS.filter(lambda p: p[-1:] != "/"))
 def test_a_narrower_token_is_never_wider(
-    inner: Narrowing, outer: Narrowing, namespace: str, path: str
+    inner: TokenScope, outer: TokenScope, namespace: str, path: str
 ) -> None:
     if is_within(inner, outer):
         inside, outside = (allowed_by(one, namespace, path) for one in (inner, outer))

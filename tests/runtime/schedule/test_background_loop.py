@@ -22,7 +22,7 @@ from distributedlog.runtime.interfaces.log_lines import get_logger
 from distributedlog.runtime.schedule.background_loop import (
     Background,
     CallbackQueue,
-    Handover,
+    PendingOpen,
     uninterrupted,
 )
 
@@ -302,17 +302,17 @@ def test_what_nobody_waits_for_any_more_is_closed_by_who_opens_it(
         assert value is kept[0]
         closed.set()
 
-    handover = Handover(background, open_it, close_it)
+    handover = PendingOpen(background, open_it, close_it)
     if given_up == "before it is asked for":
-        handover.give_up()
-    outcome = handover.begin()
+        handover.abandon()
+    outcome = handover.start()
     assert opening.wait(5)
     if given_up == "while it opens":
-        handover.give_up()
+        handover.abandon()
     background.post(go_on.set)
     if given_up == "when it is open":
         assert outcome.wait(5) is kept[0]
-        handover.give_up()
+        handover.abandon()
 
     assert closed.wait(5)
     assert len(kept) == 1
@@ -323,10 +323,10 @@ def test_what_is_put_aside_is_called_also_where_the_loop_has_ended() -> None:
     loop = Background("test loop")
     loop.start()
     seen: list[str] = []
-    loop.aside(lambda: seen.append(threading.current_thread().name))
+    loop.call_in_thread(lambda: seen.append(threading.current_thread().name))
     loop.stop()
 
-    loop.aside(lambda: seen.append(threading.current_thread().name))
+    loop.call_in_thread(lambda: seen.append(threading.current_thread().name))
 
     assert seen == ["test loop: callbacks", threading.current_thread().name]
 
@@ -416,7 +416,7 @@ def test_a_loop_does_not_wait_for_a_lock_of_logging(background: Background) -> N
 def test_lines_that_are_handled_too_slowly_are_counted(
     background: Background, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("distributedlog.runtime.schedule.background_loop.LINES_MAX", 2)
+    monkeypatch.setattr("distributedlog.runtime.schedule.background_loop.LOG_LINES_MAX", 2)
     go_on, stuck = threading.Event(), threading.Event()
 
     class Slow(logging.Handler):
@@ -488,8 +488,8 @@ def test_what_nobody_can_reach_any_more_ends_with_a_warning() -> None:
     loop = Background("dropped client")
     loop.start()
     first, second = User(), User()
-    loop.use(first)
-    loop.use(second)
+    loop.register_user(first)
+    loop.register_user(second)
     ended = threading.Event()
 
     async def note_the_end() -> None:

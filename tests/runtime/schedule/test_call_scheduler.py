@@ -8,21 +8,21 @@ import trio
 from trio.testing import MockClock
 
 from distributedlog.runtime.schedule.call_scheduler import (
-    BEAT_S,
-    BUSY_OWNERS,
-    BUSY_S,
+    BATCH_BYTES_MAX,
+    BATCH_INTERVAL_S,
+    BUSY_OWNERS_MIN,
     CALL_BYTES_MIN,
-    CROWD_BEAT_S,
+    CROWD_BATCH_INTERVAL_S,
     CROWD_BYTES_MAX,
-    CROWD_OWNERS,
-    TURN_BYTES_MAX,
+    CROWD_OWNERS_MIN,
+    LOAD_SPAN_S,
     CallScheduler,
     PeriodicCheck,
     PeriodicChecks,
     ScheduledCall,
 )
 
-A_TURN = TURN_BYTES_MAX // CALL_BYTES_MIN
+A_TURN = BATCH_BYTES_MAX // CALL_BYTES_MIN
 
 
 class Calls:
@@ -58,12 +58,12 @@ async def test_what_is_due_is_done_once_in_order(nursery: trio.Nursery) -> None:
     dues = [calls.due(turn, n) for n in range(5)]
 
     for one in (*dues, *reversed(dues)):
-        one.soon()
+        one.schedule()
     assert calls.done == []  # whoever is to run in this turn of the loop runs first
     await turns(1)
 
     assert calls.done == [0, 1, 2, 3, 4]
-    dues[3].soon()
+    dues[3].schedule()
     await turns(1)
     assert calls.done[5:] == [3]
 
@@ -74,7 +74,7 @@ async def test_a_turn_hands_on_so_many_bytes_and_the_rest_in_order_in_the_next(
     """H166: one log at full speed keeps the loop from nobody, and the others lose no turn to it."""
     turn, calls = CallScheduler(), Calls()
     nursery.start_soon(turn.run)
-    full = calls.due(turn, "full", TURN_BYTES_MAX)
+    full = calls.due(turn, "full", BATCH_BYTES_MAX)
     lone = [calls.due(turn, n) for n in range(3 * A_TURN)]
     seen: list[int] = []
 
@@ -84,9 +84,9 @@ async def test_a_turn_hands_on_so_many_bytes_and_the_rest_in_order_in_the_next(
             await trio.lowlevel.checkpoint()
         seen.append(len(calls.done))
 
-    full.soon()
+    full.schedule()
     for one in lone:
-        one.soon()
+        one.schedule()
     nursery.start_soon(other)
     await turns(1)
 
@@ -105,7 +105,7 @@ async def test_what_a_call_makes_due_is_the_next_turns(nursery: trio.Nursery) ->
     def more() -> int:
         done.append("more")
         if len(done) < 9:
-            again.soon()
+            again.schedule()
         return 0
 
     def lone() -> int:
@@ -114,8 +114,8 @@ async def test_what_a_call_makes_due_is_the_next_turns(nursery: trio.Nursery) ->
 
     again, other = ScheduledCall(turn, more, print), ScheduledCall(turn, lone, print)
     nursery.start_soon(turn.run)
-    again.soon()
-    other.soon()
+    again.schedule()
+    other.schedule()
     await turns(1)
 
     assert done[:3] == ["more", "lone", "more"]
@@ -139,7 +139,7 @@ async def test_what_breaks_is_its_owners_and_the_others_go_on(
         calls.due(turn, 2),
     ]
     for one in dues:
-        one.soon()
+        one.schedule()
     await turns(1)
     assert (calls.done, [str(one) for one in calls.broken]) == ([1, 2], ["planted"])
 
@@ -148,12 +148,12 @@ async def test_what_breaks_is_its_owners_and_the_others_go_on(
         PeriodicCheck(breaks, calls.broken.append),
         calls.round(4, bool),
     ):
-        rounds.join(joins)
+        rounds.add(joins)
     await trio.sleep(0.01)
     assert calls.done == [1, 2, 3, 4]
     assert [str(one) for one in calls.broken] == ["planted", "planted"]
     dues[1].call = calls.due(turn, "again").call
-    dues[1].soon()
+    dues[1].schedule()
     await turns(1)
     assert calls.done[-1] == "again"  # what broke once is no longer in the way
 
@@ -184,17 +184,17 @@ class Beats:
         for count in range(calls):
             number = count % len(self.owners)
             self.due_at[number] = trio.current_time()
-            self.owners[number].soon()
+            self.owners[number].schedule()
             await trio.sleep(every_s)
 
 
 @pytest.mark.parametrize(
     ("busy", "size", "beat_s"),
     [
-        (BUSY_OWNERS, 100, BEAT_S),
-        (CROWD_OWNERS, CROWD_BYTES_MAX, CROWD_BEAT_S),
-        (CROWD_OWNERS, CROWD_BYTES_MAX + 1, BEAT_S),
-        (CROWD_OWNERS, 0, BEAT_S),
+        (BUSY_OWNERS_MIN, 100, BATCH_INTERVAL_S),
+        (CROWD_OWNERS_MIN, CROWD_BYTES_MAX, CROWD_BATCH_INTERVAL_S),
+        (CROWD_OWNERS_MIN, CROWD_BYTES_MAX + 1, BATCH_INTERVAL_S),
+        (CROWD_OWNERS_MIN, 0, BATCH_INTERVAL_S),
     ],
 )
 async def test_many_busy_owners_share_beats(
@@ -205,7 +205,7 @@ async def test_many_busy_owners_share_beats(
     turn = CallScheduler()
     nursery.start_soon(turn.run)
     many = Beats(turn, 2 * busy, size)
-    every_s = BUSY_S / busy / 2
+    every_s = LOAD_SPAN_S / busy / 2
 
     await many.go(4 * busy, every_s)  # until it is seen that there are many
     await many.go(20 * busy, every_s)
@@ -223,7 +223,7 @@ async def test_few_busy_owners_wait_for_nobody(
     """H167: a lone record waits for no company; nor do those of one log at full speed."""
     turn = CallScheduler()
     nursery.start_soon(turn.run)
-    for owners in (1, 8, BUSY_OWNERS // 2):
+    for owners in (1, 8, BUSY_OWNERS_MIN // 2):
         few = Beats(turn, owners)
         await few.go(1000, 0.0001)
         assert max(few.waited_s) == 0
@@ -239,16 +239,16 @@ async def test_a_beat_hands_on_so_many_bytes_and_the_rest_without_a_wait(
     turn = CallScheduler()
     nursery.start_soon(turn.run)
     many = Beats(turn, 4 * A_TURN)
-    await many.go(200, BUSY_S / BUSY_OWNERS / 2)
+    await many.go(200, LOAD_SPAN_S / BUSY_OWNERS_MIN / 2)
     many.waited_s = []
     now = trio.current_time()
     for number, one in enumerate(many.owners):
         many.due_at[number] = now
-        one.soon()
+        one.schedule()
     await trio.sleep(1)
 
     assert len(many.waited_s) >= len(many.owners)
-    assert max(many.waited_s) <= BEAT_S * 1.001
+    assert max(many.waited_s) <= BATCH_INTERVAL_S * 1.001
 
 
 async def test_several_calls_of_a_turn_send_together_and_a_lone_one_by_itself(
@@ -266,9 +266,9 @@ async def test_several_calls_of_a_turn_send_together_and_a_lone_one_by_itself(
         calls.done.append(str(error))
 
     for one in (calls.due(turn, 1), ScheduledCall(turn, breaks, worse), calls.due(turn, 2)):
-        one.soon()
+        one.schedule()
     await turns(1)
-    calls.due(turn, 3).soon()
+    calls.due(turn, 3).schedule()
     await turns(1)
 
     assert calls.done == ["gather", 1, "planted", 2, "send", 3]
@@ -282,8 +282,8 @@ async def test_who_has_joined_is_looked_at_until_there_is_nothing_more(
     nursery.start_soon(rounds.run)
     left = [0, 1]
     first = calls.round("a", lambda: bool(left.pop()))
-    rounds.join(first)
-    rounds.join(first)
+    rounds.add(first)
+    rounds.add(first)
 
     await trio.sleep(2.5)
     assert calls.done == ["a"]  # once, after a whole interval
@@ -291,13 +291,13 @@ async def test_who_has_joined_is_looked_at_until_there_is_nothing_more(
     assert calls.done == ["a", "a"]
 
     second, third = calls.round("b", lambda: True), calls.round("c", lambda: True)
-    rounds.join(second)
-    rounds.join(third)
-    rounds.leave(second)
+    rounds.add(second)
+    rounds.add(third)
+    rounds.remove(second)
     await trio.sleep(5)
     assert calls.done[2:] == ["c", "c"]
-    rounds.leave(third)
-    rounds.leave(third)
+    rounds.remove(third)
+    rounds.remove(third)
     await trio.sleep(100)
     assert calls.done[4:] == []
     assert trio.lowlevel.current_statistics().seconds_to_next_deadline == float("inf")
@@ -311,17 +311,17 @@ async def test_who_joins_or_leaves_within_a_round(
     nursery.start_soon(rounds.run)
 
     def leaves() -> bool:
-        rounds.leave(second)
+        rounds.remove(second)
         return False
 
     def joins() -> bool:
-        rounds.join(third)
+        rounds.add(third)
         return False
 
     first, second = calls.round(1, leaves), calls.round(2, lambda: True)
     third = calls.round(3, joins)
     for one in (first, second, third):
-        rounds.join(one)
+        rounds.add(one)
     await trio.sleep(3.5)
 
     assert calls.done == [1, 3, 3, 3]

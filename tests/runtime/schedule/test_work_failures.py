@@ -10,10 +10,10 @@ from trio.testing import MockClock
 from distributedlog.runtime.declarations.health_conditions import Code, condition
 from distributedlog.runtime.interfaces.errors import ConnectionLost, DiskFailed, NotAllowed
 from distributedlog.runtime.schedule.work_failures import (
-    FORGET_S,
-    OTHERS,
+    DROP_AFTER_S,
+    OTHER_WORK,
+    RECOVERED_AFTER_S,
     RETRY_MAX_S,
-    STEADY_S,
     UNITS_MAX,
     FailedWork,
     WorkFailures,
@@ -30,7 +30,7 @@ async def test_an_unexpected_exception_is_recorded_until_a_try_succeeds(
     caplog.set_level(logging.INFO)
     failures = WorkFailures()
     for _ in range(3):
-        with failures.contained("retention of log 7") as attempt:
+        with failures.attempt("retention of log 7") as attempt:
             raise OverflowError("cannot convert float infinity to integer")
         assert attempt.failed
     assert failures.failed() == (FailedWork("retention of log 7", "OverflowError", 3),)
@@ -40,7 +40,7 @@ async def test_an_unexpected_exception_is_recorded_until_a_try_succeeds(
     assert line.exc_info
     assert vars(line)["unit"] == "retention of log 7"
 
-    with failures.contained("retention of log 7"):
+    with failures.attempt("retention of log 7"):
         pass
 
     assert failures.failed() == ()
@@ -52,27 +52,27 @@ async def test_a_failed_unit_rests_longer_each_time(autojump_clock: MockClock) -
     failures = WorkFailures()
     waits = []
     for _ in range(9):
-        with failures.contained("unit"):
+        with failures.attempt("unit"):
             raise ValueError
-        waits.append(failures.wait_s("unit", 1000.0))
-        assert failures.rests("unit")
+        waits.append(failures.next_try_s("unit", 1000.0))
+        assert failures.is_waiting("unit")
         await trio.sleep(waits[-1])
-        assert not failures.rests("unit")
+        assert not failures.is_waiting("unit")
 
     assert waits == [1, 2, 4, 8, 16, 32, RETRY_MAX_S, RETRY_MAX_S, RETRY_MAX_S]
-    assert not failures.rests("another unit")
-    assert failures.wait_s("another unit", 1000.0) == 1000.0
+    assert not failures.is_waiting("another unit")
+    assert failures.next_try_s("another unit", 1000.0) == 1000.0
 
 
 async def test_errors_of_ours_pass_and_say_nothing_about_the_unit() -> None:
     failures = WorkFailures()
-    with pytest.raises(ConnectionLost), failures.contained("unit"):
+    with pytest.raises(ConnectionLost), failures.attempt("unit"):
         raise ConnectionLost("away")
     assert failures.failed() == ()
 
-    with failures.contained("unit"):
+    with failures.attempt("unit"):
         raise KeyError("x")
-    with pytest.raises(ConnectionLost), failures.contained("unit"):
+    with pytest.raises(ConnectionLost), failures.attempt("unit"):
         raise ConnectionLost("away")
     assert len(failures.failed()) == 1
 
@@ -84,7 +84,7 @@ async def test_a_group_of_errors_of_ours_passes_as_its_worst_member() -> None:
         ([ConnectionLost("one"), DiskFailed("two")], DiskFailed),
         ([ValueError("one"), DiskFailed("two")], DiskFailed),
     ):
-        with pytest.raises(passes), failures.contained("unit"):
+        with pytest.raises(passes), failures.attempt("unit"):
             raise ExceptionGroup("of a nursery", errors)
     assert [one.error for one in failures.failed()] == ["ValueError"]
 
@@ -95,7 +95,7 @@ async def test_an_unexpected_exception_in_a_group_is_contained() -> None:
     async def breaks() -> None:
         raise AssertionError("a rule of ours")
 
-    with failures.contained("unit"):
+    with failures.attempt("unit"):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(breaks)
             await trio.sleep_forever()
@@ -107,7 +107,7 @@ async def test_a_cancellation_passes() -> None:
     failures = WorkFailures()
     with trio.CancelScope() as scope:
         scope.cancel()
-        with failures.contained("unit"):
+        with failures.attempt("unit"):
             await trio.sleep_forever()
         pytest.fail("it was swallowed")
 
@@ -125,7 +125,7 @@ async def test_a_cancellation_passes_beside_an_unexpected_exception() -> None:
 
     after = False
     with trio.CancelScope() as scope:
-        with failures.contained("unit"):
+        with failures.attempt("unit"):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(breaks_as_it_ends)
                 await trio.testing.wait_all_tasks_blocked()
@@ -153,12 +153,12 @@ async def test_an_endless_task_is_started_again_later_each_time(
     caplog.set_level(logging.INFO)
     failures, begun = WorkFailures(), list[float]()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(failures.keep, "leases", failing(3, begun))
+        nursery.start_soon(failures.keep_running, "leases", failing(3, begun))
         await trio.sleep(8)
         assert begun == [0, 1, 3, 7]
         assert failures.failed() == (FailedWork("leases", "RuntimeError", 3),)
 
-        await trio.sleep(STEADY_S)
+        await trio.sleep(RECOVERED_AFTER_S)
 
         assert failures.failed() == ()
         nursery.cancel_scope.cancel()
@@ -172,7 +172,7 @@ async def test_a_task_that_returns_or_is_cancelled_is_not_started_again() -> Non
     async def run(value: int) -> None:
         calls.append(value)
 
-    await failures.keep("unit", run, 7)
+    await failures.keep_running("unit", run, 7)
     assert calls == [7]
 
 
@@ -188,7 +188,7 @@ async def test_an_error_of_ours_that_is_final_ends_a_task_and_a_retryable_one_do
         raise NotAllowed("not for this process")
 
     with pytest.raises(NotAllowed):
-        await failures.keep("unit", run)
+        await failures.keep_running("unit", run)
     assert len(calls) == 2
 
 
@@ -206,7 +206,7 @@ async def test_a_task_that_starts_once_is_contained_from_then_on(
         await trio.sleep_forever()
 
     async with trio.open_nursery() as nursery:
-        assert await nursery.start(failures.keep_started, "unit", run) == 1
+        assert await nursery.start(failures.keep_running_started, "unit", run) == 1
         await trio.sleep(5)
         assert begun == [0, 2]
         nursery.cancel_scope.cancel()
@@ -220,7 +220,7 @@ async def test_a_start_that_fails_is_no_background_work() -> None:
 
     with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True):
         async with trio.open_nursery() as nursery:
-            await nursery.start(failures.keep_started, "unit", run)
+            await nursery.start(failures.keep_running_started, "unit", run)
     assert failures.failed() == ()
 
 
@@ -229,25 +229,25 @@ async def test_memory_and_log_are_bounded_where_everything_fails(
 ) -> None:
     failures = WorkFailures()
     for log in range(10_000):
-        with failures.contained(f"retention of log {log}"):
+        with failures.attempt(f"retention of log {log}"):
             raise ValueError
 
     failed = failures.failed()
     assert len(failed) == UNITS_MAX + 1
-    assert failed[-1].unit == OTHERS
+    assert failed[-1].unit == OTHER_WORK
     assert len(lines(caplog, "work.failed")) == UNITS_MAX + 1
-    assert not failures.rests("retention of log 9999")
+    assert not failures.is_waiting("retention of log 9999")
 
 
 async def test_a_unit_that_is_not_tried_again_is_forgotten(autojump_clock: MockClock) -> None:
     """Its log was deleted."""
     failures = WorkFailures()
-    with failures.contained("often"):
+    with failures.attempt("often"):
         raise ValueError
-    with failures.contained("daily", every_s=86400):
+    with failures.attempt("daily", every_s=86400):
         raise ValueError
 
-    await trio.sleep(FORGET_S + 2)
+    await trio.sleep(DROP_AFTER_S + 2)
     assert [one.unit for one in failures.failed()] == ["daily"]
     await trio.sleep(2 * 86400)
     assert failures.failed() == ()

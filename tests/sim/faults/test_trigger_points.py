@@ -28,7 +28,7 @@ SHARES = {
     "segment registered": Transaction((), (Put(log_keys.segment_key(1, 2), b""),)),
     "lock taken": Transaction((), (Put(log_keys.lock_key(1), b""),)),
     "log created": Transaction((), (Put(log_keys.name_key("a", "b"), b""),)),
-    "link": Transaction((), (Put(log_keys.txn_key(1, "app"), b""),)),
+    "link": Transaction((), (Put(log_keys.app_version_key(1, "app"), b""),)),
     "purge noted": Transaction((), (Put(log_keys.purge_key(1), b""),)),
     "bookie registered": Transaction((), (Put(b"bookie/b1", b""),)),
 }

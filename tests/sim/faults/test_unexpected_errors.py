@@ -64,48 +64,50 @@ BEGINS_NO_TASK_HERE = {
     "bookie/session/session_reads.py": {"SessionReads.serve_one": CONTAINED},
     "cluster/local/node_child.py": {"run_node.<locals>.serve": PROCESSES},
     "cluster/process/http_server.py": {"serve_http.<locals>.accept_all": PROCESSES},
-    "cluster/process/process_lifetime.py": {"until_told": PROCESSES},
+    "cluster/process/process_lifetime.py": {"run_until_stopped": PROCESSES},
     "cluster/local/local_cluster.py": dict.fromkeys(
-        ("_Run._start_child", "_Run.planned", "_Run.stop_children"), PROCESSES
+        ("_NodeRunner._start_child", "_NodeRunner.start_planned", "_NodeRunner.stop_children"),
+        PROCESSES,
     ),
-    "cluster/repair/open_ledger_closer.py": {"OpenLedgerCloser.work": PART},
-    "cluster/status/cluster_overview.py": {"_unanswered": CLIENTS},
-    "cluster/repair/pull_replication.py": {"PullReplication.pull": PART},
-    "cluster/gc/retention.py": {"Retention._close_abandoned": PART},
+    "cluster/repair/open_ledger_closer.py": {"OpenLedgerCloser.run_pass": PART},
+    "cluster/status/cluster_overview.py": {"_check_addresses": CLIENTS},
+    "cluster/repair/pull_replication.py": {"PullReplication.pull_ledger": PART},
+    "cluster/gc/retention.py": {"Retention._close_orphaned": PART},
     "cluster/auth/key_rotation.py": {"bookies_behind": PART},
-    "cluster/auth/token_sessions.py": {"TokenSessions._begin": CLIENTS},
+    "cluster/auth/token_sessions.py": {"TokenSessions._start_session": CLIENTS},
     "ledger/read/ledger_reader.py": dict.fromkeys(
         ("LedgerReader._read_striped", "LedgerReader.why_unreadable"), PART
     ),
     "ledger/recovery/recovery_driver.py": {"RecoveryDriver._open": PART},
-    "distributedlog/log/read/fetcher.py": {"Fetcher._catch_up": PART},
+    "distributedlog/log/read/fetcher.py": {"Fetcher._read_parallel": PART},
     "distributedlog/log/read/multi_reader.py": dict.fromkeys(
-        ("MultiReader._join", "MultiReader._take_in"), CLIENTS
+        ("MultiReader._open_member", "MultiReader._start_opening"), CLIENTS
     ),
     "distributedlog/log/read/range_reader.py": dict.fromkeys(
-        ("RangeReader.read_from_several", "RangeReader.run"), CLIENTS
+        ("RangeReader.start_parallel_read", "RangeReader.run"), CLIENTS
     ),
     "distributedlog/log/consumers/work_queue.py": dict.fromkeys(
-        ("WorkQueue._rest", "WorkQueue.run"), CLIENTS
+        ("WorkQueue._wait_for_work", "WorkQueue.run"), CLIENTS
     ),
     "metadata/node/quorum_member.py": {"MemberNode.on_snapshot_wanted": CONTAINED},
     "metadata/node/metadata_node.py": {"MetadataNode.become_member": CONTAINED},
     "metadata/peers/hard_state_recovery.py": {"request_voter_reports": PART},
     "metadata/peers/unknown_peers.py": {
-        "UnknownPeers._ask_all": PART,
-        "UnknownPeers.may_speak": CONTAINED,
+        "UnknownPeers._query_all": PART,
+        "UnknownPeers.is_trusted": CONTAINED,
     },
     "distributedlog/proxy/write/log_manager.py": {"LogManager._sweep": CONTAINED},
     "distributedlog/proxy/write/produce_session.py": {"ProduceSession._on_call": CONTAINED},
     "distributedlog/proxy/write/hosted_log.py": {
         "HostedLog._on_refused": CONTAINED,
-        "HostedLog.take": CONTAINED,
+        "HostedLog.append": CONTAINED,
     },
     "distributedlog/runtime/schedule/background_loop.py": dict.fromkeys(
-        ("Background._begin", "Background._main", "Background._settle", "Background.spawn"), CLIENTS
+        ("Background._start_call", "Background._main", "Background._settle", "Background.spawn"),
+        CLIENTS,
     ),
-    "distributedlog/runtime/net/rpc.py": {"_Served._greet": CONTAINED},
-    "distributedlog/runtime/schedule/work_failures.py": {"WorkFailures._run_watched": PART},
+    "distributedlog/runtime/net/rpc.py": {"_ServerConnection._handle_handshake": CONTAINED},
+    "distributedlog/runtime/schedule/work_failures.py": {"WorkFailures._run_until_recovered": PART},
 }
 """By file: functions that begin tasks, and none in this test, with the reason."""
 
@@ -167,7 +169,7 @@ class World:
         cluster = self.cluster
         cluster.start_all()
         self.simulation.nursery.start_soon(cluster.supervise)
-        await cluster.serving()
+        await cluster.wait_all_ready()
         cluster.start_client("c1", self._work, proxied=True)
         cluster.start_client("c2", self._work_directly)
         await self._proven()
@@ -200,7 +202,7 @@ class World:
             ended = host.state.incarnation != life or not host.state.running
             self.thrown[kind, work] = ended
             for _ in range(int(10 * WITHIN_S)):
-                if host.state.running and self.cluster.serves(name):
+                if host.state.running and self.cluster.is_ready(name):
                     break
                 await trio.sleep(0.1)
             await self._proven()
@@ -268,7 +270,7 @@ def test_an_unexpected_exception_in_any_task_ends_no_node_but_where_it_must() ->
 
     async def main(_: Simulation) -> None:
         trio.lowlevel.add_instrument(spawned)
-        with world.cluster.oracles.watching_state_machines():  # they learn of deletions there
+        with world.cluster.oracles.observe_state_machines():  # they learn of deletions there
             await world.main()
 
     simulation.run(main)
@@ -294,12 +296,12 @@ def test_seeds_with_unexpected_exceptions_keep_every_promise() -> None:
         result = run.run()
         if result.failed:
             pytest.fail(describe_failure(result, CHAOS_S), pytrace=False)
-        thrown += run.unexpected.thrown
+        thrown += run.unexpected_errors.thrown_at
 
     assert len(set(thrown)) > 5
 
 
-KEEP: Patch = (WorkFailures, "keep", planted_cluster.keep_without_containing)
+KEEP: Patch = (WorkFailures, "keep_running", planted_cluster.keep_without_containing)
 
 
 @pytest.mark.seeds

@@ -18,8 +18,8 @@ class Answers(ConnectionOracle):
     def __init__(self) -> None:
         self.asked: list[int | None] = []
 
-    def on_answer(self, met: ObservedConnection, answer: SessionFrame) -> None:
-        self.asked.append(None if answer.asked is None else answer.asked.op)
+    def on_answer(self, connection: ObservedConnection, answer: SessionFrame) -> None:
+        self.asked.append(None if answer.request is None else answer.request.op)
 
 
 def test_what_asks_nothing_takes_no_answer() -> None:
@@ -28,7 +28,7 @@ def test_what_asks_nothing_takes_no_answer() -> None:
     meetings.listeners.append(answers)
     client, node = (SimpleNamespace(name=name, stalled=False) for name in ("x5", "m1"))
     end: Any = SimpleNamespace(
-        serial=1, dialled=False, host=node, far=SimpleNamespace(host=client, dialled=True)
+        serial=1, is_dialer=False, host=node, peer_end=SimpleNamespace(host=client, is_dialer=True)
     )
     welcome = encode_welcome(Welcome("user/guest"))
     meetings.on_sent(end, envelope(Op.AUTH, len(welcome)) + welcome)

@@ -183,16 +183,16 @@ def test_a_full_disk_says_so_and_recovers() -> None:
 def test_rot_changes_what_is_read() -> None:
     async def main(world: ToyWorld) -> None:
         disk, handle = booted(world)
-        assert disk.rot() == ""
+        assert disk.corrupt() == ""
         file = await handle.create("f", size=4096)
         await file.write_synced(0, bytes(range(256)) * 4)
-        assert disk.rot() == ""  # the last sync's: not to be told from a torn tail
-        assert not disk.blamed
+        assert disk.corrupt() == ""  # the last sync's: not to be told from a torn tail
+        assert not disk.is_fault_injected
         await (await handle.create("g")).write_synced(0, b"x")
-        while not disk.rot().startswith("f"):
+        while not disk.corrupt().startswith("f"):
             pass
         assert file.read_at(0, 1024) != bytes(range(256)) * 4
-        assert disk.blamed
+        assert disk.is_fault_injected
 
     run(1, main)
 

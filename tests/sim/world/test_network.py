@@ -33,7 +33,7 @@ async def two_ends(world: ToyWorld) -> tuple[SimConnection, SimConnection]:
     near = next(
         end for end in ends if isinstance(end, SimConnection) and end.host is world.client.state
     )
-    return near, near.far
+    return near, near.peer_end
 
 
 async def receive(end: SimConnection, size: int = 100_000) -> bytes:
@@ -102,7 +102,7 @@ def test_a_cut_holds_one_direction() -> None:
 
     world = run(1, main)
 
-    assert world.simulation.lasted_s < 8.0
+    assert world.simulation.main_lasted_s < 8.0
 
 
 def test_a_long_cut_breaks_the_connection_that_sends() -> None:

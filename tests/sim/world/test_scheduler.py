@@ -65,7 +65,7 @@ def test_time_jumps_exactly_to_the_next_deadline() -> None:
     seen: list[float] = []
 
     async def main(simulation: Simulation) -> None:
-        simulation.at(0.3, lambda: seen.append(simulation.now))
+        simulation.call_at(0.3, lambda: seen.append(simulation.now))
         await trio.sleep_until(0.1)
         seen.append(trio.current_time())
         await trio.sleep_until(500.7)
@@ -181,7 +181,7 @@ def test_an_event_that_raises_is_a_failure() -> None:
         raise ValueError("in an event")
 
     async def main(simulation: Simulation) -> None:
-        simulation.after(1.0, explode)
+        simulation.call_after(1.0, explode)
         await trio.sleep(2.0)
 
     simulation = Simulation(1)

@@ -187,7 +187,7 @@ def test_a_process_that_ends_by_itself_must_have_an_excuse(
                 await trio.sleep(1.0)
                 raise error
 
-        world.server.disks["journal"].blamed = planted
+        world.server.disks["journal"].is_fault_injected = planted
         world.server.start(node)
         await trio.sleep(2.0)
         assert not world.server.state.running

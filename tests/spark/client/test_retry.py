@@ -26,7 +26,7 @@ from distributedlog.spark.client import retry as waiting
 from distributedlog.spark.client import spark_client as clients
 from distributedlog.spark.client.retry import RetryPolicy, retry_unavailable
 from distributedlog.spark.client.spark_client import SparkClient, run
-from distributedlog.spark.client.spark_errors import of_text
+from distributedlog.spark.client.spark_errors import error_from_text
 from distributedlog.spark.options.options import SinkOptions, SourceOptions
 
 
@@ -82,7 +82,7 @@ def test_a_batch_is_planned_when_the_store_is_there_again(
         return await held.namespace.log_exists("a")
 
     with caplog.at_level(logging.WARNING, "distributedlog.spark"):
-        assert run(uri, 10.0, plan, patience_s=60.0) is False
+        assert run(uri, 10.0, plan, retry_s=60.0) is False
     assert caplog.messages == ["the query waits: nobody is there; asked again"] * 3
 
 
@@ -116,14 +116,15 @@ def test_an_error_of_ours_comes_back_as_what_it_was() -> None:
     assert caught.value.__suppress_context__
     with pytest.raises(ValueError, match="another's"), plain_errors():
         raise ValueError("another's")
-    assert of_text("distributedlog.runtime.interfaces.errors.Unheard: of") is None
+    assert error_from_text("distributedlog.runtime.interfaces.errors.Unheard: of") is None
 
 
 def spoken(setup: str) -> str:
     """What a process of Spark's prints of a warning."""
     program = (
-        f"import logging; {setup}\nfrom distributedlog.spark.client.spark_errors import speak\n"
-        "speak(); speak()\n"
+        f"import logging; {setup}\n"
+        "from distributedlog.spark.client.spark_errors import log_warnings_to_stderr\n"
+        "log_warnings_to_stderr(); log_warnings_to_stderr()\n"
         "logging.getLogger('distributedlog.spark').warning('30 records are lost')\n"
     )
     done = subprocess.run(
@@ -169,7 +170,7 @@ def test_a_batch_read_a_sink_and_positions_wait_for_the_store(
 
     monkeypatch.setattr(waiting, "Backoff", partial(Backoff, 0.001))
     run(uri, 10.0, lambda held: held.namespace.create_or_find("there"))
-    found, failures = Namespace.find, [0]
+    found, failures = Namespace.resolve_name, [0]
 
     async def away(namespace: Namespace, name: str) -> int:
         if failures[0]:
@@ -177,7 +178,7 @@ def test_a_batch_read_a_sink_and_positions_wait_for_the_store(
             raise QuorumUnreachable("nobody is there")
         return await found(namespace, name)
 
-    monkeypatch.setattr(Namespace, "find", away)
+    monkeypatch.setattr(Namespace, "resolve_name", away)
     given = {"uri": uri, "log": "there", "readTimeout": "60s"}
     reader = BatchReader(SourceOptions.parse(given, "batch"), None)  # type: ignore[arg-type]
     writer = BatchWriter(SinkOptions.parse(given, "batch"), overwrite=False)

@@ -12,14 +12,14 @@ from distributedlog.runtime.interfaces.errors import (
     QuorumUnreachable,
 )
 from distributedlog.spark import cause, plain_errors
-from distributedlog.spark.client.spark_errors import told, told_rows
+from distributedlog.spark.client.spark_errors import marks_errors, marks_errors_of_rows
 from tests.examples import examples
 
 
 def raised(error: DistributedLogError) -> DistributedLogError:
     """What a method that Spark calls raises."""
 
-    @told
+    @marks_errors
     def call() -> None:
         raise error
 
@@ -70,7 +70,7 @@ def test_the_line_where_it_was_raised_is_not_lost() -> None:
 
 
 def test_rows_that_end_in_an_error_are_told_too() -> None:
-    @told_rows
+    @marks_errors_of_rows
     def rows():  # type: ignore[no-untyped-def]
         yield 1
         raise LogTruncated("cut", "3.0.1")

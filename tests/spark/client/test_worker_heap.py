@@ -14,7 +14,7 @@ import gc, sys
 from distributedlog.spark.client import worker_heap as heap
 first = [gc.get_freeze_count()]
 for with_client in (False, False, True, False, True):
-    heap.settle(with_client=with_client)
+    heap.freeze_worker_heap(with_client=with_client)
     first.append(gc.get_freeze_count())
     some = [[] for _ in range(1_000)]  # what is loaded, or made, after that
     keep = globals().setdefault("kept", [])
@@ -47,4 +47,4 @@ def test_a_program_is_never_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it drops afterwards would never be looked at again."""
     monkeypatch.setattr(gc, "freeze", lambda: pytest.fail("frozen"))
 
-    heap.settle(with_client=True)
+    heap.freeze_worker_heap(with_client=True)

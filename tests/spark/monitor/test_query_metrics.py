@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from distributedlog.spark.monitor.query_metrics import Queries, query_listener
+from distributedlog.spark.monitor.query_metrics import QueryCollector, query_listener
 from tests.spark.conftest import fill
 from tests.spark.test_spark_stream import Stream, until
 
@@ -36,17 +36,17 @@ def progress(end: str, latest: str | None, rows: int = 10, **more: Any) -> dict[
     }
 
 
-def shown(queries: Queries) -> str:
+def shown(queries: QueryCollector) -> str:
     registry = CollectorRegistry()
     registry.register(queries)
     return generate_latest(registry).decode()
 
 
 def test_batches_records_and_what_is_behind_are_counted_by_query() -> None:
-    queries = Queries()
+    queries = QueryCollector()
 
-    queries.progress(progress(offset(a=10, b=5), offset(a=25, b=5)))
-    queries.progress(progress(offset(a=20, b=5), offset(a=25, b=5, new=3), rows=7))
+    queries.record_progress(progress(offset(a=10, b=5), offset(a=25, b=5)))
+    queries.record_progress(progress(offset(a=20, b=5), offset(a=25, b=5, new=3), rows=7))
 
     text = shown(queries)
     assert 'dlog_spark_batches_total{query="copy"} 2.0' in text
@@ -57,41 +57,41 @@ def test_batches_records_and_what_is_behind_are_counted_by_query() -> None:
 
 @pytest.mark.parametrize("latest", [offset(a=None), None, "{}", "[1"])
 def test_an_end_that_is_not_known_is_not_told_as_none_behind(latest: str | None) -> None:
-    queries = Queries()
+    queries = QueryCollector()
 
-    queries.progress(progress(offset(a=10), latest))
+    queries.record_progress(progress(offset(a=10), latest))
 
     assert "dlog_spark_batches_total" in shown(queries)
     assert "dlog_spark_behind_records{" not in shown(queries)
 
 
 def test_a_log_that_was_made_anew_says_nothing_of_what_is_left() -> None:
-    queries = Queries()
+    queries = QueryCollector()
     end = json.loads(offset(a=10))
 
-    queries.progress(progress(json.dumps({**end, "ids": {"a": "another"}}), offset(a=3)))
+    queries.record_progress(progress(json.dumps({**end, "ids": {"a": "another"}}), offset(a=3)))
 
     assert "dlog_spark_behind_records{" not in shown(queries)
 
 
 def test_queries_that_read_no_log_or_are_over_have_no_samples() -> None:
-    queries = Queries()
-    queries.progress(progress('{"orders": {"0": 17}}', None, name="of kafka", runId="r9"))
-    queries.progress(progress(offset(a=1), offset(a=1)))
+    queries = QueryCollector()
+    queries.record_progress(progress('{"orders": {"0": 17}}', None, name="of kafka", runId="r9"))
+    queries.record_progress(progress(offset(a=1), offset(a=1)))
     assert "of kafka" not in shown(queries)
 
-    queries.ended("r1")
-    queries.ended("never seen")
+    queries.remove_query("r1")
+    queries.remove_query("never seen")
 
     assert "query=" not in shown(queries)
 
 
 def test_a_query_that_starts_again_is_shown_once() -> None:
-    queries = Queries()
-    queries.progress(progress(offset(a=1), offset(a=1)))
+    queries = QueryCollector()
+    queries.record_progress(progress(offset(a=1), offset(a=1)))
 
-    queries.progress(progress(offset(a=2), offset(a=2), runId="r2", name=None))
-    queries.progress(progress(offset(a=2), offset(a=2), runId="r3"))
+    queries.record_progress(progress(offset(a=2), offset(a=2), runId="r2", name=None))
+    queries.record_progress(progress(offset(a=2), offset(a=2), runId="r3"))
 
     text = shown(queries)
     assert text.count('dlog_spark_batches_total{query="copy"}') == 1

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distributedlog.log.model.segment_record import SegmentRecord
-from distributedlog.spark.options.filter_pushdown import Bound, filter_bounds
+from distributedlog.spark.options.filter_pushdown import ValueRange, filter_bounds
 
 
 @dataclass
@@ -46,10 +46,10 @@ def test_bounds_meet() -> None:
         None,
     )
 
-    assert found.bound("txid") == Bound(5, 9)
+    assert found.bound("txid") == ValueRange(5, 9)
     assert found.allows("b")
     assert not found.allows("a")
-    assert found.bound("entry") == Bound()
+    assert found.bound("entry") == ValueRange()
 
 
 def test_what_is_not_understood_leaves_everything() -> None:
@@ -60,7 +60,7 @@ def test_what_is_not_understood_leaves_everything() -> None:
     )  # fmt: skip
 
     assert found.allows("z")
-    assert found.wants(SEGMENT)
+    assert found.may_match(SEGMENT)
 
 
 def test_a_segment_is_left_out_by_number_by_sequence_id_and_by_txid() -> None:
@@ -68,22 +68,24 @@ def test_a_segment_is_left_out_by_number_by_sequence_id_and_by_txid() -> None:
         EqualTo(("segment",), 3), EqualTo(("sequence_id",), 250), LessThanOrEqual(("txid",), 69),
         In(("segment",), (1, 3)),
     ):  # fmt: skip
-        assert not filter_bounds([out], None).wants(SEGMENT)
+        assert not filter_bounds([out], None).may_match(SEGMENT)
     for wanted in (
         EqualTo(("segment",), 4),
         EqualTo(("sequence_id",), 249),
         EqualTo(("txid",), 70),
     ):
-        assert filter_bounds([wanted], None).wants(SEGMENT)
+        assert filter_bounds([wanted], None).may_match(SEGMENT)
 
 
 def test_a_time_is_rounded_to_the_txids_it_can_be() -> None:
     at = datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)
 
-    assert filter_bounds([GreaterThan(("timestamp",), at)], 1_000_000).bound("txid") == Bound(low=2)
-    assert filter_bounds([LessThanOrEqual(("timestamp",), at)], 1_000_000).bound("txid") == Bound(
-        high=1
+    assert filter_bounds([GreaterThan(("timestamp",), at)], 1_000_000).bound("txid") == ValueRange(
+        low=2
     )
+    assert filter_bounds([LessThanOrEqual(("timestamp",), at)], 1_000_000).bound(
+        "txid"
+    ) == ValueRange(high=1)
 
 
 def test_without_a_unit_a_time_is_log_time_in_milliseconds() -> None:
@@ -92,9 +94,9 @@ def test_without_a_unit_a_time_is_log_time_in_milliseconds() -> None:
     found = filter_bounds([GreaterThan(("timestamp",), at)], None)
     before = replace(SEGMENT, time_floor_ms=500, last_time_ms=1_000)
 
-    assert found.bound("timestamp") == Bound(low=1_001)
-    assert found.bound("txid") == Bound()
-    assert not found.wants(before)
-    assert found.wants(replace(before, last_time_ms=1_001))
-    assert found.wants(replace(before, last_time_ms=0))
-    assert found.without("timestamp").wants(before)
+    assert found.bound("timestamp") == ValueRange(low=1_001)
+    assert found.bound("txid") == ValueRange()
+    assert not found.may_match(before)
+    assert found.may_match(replace(before, last_time_ms=1_001))
+    assert found.may_match(replace(before, last_time_ms=0))
+    assert found.without_column("timestamp").may_match(before)

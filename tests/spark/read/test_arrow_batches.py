@@ -13,10 +13,16 @@ from tests.extras import INSTALL
 pa = pytest.importorskip("pyarrow", reason=INSTALL)
 pytest.importorskip("numpy", reason=INSTALL)
 
-from distributedlog.log.format.record import Columns, Origin, build, decode, decode_header  # noqa: E402
+from distributedlog.log.format.record import (  # noqa: E402
+    Columns,
+    Origin,
+    build_entry,
+    decode_columns,
+    decode_header,
+)
 from distributedlog.runtime.interfaces.errors import InvalidRequest  # noqa: E402
 from distributedlog.spark.options.options import SourceOptions  # noqa: E402
-from distributedlog.spark.read.arrow_batches import Builder, gathered  # noqa: E402
+from distributedlog.spark.read.arrow_batches import BatchBuilder, group_entries  # noqa: E402
 from distributedlog.spark.read.table_schema import COLUMNS, Projection, projection  # noqa: E402
 
 pytestmark = pytest.mark.extra
@@ -37,10 +43,10 @@ WALL_MS = 1_700_000_000_123
 def entry(
     txids: Sequence[int], payloads: Sequence[bytes], *, number: int = 0, before: int = 0
 ) -> Columns:
-    buffers, _ = build(txids, payloads, records_before=before, wall_ms=WALL_MS + number)
+    buffers, _ = build_entry(txids, payloads, records_before=before, written_ms=WALL_MS + number)
     data = b"".join(buffers)
     header = decode_header(data)
-    return decode(data, header, Origin(3, number, 100 + before, time_ms=header.wall_ms))
+    return decode_columns(data, header, Origin(3, number, 100 + before, time_ms=header.written_ms))
 
 
 def time_of(ms: int) -> datetime:
@@ -78,7 +84,7 @@ def test_rows_are_the_records_whether_viewed_or_gathered(
         ]  # fmt: skip
         before += len(payloads)
 
-    batch = Builder(asked(*COLUMNS, "dlsn")).batch("x", parts)
+    batch = BatchBuilder(asked(*COLUMNS, "dlsn")).batch("x", parts)
 
     batch.validate(full=True)
     assert list(zip(*(column.to_pylist() for column in batch.columns), strict=True)) == wanted
@@ -87,7 +93,7 @@ def test_rows_are_the_records_whether_viewed_or_gathered(
 def test_payloads_and_txids_of_an_entry_are_not_copied() -> None:
     part = entry([1, 2], [b"one", b"two"])
 
-    batch = Builder(asked("txid", "payload")).batch("x", [part])
+    batch = BatchBuilder(asked("txid", "payload")).batch("x", [part])
 
     address = pa.py_buffer(part.payload).address
     assert batch.column("payload").buffers()[2].address == address
@@ -97,29 +103,29 @@ def test_payloads_and_txids_of_an_entry_are_not_copied() -> None:
 
 def test_only_the_columns_that_are_asked_for_are_built() -> None:
     """S2."""
-    builder = Builder(asked("txid"))
+    builder = BatchBuilder(asked("txid"))
 
     builder.batch("x", [entry([1, 2], [b"one", b"two"])])
 
-    assert dict(builder.built) == {"txid": 1}
+    assert dict(builder.built_columns) == {"txid": 1}
 
 
 def test_small_entries_share_a_batch_and_large_ones_do_not() -> None:
     small = [entry([n], [bytes(1_000)]) for n in range(10)]
     large = entry([11], [bytes(100_000)])
 
-    groups = [len(group) for group in gathered([*small, large, *small], 4_000)]
+    groups = [len(group) for group in group_entries([*small, large, *small], 4_000)]
 
     assert groups == [4, 4, 2, 1, 4, 4, 2]
     default = SourceOptions.parse(
         {"uri": "distributedlog://h:1/n", "log": "a"}, "batch"
     ).batch_bytes
     # A batch of its own costs Spark more than a copy of 100 kB does.
-    assert [len(group) for group in gathered([large] * 50, default)] == [20, 20, 10]
+    assert [len(group) for group in group_entries([large] * 50, default)] == [20, 20, 10]
 
 
 def test_a_txid_that_is_no_time_is_refused_by_name() -> None:
-    builder = Builder(asked("timestamp", unit="s"))
+    builder = BatchBuilder(asked("timestamp", unit="s"))
 
     assert builder.batch("x", [entry([2], [b""])]).column(0).cast(pa.int64()).to_pylist() == [
         2_000_000
@@ -133,7 +139,9 @@ def test_a_time_beyond_the_calendar_is_the_last_one() -> None:
     part = entry([2], [b""])
     part.origin.time_ms = 2**62
 
-    (said,) = Builder(asked("timestamp")).batch("x", [part]).column(0).cast(pa.int64()).to_pylist()
+    (said,) = (
+        BatchBuilder(asked("timestamp")).batch("x", [part]).column(0).cast(pa.int64()).to_pylist()
+    )
 
     assert said == (2**63 - 1) // 1000 * 1000
 

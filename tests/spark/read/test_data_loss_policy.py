@@ -14,7 +14,7 @@ from distributedlog.log.model.deleted_log import DeletedLog
 from distributedlog.log.model.log_state import LogEnd
 from distributedlog.log.model.position_outcome import CurrentLog, HeldPosition, LogLookup
 from distributedlog.runtime.interfaces.errors import LogDeleted, LogRecreated, LogTruncated
-from distributedlog.spark.read.data_loss_policy import Do, Rules, SourceDecision, decide
+from distributedlog.spark.read.data_loss_policy import LogAction, LossRules, SourceDecision, decide
 from tests.examples import examples
 
 
@@ -50,7 +50,7 @@ class World:
                 place = DLSN(1, log.cut, 0)
                 there = CurrentLog(f"{log.log_id:016x}", place, log.cut, DLSN(1, log.records, 0))
             elif log.state == "deleting":
-                deleting = self.held is not None and self.held.identity == f"{log.log_id:016x}"
+                deleting = self.held is not None and self.held.incarnation == f"{log.log_id:016x}"
             else:
                 end = LogEnd(DLSN(2, 0, 0), log.records, log.state == "gone")
                 gone.append(DeletedLog(log.log_id, end, log.cut, 0))
@@ -83,7 +83,7 @@ def play(world: World, choice: int, number: int) -> str:
     elif op == "truncate":
         last.cut = min(last.records, last.cut + number)
         held = world.held
-        if held is None or held.identity != f"{last.log_id:016x}":
+        if held is None or held.incarnation != f"{last.log_id:016x}":
             last.owed = {one for one in last.owed if one >= last.cut}  # before it was met
     elif op == "begin to delete":
         last.state = "deleting"
@@ -94,46 +94,48 @@ def play(world: World, choice: int, number: int) -> str:
     return op
 
 
-def look(world: World, rules: Rules, number: int) -> SourceDecision:
+def look(world: World, rules: LossRules, number: int) -> SourceDecision:
     """One trigger: decide, then read so many records; the model says what the decision had to be."""
     found = world.found()
     decision = decide("a", world.held, found, rules)
     held, now = world.held, world.now
     if held is None:
-        assert decision.do is (Do.LEAVE if now is None else Do.READ)
-    elif found.deleting:
-        assert decision.do is Do.KEEP
+        assert decision.action is (LogAction.LEAVE if now is None else LogAction.READ)
+    elif found.is_being_deleted:
+        assert decision.action is LogAction.KEEP
         return decision
     else:
         past = [log for log in world.logs if log.state in ("gone", "unknown")]
         owed = sum(len(log.owed) for log in past)
-        if now is not None and held.identity == f"{now.log_id:016x}":
+        if now is not None and held.incarnation == f"{now.log_id:016x}":
             owed += sum(1 for one in now.owed if one < now.cut)
-        at = int(held.identity, 16) - 1
+        at = int(held.incarnation, 16) - 1
         unsure = any(log.state == "unknown" for log in world.logs[at:])
         if unsure:
-            assert decision.lost is None
+            assert decision.lost_records is None
         else:
-            assert decision.lost == owed
-        if decision.lost != 0 and rules.fail_on_data_loss:
-            assert decision.do is Do.FAIL
+            assert decision.lost_records == owed
+        if decision.lost_records != 0 and rules.fail_on_data_loss:
+            assert decision.action is LogAction.FAIL
             assert decision.error is not None
             return decision
-        assert decision.do is not Do.FAIL
-        assert bool(decision.warning) == (now is None or decision.lost != 0 or at + 1 != now.log_id)
-    if decision.do is Do.KEEP:
+        assert decision.action is not LogAction.FAIL
+        assert bool(decision.warning) == (
+            now is None or decision.lost_records != 0 or at + 1 != now.log_id
+        )
+    if decision.action is LogAction.KEEP:
         return decision  # it is said again when there is a place to go on from
     for log in world.logs:  # it was said; what a pattern never met is nobody's
         log.owed = {one for one in log.owed if log is now and one >= log.cut}
-    if decision.do is Do.READ:
+    if decision.action is LogAction.READ:
         assert now is not None
-        assert decision.at is not None
-        stop = min(now.records, decision.at.entry + number)
-        read = set(range(decision.at.entry, stop))
+        assert decision.start is not None
+        stop = min(now.records, decision.start.entry + number)
+        read = set(range(decision.start.entry, stop))
         assert read <= now.owed, "a record is read once"
         now.owed -= read
         world.held = world.position(DLSN(1, stop, 0))
-    elif decision.do is Do.LEAVE:
+    elif decision.action is LogAction.LEAVE:
         world.held = None
     return decision
 
@@ -145,10 +147,13 @@ def test_what_was_not_read_is_said_to_the_record(
 ) -> None:
     """Deleted, made again, truncated in any order, looked at or not, of a running query or a restarted one
     (the decision cannot tell): each record is read once, or counted as lost, or its end is not known."""
-    rules = Rules(fail_on_data_loss=fail, named=named)
+    rules = LossRules(fail_on_data_loss=fail, is_named=named)
     world = World()
     for choice, number in ops:
-        if play(world, choice, number) == "look" and look(world, rules, number).do is Do.FAIL:
+        if (
+            play(world, choice, number) == "look"
+            and look(world, rules, number).action is LogAction.FAIL
+        ):
             return  # the query has ended, with an error
 
 
@@ -160,11 +165,13 @@ def test_a_log_made_again_begins_by_new_logs(new_logs: str, named: bool) -> None
     there = CurrentLog(f"{8:016x}", DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
     gone = [DeletedLog(7, LogEnd(DLSN(2, 0, 0), 9, True), 0, 0)]
 
-    decision = decide("a", held, LogLookup(there, gone), Rules(new_logs=new_logs, named=named))
+    decision = decide(
+        "a", held, LogLookup(there, gone), LossRules(new_logs=new_logs, is_named=named)
+    )
 
     where = {"earliest": DLSN(1, 0, 0), "latest": DLSN(1, 5, 0), "ignore": None}[new_logs]
-    assert decision.at == where
-    assert decision.do is (Do.LEAVE if where is None else Do.READ)
+    assert decision.start == where
+    assert decision.action is (LogAction.LEAVE if where is None else LogAction.READ)
 
 
 def test_errors_say_what_is_lost_and_what_to_do() -> None:
@@ -174,10 +181,10 @@ def test_errors_say_what_is_lost_and_what_to_do() -> None:
     again = CurrentLog(f"{8:016x}", DLSN(1, 0, 0), 0, DLSN(1, 5, 0))
     shorter = CurrentLog(f"{7:016x}", DLSN(1, 12, 0), 12, DLSN(1, 50, 0))
 
-    deleted = decide("a", held, LogLookup(None, gone), Rules()).error
-    forgotten = decide("a", held, LogLookup(None, []), Rules()).error
-    remade = decide("a", held, LogLookup(again, gone), Rules()).error
-    truncated = decide("a", held, LogLookup(shorter), Rules()).error
+    deleted = decide("a", held, LogLookup(None, gone), LossRules()).error
+    forgotten = decide("a", held, LogLookup(None, []), LossRules()).error
+    remade = decide("a", held, LogLookup(again, gone), LossRules()).error
+    truncated = decide("a", held, LogLookup(shorter), LossRules()).error
 
     assert type(deleted) is LogDeleted
     assert "read up to 1.9.0, 500 records are lost" in str(deleted)
@@ -195,22 +202,22 @@ def test_a_position_without_a_sequence_id_is_compared_by_place() -> None:
     gone = [DeletedLog(7, LogEnd(DLSN(2, 0, 0), 9, True), 0, 0)]
 
     behind = decide(
-        "a", HeldPosition(DLSN(2, 0, 0), f"{7:016x}", None), LogLookup(None, gone), Rules()
+        "a", HeldPosition(DLSN(2, 0, 0), f"{7:016x}", None), LogLookup(None, gone), LossRules()
     )
     before = decide(
-        "a", HeldPosition(DLSN(1, 9, 0), f"{7:016x}", None), LogLookup(None, gone), Rules()
+        "a", HeldPosition(DLSN(1, 9, 0), f"{7:016x}", None), LogLookup(None, gone), LossRules()
     )
 
-    assert (behind.do, behind.lost) == (Do.KEEP, 0)
-    assert (before.do, before.lost) == (Do.FAIL, None)
+    assert (behind.action, behind.lost_records) == (LogAction.KEEP, 0)
+    assert (before.action, before.lost_records) == (LogAction.FAIL, None)
 
 
 def test_a_log_that_the_options_do_not_name_any_more_is_dropped() -> None:
     held = HeldPosition(DLSN(1, 9, 0), f"{7:016x}", 9)
 
-    decision = decide("a", held, LogLookup(), Rules(wanted=False))
+    decision = decide("a", held, LogLookup(), LossRules(is_selected=False))
 
-    assert decision.do is Do.LEAVE
+    assert decision.action is LogAction.LEAVE
     assert "not among the options" in decision.warning
 
 
@@ -221,6 +228,13 @@ def test_logs_that_came_and_went_between_count_too() -> None:
     second = DeletedLog(8, LogEnd(DLSN(2, 0, 0), 30, True), 25, 0)
     third = DeletedLog(9, LogEnd(DLSN(2, 0, 0), 3, False), 0, 0)
 
-    assert decide("a", held, LogLookup(None, [first, second]), Rules()).lost == 1 + 5
-    assert decide("a", held, LogLookup(None, [first, second, third]), Rules()).lost is None
-    assert decide("a", held, LogLookup(None, [first, second]), Rules(new_logs="ignore")).lost == 1
+    assert decide("a", held, LogLookup(None, [first, second]), LossRules()).lost_records == 1 + 5
+    assert (
+        decide("a", held, LogLookup(None, [first, second, third]), LossRules()).lost_records is None
+    )
+    assert (
+        decide(
+            "a", held, LogLookup(None, [first, second]), LossRules(new_logs="ignore")
+        ).lost_records
+        == 1
+    )

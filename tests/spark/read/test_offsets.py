@@ -7,7 +7,7 @@ import pytest
 from distributedlog.log.format.dlsn import DLSN
 from distributedlog.log.model.log_keys import incarnation_text
 from distributedlog.runtime.interfaces.errors import InvalidRequest, UnsupportedFormat
-from distributedlog.spark.read.offsets import Offset, Wanted, wanted_positions
+from distributedlog.spark.read.offsets import Offset, RequestedPosition, requested_positions
 
 
 def test_one_position_has_one_spelling() -> None:
@@ -47,24 +47,26 @@ def test_positions_of_another_format_name_the_option() -> None:
     given = {"v": 2, "logs": {"a": "1.0.0"}, "ids": {"a": "x"}}
 
     with pytest.raises(UnsupportedFormat, match=r'^option "endingPosition": an offset of format 2'):
-        wanted_positions(given, ["a"], "endingPosition", "latest")
+        requested_positions(given, ["a"], "endingPosition", "latest")
 
 
 def test_positions_by_word_by_json_and_by_an_offset() -> None:
     offset = Offset({"a": DLSN(1, 2, 0)}, {"a": incarnation_text(7)})
 
-    assert wanted_positions(None, ["a"], "startingPosition", "latest") == {"a": Wanted("latest")}
-    assert wanted_positions({"a": "1.2.0"}, ["a", "b"], "startingPosition", "earliest") == {
-        "a": Wanted(dlsn=DLSN(1, 2, 0)),
-        "b": Wanted("earliest"),
+    assert requested_positions(None, ["a"], "startingPosition", "latest") == {
+        "a": RequestedPosition("latest")
     }
-    assert wanted_positions(offset.to_json(), ["a"], "startingPosition", "earliest") == {
-        "a": Wanted(dlsn=DLSN(1, 2, 0), identity="0000000000000007")
+    assert requested_positions({"a": "1.2.0"}, ["a", "b"], "startingPosition", "earliest") == {
+        "a": RequestedPosition(dlsn=DLSN(1, 2, 0)),
+        "b": RequestedPosition("earliest"),
+    }
+    assert requested_positions(offset.to_json(), ["a"], "startingPosition", "earliest") == {
+        "a": RequestedPosition(dlsn=DLSN(1, 2, 0), identity="0000000000000007")
     }
 
 
 def test_a_position_of_a_log_that_is_not_read_is_a_mistake() -> None:
     with pytest.raises(InvalidRequest, match="'c', which is not among"):
-        wanted_positions({"c": "earliest"}, ["a"], "startingPosition", "latest")
+        requested_positions({"c": "earliest"}, ["a"], "startingPosition", "latest")
     with pytest.raises(InvalidRequest, match="option \"endingPosition\", log 'a': not a DLSN"):
-        wanted_positions({"a": "1.2"}, ["a"], "endingPosition", "latest")
+        requested_positions({"a": "1.2"}, ["a"], "endingPosition", "latest")

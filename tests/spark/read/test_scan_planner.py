@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distributedlog.log.format.dlsn import DLSN
-from distributedlog.spark.read.scan_planner import pack, shares, turn_of
+from distributedlog.spark.read.scan_planner import log_of_turn, pack_tasks, share_limit
 from tests.examples import examples
 from tests.log.model.test_segment_ranges import between, covered, segment
 
@@ -23,7 +23,7 @@ def test_tasks_cover_every_entry_once_and_in_order(
     segments = [segment(n, entries, size) for n, (entries, size) in enumerate(sizes, 1)]
     ranges = between(DLSN.INITIAL, DLSN(len(segments) + 1, 0, 0), segments)
 
-    tasks = pack(ranges, bytes_max, hint)
+    tasks = pack_tasks(ranges, bytes_max, hint)
 
     assert covered([one for task in tasks for one in task]) == covered(ranges)
     assert all(tasks)
@@ -36,8 +36,8 @@ def test_small_segments_share_a_task_and_large_ones_are_cut() -> None:
     small = between(DLSN.INITIAL, DLSN(1001, 0, 0), [segment(n, 1, 1000) for n in range(1, 1001)])
     large = between(DLSN.INITIAL, DLSN(2, 0, 0), [segment(1, 4096, 256 * 1024)])
 
-    assert len(pack(small, 128 * MIB)) <= 4
-    tasks = pack(large, 128 * MIB)
+    assert len(pack_tasks(small, 128 * MIB)) <= 4
+    tasks = pack_tasks(large, 128 * MIB)
     assert 8 <= len(tasks) <= 9
     assert max(sum(one.size_bytes for one in task) for task in tasks) <= 1.1 * 128 * MIB
 
@@ -45,8 +45,8 @@ def test_small_segments_share_a_task_and_large_ones_are_cut() -> None:
 def test_a_hint_makes_more_tasks_but_none_below_a_mebibyte() -> None:
     ranges = between(DLSN.INITIAL, DLSN(2, 0, 0), [segment(1, 64, 256 * 1024)])
 
-    assert len(pack(ranges, 128 * MIB, 8)) == 8
-    assert len(pack(ranges, 128 * MIB, 1000)) <= 16
+    assert len(pack_tasks(ranges, 128 * MIB, 8)) == 8
+    assert len(pack_tasks(ranges, 128 * MIB, 1000)) <= 16
 
 
 @settings(max_examples=examples(100))
@@ -56,7 +56,7 @@ def test_a_hint_makes_more_tasks_but_none_below_a_mebibyte() -> None:
 )
 def test_shares_follow_the_backlog_and_keep_the_limit(backlog: dict[str, int], limit: int) -> None:
     """S19."""
-    found = shares(limit, backlog)
+    found = share_limit(limit, backlog)
 
     assert set(found) == set(backlog)
     assert sum(found.values()) == min(limit, sum(backlog.values()))
@@ -67,5 +67,5 @@ def test_every_waiting_log_has_its_turn() -> None:
     """S19: none starves."""
     backlog = {"a": 1, "b": 0, "c": 1_000_000}
 
-    assert [turn_of(turn, backlog) for turn in range(3)] == ["a", "c", "a"]
-    assert turn_of(0, {"a": 0}) is None
+    assert [log_of_turn(turn, backlog) for turn in range(3)] == ["a", "c", "a"]
+    assert log_of_turn(0, {"a": 0}) is None

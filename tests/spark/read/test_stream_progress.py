@@ -31,9 +31,9 @@ from distributedlog.spark.options.options import SourceOptions
 from distributedlog.spark.read import source_logs
 from distributedlog.spark.read.offsets import Offset
 from distributedlog.spark.read.source_logs import SourceLogs
-from distributedlog.spark.read.stream_progress import Limit, StreamProgress
+from distributedlog.spark.read.stream_progress import BatchLimit, StreamProgress
 
-ALL = Limit(None, None)
+ALL = BatchLimit(None, None)
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def again(offset: Offset) -> Offset:
 
 
 async def drained(
-    progress: StreamProgress, start: Offset, limit: Limit
+    progress: StreamProgress, start: Offset, limit: BatchLimit
 ) -> tuple[Offset, list[dict[str, int]]]:
     """Micro-batches until there is nothing new: the last offset, and the records of each by log."""
     batches: list[dict[str, int]] = []
@@ -96,7 +96,7 @@ async def drained(
                 DLSN(one.segment, one.first_entry, 0),
                 DLSN(one.segment, one.last_entry + 1, 0),
             )
-            records, _ = await views[one.log].between(first, last)
+            records, _ = await views[one.log].totals_between(first, last)
             found[one.log] = found.get(one.log, 0) + records
         batches.append(found)
         start = again(end)
@@ -109,7 +109,7 @@ async def test_limits_are_kept_and_nobody_starves() -> None:
         await fill(namespace, "small", range(40))
         progress = query(namespace, logs="large,small", maxRecordsPerTrigger=60)
 
-        end, batches = await drained(progress, await progress.initial(), Limit(60, None))
+        end, batches = await drained(progress, await progress.initial(), BatchLimit(60, None))
 
         assert sum(batch.get("large", 0) for batch in batches) == 500
         assert sum(batch.get("small", 0) for batch in batches) == 40
@@ -125,9 +125,9 @@ async def test_a_limit_below_an_entry_gets_on_by_entries_and_in_bytes() -> None:
         progress = query(namespace, log="a")
         start = await progress.initial()
 
-        assert (await drained(progress, start, Limit(1, None)))[1] == [{"a": 10}] * 5
-        assert (await drained(progress, start, Limit(None, 1)))[1] == [{"a": 10}] * 5
-        everything = await drained(progress, start, Limit(None, 10_000_000))
+        assert (await drained(progress, start, BatchLimit(1, None)))[1] == [{"a": 10}] * 5
+        assert (await drained(progress, start, BatchLimit(None, 1)))[1] == [{"a": 10}] * 5
+        everything = await drained(progress, start, BatchLimit(None, 10_000_000))
         assert everything[1] == [{"a": 50}]
 
 
@@ -218,7 +218,7 @@ async def test_available_now_reads_what_was_there_and_no_new_log() -> None:
         await fill(namespace, "x/1", range(30, 60))
         await fill(namespace, "x/2", range(30))
 
-        end, batches = await drained(progress, start, Limit(20, None))
+        end, batches = await drained(progress, start, BatchLimit(20, None))
         assert batches == [{"x/1": 20}, {"x/1": 10}]
 
         following = query(namespace, logPattern="x/*")
@@ -249,7 +249,7 @@ async def test_truncation_below_the_position_is_an_error_or_a_warning_with_numbe
     async with namespace_in_memory() as namespace:
         await fill(namespace, "a", range(100))
         progress = query(namespace, log="a")
-        start = await progress.latest(await progress.initial(), Limit(20, None))
+        start = await progress.latest(await progress.initial(), BatchLimit(20, None))
         await namespace.open_log("a").truncate(DLSN(1, 5, 0))
 
         with pytest.raises(
@@ -358,10 +358,10 @@ async def test_a_log_that_came_and_went_is_told_of_without_a_third(restarted: bo
 
 async def claim_for_deletion(namespace: Namespace, log: str) -> LogState:
     """A deletion that has done its first step and no more."""
-    key = state_key(await namespace.find(log))
+    key = state_key(await namespace.resolve_name(log))
     found = await namespace.metadata.get(key)
     assert found is not None
-    half = LogState.decode(found.value).claimed_for_deletion("somebody", "w")
+    half = LogState.decode(found.value).with_deletion_begun("somebody", "w")
     await namespace.metadata.transact(Transaction((), (Put(key, half.encode()),)))
     return half
 
@@ -462,7 +462,7 @@ async def test_a_log_that_is_deleted_under_a_planned_batch(
         await fill(namespace, "b", range(10), entry=1)
         progress = query(namespace, logs="a,b")
         start = await progress.initial()
-        middle = await progress.latest(start, Limit(55, None))
+        middle = await progress.latest(start, BatchLimit(55, None))
         await namespace.delete_log("a")
 
         with pytest.raises(LogNotFound, match=r'"a" was deleted.*, \d+ records are lost'):
@@ -577,7 +577,7 @@ async def test_a_subscriber_is_advanced_and_a_store_that_is_away_ends_no_query(
     async with namespace_in_memory() as namespace:
         await fill(namespace, "a", range(30))
         progress = query(namespace, log="a", subscriber="cold")
-        middle = await progress.latest(await progress.initial(), Limit(10, None))
+        middle = await progress.latest(await progress.initial(), BatchLimit(10, None))
         end, _ = await drained(progress, middle, ALL)
         stored = namespace.open_log("a").positions
 
@@ -614,7 +614,7 @@ async def test_a_store_that_is_away_while_a_batch_is_planned_is_asked_again(
         await fill(namespace, "a", range(100))
         progress = query(namespace, log="a")
         start = await progress.initial()
-        opened, failures = LogView._open, [3]
+        opened, failures = LogView._open_reader, [3]
 
         async def away(view: LogView, one: Any) -> SegmentEntryReader:
             if failures[0]:
@@ -622,16 +622,16 @@ async def test_a_store_that_is_away_while_a_batch_is_planned_is_asked_again(
                 raise QuorumUnreachable("nobody is there")
             return await opened(view, one)
 
-        monkeypatch.setattr(LogView, "_open", away)
+        monkeypatch.setattr(LogView, "_open_reader", away)
         with caplog.at_level(logging.WARNING, "distributedlog.spark"):
-            end = await progress.latest(start, Limit(20, None))
+            end = await progress.latest(start, BatchLimit(20, None))
         assert end.sequence_ids == {"a": 20}
         assert "the query waits: nobody is there; asked again" in caplog.text
 
         failures[0] = 1_000_000
         progress = query(namespace, log="a", readTimeout="200ms")
         with pytest.raises(QuorumUnreachable):
-            await progress.latest(end, Limit(20, None))
+            await progress.latest(end, BatchLimit(20, None))
 
 
 async def test_an_idle_query_says_the_same_text_again_and_again() -> None:

@@ -11,7 +11,7 @@ import trio
 
 from distributedlog import DLSN
 from distributedlog.blocking import local_cluster
-from distributedlog.bookie.client.bookie_client import BookieClient, ReadAnswer
+from distributedlog.bookie.client.bookie_client import BookieClient, ReadResponse
 from distributedlog.log.format.record import RECORD_COLUMN_BYTES, Columns
 from distributedlog.log.model.segment_ranges import SegmentRange
 from distributedlog.log.read import entry_queue, range_reader
@@ -49,7 +49,7 @@ def ranges(held: SparkClient, name: str) -> list[SegmentRange]:
 
     async def look() -> list[SegmentRange]:
         ns = held.namespace
-        view = await view_log(ns.metadata, ns.ledgers, name, await ns.find(name))
+        view = await view_log(ns.metadata, ns.ledgers, name, await ns.resolve_name(name))
         view.close()
         return view.ranges(DLSN.INITIAL, view.end)
 
@@ -106,8 +106,8 @@ def test_only_a_task_that_waits_asks_several_bookies(
     held: SparkClient, monkeypatch: pytest.MonkeyPatch, waits: bool
 ) -> None:
     """On one machine they are no more hands. Everything comes once, whenever it is cut."""
-    monkeypatch.setattr(entry_queue, "LOOK_S", 0.0)
-    monkeypatch.setattr(entry_queue, "STARVED", 0.0 if waits else 1.1)
+    monkeypatch.setattr(entry_queue, "STARVATION_WINDOW_S", 0.0)
+    monkeypatch.setattr(entry_queue, "STARVED_FRACTION", 0.0 if waits else 1.1)
     monkeypatch.setattr(range_reader, "PART_BYTES", 4_000)
     monkeypatch.setattr(task_entries, "PIECE_BYTES", 1_000)
     monkeypatch.setattr(task_entries, "READ_AHEAD_BYTES", 1_000)
@@ -120,7 +120,7 @@ def test_only_a_task_that_waits_asks_several_bookies(
     made.close()
 
     assert found == list(range(RECORDS))
-    assert made._reader._several == waits
+    assert made._reader._parallel == waits
 
 
 @pytest.mark.parametrize("ahead", [(1, 0), (4, 2), (4, 3)])
@@ -129,7 +129,7 @@ def test_what_is_handed_over_and_not_taken_is_bounded(
 ) -> None:
     """Neither waits for ever for the other, whichever is slower."""
     monkeypatch.setattr(task_entries, "PIECES_AHEAD", ahead[0])
-    monkeypatch.setattr(task_entries, "PIECES_LOW", ahead[1])
+    monkeypatch.setattr(task_entries, "PIECES_TO_WAKE", ahead[1])
     monkeypatch.setattr(task_entries, "PIECE_BYTES", 1_000)
     monkeypatch.setattr(task_entries, "READ_AHEAD_BYTES", 1_000)
     monkeypatch.setattr(task_entries, "READ_BYTES", 3_000)
@@ -159,14 +159,14 @@ def test_the_loop_goes_on_where_the_thread_took_the_rest_just_before_it_stopped(
 
     class Racing(TaskEntries):
         @property
-        def _full(self) -> bool:
-            return self._is_full
+        def _is_paused(self) -> bool:
+            return self._paused
 
-        @_full.setter
-        def _full(self, full: bool) -> None:
-            self._is_full = full
+        @_is_paused.setter
+        def _is_paused(self, full: bool) -> None:
+            self._paused = full
             if full:
-                self._asked = self._handed
+                self._pieces_taken = self._pieces_sent
 
     made = Racing(held, [], timeout_s=30.0, fail_on_data_loss=True)
     left = iter(range(3 * task_entries.PIECES_AHEAD))
@@ -174,11 +174,11 @@ def test_the_loop_goes_on_where_the_thread_took_the_rest_just_before_it_stopped(
     def take(*, bytes_max: int) -> list[tuple[str, list[Columns]]]:
         return [] if next(left, None) is None else [("a", [])]
 
-    monkeypatch.setattr(made._reader, "take", take)
+    monkeypatch.setattr(made._reader, "read_ready", take)
 
-    made._hand_over()
+    made._send_ready_pieces()
 
-    assert made._handed == 3 * task_entries.PIECES_AHEAD
+    assert made._pieces_sent == 3 * task_entries.PIECES_AHEAD
 
 
 def test_an_error_comes_after_all_that_was_handed_over(
@@ -187,14 +187,14 @@ def test_an_error_comes_after_all_that_was_handed_over(
     """Also one that is none of ours: a task does not end as if it had everything."""
     fill(held, "broken", range(RECORDS))
     plan = ranges(held, "broken")
-    decoded = RangePart.decoded
+    decoded = RangePart.decode_next
 
     def broken(part: RangePart, entry: int, payload: memoryview) -> Columns | None:
         if entry == 40:
             raise CorruptData("entry 40 is damaged")
         return decoded(part, entry, payload)
 
-    monkeypatch.setattr(RangePart, "decoded", broken)
+    monkeypatch.setattr(RangePart, "decode_next", broken)
     made = TaskEntries(held, plan, timeout_s=30.0, fail_on_data_loss=True)
     found: list[int] = []
 
@@ -244,7 +244,7 @@ def test_four_entries_of_the_sink_are_one_reply(
     replies: list[int] = []
     finish = BookieClient.finish_read
 
-    async def finish_read(client: BookieClient, *asked: Any) -> ReadAnswer:
+    async def finish_read(client: BookieClient, *asked: Any) -> ReadResponse:
         answer = await finish(client, *asked)
         replies.append(len(answer.body))
         return answer
@@ -309,7 +309,7 @@ def test_no_progress_is_an_error_and_not_a_hang(
         await trio.sleep_forever()
         return 0
 
-    monkeypatch.setattr(RangeReader, "_still_there", never)
+    monkeypatch.setattr(RangeReader, "_resume_entry", never)
 
     with pytest.raises(
         RequestTimeout, match=r'log "slow": nothing came from 1\.0\.0 on for 0\.2 s'
@@ -358,7 +358,7 @@ def test_txids_that_were_given_at_the_link_are_read_and_found(held: SparkClient)
 
     async def find(txid: int) -> DLSN:
         ns = held.namespace
-        view = await view_log(ns.metadata, ns.ledgers, "linked", await ns.find("linked"))
+        view = await view_log(ns.metadata, ns.ledgers, "linked", await ns.resolve_name("linked"))
         view.close()
         return await view.first_with_txid(txid)
 

@@ -20,7 +20,7 @@ from distributedlog.spark.sink.sink_columns import (  # noqa: E402
     SinkColumns,
     by_log,
     check_schema,
-    columns_of,
+    sink_columns_of,
 )
 
 pytestmark = pytest.mark.extra
@@ -55,8 +55,8 @@ def test_every_record_once_in_order_and_no_entry_above_its_size(
             min(cut, len(payloads))
         )  # offsets that begin anywhere
         wanted += list(zip(txids, payloads, strict=True))[cut:]
-        entries += packer.add(columns_of(made, "here"))
-    entries += packer.rest()
+        entries += packer.add(sink_columns_of(made, "here"))
+    entries += packer.flush()
 
     assert records(entries) == wanted
     assert all(one.size_bytes <= entry_bytes or one.count == 1 for one in entries)
@@ -78,7 +78,7 @@ def test_a_digest_tells_records_apart_and_not_their_order(
 
     def digest(some: list[tuple[int, bytes]]) -> int:
         made = batch([payload for _, payload in some], txid=[txid for txid, _ in some])
-        return columns_of(made, "here").digest()
+        return sink_columns_of(made, "here").digest()
 
     mixed = random.sample(pairs, len(pairs))
     at = random.randint(0, len(pairs))
@@ -88,12 +88,14 @@ def test_a_digest_tells_records_apart_and_not_their_order(
 
 
 def test_rows_without_txids_leave_them_to_the_link() -> None:
-    rows = columns_of(batch([b"one", b"three"]), "here")
+    rows = sink_columns_of(batch([b"one", b"three"]), "here")
     packer = Packer(1000)
-    (entry,) = [*packer.add(rows), *packer.rest()]
+    (entry,) = [*packer.add(rows), *packer.flush()]
 
     assert (entry.count, entry.packed()[0], entry.listed_txids()) == (2, None, None)
-    assert entry.digest() == columns_of(batch([b"one", b"three"], txid=[0, 0]), "here").digest()
+    assert (
+        entry.digest() == sink_columns_of(batch([b"one", b"three"], txid=[0, 0]), "here").digest()
+    )
 
 
 def test_a_null_is_named_with_its_place() -> None:
@@ -101,9 +103,9 @@ def test_a_null_is_named_with_its_place() -> None:
     with pytest.raises(
         InvalidRequest, match=r"log a, partition 3, row 1 of an Arrow batch: payload is null"
     ):
-        columns_of(batch([b"x", None]), "log a, partition 3")
+        sink_columns_of(batch([b"x", None]), "log a, partition 3")
     with pytest.raises(InvalidRequest, match="a txid is 0 to"):
-        columns_of(batch([b"x"], txid=[-1]), "log a")
+        sink_columns_of(batch([b"x"], txid=[-1]), "log a")
 
 
 def test_rows_go_to_their_logs_in_order() -> None:

@@ -26,13 +26,13 @@ def sound(
         writer = history.new_writer()
         for counter in range(records // writers):
             now += 0.1
-            append = history.begin_append(Value(writer, counter), now)
+            append = history.begin_attempt(Value(writer, counter), now)
             append.ended_at = now + 0.35
             append.outcome = Outcome.OK
             append.position = (writer, counter // slots, counter % slots)
             final.append(ObservedRecord(append.position, len(final), len(final), append.value))
         now += 1.0
-        late = history.begin_append(Value(writer, records // writers), now)  # unknown, and lost
+        late = history.begin_attempt(Value(writer, records // writers), now)  # unknown, and lost
         late.error = "WriteFailed"
         now += 1.0
     whole = history.begin_reading("whole", 0.0)
@@ -77,21 +77,21 @@ def foreign_bytes(history: RunHistory, final: list[ObservedRecord]) -> None:
 
 
 def refused_and_there(history: RunHistory, final: list[ObservedRecord]) -> None:
-    history.appends[-1].outcome = Outcome.REFUSED
-    value = history.appends[-1].value
+    history.attempts[-1].outcome = Outcome.REFUSED
+    value = history.attempts[-1].value
     final.append(final[-1]._replace(position=(9, 0, 0), sequence_id=len(final), value=value))
 
 
 def hole_of_a_writer(history: RunHistory, final: list[ObservedRecord]) -> None:
     """An unknown one is missing, a later one of its writer is there."""
-    history.appends[5].outcome = Outcome.UNKNOWN
+    history.attempts[5].outcome = Outcome.UNKNOWN
     del final[5]
     history.readings.clear()
-    for append in history.appends:
+    for append in history.attempts:
         append.position = None
     _renumber(final)
     where = {record.value: record.position for record in final}
-    for append in history.appends:
+    for append in history.attempts:
         append.position = where.get(append.value)
 
 
@@ -103,8 +103,8 @@ def old_writer_returns(history: RunHistory, final: list[ObservedRecord]) -> None
 
 def begun_later_lies_before(history: RunHistory, final: list[ObservedRecord]) -> None:
     """A writer that was fenced is acknowledged after its successor was, and lies before it."""
-    history.appends[10].begun_at = 500.0
-    history.appends[10].ended_at = 501.0
+    history.attempts[10].begun_at = 500.0
+    history.attempts[10].ended_at = 501.0
 
 
 def gap_in_sequence_ids(history: RunHistory, final: list[ObservedRecord]) -> None:
@@ -122,7 +122,7 @@ def gap_in_slots(history: RunHistory, final: list[ObservedRecord]) -> None:
         segment, entry, slot = final[place].position
         position = (segment, entry, slot + 1)
         final[place] = final[place]._replace(position=position)
-        next(a for a in history.appends if a.value == final[place].value).position = position
+        next(a for a in history.attempts if a.value == final[place].value).position = position
     history.readings.clear()
 
 
@@ -161,7 +161,7 @@ def reader_saw_what_vanished(history: RunHistory, final: list[ObservedRecord]) -
 
 
 def moved(history: RunHistory, final: list[ObservedRecord]) -> None:
-    history.appends[10].position = (1, 99, 0)
+    history.attempts[10].position = (1, 99, 0)
 
 
 def _renumber(final: list[ObservedRecord]) -> None:
@@ -222,7 +222,7 @@ def test_a_planted_anomaly_is_found(change: Change, message: str) -> None:
 def test_an_unknown_record_may_be_there_once_at_the_end_of_its_writer() -> None:
     """G7."""
     history, final = sound()
-    late = history.appends[-1]
+    late = history.attempts[-1]
     assert late.outcome is Outcome.UNKNOWN
     record = replace_last(final, late.value)
 
@@ -249,7 +249,7 @@ def test_the_cost_is_linear() -> None:
 
 def test_the_workload_must_not_write_a_value_twice() -> None:
     history, final = sound()
-    history.appends.append(replace(history.appends[0]))
+    history.attempts.append(replace(history.attempts[0]))
 
     with pytest.raises(AssertionError, match="twice"):
         check_log(history, final)

@@ -16,12 +16,12 @@ from distributedlog.metadata.model.acl_records import (
     user_key,
 )
 from distributedlog.metadata.model.commands import (
-    Expire,
-    Grant,
+    AuthorizationChange,
+    ExpireLease,
+    GrantLease,
     ReplicatedCommand,
-    Revoke,
+    RevokeLease,
     Transact,
-    TrustChange,
     encode_command,
 )
 from distributedlog.metadata.model.transaction import Compare, Delete, Put, Transaction
@@ -53,7 +53,7 @@ class Run:
 
     def __init__(self, mode: str = "required") -> None:
         self.failed: list[str] = []
-        self.judge = SecondJudge(self.failed.append, stolen={"bookie/b9"})
+        self.judge = SecondJudge(self.failed.append, stolen_bookies={"bookie/b9"})
         self.state = KeyValueState()
         made = [
             *(
@@ -72,7 +72,7 @@ class Run:
             Put(grant_key(user, ns, path), encode_grant(role)) for user, role, ns, path in ROWS
         ]
         said = (*users, *grants, Put(MODE_KEY, encode_mode(mode)))
-        self.do(TrustChange("user/root/c", 1, 0, Transaction((), said)))
+        self.do(AuthorizationChange("user/root/c", 1, 0, Transaction((), said)))
         assert self.failed == []
 
     def do(self, command: ReplicatedCommand) -> None:
@@ -127,24 +127,30 @@ def test_a_right_ends_with_the_change_that_takes_it_and_the_past_stays_known() -
     run = Run()
     before = run.judge.revision
     gone = Transaction((), (Delete(grant_key("etl", NS, "orders")),))
-    run.do(TrustChange("user/root/c", 2, 0, gone))
+    run.do(AuthorizationChange("user/root/c", 2, 0, gone))
     assert run.try_it("user/etl", Put(SEGMENT, b""))
     assert run.judge.had_right("user/etl", 1, "w", before)
     assert not run.judge.had_right("user/etl", 1, "w", run.judge.revision)
-    assert run.judge.at(before).on_path("etl", NS, "orders") == "rw"
-    assert [one.revision for one in run.judge.since(before)] == [before, run.judge.revision]
+    assert run.judge.policy_at(before).path_rights("etl", NS, "orders") == "rw"
+    assert [one.revision for one in run.judge.policies_since(before)] == [
+        before,
+        run.judge.revision,
+    ]
 
 
 def test_a_token_leaves_what_its_narrowing_and_its_user_both_allow() -> None:
     run = Run()
-    whole = run.judge.now
+    whole = run.judge.current_policy
     cut = whole.narrowed(((NS, "orders", 1), (NS, "bills/", 7)))
-    assert (whole.on_path("etl", NS, "orders"), cut.on_path("etl", NS, "orders")) == ("rw", "r")
-    assert whole.on_path("own", NS, "bills/a") == cut.on_path("own", NS, "bills/a") == "rwm"
-    assert cut.on_path("etl", NS, "bills/a") == "", "which its user may not"
-    assert "o" in whole.of_cluster("op")
-    assert cut.of_cluster("op") == ""
-    assert run.judge.on_ledger(cut, "etl", 1) == "r"
+    assert (whole.path_rights("etl", NS, "orders"), cut.path_rights("etl", NS, "orders")) == (
+        "rw",
+        "r",
+    )
+    assert whole.path_rights("own", NS, "bills/a") == cut.path_rights("own", NS, "bills/a") == "rwm"
+    assert cut.path_rights("etl", NS, "bills/a") == "", "which its user may not"
+    assert "o" in whole.cluster_rights("op")
+    assert cut.cluster_rights("op") == ""
+    assert run.judge.ledger_rights(cut, "etl", 1) == "r"
     assert not run.judge.may_read(whole.narrowed(((NS, "bills/", 7),)), "user/etl", SEGMENT)
     assert whole.narrowed(()) is whole
 
@@ -152,38 +158,42 @@ def test_a_token_leaves_what_its_narrowing_and_its_user_both_allow() -> None:
 def test_it_knows_which_tokens_were_revoked() -> None:
     run = Run()
     before = run.judge.revision
-    put = Put(user_key("etl"), User(tokens_from=7).encode())
-    run.do(TrustChange("user/root/c", 2, 0, Transaction((), (put,))))
-    assert run.judge.at(before).tokens["etl"] == 0
-    assert run.judge.now.tokens["etl"] == 7
+    put = Put(user_key("etl"), User(tokens_valid_from=7).encode())
+    run.do(AuthorizationChange("user/root/c", 2, 0, Transaction((), (put,))))
+    assert run.judge.policy_at(before).tokens["etl"] == 0
+    assert run.judge.current_policy.tokens["etl"] == 7
 
 
 def test_who_is_no_admin_changes_no_right() -> None:
     run = Run()
-    run.do(TrustChange("user/etl/c", 2, 0, Transaction((), (Put(MODE_KEY, encode_mode("open")),))))
+    run.do(
+        AuthorizationChange(
+            "user/etl/c", 2, 0, Transaction((), (Put(MODE_KEY, encode_mode("open")),))
+        )
+    )
     assert run.failed
 
 
 def test_a_lease_is_its_owners_until_it_ends() -> None:
     run = Run()
-    run.do(Grant("user/etl/c", 2, 0, 1000))
+    run.do(GrantLease("user/etl/c", 2, 0, 1000))
     assert run.try_it("user/own", Put(log_keys.lock_key(BILLS), b"", 1))
-    run.do(Revoke("user/own/c", 9, 0, 1))
+    run.do(RevokeLease("user/own/c", 9, 0, 1))
     assert len(run.failed) == 1
-    run.do(Grant("user/etl/c", 3, 0, 1000))
-    run.do(Expire(lease=2))
-    run.do(Revoke("user/own/c", 10, 0, 2))
+    run.do(GrantLease("user/etl/c", 3, 0, 1000))
+    run.do(ExpireLease(lease=2))
+    run.do(RevokeLease("user/own/c", 10, 0, 2))
     assert len(run.failed) == 1
 
 
 def test_who_was_given_no_lease_owns_none() -> None:
     """Else all that goes without one would be his: 0 says so in commands and in answers."""
     run = Run()
-    run.state.ring = RequestDedup(1)
+    run.state.request_dedup = RequestDedup(1)
     for number in range(2, 5):
-        run.do(Grant("user/etl/c", number, run.state.index, 1000))
-    run.do(Grant("proxy/r1/c", 1, 0, 1000))  # so old that nobody knows whether it was done
-    assert list(run.judge.leases.values()) == ["user/etl"] * 3
+        run.do(GrantLease("user/etl/c", number, run.state.index, 1000))
+    run.do(GrantLease("proxy/r1/c", 1, 0, 1000))  # so old that nobody knows whether it was done
+    assert list(run.judge.lease_owners.values()) == ["user/etl"] * 3
 
     assert run.try_it("user/etl", Put(SEGMENT, b"")) == []
 
@@ -211,8 +221,8 @@ def test_a_line_of_the_audit_is_put_by_its_own_act_alone() -> None:
 def test_paths_go_by_components(path: str, name: str, covers: bool) -> None:
     """H235"""
     policy = Policy(grants={"u": {("ns", path): "reader"}})
-    assert bool(policy.on_path("u", "ns", name)) == covers
-    assert not policy.on_path("u", "other", name)
+    assert bool(policy.path_rights("u", "ns", name)) == covers
+    assert not policy.path_rights("u", "other", name)
 
 
 def test_it_is_never_stricter_than_the_first_judge() -> None:
@@ -225,7 +235,12 @@ def test_it_is_never_stricter_than_the_first_judge() -> None:
         log_keys.position_key(ORDERS, "~ann/x"),
         *OF_OTHERS,
     )
-    places += (keys.leaving_key("i1"), keys.NEXT_LEDGER, keys.under_key(1), keys.on_key("i1", 3))
+    places += (
+        keys.leaving_key("i1"),
+        keys.NEXT_LEDGER,
+        keys.missing_ranges_key(1),
+        keys.bookie_ledger_key("i1", 3),
+    )
     for user in ("user/ann", "user/etl", "user/own", "user/op", "user/root", "user/eve"):
         for key in places:
             for share in (
@@ -233,6 +248,6 @@ def test_it_is_never_stricter_than_the_first_judge() -> None:
                 Transaction((), (Delete(key),)),
                 Transaction((Compare.exists(key),)),
             ):
-                if first.transact(user, share) is None:
-                    why = run.judge._why_not(user, 1 << 40, Transact("c", 1, 0, share))
+                if first.authorize_transaction(user, share) is None:
+                    why = run.judge._violation_of(user, 1 << 40, Transact("c", 1, 0, share))
                     assert not why, (user, key, why)

@@ -49,7 +49,7 @@ def pieces(records: Iterable[ObservedRecord], longest: int = 3) -> list[Piece]:
 def notes_of(history: RunHistory, longest: int = 3) -> LogNotes:
     """The same as client processes would have noted it."""
     notes = LogNotes("log")
-    for append in history.appends:
+    for append in history.attempts:
         session = notes.sessions.setdefault(
             append.value.writer, NotedSession(append.value.writer, "log", "w", 0.0, 0)
         )
@@ -77,7 +77,7 @@ def _note_ack(notes: LogNotes, append: WriteAttempt, longest: int) -> None:
         and last.count < longest
         and (last.begun_at, last.ended_at) == (append.begun_at, append.ended_at)
     ):
-        last.places.append((*append.position, 1))
+        last.runs.append((*append.position, 1))
         return
     writer, counter = append.value
     place = (*append.position, 1)
@@ -107,7 +107,7 @@ def test_a_planted_anomaly_is_found(change: Change, message: str) -> None:
 
     verdict = judged(history, final)
 
-    assert not verdict.good
+    assert not verdict.is_good
     wanted = WORDS.get(message, message).split(":")[0]
     with pytest.raises(Violation, match=wanted):
         raise Violation(" | ".join(verdict.violations))
@@ -127,7 +127,7 @@ def test_lost_records_are_counted_not_only_found() -> None:
 def test_an_unknown_record_may_be_there_once_but_not_twice() -> None:
     """G7."""
     history, final = sound()
-    late = history.appends[-1]
+    late = history.attempts[-1]
     once = [*final, replace_last(final, late.value)]
     twice = [*once, replace_last(once, late.value)]
 
@@ -152,7 +152,7 @@ def test_two_readers_that_disagree_below_a_truncation_are_found() -> None:
     """G5, G6: what is gone is compared between those who saw it."""
     history, final = sound()
     notes, rest = notes_of(history), final[40:]
-    notes.cuts.append(RequestedTruncation("log", 20.0, 20.1, rest[0].position, Outcome.OK))
+    notes.truncations.append(RequestedTruncation("log", 20.0, 20.1, rest[0].position, Outcome.OK))
 
     assert check_log_notes(notes, pieces(rest)).violations == []
 
@@ -165,7 +165,7 @@ def test_a_truncation_that_took_too_much_is_found() -> None:
     """G6."""
     history, final = sound()
     notes = notes_of(history)
-    notes.cuts.append(RequestedTruncation("log", 20.0, 20.1, final[40].position, Outcome.OK))
+    notes.truncations.append(RequestedTruncation("log", 20.0, 20.1, final[40].position, Outcome.OK))
 
     verdict = check_log_notes(notes, pieces(final[44:]))
 
@@ -180,7 +180,7 @@ def random_history(rng: random.Random) -> tuple[RunHistory, list[ObservedRecord]
         reading.records = [record for record in reading.records if record in final]
     lie = rng.randrange(9)
     record = rng.randrange(len(final))
-    append = rng.choice(history.appends)
+    append = rng.choice(history.attempts)
     match lie:
         case 0:
             final.pop(record)
@@ -215,7 +215,7 @@ def test_it_agrees_with_the_checker_of_single_records() -> None:
         except Violation:
             single = False
         found = check_log_notes(notes_of(history, 1), pieces(final, rng.choice((1, 2, 9))))
-        assert found.good == single, (history.appends, final, found.violations)
+        assert found.is_good == single, (history.attempts, final, found.violations)
         verdicts.append(single)
 
     assert 200 < sum(verdicts) < 1300

@@ -39,13 +39,20 @@ class Bookie:
             )
 
     def says(
-        self, op: int, body: bytes, ident: int = 1, flags: int = words.FLAG_KNOWN, status: int = 0
+        self,
+        op: int,
+        body: bytes,
+        ident: int = 1,
+        flags: int = words.FLAG_PROVES_ABSENCE,
+        status: int = 0,
     ) -> None:
         frame = envelope(op, len(body), ident=ident, flags=flags, status=status) + body
-        self._outgoing.feed(frame, lambda *a: self.oracle.on_said(self.link, *a))
+        self._outgoing.feed(frame, lambda *a: self.oracle.on_answer(self.link, *a))
 
     def opens(self, recovery: bool = False, stream: int = 1) -> None:
-        self.gets(Op.STREAM_OPEN, words.StreamOpen(LEDGER, KEY, recovery, 0).encode(), ident=stream)
+        self.gets(
+            Op.STREAM_OPEN, words.StreamOpenRequest(LEDGER, KEY, recovery, 0).encode(), ident=stream
+        )
 
     def stores(self, *records: bytes, stream: int = 1) -> None:
         """Gets, syncs and acknowledges."""
@@ -64,12 +71,12 @@ class Bookie:
         self, complete_to: int, *records: bytes, known: bool = True, ident: int = 5
     ) -> None:
         body = words.encode_read_head(complete_to, -1) + b"".join(records)
-        self.says(Op.REPLY, body, ident=ident, flags=words.FLAG_KNOWN if known else 0)
+        self.says(Op.REPLY, body, ident=ident, flags=words.FLAG_PROVES_ABSENCE if known else 0)
 
     def fences(self, last_entry: int = -1, *, known: bool = True) -> None:
         self.gets(Op.FENCE, words.LedgerRequest(LEDGER, KEY).encode(), ident=9)
-        body = words.encode_ends(-1, last_entry)
-        self.says(Op.REPLY, body, ident=9, flags=words.FLAG_KNOWN if known else 0)
+        body = words.encode_lac_and_last(-1, last_entry)
+        self.says(Op.REPLY, body, ident=9, flags=words.FLAG_PROVES_ABSENCE if known else 0)
 
 
 @pytest.fixture
@@ -99,7 +106,7 @@ def test_kept_words_pass(bookie: Bookie, broken: list[str]) -> None:
     bookie.fences(2)
 
     assert broken == []
-    assert bookie.oracle.confirmed == 2
+    assert bookie.oracle.confirmed_entries == 2
 
 
 def test_an_ack_before_the_sync(bookie: Bookie, broken: list[str]) -> None:
@@ -204,7 +211,7 @@ def test_a_denied_ledger(bookie: Bookie, broken: list[str]) -> None:
 def test_a_list_that_lacks_an_entry(bookie: Bookie, broken: list[str]) -> None:
     bookie.stores(record(0), record(1), record(2))
     bookie.gets(Op.LIST_ENTRIES, words.LedgerRequest(LEDGER, KEY).encode(), ident=4)
-    bookie.says(Op.REPLY, words.encode_runs([(0, 1), (2, 1)]), ident=4)
+    bookie.says(Op.REPLY, words.encode_entry_ranges([(0, 1), (2, 1)]), ident=4)
 
     assert "H9" in broken[0]
 
@@ -230,12 +237,12 @@ def test_who_lost_data_may_deny_it_once_the_ledger_is_closed_and_healed(
 ) -> None:
     """An entry that one bookie had, beyond the end of its ledger. Found by cluster seed 119."""
     bookie.stores(record(0))
-    bookie.oracle.lossy["b1"] = None
+    bookie.oracle.lossy_bookies["b1"] = None
     bookie.oracle.closed_ledgers[LEDGER] = None
     bookie.fences(-1)
     assert broken == []
 
-    del bookie.oracle.lossy["b1"]
+    del bookie.oracle.lossy_bookies["b1"]
     bookie.fences(-1)
     assert "H9" in broken[0]
 
@@ -269,7 +276,7 @@ def test_a_lost_record_of_a_common_frame(bookie: Bookie, broken: list[str]) -> N
     bookie.opens(stream=2)
     both = [record(0), record(1)]
     sizes = [len(each) for each in both]
-    bookie.gets(Op.ADD_MANY, words.encode_many([1, 2], sizes) + b"".join(both), ident=2)
+    bookie.gets(Op.ADD_MANY, words.encode_add_many_items([1, 2], sizes) + b"".join(both), ident=2)
     bookie.oracle.on_durable("b1", both[1])
 
     bookie.acks(1, stream=2)
@@ -285,7 +292,7 @@ class Metadata:
 
     def says(self, machine: str, to: str, message: Vote | VoteReply | Heartbeat) -> None:
         body = memoryview(encode_raft(message))
-        self.oracle.on_said(machine, to, Op.META_RAFT, 0, 0, 0, body)
+        self.oracle.on_frame(machine, to, Op.META_RAFT, 0, 0, 0, body)
 
 
 def test_one_vote_a_term_is_fine() -> None:

@@ -35,7 +35,7 @@ def test_a_writer_a_reader_and_a_register_are_read_back() -> None:
     story = notes.logs["story"]
     assert (story.acked[0].count, story.failed[0].count, story.sessions[7].submitted) == (3, 2, 5)
     assert story.readings[0].pieces[0].sequence_id == 1
-    assert story.readings[0].whole
+    assert story.readings[0].is_complete
     first, second = notes.registers
     assert (first.outcome, first.ended_at, first.version) == (Outcome.OK, 4.1, 1)
     assert (second.outcome, second.ended_at) == (Outcome.UNKNOWN, float("inf"))

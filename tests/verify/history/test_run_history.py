@@ -35,15 +35,15 @@ def test_a_changed_payload_is_nobodys() -> None:
 def test_a_saved_history_is_the_same() -> None:
     history = RunHistory()
     writer = history.new_writer()
-    one = history.begin_append(Value(writer, 0), 1.0)
+    one = history.begin_attempt(Value(writer, 0), 1.0)
     one.ended_at, one.outcome, one.position = 2.0, Outcome.OK, (1, 0, 0)
-    history.begin_append(Value(writer, 1), 1.5)
+    history.begin_attempt(Value(writer, 1), 1.5)
     reading = history.begin_reading("r", 3.0, (1, 0, 0))
     reading.records.append(ObservedRecord((1, 0, 0), 0, 5, Value(writer, 0)))
 
     again = RunHistory.load(history.save())
 
-    assert again.appends == history.appends
+    assert again.attempts == history.attempts
     assert again.readings == history.readings
     assert again.writers == 1
-    assert again.acked == 1
+    assert again.acked_count == 1
