@@ -12,6 +12,7 @@ For users of the quorum:
                                     unresponsive.
     client/node_connections.py      The client's connections to the nodes, opened on demand.
     client/watch_client.py          Receive watched changes in order, without gaps, over reconnects.
+    client/range_watch.py           Load the keys of a range once, then apply their changes.
     client/status_query.py          Query the members of the quorum and their status from any node.
 
 Two common questions:

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
+from ...metadata.client.range_watch import follow_range
 from ...metadata.model.interface import Metadata, prefix_end
-from ...runtime.interfaces.errors import Compacted, DistributedLogError
+from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.interfaces.log_lines import Logger, get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from .gc_hold import ElectionStatus
@@ -106,15 +107,20 @@ class _ChangeSignal:
 async def _watch(metadata: Metadata, prefix: bytes, changes: _ChangeSignal) -> None:
     """Tell of each change, and of each time from which on changes are seen."""
     end = prefix_end(prefix)
-    while True:
-        try:
-            page = await metadata.range(prefix, end, limit=1)
-            async with metadata.watch(prefix, end, after_revision=page.revision) as watch:
-                while True:
-                    changes.changed.set()
-                    await watch.next_batch()
-        except Compacted:
-            continue
-        except DistributedLogError as error:
-            log.debug("the watch of %r: %s: %s", prefix, type(error).__name__, error)
-            await trio.sleep(RETRY_S)
+
+    async def load() -> int:
+        page = await metadata.range(prefix, end, limit=1)
+        changes.changed.set()  # a pass from here on sees all changes before this revision
+        return page.revision
+
+    await follow_range(
+        metadata,
+        prefix,
+        end,
+        load=load,
+        apply=lambda _: changes.changed.set(),
+        on_error=lambda error: log.debug(
+            "the watch of %r: %s: %s", prefix, type(error).__name__, error
+        ),
+        retry_s=RETRY_S,
+    )

@@ -14,11 +14,11 @@ import trio
 from ...bookie.client.bookie_client import BookieClient
 from ...bookie.client.capability_cache import CapabilityCache, RequestCapabilities
 from ...metadata.client.metadata_client import MetadataClient
+from ...metadata.client.range_watch import follow_range
 from ...metadata.model.acl_records import MODE_KEY, decode_mode
 from ...metadata.model.interface import Metadata, Scan, WatchBatch, prefix_end
 from ...metadata.model.transaction import KeyValue
 from ...runtime.interfaces.errors import (
-    Compacted,
     ConnectionLost,
     CorruptData,
     DistributedLogError,
@@ -42,7 +42,7 @@ from .placement_policy import PlacementPolicy
 REDIAL_MIN_S = 0.05
 REDIAL_MAX_S = 1.0
 DIAL_S = 5.0
-RELIST_S = 0.5
+RETRY_S = 0.5
 CREDENTIAL_TIMEOUT_S = 5.0
 PASS, NONE = "pass", "none"
 """Methods of AUTH."""
@@ -251,25 +251,19 @@ class BookiePool:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        end = prefix_end(prefix)
-        started = False
-        while True:
-            try:
-                revision = await self._list(prefix, on_change)
-                if not started:
-                    started = True
-                    task_status.started()
-                async with self._metadata.watch(prefix, end, after_revision=revision) as watch:
-                    while True:
-                        self._apply_events(await watch.next_batch(), on_change)
-            except Compacted:
-                continue
-            except DistributedLogError as error:
-                log.info("bookies cannot be listed now: %s", error)
-                await trio.sleep(RELIST_S)
+        await follow_range(
+            self._metadata,
+            prefix,
+            prefix_end(prefix),
+            load=partial(self._load, prefix, on_change),
+            apply=partial(self._apply, on_change),
+            on_error=lambda error: log.info("registrations of bookies cannot be read: %s", error),
+            retry_s=RETRY_S,
+            task_status=task_status,
+        )
 
-    async def _list(self, prefix: bytes, on_change: OnKeyChange) -> int:
-        """Take all that is there, then drop what is not; the revision to watch from."""
+    async def _load(self, prefix: bytes, on_change: OnKeyChange) -> int:
+        """Take all keys of a prefix, then drop the known ones that no longer exist. Return the revision."""
         listed_keys: dict[bytes, None] = {}
         scan = Scan(self._metadata, prefix)
         async for item in scan:
@@ -289,7 +283,7 @@ class BookiePool:
         self._notify_change()
         return scan.revision
 
-    def _apply_events(self, batch: WatchBatch, on_change: OnKeyChange) -> None:
+    def _apply(self, on_change: OnKeyChange, batch: WatchBatch) -> None:
         for event in batch.events:
             if event.kind == "put":
                 self._record_registered_since(event.item)

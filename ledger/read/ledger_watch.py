@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 import trio
 
-from ...metadata.model.interface import Metadata
-from ...runtime.interfaces.errors import Compacted, DistributedLogError
+from ...metadata.client.range_watch import follow_range
+from ...metadata.model.interface import Metadata, WatchBatch
 from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 from ..model.ledger_keys import ledger_key
@@ -70,28 +70,29 @@ class LedgerWatch:
 
     async def _watch_ledger(self, ledger_id: int, follower: _Follower) -> None:
         key = ledger_key(ledger_id)
+
+        async def load() -> int:
+            page = await self._metadata.range(key, key + b"\0", limit=1)
+            self._notify_readers(follower, key, page.items[0].value if page.items else None)
+            return page.revision
+
+        def apply(batch: WatchBatch) -> None:
+            newest = batch.events[-1]
+            value = newest.item.value if newest.kind == "put" else None
+            self._notify_readers(follower, key, value)
+
         with follower.scope:
-            while True:
-                try:
-                    page = await self._metadata.range(key, key + b"\0", limit=1)
-                    self._notify_readers(follower, key, page.items[0].value if page.items else None)
-                    async with self._metadata.watch(
-                        key, key + b"\0", after_revision=page.revision
-                    ) as watch:
-                        while True:
-                            batch = await watch.next_batch()
-                            if batch.events:
-                                event = batch.events[-1]
-                                self._notify_readers(
-                                    follower,
-                                    key,
-                                    event.item.value if event.kind == "put" else None,
-                                )
-                except Compacted:
-                    continue
-                except DistributedLogError as error:
-                    log.info("ledger %d cannot be followed now: %s", ledger_id, error)
-                    await trio.sleep(RETRY_S)
+            await follow_range(
+                self._metadata,
+                key,
+                key + b"\0",
+                load=load,
+                apply=apply,
+                on_error=lambda error: log.info(
+                    "the metadata of ledger %d cannot be read: %s", ledger_id, error
+                ),
+                retry_s=RETRY_S,
+            )
 
     def _notify_readers(self, follower: _Follower, key: bytes, value: bytes | None) -> None:
         record = None if value is None else LedgerMetadata.decode(key, value)

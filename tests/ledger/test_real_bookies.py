@@ -359,7 +359,7 @@ async def test_a_bookie_that_went_and_came_while_nothing_was_seen_has_come_anew(
         await store.transact(Transaction(operations=operations))
 
     async def came() -> list[float]:
-        await pool._list(bookie_key(""), lambda key, value: None)
+        await pool._load(bookie_key(""), lambda key, value: None)
         return [pool.registered_since("b1"), pool.registered_since("b2")]
 
     assert pool.registered_since("b1") == float("-inf")

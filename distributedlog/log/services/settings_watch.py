@@ -12,12 +12,11 @@ from functools import partial
 
 import trio
 
-from ...metadata.model.interface import Metadata, prefix_end
+from ...metadata.client.range_watch import follow_range
+from ...metadata.model.interface import Metadata, WatchBatch, prefix_end
 from ...metadata.model.transaction import KeyValue
 from ...runtime.interfaces.errors import (
-    Compacted,
     CorruptData,
-    DistributedLogError,
     InvalidRequest,
     UnsupportedFormat,
 )
@@ -149,25 +148,27 @@ class SettingsWatch:
 
     async def _watch_range(self, start: bytes, end: bytes) -> None:
         """Follow a range of settings until cancelled."""
-        revision: int | None = None
+
+        async def load() -> int:
+            revision = (await self._metadata.range(start, end, limit=1)).revision
+            for key in self._keys(start, end):
+                self._handle_change(key, await self._metadata.get(key), is_current=True)
+            return revision
+
+        def apply(batch: WatchBatch) -> None:
+            for event in batch.events:
+                self._handle_change(event.item.key, event.item)  # of a deletion, the item is empty
+
         await trio.sleep(START_DELAY_S)
-        while True:
-            try:
-                if revision is None:
-                    revision = (await self._metadata.range(start, end, limit=1)).revision
-                    for key in self._keys(start, end):
-                        self._handle_change(key, await self._metadata.get(key), is_current=True)
-                async with self._metadata.watch(start, end, after_revision=revision) as watch:
-                    while True:
-                        batch = await watch.next_batch()
-                        for event in batch.events:
-                            self._handle_change(event.item.key, event.item)  # a deletion's is empty
-                        revision = max(revision, batch.revision)
-            except Compacted:
-                revision = None
-            except DistributedLogError as error:
-                log.debug("stored settings are not followed: %s", error)
-                await trio.sleep(RETRY_S)
+        await follow_range(
+            self._metadata,
+            start,
+            end,
+            load=load,
+            apply=apply,
+            on_error=lambda error: log.debug("stored settings cannot be read: %s", error),
+            retry_s=RETRY_S,
+        )
 
     def _keys(self, start: bytes, end: bytes) -> list[bytes]:
         return [key for key in (self._bind_key, *self._open_logs) if start <= key < end]

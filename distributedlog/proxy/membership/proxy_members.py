@@ -1,27 +1,26 @@
-"""Which proxies there are, as their registrations say: listed, then watched."""
+"""The registered proxies."""
 
 from collections.abc import Callable
 
 import trio
 
-from ...metadata.model.interface import Metadata, Scan, prefix_end
-from ...runtime.interfaces.errors import (
-    Compacted,
-    CorruptData,
-    DistributedLogError,
-    UnsupportedFormat,
-)
+from ...metadata.client.range_watch import follow_range
+from ...metadata.model.interface import Metadata, Scan, WatchBatch, prefix_end
+from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat
 from ...runtime.interfaces.log_lines import get_logger
 from ..protocol.proxy_messages import MEMBERS_MAX, MemberRow
 from .proxy_registration import PREFIX, READ, WRITE, ProxyRegistration
 
-RELIST_DELAY_S = 0.5
+RETRY_S = 0.5
 
 log = get_logger("distributedlog.proxy")
 
 
 class ProxyMembers:
-    """See the module. `run` serves it; it stays as it was while the metadata is away."""
+    """Follow the registrations of proxies.
+
+    `run` must be running. While no metadata quorum answers, the last known registrations remain.
+    """
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -47,7 +46,7 @@ class ProxyMembers:
         }
 
     def rows(self, listener: str) -> list[MemberRow]:
-        """For a client that came in on this listener."""
+        """Return the proxies for a client, with their addresses for the listener that it uses."""
         member_rows = []
         for _, registration in sorted(self._registrations.items())[:MEMBERS_MAX]:
             address = registration.address(listener)
@@ -58,7 +57,7 @@ class ProxyMembers:
         return member_rows
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback`` after each change; return how to stop that."""
+        """Call ``callback`` after each change. Return a function that ends this."""
         self._callbacks.append(callback)
 
         def stop() -> None:
@@ -68,29 +67,19 @@ class ProxyMembers:
         return stop
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the registrations until cancelled. Started when they were listed once."""
-        started = False
-        while True:
-            try:
-                revision = await self._list()
-                if not started:
-                    started = True
-                    task_status.started()
-                async with self._metadata.watch(
-                    PREFIX, prefix_end(PREFIX), after_revision=revision
-                ) as watch:
-                    while True:
-                        for event in (await watch.next_batch()).events:
-                            put = event.kind == "put"
-                            self._update(event.item.key, event.item.value if put else None)
-                        self._notify()
-            except Compacted:
-                continue
-            except DistributedLogError as error:
-                log.info("proxies cannot be listed now: %s", error)
-                await trio.sleep(RELIST_DELAY_S)
+        """Follow the registrations until cancelled. The task has started when they were read once."""
+        await follow_range(
+            self._metadata,
+            PREFIX,
+            prefix_end(PREFIX),
+            load=self._load,
+            apply=self._apply,
+            on_error=lambda error: log.info("registrations of proxies cannot be read: %s", error),
+            retry_s=RETRY_S,
+            task_status=task_status,
+        )
 
-    async def _list(self) -> int:
+    async def _load(self) -> int:
         scan = Scan(self._metadata, PREFIX)
         listed_keys = set()
         async for item in scan:
@@ -101,13 +90,18 @@ class ProxyMembers:
         self._notify()
         return scan.revision
 
+    def _apply(self, batch: WatchBatch) -> None:
+        for event in batch.events:
+            self._update(event.item.key, event.item.value if event.kind == "put" else None)
+        self._notify()
+
     def _update(self, key: bytes, value: bytes | None) -> None:
         self._registrations.pop(key, None)
         if value is not None:
             try:
                 self._registrations[key] = ProxyRegistration.decode(key, value)
             except (CorruptData, UnsupportedFormat) as error:
-                log.warning("%s: it is passed over", error)
+                log.warning("%s: this registration is ignored", error)
 
     def _notify(self) -> None:
         for callback in list(self._callbacks):

@@ -20,6 +20,7 @@ import trio
 from ...log.model.log_keys import decode_log_id, incarnation_id, name_key, state_key
 from ...log.model.log_state import LogState
 from ...metadata.auth.acl_cache import ALL_USERS, REQUIRED, AclCache
+from ...metadata.client.range_watch import follow_range
 from ...metadata.model.acl_records import (
     ACL_PREFIX,
     REPORTED_DENIALS_MAX,
@@ -27,7 +28,7 @@ from ...metadata.model.acl_records import (
     printable_text,
     user_key,
 )
-from ...metadata.model.interface import Metadata, Scan, prefix_end
+from ...metadata.model.interface import Metadata, Scan, WatchBatch, prefix_end
 from ...metadata.model.rights import (
     CONSUME,
     MANAGE,
@@ -39,7 +40,6 @@ from ...metadata.model.rights import (
 )
 from ...runtime.declarations.health_conditions import Code, HealthCondition, condition
 from ...runtime.interfaces.errors import (
-    Compacted,
     DistributedLogError,
     NotAllowed,
     NotAuthenticated,
@@ -64,7 +64,7 @@ TOKEN_WATCH_LAG_MAX_S = 2.0
 TOKEN_CHECKS_MAX = 64
 TOKEN_CHECKS_PER_HOST = 8
 """Whoever shows a token is a stranger until the leader has looked at it: so many looks at once, no more."""
-RELIST_DELAY_S = 0.5
+RETRY_S = 0.5
 NAME_CHARS_SHOWN = 80
 REASON_CHARS_SHOWN = 1000
 
@@ -125,35 +125,17 @@ class ClientAuthorizer:
         Raises `NotAllowed` where that is not for this process, and `DistributedLogError` that keeps the
         metadata from answering at first; later on it goes by what it knows until they do.
         """
-        revision = await self._load()
-        task_status.started()
-        while True:
-            try:
-                async with self.metadata.watch(
-                    ACL_PREFIX, prefix_end(ACL_PREFIX), after_revision=revision
-                ) as watch:
-                    while True:
-                        batch = await watch.next_batch()
-                        self._apply_changes(
-                            {
-                                self.acl.update(
-                                    event.item.key,
-                                    event.item.value if event.kind == "put" else None,
-                                )
-                                for event in batch.events
-                            }
-                        )
-                        revision = batch.revision
-            except Compacted:
-                pass
-            except NotAllowed as error:
-                self._lose_acl(error)
-                await trio.sleep(RELIST_DELAY_S)
-            except DistributedLogError as error:
-                log.warning("who may do what is not heard now: %s", error)
-                await trio.sleep(RELIST_DELAY_S)
-                continue
-            revision = await self._reload()
+        await follow_range(
+            self.metadata,
+            ACL_PREFIX,
+            prefix_end(ACL_PREFIX),
+            load=self._load,
+            apply=self._apply_batch,
+            on_error=self._on_watch_error,
+            retry_s=RETRY_S,
+            after_revision=await self._load(),
+            task_status=task_status,
+        )
 
     async def _load(self) -> int:
         acl, scan = AclCache(), Scan(self.metadata, ACL_PREFIX)
@@ -163,16 +145,19 @@ class ClientAuthorizer:
         self._apply_changes({ALL_USERS})
         return scan.revision
 
-    async def _reload(self) -> int:
-        """List until that works: what the watch has missed, or was not let hear, it never tells any more."""
-        while True:
-            try:
-                return await self._load()
-            except NotAllowed as error:
-                self._lose_acl(error)
-            except DistributedLogError as error:
-                log.warning("who may do what is not heard now: %s", error)
-            await trio.sleep(RELIST_DELAY_S)
+    def _apply_batch(self, batch: WatchBatch) -> None:
+        self._apply_changes(
+            {
+                self.acl.update(event.item.key, event.item.value if event.kind == "put" else None)
+                for event in batch.events
+            }
+        )
+
+    def _on_watch_error(self, error: DistributedLogError) -> None:
+        if isinstance(error, NotAllowed):
+            self._lose_acl(error)
+        else:
+            log.warning("the rights of users cannot be read: %s", error)
 
     def _lose_acl(self, error: NotAllowed) -> None:
         """This process may not know who may do what: it lets nobody do anything (unknown is not "yes")."""

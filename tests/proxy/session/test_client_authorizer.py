@@ -933,10 +933,10 @@ async def test_a_proxy_that_cannot_list_rests_and_lists_again(autojump_clock: Mo
     rights = ClientAuthorizer(Away())
     async with trio.open_nursery() as nursery:
         await nursery.start(rights.run)
-        await trio.sleep(10.25 * client_rights.RELIST_DELAY_S)
+        await trio.sleep(10.25 * client_rights.RETRY_S)
         assert (listed, watched) == (1 + 11, 1)
         is_away = False
-        await trio.sleep(client_rights.RELIST_DELAY_S)
+        await trio.sleep(client_rights.RETRY_S)
         assert watched == 2
         nursery.cancel_scope.cancel()
 
