@@ -136,61 +136,41 @@ class EntryReader:
         entry = first
         while entry <= last and collected.extents_examined < EXTENTS_PER_REPLY_MAX:
             collected.extents_examined += 1
-            stored_extent = self._index.find(ledger, entry)
-            if stored_extent is None:
-                next_extent = self._index.find_next(ledger, entry)
-                if next_extent is None or next_extent.first > last:
+            location = self._index.find(ledger, entry)
+            if location is None:
+                next_location = self._index.find_next(ledger, entry)
+                if next_location is None or next_location.first > last:
                     collected.complete_to = last
                     break
-                stored_extent, entry = next_extent, next_extent.first
+                location, entry = next_location, next_location.first
                 collected.complete_to = entry - 1
-            if entry > stored_extent.first:
-                stored_extent = self._from_resume_offset(ledger, stored_extent, entry)
-            remaining_bytes = bytes_max - collected.size_bytes
+            if entry > location.first:
+                location = self._from_resume_offset(ledger, location, entry)
+            bytes_left = bytes_max - collected.size_bytes
             # The mean of its records: one that might still fit is not worth reading what does not.
-            if collected.parts and stored_extent.length > remaining_bytes * stored_extent.count:
+            if collected.parts and location.length > bytes_left * location.count:
                 break
-            prefetch_bytes = bytes_to_read(stored_extent, entry, last, remaining_bytes)
+            prefetch_bytes = bytes_to_read(location, entry, last, bytes_left)
             record_slice = self._append_slice(
-                collected,
-                sources,
-                ledger,
-                stored_extent,
-                entry,
-                last,
-                remaining_bytes,
-                prefetch_bytes,
+                collected, sources, ledger, location, entry, last, bytes_left, prefetch_bytes
             )
-            if (
-                record_slice is not None
-                and record_slice.last_entry < entry
-                and record_slice.is_truncated
-                and not collected.parts
-            ):
-                # The first one is longer than the others of its run: whatever it takes.
+            if record_slice is not None and record_slice.last_entry < entry:
+                if collected.parts or not record_slice.is_truncated:
+                    break
+                # The first record is longer than the others of its extent: read the whole extent.
                 record_slice = self._append_slice(
-                    collected,
-                    sources,
-                    ledger,
-                    stored_extent,
-                    entry,
-                    last,
-                    remaining_bytes,
-                    stored_extent.length,
+                    collected, sources, ledger, location, entry, last, bytes_left, location.length
                 )
             if record_slice is None:
-                collected.device_extent = stored_extent
+                collected.device_extent = location
                 break
             if record_slice.last_entry < entry:
                 break
             collected.complete_to = last_entry = record_slice.last_entry
             entry = last_entry + 1
-            if last_entry < stored_extent.last:
+            if last_entry < location.last:
                 self._record_resume_offset(
-                    ledger,
-                    entry,
-                    stored_extent.file_number,
-                    stored_extent.offset + record_slice.end_offset,
+                    ledger, entry, location.file_number, location.offset + record_slice.end_offset
                 )
                 if last_entry < last and not record_slice.is_truncated:
                     break
