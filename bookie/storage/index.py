@@ -423,12 +423,12 @@ class Index:
             self._digest_scan = None
 
     async def checkpoint(self, position: IndexCheckpoint, *, rest_s: float = 0.0) -> None:
-        """Write what is in memory, in one synced transaction that makes ``saved`` the position.
+        """Write what is in memory, in one synced transaction that makes ``position`` the saved one.
 
         ``rest_s``: between two slices of it, for what is done beside, unless more comes than is written.
 
-        ``saved`` and what is written are of the moment of the call; what changes meanwhile stays for the
-        next one. Raises `DiskFull`: then nothing was written, and `checkpoint` is called again.
+        Writes the state at the call; later changes stay for the next checkpoint. Raises `DiskFull`: then
+        nothing was written, and `checkpoint` is called again.
         """
         frozen_ledgers, self._dirty_extents = self._dirty_extents, {}
         dirty_ledgers, self._dirty_states = list(self._dirty_states), {}
@@ -448,17 +448,7 @@ class Index:
             ledger.frozen_extents, ledger.extents = ledger.extents, None
         puts: list[tuple[bytes, bytes]] = []
         try:
-            state_values = [
-                (
-                    STATE_KEY.pack(b"s", ledger.id),
-                    STATE_VALUE.pack(ledger.flags, ledger.lac, ledger.key),
-                )
-                for ledger in dirty_ledgers
-            ]
-            for key, value in state_values:
-                puts.append((key, with_digest(key, value)))
-                if len(puts) % PUTS_PER_SLICE == 0:
-                    await self._pause_between_slices(rest_s)
+            await self._add_state_puts(dirty_ledgers, puts, rest_s)
             self._drop_frozen(frozen_ledgers, deleted_ledgers)
             added_bytes_by_file = await self._add_extent_puts(frozen_ledgers, puts, totals, rest_s)
             deletes = await self._extent_keys_of_deleted(deleted_ledgers, totals)
@@ -615,6 +605,22 @@ class Index:
                 self.extents_frozen -= len(ledger.frozen_extents)
                 self._subtract_live_bytes(ledger.frozen_extents.bytes_by_file())
                 ledger.frozen_extents = None
+
+    async def _add_state_puts(
+        self, dirty_ledgers: list[Ledger], puts: list[tuple[bytes, bytes]], pause_s: float
+    ) -> None:
+        """Add the present states of the ledgers to ``puts``."""
+        state_values = [
+            (
+                STATE_KEY.pack(b"s", ledger.id),
+                STATE_VALUE.pack(ledger.flags, ledger.lac, ledger.key),
+            )
+            for ledger in dirty_ledgers
+        ]
+        for key, value in state_values:
+            puts.append((key, with_digest(key, value)))
+            if len(puts) % PUTS_PER_SLICE == 0:
+                await self._pause_between_slices(pause_s)
 
     async def _add_extent_puts(
         self,
