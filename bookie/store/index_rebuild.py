@@ -43,15 +43,7 @@ class IndexRebuild:
                 [], from_sequence=1, attested_sequence=verifier.plausible_attested_sequence([], 1)
             )
             return ReplayedJournal(decision, {}, 0, 0, 0)
-        scanned: dict[int, list[ReplayedBlock]] = {}
-        base_file: int | None = None
-        for number in sorted(self._file_names, reverse=True):
-            scanned[number] = await verifier.scan_blocks(number)
-            if _has_complete_head(scanned[number]):
-                base_file = number if base_file is None else base_file
-                if _all_before_is_durable(scanned, number):
-                    base_file = number
-                    break
+        scanned, base_file = await self._scan_to_newest_head()
         all_blocks = [block for number in sorted(scanned) for block in scanned[number]]
         if base_file is None and (verifier.has_served or all_blocks):
             verifier.lose("no journal file has a whole head, and there is no index")
@@ -84,6 +76,31 @@ class IndexRebuild:
             )
         verifier.apply_states((*decision.durable_blocks, *decision.unsynced_blocks))
         verifier.add_unsynced_entries(decision)
+        await self._index_all_files(replay, set(scanned))
+        verifier.check_sealed_files(replay)
+        return replay
+
+    async def _scan_to_newest_head(self) -> tuple[dict[int, list[ReplayedBlock]], int | None]:
+        """Read the journal files backward to the newest whole head with all before it synced.
+
+        Returns:
+            The blocks of the files that were read, by file number. The file with this head. If no head has
+            all before it synced, the newest file with a whole head; None if no file has one.
+        """
+        scanned: dict[int, list[ReplayedBlock]] = {}
+        base_file: int | None = None
+        for number in sorted(self._file_names, reverse=True):
+            scanned[number] = await self._verifier.scan_blocks(number)
+            if _has_complete_head(scanned[number]):
+                base_file = number if base_file is None else base_file
+                if _all_before_is_durable(scanned, number):
+                    base_file = number
+                    break
+        return scanned, base_file
+
+    async def _index_all_files(self, replay: ReplayedJournal, scanned_files: set[int]) -> None:
+        """Add the extents of the compacted files, the sealed journal files and the replayed blocks."""
+        verifier, decision = self._verifier, replay.decision
         removed = verifier.removed
         self._dead_below = (
             0 if decision.lost_ranges or verifier.loss_reasons else self._ledgers.must_verify_below
@@ -93,16 +110,14 @@ class IndexRebuild:
         for compacted in unpunched:
             await self._index_compacted_file(compacted)
         skipped = skipped_ranges((*decision.durable_blocks, *decision.unsynced_blocks))
-        for number in sorted(set(self._file_names) - set(scanned) - removed):
-            if number in sealed_files:
-                await self._index_journal_file(number, sealed_files[number], skipped)
+        for number in sorted(set(self._file_names) - scanned_files - removed):
+            if number in replay.sealed_files:
+                await self._index_journal_file(number, replay.sealed_files[number], skipped)
         for block in decision.durable_blocks:
             for extent in block.extents:
                 await verifier.index_extent(extent, block.file_number)
         for compacted in punched:
             await self._index_compacted_file(compacted)
-        verifier.check_sealed_files(replay)
-        return replay
 
     async def _compacted_newest_first(self) -> tuple[list[CompactedFile], list[CompactedFile]]:
         """Return the whole cold files and those with punched holes, each with the newest first.
