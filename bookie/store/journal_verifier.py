@@ -76,11 +76,11 @@ class JournalVerifier:
         self,
         disk: Disk,
         listing: JournalDirectoryListing,
-        ledgers: LedgerTable,
-        index: Index,
         identity: JournalIdentity,
         attested_sequence: int,
         sync_point_unknown_reason: str,
+        ledgers: LedgerTable,
+        index: Index,
     ) -> None:
         self.disk = disk
         self.names, self.compacted_names = listing.journal, listing.compacted

@@ -10,6 +10,8 @@
    in limbo state.
 """
 
+from functools import partial
+
 from ...runtime.disk.atomic_file import read_file, replace_file
 from ...runtime.interfaces.errors import CorruptData, DiskFailed, ForeignData, LedgerStateUnknown
 from ...runtime.interfaces.host import Disk, Host, OrderedMap
@@ -59,9 +61,9 @@ async def open_store(
         host: The machine with both disks.
         options: The options of the bookie; the defaults if None.
         bookie_id: The expected owner of the data; "" accepts any owner.
-        witnessed: The last block that the metadata records as synced here; 0 if there is none.
-        doubt: The reason why the metadata has no reliable record, or "". With a reason, the store gives no
-            negative answers about entries.
+        attested_sequence: The last block that the metadata records as synced here; 0 if there is none.
+        sync_point_unknown_reason: The reason why the metadata has no reliable record, or "". With a reason,
+            the store gives no negative answers about entries.
         failures: The failures of background work on the node.
 
     Raises:
@@ -76,53 +78,26 @@ async def open_store(
     identity_bytes, stored_identity = await _read_identity(disk, bookie_id)
     ledgers, index, checkpoint = await _open_index(map_disk, options, stored_identity, bookie_id)
     try:
+        has_files = bool(listing.journal or listing.compacted)
         identity = _resolve_identity(
-            host,
-            identity_bytes,
-            stored_identity,
-            checkpoint,
-            bookie_id,
-            bool(listing.journal or listing.compacted),
+            host, identity_bytes, stored_identity, checkpoint, bookie_id, has_files
         )
         if identity_bytes != identity.encode():
             await replace_file(disk, IDENTITY_FILE_NAME, identity.encode())
-        verifier = JournalVerifier(
-            disk, listing, ledgers, index, identity, attested_sequence, sync_point_unknown_reason
+        new_verifier = partial(
+            JournalVerifier, disk, listing, identity, attested_sequence, sync_point_unknown_reason
         )
         try:
-            verified = await _verify(verifier, checkpoint)
+            verified = await _verify(new_verifier(ledgers, index), checkpoint)
         except (IndexDamaged, LedgerStateUnknown) as error:
             # The replay encountered damage in the map. Handle it like damage that loading the index finds.
             if checkpoint is None:
                 raise
             log.error("bookie %s: the index is built again: %s", identity.bookie_id, error)
             ledgers, index = await _new_index(map_disk, options, index)
-            verifier = JournalVerifier(
-                disk,
-                listing,
-                ledgers,
-                index,
-                identity,
-                attested_sequence,
-                sync_point_unknown_reason,
-            )
-            verified = await _verify(verifier, None)
+            verified = await _verify(new_verifier(ledgers, index), None)
         storage = _make_storage(host, options, identity, ledgers, index)
-        store = BookieStore(
-            storage,
-            loss_reason="; ".join(verified.loss_reasons),
-            failures=failures or WorkFailures(),
-        )
-        store.stats.corrupt_ranges = len(verified.replay.decision.lost_ranges)
-        first_file = FirstJournalFile(
-            storage, store.group_commit, store.checkpointer, listing, verified
-        )
-        await first_file.begin()
-        if not identity.has_served:  # adds may be acknowledged after this
-            served_identity = JournalIdentity(identity.bookie_id, identity.seed, True)
-            await replace_file(disk, IDENTITY_FILE_NAME, served_identity.encode())
-        await storage.ensure_reserves()
-        return store
+        return await _begin_store(storage, listing, verified, identity, failures or WorkFailures())
     except BaseException as error:
         if ledgers.damage is not None or isinstance(error, IndexDamaged):
             await index.invalidate()
@@ -137,6 +112,27 @@ async def _verify(verifier: JournalVerifier, checkpoint: IndexCheckpoint | None)
     else:
         replay = await verifier.replay(checkpoint)
     return await verifier.verify(replay, checkpoint)
+
+
+async def _begin_store(
+    storage: BookieStorage,
+    listing: JournalDirectoryListing,
+    verified: VerifiedJournal,
+    identity: JournalIdentity,
+    failures: WorkFailures,
+) -> BookieStore:
+    """Create the store, begin its first journal file, and record that the bookie serves."""
+    store = BookieStore(storage, loss_reason="; ".join(verified.loss_reasons), failures=failures)
+    store.stats.corrupt_ranges = len(verified.replay.decision.lost_ranges)
+    first_file = FirstJournalFile(
+        storage, store.group_commit, store.checkpointer, listing, verified
+    )
+    await first_file.begin()
+    if not identity.has_served:  # adds may be acknowledged after this
+        served_identity = JournalIdentity(identity.bookie_id, identity.seed, True)
+        await replace_file(storage.disk, IDENTITY_FILE_NAME, served_identity.encode())
+    await storage.ensure_reserves()
+    return store
 
 
 def _make_storage(
