@@ -149,21 +149,25 @@ class LedgerWriter:
         self._ensemble_monitor = EnsembleMonitor(
             self._pending_adds,
             self._change,
-            WriterCallbacks(
-                on_acked=self._on_progress,
-                on_internal_error=self.on_internal_error,
-                on_lac_advanced=self._tell_confirmed,
-                throttled=lambda: self.throttled,
-                wake_waiters=self._wake_waiters,
-                arm_timer=self._arm_timer,
-                fail=self.fail,
-            ),
+            self._monitor_callbacks(),
             store=services.store,
             pool=services.pool,
             options=services.options,
             rng=services.rng,
         )
         self._streams = self._ensemble_monitor.streams
+
+    def _monitor_callbacks(self) -> WriterCallbacks:
+        """Return the methods of this writer that its ensemble monitor calls."""
+        return WriterCallbacks(
+            on_acked=self._on_progress,
+            on_internal_error=self.on_internal_error,
+            on_lac_advanced=self._tell_confirmed,
+            throttled=lambda: self.throttled,
+            wake_waiters=self._wake_waiters,
+            arm_timer=self._arm_timer,
+            fail=self.fail,
+        )
 
     # --- the hot path -----------------------------------------------------------------------------
 
