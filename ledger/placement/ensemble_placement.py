@@ -114,30 +114,7 @@ def choose_replacements(
         striping, {n: locations[candidate] for n, candidate in kept_bookies.items()}, policy
     )
     weights = _weights(available)
-    chosen: dict[int, str] = {}
-    for slot in slots:
-        remaining = [candidate for candidate in available if candidate.id not in chosen.values()]
-        costs = {
-            candidate.id: placement.sharing_cost(slot, locations[candidate.id])
-            for candidate in remaining
-        }
-        allowed = [
-            candidate
-            for candidate in remaining
-            if placement.is_allowed(slot, locations[candidate.id])
-        ]
-        if not allowed:
-            if policy.enforced:
-                continue  # another slot's neighbours may take one of them
-            break
-        lowest_cost = min(costs[candidate.id] for candidate in allowed)
-        pick = _pick_weighted(
-            [candidate for candidate in allowed if costs[candidate.id] == lowest_cost],
-            weights,
-            random,
-        )
-        chosen[slot] = pick.id
-        placement.assign(slot, locations[pick.id])
+    chosen = _choose_slot_by_slot(placement, slots, available, locations, weights, random)
     if (
         striping.is_unstriped
         or placement.shares_nothing(slots)
@@ -157,6 +134,45 @@ def choose_replacements(
             if locations[candidate.id] == location and candidate.id not in chosen.values()
         ]
         chosen[slot] = _pick_weighted(remaining, weights, random).id
+    return chosen
+
+
+def _choose_slot_by_slot(
+    placement: "_PartialPlacement",
+    slots: Sequence[int],
+    available: Sequence[Candidate],
+    locations: Mapping[str, _Location],
+    weights: Mapping[str, int],
+    random: RandomFraction,
+) -> dict[int, str]:
+    """Assign to each slot in turn an allowed bookie that shares the fewest labels with its write sets.
+
+    Adds the locations of the chosen bookies to ``placement``.
+    """
+    chosen: dict[int, str] = {}
+    for slot in slots:
+        remaining = [candidate for candidate in available if candidate.id not in chosen.values()]
+        costs = {
+            candidate.id: placement.sharing_cost(slot, locations[candidate.id])
+            for candidate in remaining
+        }
+        allowed = [
+            candidate
+            for candidate in remaining
+            if placement.is_allowed(slot, locations[candidate.id])
+        ]
+        if not allowed:
+            if placement.policy.enforced:
+                continue  # another slot's neighbours may take one of them
+            break
+        lowest_cost = min(costs[candidate.id] for candidate in allowed)
+        pick = _pick_weighted(
+            [candidate for candidate in allowed if costs[candidate.id] == lowest_cost],
+            weights,
+            random,
+        )
+        chosen[slot] = pick.id
+        placement.assign(slot, locations[pick.id])
     return chosen
 
 
