@@ -267,13 +267,16 @@ class MetadataSession:
 
         member.replica.read_linearizable(ready)  # after all that was acknowledged before
 
-    def _transact(self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview) -> None:
-        command = bytes(body)
+    def _decode_client_command(self, ident: int, command: bytes) -> ReplicatedCommand | None:
+        """Decode a command. If it is malformed or names a secret, reply with the error and return None.
+
+        Raises `ProtocolError` for a command that no client sends.
+        """
         try:
             decoded_command = decode_command(command)
         except DistributedLogError as error:
             self._link.reply_error(ident, error)
-            return
+            return None
         if (
             type(decoded_command) not in CLIENT_COMMANDS
             or not decoded_command.client
@@ -285,7 +288,14 @@ class MetadataSession:
                 check_no_secrets(decoded_command.transaction)
             except NotAllowed as refusal:
                 self._link.reply_error(ident, refusal)
-                return
+                return None
+        return decoded_command
+
+    def _transact(self, member: MemberNode, ident: int, deadline_ms: int, body: memoryview) -> None:
+        command = bytes(body)
+        decoded_command = self._decode_client_command(ident, command)
+        if decoded_command is None:
+            return
         if self._principal != ANONYMOUS:
             decoded_command.client = qualified_client(self._request_owner, decoded_command.client)
             command = encode_command(decoded_command)
