@@ -9,7 +9,7 @@ While `AuthorizationChange` was never applied nothing is asked here at all.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 
 from ...runtime.interfaces.errors import (
@@ -529,15 +529,9 @@ class Authorizer:
         puts = {o.key: o.value for o in transaction.operations if isinstance(o, Put)}
         deleted_keys = {o.key for o in transaction.operations if isinstance(o, Delete)}
         new_names = {value: key for key, value in puts.items() if key.startswith(names)}
-        for log, key in new_names.items():
-            current_name = self._log_names.get(log)
-            is_name_taken = (
-                current_name is not None
-                and current_name != key
-                and current_name not in deleted_keys
-            )
-            if is_name_taken or (current_name is None and self._log_exists(log)):
-                return _not_allowed(principal, "give another log's id to", key, 0)
+        name_error = self._name_error(principal, new_names, deleted_keys)
+        if name_error is not None:
+            return name_error
         for compare in transaction.compares:
             read_error = self._read_error(principal, base_rights, compare.key, new_names)
             if read_error is not None:
@@ -548,20 +542,7 @@ class Authorizer:
             key_class = self._key_space.of(key)
             needed = key_class.write_rights
             if not isinstance(needed, int):
-                stored = self._state.stored_values.get(key)
-                stored_value = stored[VALUE_HEADER.size :] if stored is not None else None
-                try:
-                    needed = needed(key, stored_value, puts.get(key))
-                except DistributedLogError:
-                    needed = 0
-                if (
-                    key_class.is_made_once
-                    and stored is not None
-                    and _is_outdated(transaction, key, stored)
-                ):
-                    needed |= (
-                        key_class.read_rights
-                    )  # nothing comes of it, and it learns so as without rights
+                needed = self._rights_for_value(needed, key_class, transaction, key, puts.get(key))
             scope = key_class.scope_of(key)
             rights_held = (
                 base_rights
@@ -584,19 +565,57 @@ class Authorizer:
             ):
                 return _not_allowed(principal, "name another log's ledger in", key, WRITE)
             if isinstance(operation, Put) and operation.lease:
-                if not key_class.allows_lease:
-                    return _not_allowed(principal, "put under a lease", key, 0)
-                lease = self._state.leases.get(operation.lease)
-                is_not_granted_yet = (
-                    operation.lease >= self._state.next_lease
-                )  # granted meanwhile, to somebody
-                owner = self._request_owner or principal
-                if is_not_granted_yet or (
-                    lease is not None and lease.owner and lease.owner != owner
-                ):
-                    return NotAllowed(
-                        f"{principal} may not use lease {operation.lease}: it is another's"
-                    )
+                lease_error = self._lease_error(principal, key_class, operation)
+                if lease_error is not None:
+                    return lease_error
+        return None
+
+    def _name_error(
+        self, principal: str, new_names: Mapping[bytes, bytes], deleted_keys: Collection[bytes]
+    ) -> NotAllowed | None:
+        """Check that no new name takes the ID of an existing log, except to rename that log.
+
+        ``new_names`` has the keys of the new names by log ID.
+        """
+        for log, key in new_names.items():
+            current_name = self._log_names.get(log)
+            is_name_taken = (
+                current_name is not None
+                and current_name != key
+                and current_name not in deleted_keys
+            )
+            if is_name_taken or (current_name is None and self._log_exists(log)):
+                return _not_allowed(principal, "give another log's id to", key, 0)
+        return None
+
+    def _rights_for_value(
+        self,
+        rights_by_value: Callable[[bytes, bytes | None, bytes | None], int],
+        key_class: KeyClass,
+        transaction: Transaction,
+        key: bytes,
+        new_value: bytes | None,
+    ) -> int:
+        """Return the rights that allow this change of the value; 0 if the value is malformed."""
+        stored = self._state.stored_values.get(key)
+        stored_value = stored[VALUE_HEADER.size :] if stored is not None else None
+        try:
+            needed = rights_by_value(key, stored_value, new_value)
+        except DistributedLogError:
+            needed = 0
+        if key_class.is_made_once and stored is not None and _is_outdated(transaction, key, stored):
+            needed |= key_class.read_rights  # the change has no effect, and a reader may learn this
+        return needed
+
+    def _lease_error(self, principal: str, key_class: KeyClass, put: Put) -> NotAllowed | None:
+        """Return the error if this put may not use its lease."""
+        if not key_class.allows_lease:
+            return _not_allowed(principal, "put under a lease", put.key, 0)
+        lease = self._state.leases.get(put.lease)
+        is_granted_later = put.lease >= self._state.next_lease  # maybe to another owner
+        owner = self._request_owner or principal
+        if is_granted_later or (lease is not None and lease.owner and lease.owner != owner):
+            return NotAllowed(f"{principal} may not use lease {put.lease}: it is another's")
         return None
 
     def _is_well_formed(
