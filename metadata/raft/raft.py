@@ -164,7 +164,12 @@ class Raft:
         self._apply_configuration()
         self._clear_floor_if_caught_up()
         self._reset_election_timer(now)
-        self._handlers: dict[type, Callable[..., None]] = {
+        self._handlers = self._message_handlers()
+        self._check_invariants()
+
+    def _message_handlers(self) -> dict[type, Callable[..., None]]:
+        """Return the method that handles each type of message."""
+        return {
             PreVote: self._on_pre_vote,
             PreVoteReply: self._on_pre_vote_reply,
             Vote: self._on_vote,
@@ -175,7 +180,6 @@ class Raft:
             HeartbeatReply: self._on_heartbeat_reply,
             TimeoutNow: self._on_timeout_now,
         }
-        self._check_invariants()
 
     @property
     def commit(self) -> int:
