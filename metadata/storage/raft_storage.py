@@ -365,19 +365,10 @@ class RaftStorage:
                 if replay.first_sequence == first_sequence:
                     return f"{name}: block {block.sequence} does not fit those before it"
                 lost_from = first_sequence  # without its beginning the file has only last words
+        is_begun = replay.first_sequence == first_sequence and replay.has_complete_beginning
         beginning_synced = any(first_sequence <= block.durable_to for block in valid_blocks)
-        if (
-            read_error
-            or scan_result.corrupt
-            or (
-                beginning_synced
-                and not (replay.first_sequence == first_sequence and replay.has_complete_beginning)
-            )
-        ):
-            newest = max(
-                (b for b in valid_blocks if b.sequence < scan_result.tail_from),
-                key=lambda b: b.sequence,
-            )
+        if read_error or scan_result.corrupt or (beginning_synced and not is_begun):
+            newest = _newest_before(scan_result.tail_from, valid_blocks)
             end = newest.offset + newest.padded_length
             # On a disk that rots, what lies behind may have been more than a write that was never finished.
             if unreadable_end <= end and not data[end:].strip(b"\0"):
@@ -385,16 +376,14 @@ class RaftStorage:
             self._sound_prefix = replay.log if replay.first_sequence == first_sequence else None
             lost_ranges = scan_result.corrupt or "of its beginning"
             return read_error or f"{name}: blocks {lost_ranges} were synced and are gone"
-        if not replay.has_complete_beginning or replay.first_sequence != first_sequence:
+        if not is_begun:
             return None
         self._recovered_state = RecoveredHardState(
             replay.hard_state, RaftEntryId(replay.log.last_term, replay.log.last_index)
         )
         self._hard_state, self._log = replay.hard_state, replay.log
         self._file_number = number
-        last = next(
-            block for block in reversed(valid_blocks) if block.sequence < scan_result.tail_from
-        )
+        last = _newest_before(scan_result.tail_from, valid_blocks)
         self._replayed_end = last.offset + last.padded_length, last.sequence
         return ""
 
@@ -733,6 +722,11 @@ def _can_continue_after(log: RaftLog, snapshot: Snapshot | None) -> bool:
 
 
 _LOG_NAME = re.compile(r"log\.[0-9]{8,9}")
+
+
+def _newest_before(sequence: int, valid_blocks: Sequence[blocks.Block]) -> blocks.Block:
+    """Return the block with the highest sequence below this one."""
+    return max((b for b in valid_blocks if b.sequence < sequence), key=lambda b: b.sequence)
 
 
 def _log_name(number: int) -> str:
