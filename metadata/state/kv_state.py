@@ -102,10 +102,17 @@ class KeyValueState:
     def __init__(
         self,
         *,
-        requests_max: int = REMEMBERED_REQUESTS,
-        history_bytes_max: int = HISTORY_BYTES_MAX,
+        requests_max: int | None = None,
+        history_bytes_max: int | None = None,
         leases_max: int = LEASES_MAX,
     ) -> None:
+        """Start empty.
+
+        Args:
+            requests_max: The number of requests whose results are remembered. Default `REMEMBERED_REQUESTS`.
+            history_bytes_max: The bytes of changes that are kept for watches. Default `HISTORY_BYTES_MAX`.
+            leases_max: The number of leases that may exist.
+        """
         self.revision = 0
         self.index = 0
         """The log index of the last command applied."""
@@ -120,8 +127,12 @@ class KeyValueState:
         """The keys of ``stored``."""
         self.stored_values: dict[bytes, bytes] = {}
         """What each key has: `VALUE_HEADER` and the value."""
-        self.request_dedup = RequestDedup(requests_max)
-        self.watch_history = WatchHistory(history_bytes_max)
+        self.request_dedup = RequestDedup(
+            REMEMBERED_REQUESTS if requests_max is None else requests_max
+        )
+        self.watch_history = WatchHistory(
+            HISTORY_BYTES_MAX if history_bytes_max is None else history_bytes_max
+        )
         self._hash_sum = 0
         """Of what all keys have: see `digest`."""
         self._leases_max = leases_max

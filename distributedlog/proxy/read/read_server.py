@@ -84,7 +84,7 @@ class ReadServer:
         endpoint: Endpoint,
         open_namespace: OpenNamespace,
         *,
-        ring_bytes_max: int = RING_BYTES_MAX,
+        ring_bytes_max: int | None = None,
         rings_bytes_max: int = RINGS_BYTES_MAX,
         subscriptions_max: int = SUBSCRIPTIONS_MAX,
     ) -> None:
@@ -93,7 +93,9 @@ class ReadServer:
         self.subscriptions_total = 0
         """Ever answered."""
         self.sent = SendCounters()
-        self.rings = EntryRings(rings_bytes_max, ring_bytes_max)
+        self.rings = EntryRings(
+            rings_bytes_max, RING_BYTES_MAX if ring_bytes_max is None else ring_bytes_max
+        )
         self.push_loop = PushLoop(self._may_send)
         self.history_reads = HistoryReads(
             has_capacity=self._has_capacity, to_blocked=self.push_loop.block

@@ -8,13 +8,15 @@ the same ones, as all nodes of a cluster run one version.
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from random import Random
-from typing import Any
 
 from ....cluster.gc import retention
-from ....metadata.declarations.options import RaftOptions
+from ....cluster.node import metadata_assembly
+from ....metadata.declarations.options import MetadataOptions, RaftOptions
 from ....metadata.replica import replica
-from ....metadata.state.kv_state import KeyValueState
+from ....metadata.state import kv_state
+from ..world.bug_injection import planted
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,26 +47,13 @@ def draw_bounds(rng: Random) -> TuningOverrides:
 @contextmanager
 def bounded(overrides: TuningOverrides) -> Iterator[None]:
     """Run with these bounds."""
-    defaults: dict[str, Any] = KeyValueState.__init__.__kwdefaults__  # type: ignore[assignment]
-    raft_init: Any = RaftOptions.__init__
-    values_before = (
-        replica.SNAPSHOT_ENTRIES,
-        dict(defaults),
-        raft_init.__defaults__,
-        retention.RESCAN_S,
-    )
-    assert RaftOptions.__dataclass_fields__.keys() >= {"lag_entries_max"}, "the option has moved"
-    position = [*RaftOptions.__dataclass_fields__].index("lag_entries_max")
-    replica.SNAPSHOT_ENTRIES = overrides.snapshot_entries
-    retention.RESCAN_S = overrides.retention_rescan_s
-    defaults["history_bytes_max"] = overrides.history_bytes
-    values = list(raft_init.__defaults__)
-    values[position] = overrides.lag_entries_max
-    raft_init.__defaults__ = tuple(values)
-    try:
+    raft = RaftOptions(lag_entries_max=overrides.lag_entries_max)
+    with planted(
+        [
+            (replica, "SNAPSHOT_ENTRIES", overrides.snapshot_entries),
+            (retention, "RESCAN_S", overrides.retention_rescan_s),
+            (kv_state, "HISTORY_BYTES_MAX", overrides.history_bytes),
+            (metadata_assembly, "MetadataOptions", partial(MetadataOptions, raft=raft)),
+        ]
+    ):
         yield
-    finally:
-        replica.SNAPSHOT_ENTRIES = values_before[0]
-        defaults.update(values_before[1])
-        raft_init.__defaults__ = values_before[2]
-        retention.RESCAN_S = values_before[3]

@@ -49,7 +49,7 @@ from ....metadata.model.transaction import Compare, Put, Transaction
 from ....metadata.node.watch_server import ServedWatches
 from ....metadata.protocol.client_messages import RangeRequest
 from ....metadata.protocol.token_messages import RotateRequest, TokenRequest
-from ....metadata.state.kv_state import KeyValueState
+from ....metadata.state import kv_state
 from ....metadata.storage.backup_format import BackupRequest
 from ....proxy.session.client_authorizer import ClientAuthorizer
 from ....runtime.interfaces.errors import (
@@ -261,15 +261,8 @@ class TrustedRun(LogRun):
         self._fail(f"T3: {what}")
 
     async def _main(self, simulation: Simulation) -> None:
-        defaults: dict[str, Any] = KeyValueState.__init__.__kwdefaults__  # type: ignore[assignment]
-        before = dict(defaults)
-        assert "requests_max" in before, "the argument has moved"
         with planted(self._observation_patches()):
-            defaults["requests_max"] = REQUESTS_KEPT
-            try:
-                await super()._main(simulation)
-            finally:
-                defaults.update(before)
+            await super()._main(simulation)
 
     def _on_cluster(self, cluster: SimCluster) -> None:
         cluster.network.taps.append(self.connection_observer)
@@ -327,6 +320,7 @@ class TrustedRun(LogRun):
             (gate_part, "CLOCK_TOLERANCE_S", TOLERANCE_S),
             (token_desk, "CLOCK_TOLERANCE_S", TOLERANCE_S),
             (token_desk, "VALID_S_MIN", 1),
+            (kv_state, "REMEMBERED_REQUESTS", REQUESTS_KEPT),
             (quotas, "LEASES_PER_PRINCIPAL_MAX", LEASES_MAX),
             (quotas, "WATCHES_PER_PRINCIPAL_MAX", WATCHES_MAX),
             (quotas, "RESEND_WINDOW_S", FRESH_S),

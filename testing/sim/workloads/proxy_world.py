@@ -112,19 +112,15 @@ def narrowed(limits: Narrow) -> Iterator[None]:
         (producing, "PRODUCERS_MAX", limits.producers_max),
         (producing, "IDLE_MS", limits.idle_ms),
         (read_server, "IDLE_FEED_S", limits.feed_rest_s),
+        (read_server, "RING_BYTES_MAX", limits.ring_bytes),
         (feed, "FRAME_BYTES", limits.frame_bytes),
         (cold, "FRAME_BYTES", limits.frame_bytes),
         (cold, "RANGE_BYTES", 4 * limits.frame_bytes),
         (entry_source, "WINDOW_BYTES_MIN", limits.window_bytes),
     ]
-    defaults: dict[str, Any] = read_server.ReadServer.__init__.__kwdefaults__  # type: ignore[assignment]
-    old_defaults = dict(defaults)
-    assert "ring_bytes_max" in old_defaults, "the argument has moved"
     with ExitStack() as stack:
         stack.enter_context(planted(patches))
         stack.enter_context(snapshots_each(limits.snapshot_bytes))
-        defaults["ring_bytes_max"] = limits.ring_bytes
-        stack.callback(defaults.update, old_defaults)
         yield
 
 

@@ -22,6 +22,7 @@ from distributedlog.metadata.model.interface import prefix_end
 from distributedlog.metadata.model.request_identity import qualified_client
 from distributedlog.metadata.model.transaction import Put, Transaction
 from distributedlog.metadata.protocol.client_messages import decode_outcome
+from distributedlog.metadata.state import kv_state
 from distributedlog.metadata.state.kv_snapshot import SnapshotBuilder, snapshot_chunks
 from distributedlog.metadata.state.kv_state import KeyValueState
 from distributedlog.metadata.state.request_dedup import SUCCEEDED, RequestDedup
@@ -100,9 +101,7 @@ async def test_who_floods_the_quorum_waits_and_anothers_request_is_still_known(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: object
 ) -> None:
     believe(monkeypatch)
-    defaults = KeyValueState.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "requests_max", RING)
+    monkeypatch.setattr(kv_state, "REMEMBERED_REQUESTS", RING)
     for bounded in (True, False):
         if not bounded:
             monkeypatch.setattr(PrincipalQuotas, "why_not_request", lambda *asked: None)
