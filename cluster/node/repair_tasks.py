@@ -15,6 +15,7 @@ from ...ledger.placement.bookie_pool import BookiePool, make_pool
 from ...metadata.client.metadata_client import MetadataClient
 from ...runtime.interfaces.host import Host
 from ...runtime.net.rpc import Endpoint
+from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.registration_lease import RegistrationLease
 from ..declarations.options import BookieNodeConfig
 from ..repair.auditor_election import AuditorElection
@@ -76,40 +77,9 @@ async def repair_all(
             metadata, pool, election, every_s=config.audit_every_s, failures=failures
         )
         nursery.start_soon(keep, AUDIT, audit.run)
-        repair_lock = trio.Lock()
-        limbo_repair = LimboRepair(
-            metadata,
-            pool,
-            copier,
-            store.limbo,
-            store.corruption_tracker,
-            bookie_id,
-            repair_lock,
-            failures,
+        limbo_repair, over_replication = _start_local_repairs(
+            nursery, metadata, pool, copier, store, bookie_id, config, failures
         )
-        nursery.start_soon(keep, LIMBO, limbo_repair.run)
-        corruption_repair = CorruptionRepair(
-            metadata,
-            pool,
-            copier,
-            store.limbo,
-            store.corruption_tracker,
-            bookie_id,
-            repair_lock,
-            failures,
-        )
-        nursery.start_soon(keep, "the repair of corrupt entries", corruption_repair.run)
-        over_replication = OverReplication(
-            metadata,
-            pool,
-            store.ledgers,
-            store.replica_removal,
-            store.delete_ledger,
-            bookie_id,
-            every_s=config.surplus_every_s,
-            failures=failures,
-        )
-        nursery.start_soon(keep, SURPLUS, over_replication.run)
         on_parts(
             RepairParts(
                 election,
@@ -122,6 +92,55 @@ async def repair_all(
                 over_replication,
             ),
         )
+
+
+def _start_local_repairs(
+    nursery: trio.Nursery,
+    metadata: MetadataClient,
+    pool: BookiePool,
+    copier: Copier,
+    store: BookieStore,
+    bookie_id: str,
+    config: BookieNodeConfig,
+    failures: WorkFailures,
+) -> tuple[LimboRepair, OverReplication]:
+    """Start the repair of this bookie's own ledgers: limbo, corrupt entries, over-replicated copies."""
+    keep = failures.keep_running
+    repair_lock = trio.Lock()
+    limbo_repair = LimboRepair(
+        metadata,
+        pool,
+        copier,
+        store.limbo,
+        store.corruption_tracker,
+        bookie_id,
+        repair_lock,
+        failures,
+    )
+    nursery.start_soon(keep, LIMBO, limbo_repair.run)
+    corruption_repair = CorruptionRepair(
+        metadata,
+        pool,
+        copier,
+        store.limbo,
+        store.corruption_tracker,
+        bookie_id,
+        repair_lock,
+        failures,
+    )
+    nursery.start_soon(keep, "the repair of corrupt entries", corruption_repair.run)
+    over_replication = OverReplication(
+        metadata,
+        pool,
+        store.ledgers,
+        store.replica_removal,
+        store.delete_ledger,
+        bookie_id,
+        every_s=config.surplus_every_s,
+        failures=failures,
+    )
+    nursery.start_soon(keep, SURPLUS, over_replication.run)
+    return limbo_repair, over_replication
 
 
 def _targets(pool: BookiePool, host: Host) -> RepairTargets:
