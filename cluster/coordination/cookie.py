@@ -108,13 +108,7 @@ async def claim_identity(
         stored_identity = replace(known_identities[0], incarnation=0)
         return await _count_start(disks, metadata, stored_identity, None, rng, principal)
     cookie_values = _read_cookie(cookie)
-    if principal and cookie_values["principal"] not in ("", principal):
-        raise ForeignData(
-            f"bookie {known_identities[0].node_id} is {cookie_values['principal']} by its cookie, and "
-            "the certificate here is"
-            f" that of {principal}: start this directory with its own --name and --tls, and {principal} with"
-            " another directory"
-        )
+    _check_principal(known_identities[0].node_id, cookie_values["principal"], principal)
     cookie_starts = int(cookie_values["incarnation"])
     if (
         is_same_start
@@ -125,6 +119,16 @@ async def claim_identity(
     _check_starts(identities, known_identities[0].node_id, cookie_starts)
     stored_identity = replace(known_identities[0], incarnation=cookie_starts)
     return await _count_start(disks, metadata, stored_identity, cookie, rng, principal)
+
+
+def _check_principal(node_id: str, bound_principal: str, principal: str) -> None:
+    """Refuse the certificate of another bookie than that of the cookie. Raises `ForeignData`."""
+    if principal and bound_principal not in ("", principal):
+        raise ForeignData(
+            f"bookie {node_id} is {bound_principal} by its cookie, and the certificate here is"
+            f" that of {principal}: start this directory with its own --name and --tls, and {principal} with"
+            " another directory"
+        )
 
 
 def _check_starts(
