@@ -304,7 +304,6 @@ async def status(
         "damaged_records": [],
     }
     conditions = conditions_of_members(members)
-    cluster_conditions: list[HealthCondition] = []
     error: DistributedLogError | None = None
     has_leader = any(member.alive and member.role == MemberRole.LEADER for member in members)
     # Half of the time: a status without a quorum is an answer too.
@@ -317,18 +316,7 @@ async def status(
             await _add_drains(metadata, result["bookies"])
             result["under_replicated"] = await _under_replicated(metadata)
             result["damaged_records"], logs = await (cache or StatusCache()).read(metadata)
-            if reason := await hold_reason(metadata):
-                cluster_conditions.append(condition(Code.DELETIONS_HELD, cause=reason))
-            thin_ledgers = await _thin_ledgers(metadata, result)
-            if thin_ledgers:
-                cluster_conditions.append(
-                    condition(Code.ONE_COPY_LEFT, ledgers=len(thin_ledgers), ledger=thin_ledgers[0])
-                )
-            placement: PlacementStatus | None = None
-            with suppress(CorruptData, UnsupportedFormat):  # of the policy: a damaged record
-                placement = await placement_status(metadata)
-                cluster_conditions += await placement_conditions(metadata, placement)
-            cluster_conditions += conditions_of_bookies(bookie_rows, placement, result)
+            cluster_conditions = await _cluster_conditions(metadata, bookie_rows, result)
             proxies = [] if host is None else await _proxies(metadata)
             result["logs"] = logs
         except (NotAllowed, NotAuthenticated):
@@ -345,6 +333,25 @@ async def status(
             )
     labels = {row["id"]: row["label"] for row in result["bookies"]}
     return {**result, **_health_rows(conditions, labels)}
+
+
+async def _cluster_conditions(
+    metadata: Metadata, bookie_rows: list[_BookieRow], result: dict[str, Any]
+) -> list[HealthCondition]:
+    """Return the conditions of deletions, ledgers, placement and bookies, by the rows read so far."""
+    conditions: list[HealthCondition] = []
+    if reason := await hold_reason(metadata):
+        conditions.append(condition(Code.DELETIONS_HELD, cause=reason))
+    thin_ledgers = await _thin_ledgers(metadata, result)
+    if thin_ledgers:
+        conditions.append(
+            condition(Code.ONE_COPY_LEFT, ledgers=len(thin_ledgers), ledger=thin_ledgers[0])
+        )
+    placement: PlacementStatus | None = None
+    with suppress(CorruptData, UnsupportedFormat):  # of the policy: a damaged record
+        placement = await placement_status(metadata)
+        conditions += await placement_conditions(metadata, placement)
+    return conditions + conditions_of_bookies(bookie_rows, placement, result)
 
 
 def unknown(error: str) -> dict[str, Any]:
