@@ -74,11 +74,8 @@ class ReferenceCheck:
             index_bookies: set[str] = set()
             for part in index:
                 while part.ledger_id is not None and part.ledger_id < ledger.ledger_id:
-                    self.entries += 1
-                    if await self._is_still_different(part.ledger_id, part.bookie):
-                        yield Mismatch(
-                            part.ledger_id, f"the index of {part.bookie} names it, it is gone"
-                        )
+                    if mismatch := await self._check_orphaned(part.ledger_id, part.bookie):
+                        yield mismatch
                     await part.advance()
                 if part.ledger_id == ledger.ledger_id:
                     self.entries += 1
@@ -101,11 +98,8 @@ class ReferenceCheck:
                     yield Mismatch(ledger.ledger_id, problem)
         for part in index:
             while part.ledger_id is not None:
-                self.entries += 1
-                if await self._is_still_different(part.ledger_id, part.bookie):
-                    yield Mismatch(
-                        part.ledger_id, f"the index of {part.bookie} names it, it is gone"
-                    )
+                if mismatch := await self._check_orphaned(part.ledger_id, part.bookie):
+                    yield mismatch
                 await part.advance()
         for ledger_id, (log_id, segment) in segments.items():
             if await self._get(keys.ledger_key(ledger_id)) is not None:
@@ -150,6 +144,13 @@ class ReferenceCheck:
                 with suppress(CorruptData):
                     ledger_ids.add(parse_staged_key(item.key)[1])
         return ledger_ids
+
+    async def _check_orphaned(self, ledger_id: int, bookie: str) -> Mismatch | None:
+        """Count an index entry whose ledger has no record, and return its mismatch if it persists."""
+        self.entries += 1
+        if await self._is_still_different(ledger_id, bookie):
+            return Mismatch(ledger_id, f"the index of {bookie} names it, it is gone")
+        return None
 
     async def _check_owner(
         self,
