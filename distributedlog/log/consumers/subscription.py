@@ -247,20 +247,7 @@ class _Acquisition:
         self, stored_position: KeyValue, lock: KeyValue | None, ttl_ms: int
     ) -> tuple[SubscriberPosition, EphemeralKey] | None:
         context, metadata = self._context, self._context.metadata
-        old_position = PositionRecord.decode(stored_position.value)
-        held_ms, hold_ops = NO_HOLD, Transaction()
-        if self._hold:
-            now_ms = await clock_now(metadata)
-            held_ms, hold_ops = await prepare_hold(
-                metadata, self._log_id, old_position.held_ms, now_ms
-            )
-        new_position = PositionRecord(
-            old_position.dlsn,
-            context.clock_ms(),
-            old_position.sequence_id,
-            held_ms,
-            old_position.generation + 1,
-        )
+        new_position, hold_ops = await self._next_generation(stored_position)
         value = self._record.encode()
         session = await context.lease_sessions.acquire(ttl_ms)
         lease = session.lease
@@ -286,12 +273,9 @@ class _Acquisition:
                 return None
             except DistributedLogError:
                 # Unknown, perhaps: the lock's value, which is drawn, says that it was this very transaction.
-                current, lock = await metadata.get(self._key), await metadata.get(self._lock_key)
-                if current is None or lock is None or lock.value != value:
+                revision = await self._acquired_revision(value, new_position.generation)
+                if not revision:
                     raise
-                if PositionRecord.decode(current.value).generation != new_position.generation:
-                    raise
-                revision = current.mod_revision
             else:
                 pending_delete = None
                 if not reply.succeeded:
@@ -312,6 +296,37 @@ class _Acquisition:
             context.options.commit_interval_s,
         )
         return committed, self._lock_holder(committed, session, lock_revision)
+
+    async def _next_generation(
+        self, stored_position: KeyValue
+    ) -> tuple[PositionRecord, Transaction]:
+        """Return the position with the next generation, and the operations of its retention hold."""
+        context, metadata = self._context, self._context.metadata
+        old_position = PositionRecord.decode(stored_position.value)
+        held_ms, hold_ops = NO_HOLD, Transaction()
+        if self._hold:
+            now_ms = await clock_now(metadata)
+            held_ms, hold_ops = await prepare_hold(
+                metadata, self._log_id, old_position.held_ms, now_ms
+            )
+        new_position = PositionRecord(
+            old_position.dlsn,
+            context.clock_ms(),
+            old_position.sequence_id,
+            held_ms,
+            old_position.generation + 1,
+        )
+        return new_position, hold_ops
+
+    async def _acquired_revision(self, lock_value: bytes, generation: int) -> int:
+        """Return the position's revision if the lock and the generation are those given, otherwise 0."""
+        metadata = self._context.metadata
+        current, lock = await metadata.get(self._key), await metadata.get(self._lock_key)
+        if current is None or lock is None or lock.value != lock_value:
+            return 0
+        if PositionRecord.decode(current.value).generation != generation:
+            return 0
+        return current.mod_revision
 
     def _lock_holder(
         self, committed: SubscriberPosition, session: LeaseSession, lock_revision: int
