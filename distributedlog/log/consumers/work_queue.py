@@ -474,16 +474,9 @@ class WorkQueue:
                 raise OutcomeUnknown(f"{self!r}: {error}") from error
             if state == uncertain_state:
                 break
-            changed, refused, granted, dead_workers = state, [], [], frozenset[int]()
-            requests = (
-                self._claim_requests.copy()
-            )  # whoever comes during what follows was not looked for
-            for one in changes:
-                next_state = one.change(changed)
-                if next_state is None:
-                    refused.append(one)
-                else:
-                    changed = next_state
+            granted, dead_workers = [], frozenset[int]()
+            requests = self._claim_requests.copy()  # later requests are left to the next call
+            changed, refused = _change_state(state, changes)
             if requests:
                 try:
                     changed, granted, dead_workers = await self._grant_claims(changed, requests)
@@ -514,12 +507,8 @@ class WorkQueue:
                 break
             cached = self._decode_state(reply.current[0])
         self._cached_state, self._has_unknown_claims = (state, revision), False
-        for one in refused:
-            one.error = one.refusal_error()
-            if uncertain_state is not None and state != uncertain_state:
-                one.error = OutcomeUnknown(f"{one.error}; or it was done, and the answer was lost")
-        for one in changes:
-            one.completed.set()
+        is_uncertain = uncertain_state is not None and state != uncertain_state
+        _complete_changes(changes, refused, is_uncertain=is_uncertain)
         self._deliver_claims(granted)
         self._record_unassigned(state)
         self._answer_unserved(requests, state)
@@ -829,6 +818,34 @@ async def delete_work_queue(metadata: Metadata, log_id: int, name: str) -> bool:
     existing = await metadata.get(key)
     await metadata.transact(Transaction((), (Delete(key),)))
     return existing is not None
+
+
+def _change_state(
+    state: WorkState, changes: list[_PendingChange]
+) -> tuple[WorkState, list[_PendingChange]]:
+    """Return the state after these changes, and the changes that it refuses."""
+    refused: list[_PendingChange] = []
+    for pending in changes:
+        next_state = pending.change(state)
+        if next_state is None:
+            refused.append(pending)
+        else:
+            state = next_state
+    return state, refused
+
+
+def _complete_changes(
+    changes: list[_PendingChange], refused: list[_PendingChange], *, is_uncertain: bool
+) -> None:
+    """Set the errors of refused changes, and wake the callers of all changes."""
+    for pending in refused:
+        pending.error = pending.refusal_error()
+        if is_uncertain:
+            pending.error = OutcomeUnknown(
+                f"{pending.error}; or it was done, and the answer was lost"
+            )
+    for pending in changes:
+        pending.completed.set()
 
 
 def _limited_to(record: SegmentRecord, end: DLSN) -> SegmentRecord:
