@@ -20,6 +20,7 @@ from ...runtime.interfaces.errors import (
     DistributedLogError,
     InvalidRequest,
     TooBusy,
+    TransactionIdOutOfOrder,
     WriteCancelled,
     WriteFailed,
 )
@@ -369,11 +370,7 @@ class LogWriter:
             raise txid_refused_error(self._name)
         first, last = columns.txids[0], columns.txids[-1]
         if has_txids and self.checks_txids and not columns.is_ascending:
-            txid_list = columns.txids.tolist()
-            decreasing_txid = next(b for a, b in pairwise(txid_list) if b < a)
-            raise txid_order_error(
-                decreasing_txid, max(txid_list[: txid_list.index(decreasing_txid)]), self._name
-            )
+            raise _decreasing_txid_error(columns.txids.tolist(), self._name)
         if send_queue.pause:
             await send_queue.before_submit()
         size = columns.column_bytes - 4
@@ -677,3 +674,10 @@ class LogWriter:
                 self.send_queue.fail(
                     WriteFailed(f'log "{self._name}": the namespace was closed; it may be stored')
                 )
+
+
+def _decreasing_txid_error(txids: list[int], log_name: str) -> TransactionIdOutOfOrder:
+    """Return the error of the first txid that is lower than the txid before it."""
+    decreasing_txid = next(b for a, b in pairwise(txids) if b < a)
+    greatest = max(txids[: txids.index(decreasing_txid)])
+    return txid_order_error(decreasing_txid, greatest, log_name)

@@ -213,9 +213,8 @@ class SendQueue:
         self._on_failed = on_failed
         self._scheduler = context.call_scheduler
         self._scheduled_send = ScheduledCall(context.call_scheduler, self.send, self._fail_internal)
-        self._ready: deque[EntryBatch] = (
-            deque()
-        )  # closed by size, or taken back from a failed segment
+        # Batches that were closed by size, or returned from a failed segment.
+        self._ready: deque[EntryBatch] = deque()
         self._in_flight: deque[EntryBatch] = deque()  # in the segment in progress, in entry order
         self._timed_batch: EntryBatch | None = None  # one at a time of those in flight is timed
         self._timed_since = 0.0
