@@ -375,42 +375,60 @@ async def _search(
             try:
                 if not reader.closed:
                     reader.record_lac(record.last_entry)
-
-                def value_here(header: EntryHeader, record: SegmentRecord = record) -> int:
-                    return entry_value(record, header)
-
-                high = reader.lac + 1
-                low = min(earliest.entry, high) if record.segment == earliest.segment else 0
-                low_value, high_value = end_values(record)
-                if not record.closed and low < high:
-                    # How far it goes only the last entry says; most ask for what is new.
-                    high_value = value_here(await read_header(reader, high - 1))
-                    low_value = value_here(await read_header(reader, low))
-                    if high_value < wanted:
-                        low = high
-                entry, stored_entry = await _first_entry_reaching(
-                    reader, value_here, wanted, low, high, low_value, high_value
+                match, entry = await _search_segment(
+                    state, reader, record, wanted, entry_value, end_values, find_slot
                 )
-                while entry < high:
-                    if stored_entry is None:
-                        (stored_entry,) = await reader.read(entry, entry, bytes_max=1)
-                    header = decode_header(stored_entry.payload)
-                    if header.is_control:
-                        entry, stored_entry = await _skip_control_entries(
-                            reader, record, header, entry + 1, high
-                        )
-                        continue
-                    if value_here(header) >= wanted:
-                        columns = _untruncated_columns(state, record, stored_entry, header)
-                        matching_slot = find_slot(columns) if columns.count else None
-                        if matching_slot is not None:
-                            return DLSN(record.segment, entry, columns.first_slot + matching_slot)
-                    entry, stored_entry = entry + 1, None
+                if match is not None:
+                    return match
             finally:
                 reader.close()
             next_position = (record.segment + 1, 0) if record.closed else (record.segment, entry)
             end = DLSN(*next_position, 0)
     return max(earliest, end or DLSN(state.first_open_segment, 0, 0))
+
+
+async def _search_segment(
+    state: LogState,
+    reader: SegmentEntryReader,
+    record: SegmentRecord,
+    wanted: int,
+    entry_value: Callable[[SegmentRecord, EntryHeader], int],
+    end_values: Callable[[SegmentRecord], tuple[int, int]],
+    find_slot: Callable[[Columns], int | None],
+) -> tuple[DLSN | None, int]:
+    """Return the match in one segment, or None, and the entry at which the search ended."""
+
+    def value_here(header: EntryHeader) -> int:
+        return entry_value(record, header)
+
+    high = reader.lac + 1
+    low = min(state.earliest.entry, high) if record.segment == state.earliest.segment else 0
+    low_value, high_value = end_values(record)
+    if not record.closed and low < high:
+        # Only the last entry has the end value of an open segment. Most searches are for new records.
+        high_value = value_here(await read_header(reader, high - 1))
+        low_value = value_here(await read_header(reader, low))
+        if high_value < wanted:
+            low = high
+    entry, stored_entry = await _first_entry_reaching(
+        reader, value_here, wanted, low, high, low_value, high_value
+    )
+    while entry < high:
+        if stored_entry is None:
+            (stored_entry,) = await reader.read(entry, entry, bytes_max=1)
+        header = decode_header(stored_entry.payload)
+        if header.is_control:
+            entry, stored_entry = await _skip_control_entries(
+                reader, record, header, entry + 1, high
+            )
+            continue
+        if value_here(header) >= wanted:
+            columns = _untruncated_columns(state, record, stored_entry, header)
+            matching_slot = find_slot(columns) if columns.count else None
+            if matching_slot is not None:
+                return DLSN(record.segment, entry, columns.first_slot + matching_slot), entry
+        entry, stored_entry = entry + 1, None
+    return None, entry
 
 
 async def _skip_control_entries(
