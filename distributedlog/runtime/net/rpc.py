@@ -174,31 +174,14 @@ class Endpoint:
             for run in (link.receive, link.send_loop):
                 nursery.start_soon(self._run_contained, link, address_text, run)
             try:
-                own_hello = self.hello()
-                link_credentials = credentials or self.host.credentials(address)
-                if (
-                    link_credentials is not None
-                    and link_credentials.proved_by_tls
-                    and not link.is_secret
-                ):
-                    link_credentials = None
-                greeting = await self._exchange_handshake(
+                greeting = await self._complete_handshake(
                     link,
-                    own_hello,
                     address,
-                    link_credentials,
+                    credentials,
                     expected_node_id=expected_node_id,
                     listener=listener,
-                )
-                hellos.check_hello(
-                    own_hello, greeting, address_text, expected_node_id=expected_node_id
-                )
-                hellos.check_identity(
-                    link.identity,
-                    greeting.hello,
-                    address_text,
-                    expected_kind=kind,
-                    expected_principal=principal,
+                    kind=kind,
+                    principal=principal,
                 )
             except BaseException as error:
                 reason = error if isinstance(error, DistributedLogError) else None
@@ -222,6 +205,41 @@ class Endpoint:
             await run()
         if attempt.failed:
             link.close(ConnectionLost(f"the connection to {address_text} failed here"))
+
+    async def _complete_handshake(
+        self,
+        link: ClientLink,
+        address: Address,
+        credentials: Credentials | None,
+        *,
+        expected_node_id: str,
+        listener: str,
+        kind: str,
+        principal: str,
+    ) -> Greeting:
+        """Exchange HELLO and AUTH over a new link, and check the node's HELLO and certificate."""
+        address_text = f"{address[0]}:{address[1]}"
+        own_hello = self.hello()
+        link_credentials = credentials or self.host.credentials(address)
+        if link_credentials is not None and link_credentials.proved_by_tls and not link.is_secret:
+            link_credentials = None
+        greeting = await self._exchange_handshake(
+            link,
+            own_hello,
+            address,
+            link_credentials,
+            expected_node_id=expected_node_id,
+            listener=listener,
+        )
+        hellos.check_hello(own_hello, greeting, address_text, expected_node_id=expected_node_id)
+        hellos.check_identity(
+            link.identity,
+            greeting.hello,
+            address_text,
+            expected_kind=kind,
+            expected_principal=principal,
+        )
+        return greeting
 
     async def _exchange_handshake(
         self,
