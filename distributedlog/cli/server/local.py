@@ -92,20 +92,9 @@ def command(
         raise click.UsageError("--memory keeps nothing, --data keeps it there: choose one")
     if ready_file is not None:
         _check_ready_file(ready_file)  # before anything is started
-    import logging
-
     import trio
 
-    from ...runtime.machine import require_linux
-
-    require_linux("dlog local")
-
-    from ...cluster.process.json_logs import log_to_stderr
-
-    # First of all: no thread, no loop is there yet.
-    forks = _fork_server() if processes or demo else None
-    log_to_stderr("local", logging.INFO if settings.verbose else logging.ERROR)
-    sys.setswitchinterval(0.0005)  # sync threads hand the lock back soon (H27)
+    forks = _prepare_process(settings, needs_forks=processes or demo)
     options: dict[str, Any] = {
         "data": data,
         "bookies": bookies,
@@ -132,6 +121,23 @@ def command(
     finally:
         if context is not None:
             context.restore()
+
+
+def _prepare_process(settings: Settings, *, needs_forks: bool) -> Any:
+    """Check the platform, and set up logs and threads; return the fork server if it is needed."""
+    import logging
+
+    from ...runtime.machine import require_linux
+
+    require_linux("dlog local")
+
+    from ...cluster.process.json_logs import log_to_stderr
+
+    # First of all: no thread, no loop is there yet.
+    forks = _fork_server() if needs_forks else None
+    log_to_stderr("local", logging.INFO if settings.verbose else logging.ERROR)
+    sys.setswitchinterval(0.0005)  # sync threads hand the lock back soon (H27)
+    return forks
 
 
 def _check_ready_file(path: Path) -> None:

@@ -69,20 +69,27 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
             await cluster_context.__aexit__(None, None, None)
             note("every process has ended")
     is_equal = count == 2 * RECORDS and written_digest.digest() == read_digest.digest()
+    _print_result(settings, is_equal, count, read_digest.hexdigest(), steps)
+    if not is_equal:
+        raise ExitWithCode(FAILED)
+
+
+def _print_result(
+    settings: Settings, is_equal: bool, count: int, read_digest: str, steps: "_DemoSteps"
+) -> None:
+    """Print whether the records that were read are equal to those written."""
     if settings.json:
         emit(
             {
                 "ok": is_equal,
                 "records": count,
-                "digest": read_digest.hexdigest(),
+                "digest": read_digest,
                 "steps": steps.results,
             }
         )
     else:
         verdict = "the same bytes in the same order" if is_equal else "NOT what was written"
         prose(f"sha256 of what was written and of what was read: {verdict}")
-    if not is_equal:
-        raise ExitWithCode(FAILED)
 
 
 async def _write(writer: Any, first: int, digest: Any) -> None:

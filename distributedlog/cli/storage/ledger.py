@@ -266,7 +266,11 @@ def accept_loss(
                 logs.metadata, pool, ledger, loss, force=discard_copies
             )
 
-    changed_ledger = run_call(settings, "the change", work)
+    _print_declared_losses(settings, ledger, run_call(settings, "the change", work))
+
+
+def _print_declared_losses(settings: Settings, ledger: int, changed_ledger: Any) -> None:
+    """Print the last entry of a ledger, and the entries that are declared lost."""
     lost_ranges = [[one.first, one.last] for one in changed_ledger.lost]
     if settings.json:
         emit({"ledger": ledger, "last_entry": changed_ledger.last_entry, "lost": lost_ranges})

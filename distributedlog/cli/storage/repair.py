@@ -91,22 +91,29 @@ def command(
                 settings, repairer, ledger_ids, names, is_forced, deadline
             )
             nursery.cancel_scope.cancel()
-        return names, {
-            "ledgers": complete_count + len(incomplete),
-            "full": complete_count,
-            "copied_entries": repairer.copier.copied_entries,
-            "copied_bytes": repairer.copier.copied_bytes,
-            "seconds": round(trio.current_time() - started_at, 3),
-            "left": [
-                {"ledger": ledger_id, "why": reason}
-                for ledger_id, reason in sorted(incomplete.items())
-            ],
-        }
+        seconds = trio.current_time() - started_at
+        return names, _result_values(repairer, complete_count, incomplete, seconds)
 
     names, result = run_confirmed("repair anyway", force, lambda forced: run(lambda: work(forced)))
     _print_result(settings, names, result)
     if result["left"]:
         raise ExitWithCode(NO)
+
+
+def _result_values(
+    repairer: Any, complete_count: int, incomplete: dict[int, str], seconds: float
+) -> dict[str, Any]:
+    """Return the keys that `dlog repair` prints."""
+    return {
+        "ledgers": complete_count + len(incomplete),
+        "full": complete_count,
+        "copied_entries": repairer.copier.copied_entries,
+        "copied_bytes": repairer.copier.copied_bytes,
+        "seconds": round(seconds, 3),
+        "left": [
+            {"ledger": ledger_id, "why": reason} for ledger_id, reason in sorted(incomplete.items())
+        ],
+    }
 
 
 def _make_repairer(logs: Any, rate: float, apart: bool) -> Any:

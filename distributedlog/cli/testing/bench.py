@@ -53,77 +53,83 @@ def floor(settings: Settings, data: Path | None, size: int, seconds: float) -> N
     click.echo(f"programs of other terminals took {baseline['others_cpu_pct']} % of the CPU")
 
 
+_LOAD_OPTIONS = (
+    click.option("--log", "log_name", metavar="NAME", help="Default: its own, deleted after."),
+    click.option(
+        "--records", type=click.IntRange(0), default=0, help="End after so many, not by time."
+    ),
+    click.option(
+        "--seconds",
+        type=click.FloatRange(0, min_open=True),
+        default=10.0,
+        show_default=True,
+        help="End after so long, unless --records is given.",
+    ),
+    click.option(
+        "--size",
+        type=click.IntRange(1, 1032192),
+        default=1024,
+        show_default=True,
+        help="Bytes a record.",
+    ),
+    click.option("--rate", type=click.FloatRange(0), default=0.0, help="Records/s; 0: full speed."),
+    click.option(
+        "--logs",
+        type=click.IntRange(1, 10_000),
+        default=1,
+        show_default=True,
+        help="Written side by side.",
+    ),
+    click.option(
+        "--outstanding",
+        type=click.IntRange(0),
+        default=0,
+        help="1: one at a time; 0: no limit.",
+    ),
+)
+"""Which log, how many records, and at which rate."""
+
+_FORM_OPTIONS = (
+    click.option(
+        "--call",
+        type=click.Choice(["submit", "bulk", "packed"]),
+        default="submit",
+        show_default=True,
+        help="How records are written: one a call, many, or as columns (at full speed).",
+    ),
+    click.option(
+        "--as",
+        "take",
+        type=click.Choice(["records", "columns"]),
+        default="records",
+        show_default=True,
+        help="How they are read: as objects, or as an entry's columns.",
+    ),
+    click.option(
+        "--codec",
+        type=click.Choice(["none", "lz4", "zstd"]),
+        help="What entries are compressed with.  [default: the log's]",
+    ),
+    click.option(
+        "--payload",
+        type=click.Choice(["random", "noise", "json"]),
+        default="random",
+        show_default=True,
+        help="The same random bytes in each record, others in each, or events (by bulk or packed).",
+    ),
+    click.option(
+        "--picture",
+        type=click.File("w", encoding="utf-8", lazy=False, atomic=True),
+        metavar="FILE",
+        help="Draw the run: records of each second, latency by percent. An SVG, for any browser.",
+    ),
+)
+"""The calls, the form of the records, and the form of the result."""
+
+
 def log_options(function: Any) -> Any:
     """What the benches of logs take."""
-    for option in (
-        click.option("--log", "log_name", metavar="NAME", help="Default: its own, deleted after."),
-        click.option(
-            "--records", type=click.IntRange(0), default=0, help="End after so many, not by time."
-        ),
-        click.option(
-            "--seconds",
-            type=click.FloatRange(0, min_open=True),
-            default=10.0,
-            show_default=True,
-            help="End after so long, unless --records is given.",
-        ),
-        click.option(
-            "--size",
-            type=click.IntRange(1, 1032192),
-            default=1024,
-            show_default=True,
-            help="Bytes a record.",
-        ),
-        click.option(
-            "--rate", type=click.FloatRange(0), default=0.0, help="Records/s; 0: full speed."
-        ),
-        click.option(
-            "--logs",
-            type=click.IntRange(1, 10_000),
-            default=1,
-            show_default=True,
-            help="Written side by side.",
-        ),
-        click.option(
-            "--outstanding",
-            type=click.IntRange(0),
-            default=0,
-            help="1: one at a time; 0: no limit.",
-        ),
-        click.option(
-            "--call",
-            type=click.Choice(["submit", "bulk", "packed"]),
-            default="submit",
-            show_default=True,
-            help="How records are written: one a call, many, or as columns (at full speed).",
-        ),
-        click.option(
-            "--as",
-            "take",
-            type=click.Choice(["records", "columns"]),
-            default="records",
-            show_default=True,
-            help="How they are read: as objects, or as an entry's columns.",
-        ),
-        click.option(
-            "--codec",
-            type=click.Choice(["none", "lz4", "zstd"]),
-            help="What entries are compressed with.  [default: the log's]",
-        ),
-        click.option(
-            "--payload",
-            type=click.Choice(["random", "noise", "json"]),
-            default="random",
-            show_default=True,
-            help="The same random bytes in each record, others in each, or events (by bulk or packed).",
-        ),
-        click.option(
-            "--picture",
-            type=click.File("w", encoding="utf-8", lazy=False, atomic=True),
-            metavar="FILE",
-            help="Draw the run: records of each second, latency by percent. An SVG, for any browser.",
-        ),
-    ):
+    for option in (*_LOAD_OPTIONS, *_FORM_OPTIONS):
         function = option(function)
     return function
 

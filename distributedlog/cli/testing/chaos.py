@@ -106,10 +106,8 @@ def run(
         raise click.UsageError("--http is for processes: containers have pages of their own")
     scenario = load(file)
     seed = scenario.seed if seed is None else seed
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    directory = out or Path(f"chaos-{scenario.name}-{seed}-{stamp}")
+    directory = out or _default_directory(scenario.name, seed)
     adapter_factory = _adapter_class(place)
-
     duration_s = seconds or scenario.seconds
     # An injected bug ends a run as FAIL, and a run by hand lasts until a person ends it.
     if not node_module and not by_hand:
@@ -141,6 +139,12 @@ def run(
     except ChaosFailed as failed:
         raise click.ClickException(f"the run failed: {failed}; see {directory}") from None
     _report(settings, outcome, keep_data)
+
+
+def _default_directory(scenario_name: str, seed: int) -> Path:
+    """Return the directory for history and report of a run that starts now."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return Path(f"chaos-{scenario_name}-{seed}-{stamp}")
 
 
 def _check_duration(scenario: Any, duration_s: float) -> None:
