@@ -81,17 +81,7 @@ def decide(
     if resolution.outcome is PositionOutcome.CONTINUE:
         return SourceDecision(LogAction.READ, resolution.position, outcome=resolution.outcome)
     if resolution.outcome is PositionOutcome.TRUNCATED:
-        text = resolution.describe(name, position)
-        if rules.fail_on_data_loss:
-            error = resolution.error_with_message(
-                f'{text}; "failOnDataLoss"=false goes on from there'
-            )
-            return SourceDecision(
-                LogAction.FAIL, None, resolution.lost, outcome=resolution.outcome, error=error
-            )
-        return SourceDecision(
-            LogAction.READ, resolution.position, resolution.lost, text, True, resolution.outcome
-        )
+        return _decide_truncated(resolution.describe(name, position), resolution, rules)
     if resolution.outcome is PositionOutcome.DELETING:
         return SourceDecision(
             LogAction.KEEP, warning=resolution.describe(name, position), outcome=resolution.outcome
@@ -129,6 +119,20 @@ def decide(
         text,
         lost_records != 0,
         resolution.outcome,
+    )
+
+
+def _decide_truncated(
+    text: str, resolution: PositionResolution, rules: LossRules
+) -> SourceDecision:
+    """Return the decision for a position that is before the truncation point."""
+    if rules.fail_on_data_loss:
+        error = resolution.error_with_message(f'{text}; "failOnDataLoss"=false goes on from there')
+        return SourceDecision(
+            LogAction.FAIL, None, resolution.lost, outcome=resolution.outcome, error=error
+        )
+    return SourceDecision(
+        LogAction.READ, resolution.position, resolution.lost, text, True, resolution.outcome
     )
 
 

@@ -196,11 +196,24 @@ def by_turns(calls: Sequence[Callable[[], object]], turns_before: int) -> list[B
     return timings
 
 
+def frames_to_read(spark: Any, uri: str, name: str, size: int, records: int) -> tuple[Any, ...]:
+    """Return frames of a log, of a log of `FEW` records, and of both sizes in memory."""
+    from ....spark.read.table_schema import ddl
+
+    spark.dataSource.register(source_in_memory(ddl(), records, size, 2))
+    source = spark.read.format("distributedlog")
+    source = source.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
+    frame, few_frame = (source.option("log", log).load(uri) for log in (name, f"{name}-few"))
+    memory = spark.read.format(f"memory{size}").load()
+    spark.dataSource.register(source_in_memory(ddl(), 0, size, 2))
+    memory_few = spark.read.format(f"memory{size}").load()
+    return frame, few_frame, memory, memory_few
+
+
 def measure(spark: Any, uri: str, size: int, records: int) -> str:
     """One size of records; lines of rates and ratios, medians of turns."""
     from ....spark import recommended_conf
     from ....spark.client.spark_client import client
-    from ....spark.read.table_schema import ddl
 
     name = f"bench-{size}"
     log_numbers = count()
@@ -229,20 +242,9 @@ def measure(spark: Any, uri: str, size: int, records: int) -> str:
     write(name, records)
     write(f"{name}-few", FEW)
     spark.dataSource.register(dropping_sink())
-    spark.dataSource.register(source_in_memory(ddl(), records, size, 2))
-    source = spark.read.format("distributedlog")
-    source = source.option("maxBytesPerPartition", max(MIB, records * (size + 12) // 2))
-    frame, few_frame = (
-        source.option("log", log_or_frame).load(uri) for log_or_frame in (name, f"{name}-few")
-    )
-    memory = spark.read.format(f"memory{size}").load()
-    spark.dataSource.register(source_in_memory(ddl(), 0, size, 2))
-    memory_few = spark.read.format(f"memory{size}").load()
+    frames = frames_to_read(spark, uri, name, size, records)
     mb = records * size / 1e6
-    reads = by_turns(
-        [partial(read, log_or_frame) for log_or_frame in (frame, few_frame, memory, memory_few)],
-        READ_TURNS_BEFORE,
-    )
+    reads = by_turns([partial(read, frame) for frame in frames], READ_TURNS_BEFORE)
     writes = by_turns(
         [
             lambda: link(records),
