@@ -831,7 +831,10 @@ CODECS = [
             )[24:],
         ],
         (*PEER, CorruptData),
-        ("distributedlog/proxy/protocol/proxy_messages.py decode_produce",),
+        (
+            "distributedlog/proxy/protocol/proxy_messages.py decode_produce",
+            "distributedlog/proxy/protocol/proxy_messages.py _unpack_columns",
+        ),
         "bytes",
     ),
     Codec(

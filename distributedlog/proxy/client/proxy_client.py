@@ -447,16 +447,7 @@ class ProxyClient:
         suspect, last_error = "", DistributedLogError()
         while True:
             cached_owner = self._cached_owners.get((path, name), "")
-            member = self._members.get(cached_owner) if cached_owner not in tried_ids else None
-            if member is None:
-                member = next(
-                    (
-                        candidate
-                        for candidate in self.write_proxies(path, name)
-                        if candidate.id not in tried_ids
-                    ),
-                    None,
-                )
+            member = self._next_candidate(path, name, cached_owner, tried_ids)
             if member is None:
                 if not tried_ids:
                     last_error = QuorumUnreachable(
@@ -491,6 +482,22 @@ class ProxyClient:
                 return answer
             if trio.current_time() >= deadline:
                 raise last_error
+
+    def _next_candidate(
+        self, path: str, name: str, cached_owner: str, tried_ids: set[str]
+    ) -> MemberRow | None:
+        """Return the cached owner or the first write proxy that was not tried, None if all were."""
+        member = self._members.get(cached_owner) if cached_owner not in tried_ids else None
+        if member is not None:
+            return member
+        return next(
+            (
+                candidate
+                for candidate in self.write_proxies(path, name)
+                if candidate.id not in tried_ids
+            ),
+            None,
+        )
 
     # --- calls ------------------------------------------------------------------------------------
 

@@ -314,6 +314,24 @@ def decode_produce(body: memoryview) -> ProducedFrame:
         raise ProtocolError(
             f"PRODUCE of {count} records from {first_sequence} on, known through {acked_through}"
         )
+    expect, txids, record_flags, ends, position = _unpack_columns(body, count, flags)
+    if ends[-1] != size - position or not all(map(le, ends, ends[1:])):
+        raise ProtocolError(
+            f"PRODUCE: {size - position} bytes of payloads that {count} records do not fill"
+        )
+    if txids is not None and not (min(txids) >= 0 and max(txids) <= TXID_MAX):
+        raise ProtocolError(f"PRODUCE with a txid that is not 0 to {TXID_MAX}")
+    data = bytes(body[position:])
+    payloads = [data[a:b] for a, b in pairwise((0, *ends))] if count > 1 else [data]
+    if size - position > RECORD_BYTES_MAX and max(map(len, payloads)) > RECORD_BYTES_MAX:
+        raise ProtocolError(f"PRODUCE with a record above {RECORD_BYTES_MAX} bytes")
+    return ProducedFrame(first_sequence, acked_through, txids, payloads, record_flags, expect, size)
+
+
+def _unpack_columns(
+    body: memoryview, count: int, flags: int
+) -> tuple[tuple[int, int, int] | None, tuple[int, ...] | None, bytes | None, tuple[int, ...], int]:
+    """Return the expected position, txids, record flags and ends, and the offset after them."""
     position = HEAD_BYTES
     expect = txids = record_flags = None
     try:
@@ -329,18 +347,7 @@ def decode_produce(body: memoryview) -> ProducedFrame:
         ends = struct.unpack_from(f"<{count}I", body, position)
     except struct.error:
         raise ProtocolError(f"PRODUCE of {count} records ends within its columns") from None
-    position += 4 * count
-    if ends[-1] != size - position or not all(map(le, ends, ends[1:])):
-        raise ProtocolError(
-            f"PRODUCE: {size - position} bytes of payloads that {count} records do not fill"
-        )
-    if txids is not None and not (min(txids) >= 0 and max(txids) <= TXID_MAX):
-        raise ProtocolError(f"PRODUCE with a txid that is not 0 to {TXID_MAX}")
-    data = bytes(body[position:])
-    payloads = [data[a:b] for a, b in pairwise((0, *ends))] if count > 1 else [data]
-    if size - position > RECORD_BYTES_MAX and max(map(len, payloads)) > RECORD_BYTES_MAX:
-        raise ProtocolError(f"PRODUCE with a record above {RECORD_BYTES_MAX} bytes")
-    return ProducedFrame(first_sequence, acked_through, txids, payloads, record_flags, expect, size)
+    return expect, txids, record_flags, ends, position + 4 * count
 
 
 class Ack(NamedTuple):
