@@ -34,7 +34,9 @@ async def run_demo(settings: Settings, options: dict[str, Any], processes: bool)
     options = {**options, "on_death": lambda name, why: None}
     with steps.step("start") as note:
         process_options = (
-            {"processes": True} if processes else {"in_process": True, "apart": (killed_node,)}
+            {"processes": True}
+            if processes
+            else {"in_process": True, "separate_nodes": (killed_node,)}
         )
         cluster_context = local_cluster(**options, **process_options)
         cluster = await cluster_context.__aenter__()
