@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from distributedlog.runtime.interfaces.errors import Compacted, DistributedLogError, NotAllowed
+from ...runtime.interfaces.errors import Compacted, DistributedLogError, NotAllowed
 
 from ..model.interface import Metadata, WatchBatch
 

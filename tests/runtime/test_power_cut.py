@@ -54,7 +54,7 @@ async def main():
             length = 0
             for _ in range(3):  # several blocks a sync
                 sequence += 1
-                length += blocks.header_into(
+                length += blocks.write_header(
                     buffer, length, kind=1, payload_bytes=100, start_count=1, sequence=sequence,
                     durable_to=known, file_number=number, file_offset=offset + length, seed=77,
                 )

@@ -49,8 +49,8 @@ def _children(pid: int) -> list[int]:
 
 
 def _begun(pid: int) -> bool:
-    """It runs seeds, itself or in a worker: loading all takes less than a second of CPU."""
+    """Return whether it runs seeds, itself or in a worker. Imports alone take up to two seconds of CPU."""
     used = [
         Path(f"/proc/{one}/stat").read_text().rpartition(")")[2] for one in (pid, *_children(pid))
     ]
-    return max(int(one.split()[11]) for one in used) > 1.5 * os.sysconf("SC_CLK_TCK")
+    return max(int(one.split()[11]) for one in used) > 4 * os.sysconf("SC_CLK_TCK")
