@@ -1,13 +1,14 @@
-"""The keys that say who may do what, and what they hold (pure).
+"""The keys and records of users, grants, quotas, the authorization mode and the audit log (pure).
 
     trust/mode               [1, mode]
-    trust/user/NAME         [1, made ms, disabled, tokens from, [serial refused, ...], quota]
-    trust/grant/NAME 00 NAMESPACE 00 PATH    [1, role]     both empty for a role of the cluster
-    trust/quota/NAMESPACE    [1, keys, bytes, ledgers]     NAMESPACE empty: of all that have none of their own
-    trust/ended/PRINCIPAL    [1, ms]      put anew with all that takes something away from it
+    trust/user/NAME          [1, created ms, disabled, tokens valid from, [refused serial, ...], quota]
+    trust/grant/NAME 00 NAMESPACE 00 PATH    [1, role]     NAMESPACE and PATH are empty for a cluster role
+    trust/quota/NAMESPACE    [1, keys, bytes, ledgers]     NAMESPACE is empty for the default quota
+    trust/ended/PRINCIPAL    [1, ms]      put by each change that revokes rights of the principal
     audit/<log index, 16 hex>    [1, ms, principal, address, action, subject]
 
-They change by `AuthorizationChange` alone; who puts one of them otherwise is refused, in every mode.
+Only the command `AuthorizationChange` changes these keys. Any other write to them is refused, in every
+mode.
 """
 
 from dataclasses import dataclass
@@ -26,34 +27,41 @@ GRANT_PREFIX = b"trust/grant/"
 REVOKED_PREFIX = b"trust/ended/"
 QUOTA_PREFIX = b"trust/quota/"
 FORCE = "force"
-"""The last word of a change that is made though it lowers the protection or stops writers."""
+"""Last word of a change that is made although it lowers the protection or stops writers."""
 FORMAT = 1
 MODES = ("open", "report", "required")
-"""Nothing is judged; judged and counted, and done all the same; judged, and refused."""
+"""Stored values of the authorization mode.
+
+In "open", requests are not authorized. In "report", refusals are counted and the requests are executed. In
+"required", requests without the necessary rights are refused.
+"""
 NAME_CHARS_MAX = 64
 SERIALS_MAX = 64
 QUOTA_CHARS_MAX = 32
 SUBJECT_CHARS_MAX = 256
 REPORTED_DENIALS_MAX = 1024
-"""In mode ``report`` so many kinds of refusal are counted."""
+"""In mode "report", at most this many different kinds of refusal are counted."""
 ADDRESS_CHARS_MAX = 80
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """What is known of a user beside its grants."""
+    """The record of a user, without its grants."""
 
     made_ms: int = 0
     disabled: bool = False
     tokens_valid_from: int = 0
-    """Tokens that were made when this was another number are taken no more: it is the place in the log of
-    the change that last ended them all, so no clock and no order of clocks matters (H237)."""
+    """Only tokens that carry this number are accepted.
+
+    It is the log index of the last change that revoked all tokens of the user, so it depends on no clock
+    (H237).
+    """
     revoked_serials: tuple[str, ...] = ()
-    """Certificates that are taken no more."""
+    """Serial numbers of certificates that are no longer accepted."""
     quota: str = ""
 
     def encode(self) -> bytes:
-        """As the value of its key."""
+        """Encode the value of a user key."""
         fields = [
             self.made_ms,
             self.disabled,
@@ -65,7 +73,7 @@ class User:
 
     @classmethod
     def decode(cls, value: bytes) -> "User":
-        """Raises `CorruptData`."""
+        """Decode the value of a user key, or raise `CorruptData`."""
         _, made_ms, disabled, tokens_from, serials, quota = decode_stored(
             value, _USER, "a user's record"
         )
@@ -74,26 +82,26 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceQuota:
-    """What a namespace may have in the metadata."""
+    """Limits of a namespace in the metadata."""
 
     keys: int = 500_000
     size_bytes: int = 128 * 1024 * 1024
-    """Of its keys and their values."""
+    """Sum over the keys of the namespace and their values."""
     ledgers: int = 100_000
 
     def encode(self) -> bytes:
-        """As the value of its key."""
+        """Encode the value of a quota key."""
         return pack([FORMAT, self.keys, self.size_bytes, self.ledgers])
 
     @classmethod
     def decode(cls, value: bytes) -> "NamespaceQuota":
-        """Raises `CorruptData`."""
+        """Decode the value of a quota key, or raise `CorruptData`."""
         return cls(*decode_stored(value, _QUOTA, "the quota of a namespace")[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One act of somebody who may change who may what; kept beside what it did."""
+    """One administrative action, stored in the same transaction as its effect."""
 
     ms: int
     principal: str
@@ -102,7 +110,7 @@ class AuditLine:
     subject: str
 
     def encode(self) -> bytes:
-        """As the value of its key: printable, and short (H239)."""
+        """Encode the value of an audit key: printable text of limited length (H239)."""
         return pack(
             [
                 FORMAT,
@@ -116,22 +124,29 @@ class AuditLine:
 
     @classmethod
     def decode(cls, value: bytes) -> "AuditLine":
-        """Raises `CorruptData`."""
+        """Decode the value of an audit key, or raise `CorruptData`."""
         return cls(*decode_stored(value, _AUDIT, "a line of the audit")[1:])
 
 
 def printable_text(what: str, chars_max: int) -> str:
-    """Text of a peer for a line: nothing that ends it or moves a cursor, and no more than so much."""
+    """Return text of a peer in printable form, cut to a length.
+
+    Characters that would end a line or move a cursor are replaced by "?".
+    """
     return "".join(c if c.isprintable() else "?" for c in what[:chars_max])
 
 
 def encode_mode(mode: str) -> bytes:
-    """The value of ``trust/mode``."""
+    """Encode the value of ``trust/mode``."""
     return pack([FORMAT, mode])
 
 
 def decode_mode(value: bytes | None) -> str:
-    """One of `MODES`; "open" where there is none. Raises `CorruptData`."""
+    """Return the mode in the value of ``trust/mode``, one of `MODES`. A missing value means "open".
+
+    Raises:
+        CorruptData: The value cannot be decoded.
+    """
     if value is None:
         return "open"
     mode: str = decode_stored(value, _MODE, "the mode of trust")[1]
@@ -139,7 +154,9 @@ def decode_mode(value: bytes | None) -> str:
 
 
 def mode_of(item: KeyValue | None) -> str:
-    """What ``trust/mode`` says as it is stored; "required" where that cannot be read: it lets nobody in."""
+    """Return the stored authorization mode. An unreadable value counts as "required", which refuses all
+    requests.
+    """
     try:
         return decode_mode(None if item is None else item.value)
     except CorruptData:
@@ -147,57 +164,57 @@ def mode_of(item: KeyValue | None) -> str:
 
 
 def user_key(name: str) -> bytes:
-    """Of one user's record."""
+    """Return the key of a user."""
     return USER_PREFIX + name.encode()
 
 
 def grant_key(name: str, namespace: str, path: str) -> bytes:
-    """Of one grant."""
+    """Return the key of a grant."""
     return b"\0".join([grants_prefix(name)[:-1], namespace.encode(), path.encode()])
 
 
 def grants_prefix(name: str) -> bytes:
-    """Of all grants of one user."""
+    """Return the prefix of all grants of a user."""
     return GRANT_PREFIX + name.encode() + b"\0"
 
 
 def grant_of(key: bytes) -> tuple[str, str, str]:
-    """User, namespace and path in a grant's key. Raises `CorruptData`."""
+    """Return user, namespace and path of a grant key, or raise `CorruptData`."""
     try:
         name, namespace, path = key.removeprefix(GRANT_PREFIX).decode().split("\0")
     except ValueError:
-        raise CorruptData("a grant's key that names no user, namespace and path") from None
+        raise CorruptData("a grant's key without user, namespace and path") from None
     return name, namespace, path
 
 
 def encode_grant(role: str) -> bytes:
-    """The value of a grant."""
+    """Encode the value of a grant key."""
     return pack([FORMAT, role])
 
 
 def decode_grant(value: bytes) -> str:
-    """Its role. Raises `CorruptData`."""
+    """Return the role in the value of a grant key, or raise `CorruptData`."""
     role: str = decode_stored(value, _GRANT, "a grant")[1]
     return role
 
 
 def quota_key(namespace: str) -> bytes:
-    """Of a namespace's bounds; "": of all that have none of their own."""
+    """Return the key of a namespace's quota. The namespace "" has the default quota."""
     return QUOTA_PREFIX + namespace.encode()
 
 
 def revoked_key(principal: str) -> bytes:
-    """Says since when (its revision) something was taken away from a principal."""
+    """Return the key whose modification revision is the time of the principal's last revocation."""
     return REVOKED_PREFIX + principal.encode()
 
 
 def encode_revoked(ms: int) -> bytes:
-    """The value of such a key."""
+    """Encode the value of a revocation key."""
     return pack([FORMAT, ms])
 
 
 def audit_key(index: int) -> bytes:
-    """Of the line that the command at this place of the log writes."""
+    """Return the key of the audit record that the command at this log index writes."""
     return b"audit/%016x" % index
 
 

@@ -1,4 +1,4 @@
-"""What the replicated state answers to a command, and the bytes of it (pure)."""
+"""The results of commands of the replicated state, and their bytes (pure)."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +9,12 @@ from ...runtime.protocol.schema import SchemaError, is_number
 from .transaction import NUMBER_MAX, KeyValue, TransactionReply
 
 STALE_REQUEST = "the request is older than the answers that are remembered: it may have been done"
-"""A constant: versions without `FEATURE_ERROR_CODES` compare it."""
+"""Constant, because versions without `FEATURE_ERROR_CODES` compare it."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class CommandResult:
-    """What a command came to: a transaction's reply, a lease, or an error."""
+    """The result of a command: a transaction reply, a lease, or an error."""
 
     transaction: TransactionReply | None = None
     lease: int = 0
@@ -22,10 +22,12 @@ class CommandResult:
 
 
 def encode_answer(answer: CommandResult, *, codes: bool = True) -> bytes:
-    """Return the answer for the wire, always below the limit of a control message.
+    """Encode a result for the wire, always below the size limit of a control message.
 
-    ``codes``: whether the peer has `FEATURE_ERROR_CODES`. An older version has no detail, and recognizes a
-    stale request by its message.
+    Args:
+        answer: The result.
+        codes: Whether the peer has `FEATURE_ERROR_CODES`. An older version receives no detail, and
+            recognizes a stale request by its message.
     """
     if (error := answer.error) is not None:
         detail = [error.detail[:ERROR_CHARS_MAX]] if codes and error.detail else []
@@ -38,12 +40,17 @@ def encode_answer(answer: CommandResult, *, codes: bool = True) -> bytes:
 
 
 def decode_answer(packed: bytes | memoryview) -> CommandResult:
-    """Raises `ProtocolError` or, for nonsense inside, `CorruptData`."""
+    """Decode a result.
+
+    Raises:
+        ProtocolError: The bytes are not valid msgpack.
+        CorruptData: The fields are not a valid result.
+    """
     try:
         match unpack(packed, "an answer of the metadata quorum"):
             case ["error", int() as code, str() as message]:
                 stale = code == OutcomeUnknown.code and message == STALE_REQUEST
-                detail = OutcomeUnknown.STALE if stale else ""  # of an older version
+                detail = OutcomeUnknown.STALE if stale else ""  # sent by an older version
                 return CommandResult(error=from_code(code, message[:ERROR_CHARS_MAX], detail))
             case ["error", int() as code, str() as message, str() as detail]:
                 detail = detail[:ERROR_CHARS_MAX]
@@ -61,15 +68,17 @@ def decode_answer(packed: bytes | memoryview) -> CommandResult:
 
 
 def item_to_list(item: KeyValue | None) -> list[Any] | None:
-    """A key for the wire and for snapshots."""
+    """Return a key and its value as a list, for the wire and for snapshots."""
     if item is None:
         return None
     return [item.key, item.value, item.version, item.create_revision, item.mod_revision, item.lease]
 
 
 def item_from_list(value: Any) -> KeyValue | None:
-    """The way back: a form of `schema.py`, by hand, for there are thousands in a page. Raises
-    `SchemaError`."""
+    """Return the key of a list that `item_to_list` made, or raise `SchemaError`.
+
+    This check is written by hand and not as a form of `schema.py`, because a page has thousands of keys.
+    """
     if value is None:
         return None
     if type(value) is list and len(value) == 6:

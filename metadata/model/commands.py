@@ -1,14 +1,19 @@
-"""What is put into the replicated log: commands with the request they came from (pure).
+"""Commands of the replicated log, with the identity of their request (pure).
 
-``client`` and ``request`` name the request, so that it is done once however often it is sent; ``base_index``
-is the log index its client knew of when it first sent it (H20). Commands of the leader itself have no client.
+``client`` and ``request_number`` identify a request, so that it is executed once even if it is sent several
+times. ``base_index`` is the highest log index that the client had received when it first sent the request
+(H20). Commands of the leader have no client.
 
-A new command: its value and its bytes are here (`encode_command`, `decode_command`), what it does is in
-`KeyValueState._execute` (kv_state.py); `MetadataSession._transact` (metadata_session.py) says which ones a
-client may send, and `interface.Metadata` with `metadata_client.py` and `local.py` who asks for it. A node of
-an older version that finds it in its log applies nothing any more and ends, with words, until it is upgraded
-(H105): so none may be sent before a majority knows it, and the first one in the log is what the state's
-version is.
+To add a command:
+
+- Add its class and its bytes here (`encode_command`, `decode_command`).
+- Add its effect to `KeyValueState._execute` (kv_state.py).
+- If clients may send it, allow it in `MetadataSession._transact` (metadata_session.py).
+- Add the call to `interface.Metadata`, `metadata_client.py` and `tests/metadata/local_metadata.py`.
+
+A node of an older version that finds an unknown command in its log applies no further entries. It ends with
+an error message until it is upgraded (H105). Therefore send a new command only when a majority of the nodes
+supports it.
 """
 
 from dataclasses import dataclass
@@ -22,12 +27,12 @@ from .transaction import NUMBER_MAX, Transaction
 NO_CHANGE = Transaction()
 AUTHORIZATION_KIND = "trust"
 AUTHORIZATION_CHANGE_PREFIX = pack([AUTHORIZATION_KIND, 0, 0])[:7]
-"""Of the bytes of a `AuthorizationChange`."""
+"""First bytes of an encoded `AuthorizationChange`."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class ReplicatedCommand:
-    """What all commands carry."""
+    """The request identity that all commands contain."""
 
     client: str = ""
     request_number: int = 0
@@ -36,21 +41,22 @@ class ReplicatedCommand:
 
 @dataclass(slots=True, unsafe_hash=True)
 class NoOp(ReplicatedCommand):
-    """Changes nothing."""
+    """Change nothing."""
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Transact(ReplicatedCommand):
-    """A conditional change."""
+    """Execute a transaction of a client."""
 
     transaction: Transaction = NO_CHANGE
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class AuthorizationChange(ReplicatedCommand):
-    """A change of who may do what, composed by the leader (`acl_commands.py`); its kind says that it is one.
+    """Change users, grants, quotas or the mode. The leader composes the transaction (`acl_commands.py`).
 
-    So a key that somebody puts is none, and no command but this one costs a look at its keys.
+    Because this is a separate kind of command, a put by a client cannot pass for such a change. The keys of
+    other commands need not be checked.
     """
 
     transaction: Transaction = NO_CHANGE
@@ -58,45 +64,45 @@ class AuthorizationChange(ReplicatedCommand):
 
 @dataclass(slots=True, unsafe_hash=True)
 class GrantLease(ReplicatedCommand):
-    """Make a lease."""
+    """Create a lease."""
 
     ttl_ms: int = 0
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class RevokeLease(ReplicatedCommand):
-    """End a lease, asked by its holder."""
+    """End a lease at the request of its holder."""
 
     lease: int = 0
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class ExpireLease(ReplicatedCommand):
-    """End a lease that was not renewed; proposed by the leader, and final once it is in the log.
+    """End a lease that was not renewed. The leader proposes it, and it is final once it is in the log.
 
-    No keep-alive that was answered can be undone by an older ``ExpireLease``, without a count of renewals in
-    the state to compare (H19), because of what the leader does (`leases.py`):
+    An ``ExpireLease`` never revokes a keep-alive that was answered, although the state has no count of
+    renewals to compare (H19). The rules of the leader ensure this (`leases.py`):
 
-    - It answers a keep-alive only after a quorum round that began later, from the state as applied up
-      to that round's commit, and never once it has proposed the lease's end itself.
-    - So while one node leads: keep-alives that it answered came before its proposal, and moved the time
-      of that proposal on.
-    - A leader of a later term: an ``ExpireLease`` of an earlier term is either in its log, then before the
-      entry with which its term begins, without which no round ends: it is applied before the first
-      keep-alive is answered, which finds no lease. Or it is not in its log: then it never is committed,
-      because that first entry of the term took its place.
-    - An earlier leader that has not heard of the later one ends no round any more, and answers nothing.
-      What it answered before, it answered before the later one began, which grants a full time anew.
+    - The leader answers a keep-alive only after a quorum round that began later, from the state as applied
+      up to the commit index of that round. It does not answer once it has proposed the end of the lease.
+    - While one node leads, the keep-alives that it answered arrived before its proposal, and each of them
+      postponed that proposal.
+    - For a leader of a later term, an ``ExpireLease`` of an earlier term may be in its log. It is then
+      before the first entry of the new term, without which no round completes. So it is applied before the
+      first keep-alive is answered, and that keep-alive finds no lease.
+    - If it is not in the log of the later leader, it is never committed, because the first entry of the new
+      term replaced it.
+    - An earlier leader that has not observed the later one completes no round and answers nothing. Its
+      earlier answers preceded the later leader, which grants each lease its full time again.
 
-    Lease numbers are never used twice, so that an ``ExpireLease`` that is applied late, or twice, ends
-    nothing else.
+    Lease numbers are never reused, so an ``ExpireLease`` that is applied late or twice ends no other lease.
     """
 
     lease: int = 0
 
 
 def encode_command(command: ReplicatedCommand) -> bytes:
-    """For the log."""
+    """Encode a command for the log."""
     head = [command.client, command.request_number, command.base_index]
     if isinstance(command, Transact):
         return pack(["transact", head, command.transaction.to_list()])
@@ -112,8 +118,13 @@ def encode_command(command: ReplicatedCommand) -> bytes:
 
 
 def decode_command(data: bytes) -> ReplicatedCommand:
-    """From the log. Raises `ProtocolError`, and what `Transaction.check` raises; never anything else but
-    `UnsupportedFormat`, for a kind that only a newer version knows."""
+    """Decode a command of the log.
+
+    Raises:
+        UnsupportedFormat: Only a newer version has this kind of command.
+        ProtocolError: The bytes are not a command.
+        TransactionTooLarge, InvalidRequest: The transaction exceeds a limit, or has an invalid key.
+    """
     match unpack(data, "a command"):
         case [str() as kind, [str() as client, request, base_index], content]:
             if len(client) > CLIENT_CHARS_MAX:
@@ -133,11 +144,12 @@ def decode_command(data: bytes) -> ReplicatedCommand:
         return ExpireLease(*head, _number(content))
     if kind == "nothing":
         return NoOp(*head)
-    raise UnsupportedFormat(f"a command of kind {kind!r:.40}, which only newer versions know")
+    raise UnsupportedFormat(f"a command of kind {kind!r:.40}, which only newer versions support")
 
 
 def _number(value: Any) -> int:
-    # No value in the message: the text of a list nested a thousand deep is an error of its own.
+    # The message contains no value, because formatting a list nested a thousand levels deep would raise an
+    # error.
     if type(value) is not int or not 0 <= value <= NUMBER_MAX:
-        raise ProtocolError("a field of a command that is no number in range")
+        raise ProtocolError("a field of a command that is not a number in range")
     return value

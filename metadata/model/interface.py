@@ -1,7 +1,7 @@
-"""The calls that the parts above make on the metadata quorum.
+"""The calls that other parts make on the metadata quorum.
 
-`client.MetadataClient` sends them to the nodes. The tests have the same state machine in their process
-(`tests/metadata/local_metadata.py`); one contract test runs both.
+`MetadataClient` sends them to the nodes. The tests run the same state machine in their own process
+(`tests/metadata/local_metadata.py`), and one contract test covers both.
 """
 
 import enum
@@ -16,7 +16,7 @@ from .transaction import KeyValue, Transaction, TransactionReply
 
 @dataclass(slots=True, unsafe_hash=True)
 class WatchEvent:
-    """One change of one key. A delete carries the key with an empty value."""
+    """A change of one key. A delete contains the key with an empty value."""
 
     kind: Literal["put", "delete"]
     item: KeyValue
@@ -32,16 +32,16 @@ class WatchBatch:
 
 @dataclass(frozen=True, slots=True)
 class RangePage:
-    """Keys of a range in order, as they were at ``revision``."""
+    """Keys of a range in order, as of ``revision``."""
 
     items: tuple[KeyValue, ...]
     revision: int
     more: bool
-    """There are keys after the last one; ask again from its successor (``key + b"\\0"``)."""
+    r"""Whether there are keys after the last one. The next page starts at its successor, ``key + b"\0"``."""
 
 
 class MemberRole(enum.StrEnum):
-    """The part of a metadata node in its quorum, or why it has none."""
+    """The role of a metadata node in its quorum, or the reason why it has none."""
 
     LEADER = "leader"
     FOLLOWER = "follower"
@@ -51,117 +51,136 @@ class MemberRole(enum.StrEnum):
     REMOVED = "removed"
     STARTING = "starting"
     EMPTY = "empty"
-    """It has no data and belongs to no cluster: it may be added."""
+    """The node has no data and belongs to no cluster, so it can be added."""
     DAMAGED = "damaged"
-    """Its log is damaged, and it has no proof of what it promised: it never votes."""
+    """The log is damaged and the node cannot prove its hard state. It does not vote."""
     UNREACHABLE = "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatus:
-    """A metadata node as it says of itself, or a row for one that does not answer."""
+    """The status of a metadata node: reported by the node itself, or a placeholder if it is unreachable."""
 
     name: str
     address: str
     role: str
-    """A value of `MemberRole`, or that of a newer version."""
+    """A value of `MemberRole`, or a role of a newer version."""
     term: int
     applied: int
     alive: bool
     node_id: str = ""
     conditions: tuple[HealthCondition, ...] = ()
-    """Its health conditions, those of a version without codes as `Code.LEGACY_TEXT`."""
+    """Its health conditions. Those of a version without codes have `Code.LEGACY_TEXT`."""
     role_detail: str = ""
-    """Why it is damaged or unreachable, for people."""
+    """Why the node is damaged or unreachable, as text for operators."""
 
     @property
     def is_voter(self) -> bool:
-        """Whether the quorum counts it, alive or not."""
+        """Whether the quorum counts the node, alive or not."""
         return self.role not in (MemberRole.LEARNER, MemberRole.REMOVED)
 
     @property
     def lost_data(self) -> bool:
-        """Whether it has lost its data, or cannot use it."""
+        """Whether the node has lost its data, or cannot use it."""
         return self.role in (MemberRole.EMPTY, MemberRole.DAMAGED)
 
 
 class Watch(Protocol):
-    """Changes of a range, in order, without gap or duplicate, over reconnects."""
+    """The changes of a range, in order, without gaps or duplicates, over reconnects."""
 
     async def next_batch(self) -> WatchBatch:
-        """Wait for the next changes. Raises `Compacted`: list, then watch from there."""
+        """Wait for the next changes.
+
+        Raises:
+            Compacted: The changes are no longer kept. List the range, and watch from its revision.
+        """
         ...
 
 
 class Metadata(Protocol):
     """A linearizable, ordered key space with conditional transactions, leases and watches.
 
-    Every call ends within the client's time limit, with `QuorumUnreachable` if nobody answered.
+    Every call ends within the time limit of the client. It raises `QuorumUnreachable` if no node answered.
     """
 
     async def get(self, key: bytes) -> KeyValue | None:
-        """The key as it is now, or None."""
+        """Return the present state of a key, or None if it does not exist."""
         ...
 
     async def range(self, start: bytes, end: bytes, *, limit: int = 1000) -> RangePage:
-        """Up to ``limit`` keys with start <= key < end, in order; `Scan` reads all of them."""
+        """Return up to ``limit`` keys with start <= key < end, in order. `Scan` reads all of them."""
         ...
 
     async def transact(self, transaction: Transaction) -> TransactionReply:
-        """Do it all or nothing, once, however often it had to be sent.
+        """Execute a transaction completely or not at all, and only once even if it is sent several times.
 
-        Raises `TransactionTooLarge`; `QuorumUnreachable` when it certainly was not done;
-        `OutcomeUnknown` when it may have been.
+        Returns:
+            The outcome. ``succeeded`` is False if a condition did not hold.
+
+        Raises:
+            TransactionTooLarge: The transaction exceeds a limit.
+            InvalidRequest: A key is invalid, or is written twice.
+            QuorumUnreachable: No quorum answered. The transaction was certainly not executed.
+            OutcomeUnknown: The transaction may have been executed.
         """
         ...
 
     async def grant_lease(self, ttl_ms: int) -> int:
-        """A new lease: it ends ``ttl_ms`` after its last renewal; 1 s after the death of this process.
+        """Create a lease and return its number.
 
-        Raises `InvalidRequest` for a negative ``ttl_ms``.
+        The lease ends ``ttl_ms`` after its last renewal, or 1 s after the connection of this process is
+        lost.
+
+        Raises:
+            InvalidRequest: ``ttl_ms`` is negative.
         """
         ...
 
     async def renew_lease(self, lease: int) -> None:
-        """Keep a lease. Raises `LeaseExpired`."""
+        """Renew a lease, or raise `LeaseExpired`."""
         ...
 
     async def revoke_lease(self, lease: int) -> None:
-        """End a lease and delete its keys. No error where there is none."""
+        """End a lease and delete its keys. An unknown lease is not an error."""
         ...
 
     def watch(
         self, start: bytes, end: bytes, *, after_revision: int
     ) -> AbstractAsyncContextManager[Watch]:
-        """Follow the changes of start <= key < end after ``after_revision``.
+        """Watch the changes of start <= key < end after ``after_revision``.
 
-        Raises `InvalidRequest` when it is entered, for a range or a revision that cannot be.
+        Raises:
+            InvalidRequest: The range or the revision is invalid. Raised when the context is entered.
         """
         ...
 
     async def status(self) -> list[MemberStatus]:
-        """All nodes of the quorum, those that do not answer included."""
+        """Return the status of all nodes of the quorum, including unreachable ones."""
         ...
 
 
 class Scan:
-    """All keys that begin with ``start``, or those with start <= key < end, in order, read page by page.
+    """Read all keys with a prefix, or those with start <= key < end, in order and page by page.
 
-    ``async for item in Scan(metadata, prefix)``, once. What it gives is not one moment: each page is as of
-    its own. A key that is there throughout comes once, with a value that it had meanwhile; one that is put
-    or deleted meanwhile comes once or not at all; what the loop's body puts after its place comes too.
-    For one moment on: watch after ``revision``, which tells all that a later page may have missed, some of
-    it again. No watch is open while it scans, so that one may begin with `Compacted`: scan again.
+    Use it once, as ``async for item in Scan(metadata, prefix)``. The result is not a snapshot, because each
+    page has its own revision. A key that exists throughout is returned once, with a value that it had
+    during the scan. A key that is put or deleted during the scan is returned once or not at all. A key that
+    the loop body puts after the present position is returned too.
 
-    Holds one page, at most ``limit`` keys and about 1 MiB; small for a slow body, which meets them as they
-    were when the page was read. May be left at any item. Raises what `Metadata.range` raises.
+    For a consistent view, watch after ``revision``. The watch returns all changes that a later page may
+    have missed, some of them again. No watch is open during the scan, so this watch may raise `Compacted`.
+    Scan again in that case.
+
+    The scan holds one page in memory, at most ``limit`` keys and about 1 MiB. Use a small limit if the loop
+    body is slow, because it receives the keys as of the time when the page was read. The loop may end at
+    any key. The scan raises the errors of `Metadata.range`.
     """
 
     def __init__(
         self, metadata: Metadata, start: bytes, end: bytes | None = None, *, limit: int = 1000
     ) -> None:
         self.revision = -1
-        """Of the first page, so of before all that was missed; -1 until it is read."""
+        """Revision of the first page, so no change after it is lost. -1 until that page is read."""
         self._metadata = metadata
         self._next_key: bytes | None = start
         self._end = prefix_end(start) if end is None else end
@@ -184,7 +203,7 @@ class Scan:
 
 
 def prefix_end(prefix: bytes) -> bytes:
-    """The smallest key above all keys that begin with ``prefix``."""
+    """Return the smallest key above all keys with this prefix."""
     stripped = prefix.rstrip(b"\xff")
     assert stripped, "a prefix of 0xff bytes has no end"
     return stripped[:-1] + bytes([stripped[-1] + 1])

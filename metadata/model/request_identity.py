@@ -1,9 +1,10 @@
-"""Whose a request and a lease are, as the replicated log says it (pure).
+"""The principal of a request and of a lease, as the replicated log stores it (pure).
 
-A principal is ``KIND/NAME``, or `ANONYMOUS`. It is proved once a connection, and the leader puts it before
-the client id in the field that each command has for that (H216): ``user/etl/5f0c…``. So what a request came
-to is remembered for its principal alone, a lease knows whose it is (H217), and commands have the bytes that
-they always had; those of anonymous clients have not changed at all. No client id holds a slash.
+A principal is ``KIND/NAME``, or `ANONYMOUS`. It is authenticated once per connection. The leader prefixes
+it to the client ID in the client field of each command (H216), for example ``user/etl/5f0c…``. Therefore
+the result of a request is remembered for its principal alone, and a lease has an owner (H217). The format
+of commands is unchanged, and commands of anonymous clients have the same bytes as in versions without
+principals. A client ID contains no slash.
 """
 
 import hashlib
@@ -14,19 +15,19 @@ from ...runtime.interfaces.principals import ANONYMOUS, KINDS, Token
 from ...runtime.protocol.frames import pack
 
 CLIENT_CHARS_MAX = 64
-"""In a command: the principal, a slash, the client's id."""
+"""Length of the client field of a command: principal, slash and client ID."""
 PRINCIPAL_CHARS_MAX = 46
-"""A slash and the 16 digits of a digest go after it."""
+"""Leaves space for a slash and the 16 digits of a digest."""
 
 
 def is_principal(text: str) -> bool:
-    """Is it ``KIND/NAME`` of a known kind, short and printable, with no other slash?"""
+    """Whether the text is ``KIND/NAME`` of a known kind, short and printable, with no other slash."""
     kind, _, name = text.partition("/")
     return kind in KINDS and len(text) <= PRINCIPAL_CHARS_MAX and is_name(name)
 
 
 def is_name(name: str) -> bool:
-    """Can it stand after the kind?"""
+    """Whether the text is a valid name in a principal."""
     return (
         0 < len(name) <= PRINCIPAL_CHARS_MAX
         and "/" not in name
@@ -36,10 +37,10 @@ def is_name(name: str) -> bool:
 
 
 def request_identity(principal: str, token: Token | None) -> str:
-    """Whose requests and leases those of a connection are: its principal's, or a narrowed token's.
+    """Return the owner of the requests and leases of a connection: the principal, or a restricted token.
 
-    These are of whoever has the same narrowing: so such a token ends no lock of its user's other programs,
-    and its successor keeps its own.
+    All connections with the same principal and restriction share one owner. So a restricted token cannot
+    end a lock of its user's other programs, and a renewed token keeps the locks of its predecessor.
     """
     if token is None or not token.token_scope:
         return principal
@@ -48,7 +49,7 @@ def request_identity(principal: str, token: Token | None) -> str:
 
 
 def qualified_client(principal: str, client: str) -> str:
-    """What a command of this principal's client has for its client."""
+    """Return the client field of a command of this principal's client."""
     if principal == ANONYMOUS:
         return client
     named = f"{principal}/{client}"
@@ -58,5 +59,5 @@ def qualified_client(principal: str, client: str) -> str:
 
 
 def principal_of_client(client: str) -> str:
-    """The principal in what `qualified_client` gave; "" for an anonymous one."""
+    """Return the principal in a field that `qualified_client` made, or "" for an anonymous client."""
     return client.rpartition("/")[0]

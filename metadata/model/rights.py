@@ -1,13 +1,15 @@
-"""What somebody may do: bits, roles, and on which paths (pure).
+"""Rights of principals as bits, roles as sets of rights, and the paths that they apply to (pure).
 
-On a path of a namespace: read, write, manage (create, delete, truncate, settings), produce and consume
-(through a proxy). A path is "" (the whole namespace), a directory that ends in a slash, or the name of one
-log: it goes by components, never by how a text begins (H235: ``orders`` does not open ``orders-secret``).
-Rights are the union of grants; nothing denies. A log that is deleted and made again keeps its grants, which
-name paths.
+The rights on a path of a namespace are read, write, manage (create, delete, truncate, settings), and
+produce and consume (through a proxy). A path is "" (the whole namespace), a directory with a trailing
+slash, or the name of one log. Paths are compared by components and not as text prefixes: a grant on
+``orders`` does not cover ``orders-secret`` (H235). The rights of a principal are the union of its grants,
+and nothing denies a right. A log that is deleted and created again keeps its grants, because grants name
+paths.
 
-On the cluster: operator (runs it, reads no record), admin (says who may what; an operator too). What a node
-may do follows from its kind. Ints, not flags: they are asked for at each key of each transaction.
+The roles on the cluster are operator (runs the cluster, reads no records) and admin (manages users and
+grants, and is an operator too). The rights of a node follow from its kind. Rights are ints and not flags,
+because they are checked for each key of each transaction.
 """
 
 from collections.abc import Mapping
@@ -21,17 +23,17 @@ ALL_LOG_RIGHTS = READ | WRITE | MANAGE | PRODUCE | CONSUME
 OPERATOR = 32
 ADMIN = 64
 AUTHENTICATED = 128
-"""Has proved who it is, and was not disabled."""
+"""An authenticated principal that is not disabled."""
 BOOKIE = 256
 PROXY = 512
 OWN = 1024
-"""The key is about this very principal: a bookie's cookie, a user's position."""
+"""The key belongs to this principal, for example a bookie's cookie or a user's position."""
 REPLICA_HOLDER = 2048
-"""A bookie that the ledger's record names, or that is to take a place in it."""
+"""A bookie that is in the ledger's record, or that is to be added to it."""
 REPAIR_LEADER = 4096
-"""The bookie that holds the lease of who repairs."""
+"""The bookie that holds the lease of the repair leader."""
 EVERYBODY = 8192
-"""Whoever is connected."""
+"""Any connected client."""
 ALL = 16383
 
 ROLES: Mapping[str, int] = {
@@ -44,7 +46,7 @@ ROLES: Mapping[str, int] = {
     "admin": OPERATOR | ADMIN,
 }
 CLUSTER_ROLES = ("operator", "admin")
-"""Of the whole cluster: they have no path."""
+"""Roles on the whole cluster, without a path."""
 
 _WORDS = {
     READ: "read",
@@ -64,5 +66,5 @@ _WORDS = {
 
 
 def describe_rights(rights: int) -> str:
-    """Each by its word: "write or operator"; of none "nobody may"."""
+    """Return the names of the rights, for example "write or operator"."""
     return " or ".join(word for bit, word in _WORDS.items() if bit & rights) or "nobody may"

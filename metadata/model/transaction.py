@@ -1,7 +1,8 @@
-"""Conditions and operations as values, so that parts can build their share and join them (pure).
+"""Conditions and operations as values, so that parts can build their share of a change and combine them
+(pure).
 
-As etcd's transactions: all compares hold, or nothing is done. A part that takes a share in a change
-returns a `Transaction`; the highest part adds the shares up (``ours + theirs``) and commits them as one.
+Transactions work as in etcd: either all compares hold, or nothing changes. A part that takes a share in a
+change returns a `Transaction`. The highest part adds the shares (``first + second``) and commits the sum.
 """
 
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ from typing import Any, Literal
 from ...runtime.interfaces.errors import InvalidRequest, ProtocolError, TransactionTooLarge
 
 OPERATIONS_MAX = 4096
-"""Compares and operations of one transaction, in sum."""
+"""Maximum number of compares and operations of one transaction together."""
 BYTES_MAX = 1024 * 1024
-"""Keys and values of one transaction, in sum."""
+"""Maximum size of all keys and values of one transaction."""
 KEY_BYTES_MAX = 4096
 NUMBER_MAX = (1 << 63) - 1
 
@@ -21,21 +22,21 @@ CompareKind = Literal["version", "exists", "mod_revision"]
 
 @dataclass(slots=True, unsafe_hash=True)
 class KeyValue:
-    """A key as it was found."""
+    """A key and its value at some revision."""
 
     key: bytes
     value: bytes
     version: int
-    """How often it was put since it was created, from 1."""
+    """Number of puts since the key was created, from 1."""
     create_revision: int
     mod_revision: int
     lease: int
-    """The lease it lives under; 0 for none."""
+    """The lease to which the key is bound, or 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A condition on one key. Made by the class methods."""
+    """A condition on one key. Create it with the class methods."""
 
     kind: CompareKind
     key: bytes
@@ -43,21 +44,21 @@ class Compare:
 
     @classmethod
     def version(cls, key: bytes, number: int) -> "Compare":
-        """The key's version is ``number``; 0: it does not exist."""
+        """Require that the key has this version. 0 means that it does not exist."""
         return cls("version", key, number)
 
     @classmethod
     def exists(cls, key: bytes) -> "Compare":
-        """The key exists, whatever its version."""
+        """Require that the key exists, with any version."""
         return cls("exists", key)
 
     @classmethod
     def mod_revision(cls, key: bytes, revision: int) -> "Compare":
-        """The key was changed last at ``revision``; 0: it does not exist."""
+        """Require that the key was last changed at ``revision``. 0 means that it does not exist."""
         return cls("mod_revision", key, revision)
 
     def holds(self, item: KeyValue | None) -> bool:
-        """Is the condition true of what was found?"""
+        """Whether the condition is true for the stored key."""
         if self.kind == "exists":
             return item is not None
         if item is None:
@@ -67,7 +68,7 @@ class Compare:
 
 @dataclass(slots=True, unsafe_hash=True)
 class Put:
-    """Set a key; under a lease if not 0."""
+    """Set a key, bound to a lease if ``lease`` is not 0."""
 
     key: bytes
     value: bytes
@@ -76,17 +77,17 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a key. No error where there is none."""
+    """Delete a key. A missing key is not an error."""
 
     key: bytes
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Transaction:
-    """Conditions, and what is done when all hold, at one revision.
+    """Conditions, and the operations to execute at one revision if all of them hold.
 
-    A key may be compared any number of times and is written once: two shares that write one key do not
-    know of each other, and joined one of them would be lost.
+    A key may be compared several times, but written only once. Two shares that write the same key were
+    built without regard to each other, so one of the two writes would be lost.
     """
 
     compares: tuple[Compare, ...] = ()
@@ -96,10 +97,11 @@ class Transaction:
         return Transaction(self.compares + other.compares, self.operations + other.operations)
 
     def check(self) -> None:
-        """Refuse what cannot be done anywhere; called before anything is sent, and where it is applied.
+        """Validate the transaction. The client calls this before it sends, and the state before it applies.
 
-        Raises `TransactionTooLarge` above the limits; `InvalidRequest` for an empty or too long key, or one
-        that is written twice.
+        Raises:
+            TransactionTooLarge: The transaction exceeds `OPERATIONS_MAX` or `BYTES_MAX`.
+            InvalidRequest: A key is empty, too long, or written twice.
         """
         compares, operations = self.compares, self.operations
         count = len(compares) + len(operations)
@@ -134,7 +136,7 @@ class Transaction:
             written.add(operation.key)
 
     def to_list(self) -> list[Any]:
-        """For `frames.pack`."""
+        """Return the transaction as lists for `frames.pack`."""
         return [
             [[c.kind, c.key, c.number] for c in self.compares],
             [[o.key, o.value, o.lease] if isinstance(o, Put) else [o.key] for o in self.operations],
@@ -142,38 +144,45 @@ class Transaction:
 
     @classmethod
     def from_list(cls, value: Any) -> "Transaction":
-        """From `frames.unpack`. Raises `ProtocolError`, and what `check` raises."""
+        """Return the transaction of lists from `frames.unpack`.
+
+        Raises:
+            ProtocolError: The lists are not a transaction.
+            TransactionTooLarge, InvalidRequest: As for `check`.
+        """
         match value:
             case [list() as compares, list() as operations]:
                 transaction = cls(
                     tuple(map(_compare, compares)), tuple(map(_operation, operations))
                 )
             case _:
-                raise ProtocolError("a transaction that is no pair of lists")
+                raise ProtocolError("a transaction that is not a pair of lists")
         transaction.check()
         return transaction
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class TransactionReply:
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     succeeded: bool
     revision: int
-    """The state's revision after it (unchanged when it did not succeed)."""
+    """Revision of the state after the transaction. Unchanged if it did not succeed."""
     current: tuple[KeyValue | None, ...] = ()
-    """Not succeeded: each compared key, in the order of the compares, as it was when this was answered.
-    Asked again after a lost answer that is later than when it was judged: all conditions may hold by then.
-    Succeeded: empty."""
+    """If the transaction failed: each compared key, in the order of the compares, as of this answer.
+
+    A repeated request gets the keys as of the repeated answer, not as of the original decision. By then all
+    conditions may hold. Empty if the transaction succeeded.
+    """
 
 
 def check_number(value: Any, what: str, *, minimum: int = 0) -> None:
-    """Raises `InvalidRequest` for what no request can carry: it is refused before it is sent."""
+    """Raise `InvalidRequest` for a number that no request can contain, before the request is sent."""
     if type(value) is not int or not minimum <= value <= NUMBER_MAX:
-        # Only a small number is shown: a list may be too deep for that, and an integer too long.
+        # Only a small integer is printed. A list may be nested too deeply, and an integer may be too long.
         small = type(value) is int and abs(value) <= 1 << 64
         printable = str(value) if small else f"this {type(value).__name__}"
-        raise InvalidRequest(f"{what} is {minimum} to {NUMBER_MAX}, not {printable}")
+        raise InvalidRequest(f"{what} must be {minimum} to {NUMBER_MAX}, not {printable}")
 
 
 def _check_key(key: bytes) -> None:
@@ -199,5 +208,5 @@ def _operation(item: Any) -> Put | Delete:
 
 def _number(value: Any) -> int:
     if type(value) is not int or not 0 <= value <= NUMBER_MAX:
-        raise ProtocolError("a field of a transaction that is no number in range")
+        raise ProtocolError("a field of a transaction that is not a number in range")
     return value

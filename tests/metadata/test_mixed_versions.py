@@ -51,7 +51,7 @@ class Versions:
 def test_what_only_a_newer_version_knows_is_not_done_at_all() -> None:
     """Nor counted: a snapshot would say that it was."""
     state = KeyValueState()
-    with pytest.raises(UnsupportedFormat, match="only newer versions know"):
+    with pytest.raises(UnsupportedFormat, match="only newer versions support"):
         state.apply(1, TOUCH)
     assert (state.index, state.revision) == (0, 0)
 
