@@ -1,4 +1,4 @@
-"""What a metadata node tells whoever runs it (`distributedlog/runtime/declarations/events.py`)."""
+"""Log events of a metadata node (`distributedlog/runtime/declarations/events.py`)."""
 
 import logging
 
@@ -101,4 +101,4 @@ EVENTS = (
     ROOM,
     FULL,
 )
-"""In the order of docs/reference/events.md."""
+"""Listed in the order of docs/reference/events.md."""

@@ -1,5 +1,4 @@
-"""What a metadata node counts, under the names that it has outside
-(`distributedlog/runtime/declarations/meters.py`)."""
+"""Metrics of a metadata node under their public names (`distributedlog/runtime/declarations/meters.py`)."""
 
 from ...runtime.declarations.meters import Metric
 
@@ -58,4 +57,4 @@ METRICS = (
         "run `dlog pki renew`; peers reject new connections with an expired certificate",
     ),
 )
-"""In the order of docs/reference/metrics.md."""
+"""Listed in the order of docs/reference/metrics.md."""

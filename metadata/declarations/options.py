@@ -1,6 +1,7 @@
-"""The settings of a metadata node; times and bounds of the Raft core.
+"""The settings of a metadata node, and the times and limits of the Raft core.
 
-Operators set none of the Raft options, so no page for users lists them: tests and the simulator do.
+Only tests and the simulator change the Raft options. Operators do not set them, so the user documentation
+does not list them.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from ...runtime.interfaces.host import Address
 
 @dataclass(frozen=True, slots=True)
 class RaftOptions:
-    """Times and bounds of the Raft core. All nodes of a quorum have the same."""
+    """Times and limits of the Raft core. All nodes of a quorum use the same values."""
 
     heartbeat_s: float = option(0.1, "s", "interval between two heartbeats of a leader")
     election_min_s: float = option(
@@ -69,11 +70,11 @@ class RaftOptions:
 
 @dataclass(frozen=True, slots=True)
 class MetadataOptions:
-    """What one node is told."""
+    """The configuration of one node."""
 
     name: str
     peers: Mapping[str, Address]
-    """Every node of the quorum by name, this one included; the same list for all."""
+    """Every node of the quorum by name, including this one. All nodes have the same list."""
     advertised: Mapping[str, Address] = field(default_factory=dict)
-    """Our own addresses by listener name, for clients; default: the one in ``peers``."""
+    """The node's own addresses for clients, by listener name. Default: its address in ``peers``."""
     raft: RaftOptions = field(default_factory=RaftOptions)

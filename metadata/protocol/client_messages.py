@@ -1,25 +1,27 @@
-"""What clients ask of a metadata node, and what it answers: frame bodies (pure).
+"""Frame bodies of client requests to a metadata node, and of the replies (pure).
+
+Requests and replies::
 
     META_READ      ["get", key] | ["range", start, end, limit]
        REPLY       [index, revision, item or [items, more]]
     META_TRANSACT  a command (`commands.py`)
        REPLY       [index, answer]
     META_LEASE     ["renew", lease]                      REPLY  []
-    META_WATCH     [start, end, after revision]          no reply: changes, or the watch's end, with its ident
+    META_WATCH     [start, end, after revision]          no reply; the messages below have the same ident
        META_WATCH_EVENTS  [revision, [[kind, item], …]]; with a status: the watch has ended
-       META_WATCH_CANCEL  the client's
+       META_WATCH_CANCEL  sent by the client
     META_MEMBERS   ["show"] | ["add", name, address] | ["replace", name, address or ""] | ["remove", name]
-       REPLY       [[node id, name, "host:port", votes, "host:port" on the listener asked on], …]
+       REPLY       [[node id, name, "host:port", votes, "host:port" on the listener of the request], …]
     META_STATUS    ["self"] | ["all"]                    REPLY  [row, …]
-    META_FORM      empty | a founding (`bootstrap.py`)     REPLY  FormAnswer
+    META_FORM      empty | a founding request (`bootstrap.py`)     REPLY  BootstrapAnswer
     META_SAVE      see `backup_format.py`
-    META_TRUST     ["who"] | ["show"]                    REPLY  TrustReport
+    META_TRUST     ["who"] | ["show"]                    REPLY  AuthorizationReport
                    ["change", client, request, base index, a change (`acl_commands.py`)] REPLY as TRANSACT
     META_DIFFERS   [index, digest] of a leader           no reply (`state_digest.py`)
-    META_RECALL    empty                                 REPLY  Statement (`hard_state_recovery.py`)
+    META_RECALL    empty                                 REPLY  VoterReport (`hard_state_recovery.py`)
 
-``index`` is the log index that the node had applied; clients name the highest one they saw as the base of
-new requests (H20).
+``index`` is the log index that the node had applied. Clients send the highest index that they received as
+the base index of new requests (H20).
 """
 
 from dataclasses import dataclass
@@ -63,11 +65,11 @@ RANGE_LIMIT_MAX = 10_000
 ROWS_MAX = 64 * 1024
 PATH_CHARS_MAX = 255
 NODES_MAX = 64
-"""Rows of a status: the members, and those that wait to be."""
+"""Rows of a status: the members, and the nodes that wait to become members."""
 NAMESPACES_MAX = 1000
-"""Namespaces that a report tells of."""
+"""Maximum number of namespaces in a report."""
 ADDRESS_CHARS_MAX = 300
-"""Of "host:port"."""
+"""Length of a "host:port" text."""
 
 
 def _required_item(value: Any) -> KeyValue:
@@ -101,7 +103,10 @@ _PATH_OF_LOGS = text(PATH_CHARS_MAX)
 
 
 def _forceable(*forms: Form) -> Form:
-    """A change that takes one more word, `FORCE`. Nodes of older versions do not take it."""
+    """Return the form of a change that accepts `FORCE` as an additional last word.
+
+    Nodes of older versions reject this word.
+    """
     plain, forced = row(*forms), row(*forms, one_of(FORCE))
 
     def change(value: Any) -> tuple[Any, ...]:
@@ -123,11 +128,11 @@ _CHANGES = {
     "quota": _forceable(one_of("quota"), _PATH_OF_LOGS, _DIGITS, _DIGITS, _DIGITS),
     "revoke": row(one_of("revoke"), _NAME, _PATH_OF_LOGS, _PATH_OF_LOGS),
 }
-"""Of trust: see `acl_commands.py`."""
+"""Forms of authorization changes, by kind (`acl_commands.py`)."""
 
 
 def _trust_report(value: Any) -> tuple[Any, ...]:
-    """A leader of before says nothing of namespaces."""
+    """Decode a report. A leader of an older version sends no namespaces."""
     has_namespaces = type(value) is list and len(value) > len(_REPORT_FIELDS)
     report_fields: tuple[Any, ...] = (
         _REPORT(value) if has_namespaces else _REPORT_WITHOUT_NAMESPACES(value)
@@ -148,16 +153,16 @@ STATUS_QUESTION = row(one_of("self", "all"))
 _ADDRESS = text(ADDRESS_CHARS_MAX)
 _STATUS = (text(), _ADDRESS, text(ERROR_CHARS_MAX), number(), number(), flag, text())
 _STATUS_ADDED = (legacy_form, conditions_form, text(), text(ERROR_CHARS_MAX))
-"""Fields that versions added in this order: texts, conditions, role and detail."""
+"""Fields that later versions added, in this order: texts, conditions, role, and detail of the role."""
 _STATUS_ROWS = tuple(
     row(*_STATUS, mapping(_ADDRESS, NODES_MAX), *_STATUS_ADDED[:count], later=count == 4)
     for count in range(5)
 )
-"""By how many of the added fields a row has."""
+"""Forms of a row, by the number of added fields that it contains."""
 
 
 def _status_row(value: Any) -> "MemberStatusRow":
-    """Return a row of any version. Older versions lack the last fields."""
+    """Decode a row of any version. Older versions lack the last fields."""
     added = len(value) - len(_STATUS) - 1 if type(value) is list else 0
     form = _STATUS_ROWS[max(0, min(added, len(_STATUS_ADDED)))]
     name, address, legacy_role, term, applied, alive, node_id, advertised, *later = form(value)
@@ -176,7 +181,7 @@ _ROLES = frozenset(MemberRole)
 
 
 def _role_of(sent: str) -> tuple[str, str]:
-    """The role and its detail in the one field in which versions without codes send both."""
+    """Return role and detail from the single field in which versions without codes send both."""
     if sent == _LEGACY_EMPTY:
         return MemberRole.EMPTY.value, ""
     role, _, detail = sent.partition(": ")
@@ -184,7 +189,7 @@ def _role_of(sent: str) -> tuple[str, str]:
 
 
 def _legacy_role(status: MemberStatus) -> str:
-    """The field in which versions without codes read the role."""
+    """Return the role field for versions without codes."""
     if status.role == MemberRole.EMPTY:
         return _LEGACY_EMPTY
     if status.role == MemberRole.DAMAGED:
@@ -200,21 +205,21 @@ _MEMBERS = rows(row(text(), text(), _ADDRESS, flag, _ADDRESS), NODES_MAX)
 
 @dataclass(frozen=True, slots=True)
 class RangeRequest:
-    """A key, or a range if ``end`` is not None."""
+    """A read of one key, or of a range if ``end`` is not None."""
 
     start: bytes
     end: bytes | None
     limit: int = 1
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         if self.end is None:
             return pack(["get", self.start])
         return pack(["range", self.start, self.end, self.limit])
 
     @classmethod
     def decode(cls, body: Buffer) -> "RangeRequest":
-        """Raises `ProtocolError`."""
+        """Decode a frame body, or raise `ProtocolError`."""
         match unpack(body, "META_READ"):
             case ["get", bytes() as key]:
                 return cls(key, None)
@@ -225,19 +230,19 @@ class RangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class WatchRequest:
-    """Changes of start <= key < end after a revision."""
+    """A request to watch the changes of start <= key < end after a revision."""
 
     start: bytes
     end: bytes
     after_revision: int
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         return pack([self.start, self.end, self.after_revision])
 
     @classmethod
     def decode(cls, body: Buffer) -> "WatchRequest":
-        """Raises `ProtocolError`."""
+        """Decode a frame body, or raise `ProtocolError`."""
         match unpack(body, "META_WATCH"):
             case [start, end, revision]:
                 request = cls(start, end, revision)
@@ -249,7 +254,9 @@ class WatchRequest:
         raise ProtocolError("META_WATCH: not a range and a revision")
 
     def check(self) -> None:
-        """Raises `InvalidRequest` for what cannot be watched, at the client and at the node."""
+        """Raise `InvalidRequest` if the range or revision is invalid. Called by the client and by
+        the node.
+        """
         keys = (self.start, self.end)
         if not all(isinstance(key, bytes) and len(key) <= KEY_BYTES_MAX for key in keys):
             raise InvalidRequest(
@@ -259,37 +266,41 @@ class WatchRequest:
 
 
 def encode_item(index: int, revision: int, item: KeyValue | None) -> bytes:
-    """The answer to a key."""
+    """Encode the reply to a read of one key."""
     return pack([index, revision, item_to_list(item)])
 
 
 def decode_item(body: Buffer) -> tuple[int, KeyValue | None]:
-    """(index, item). Raises `ProtocolError`."""
+    """Return the applied index and the item of a reply, or raise `ProtocolError`."""
     index, _, item = decode_message(body, _ITEM_REPLY, "the answer to a read of a key")
     return index, item
 
 
 def encode_page(index: int, page: RangePage) -> bytes:
-    """The answer to a range."""
+    """Encode the reply to a read of a range."""
     return pack([index, page.revision, [[item_to_list(item) for item in page.items], page.more]])
 
 
 def decode_page(body: Buffer) -> tuple[int, RangePage]:
-    """(index, page). Raises `ProtocolError`."""
+    """Return the applied index and the page of a reply, or raise `ProtocolError`."""
     what = "the answer to a read of a range"
     index, revision, (items, more) = decode_message(body, _PAGE, what)
     if more and not items:
-        raise ProtocolError(f"{what} without a key to go on from")
+        raise ProtocolError(f"{what} without a key to continue from")
     return index, RangePage(items, revision, more)
 
 
 def encode_outcome(index: int, answer: CommandResult, *, codes: bool = True) -> bytes:
-    """Return the answer to a command. ``codes``: as of `encode_answer`."""
+    """Encode the reply to a command. ``codes`` is the argument of `encode_answer`."""
     return pack([index, encode_answer(answer, codes=codes)])
 
 
 def decode_outcome(body: Buffer) -> tuple[int, CommandResult]:
-    """(index, answer). Raises `ProtocolError`, `CorruptData`."""
+    """Return the applied index and the result of a reply to a command.
+
+    Raises:
+        ProtocolError, CorruptData: The reply cannot be decoded.
+    """
     match unpack(body, "the answer to a command"):
         case [index, bytes() as answer] if is_number(index):
             return index, decode_answer(answer)
@@ -297,45 +308,45 @@ def decode_outcome(body: Buffer) -> tuple[int, CommandResult]:
 
 
 def decode_lease(body: Buffer) -> int:
-    """The lease of a META_LEASE request. Raises `ProtocolError`."""
+    """Return the lease of a META_LEASE request, or raise `ProtocolError`."""
     _, lease = decode_message(body, _LEASE, "META_LEASE")
     return int(lease)
 
 
 def encode_digest(index: int, digest: int) -> bytes:
-    """What the state of most was after an entry."""
+    """Encode the digest that the state of the majority had after an entry."""
     return pack([index, digest])
 
 
 def decode_digest(body: Buffer) -> tuple[int, int]:
-    """Index and digest of a META_DIFFERS. Raises `ProtocolError`."""
+    """Return index and digest of a META_DIFFERS message, or raise `ProtocolError`."""
     index, digest = decode_message(body, _DIGEST, "META_DIFFERS")
     return int(index), int(digest)
 
 
 def encode_events(batch: WatchBatch) -> bytes:
-    """Changes for a watch."""
+    """Encode a batch of changes for a watch."""
     return pack(
         [batch.revision, [[event.kind, item_to_list(event.item)] for event in batch.events]]
     )
 
 
 def decode_events(body: Buffer) -> WatchBatch:
-    """Raises `ProtocolError`."""
+    """Decode a batch of changes, or raise `ProtocolError`."""
     revision, events = decode_message(body, _EVENTS, "META_WATCH_EVENTS")
     return WatchBatch(revision, events)
 
 
 @dataclass(frozen=True, slots=True)
 class MemberStatusRow:
-    """A node of the quorum with the addresses it advertises, "host:port" by listener name."""
+    """A node of the quorum with its advertised addresses, "host:port" by listener name."""
 
     status: MemberStatus
     advertised: dict[str, str]
 
 
 def encode_rows(status_rows: list[MemberStatusRow]) -> bytes:
-    """The answer to META_STATUS."""
+    """Encode the reply to META_STATUS."""
     fields = []
     for status_row in status_rows:
         status = status_row.status
@@ -358,23 +369,23 @@ def encode_rows(status_rows: list[MemberStatusRow]) -> bytes:
 
 
 def decode_rows(body: Buffer) -> list[MemberStatusRow]:
-    """Raises `ProtocolError`."""
+    """Decode the reply to META_STATUS, or raise `ProtocolError`."""
     return list(decode_message(body, _ROWS, "META_STATUS"))
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationRequest:
-    """A question about who may do what, or a change of it."""
+    """A request for the authorization report, or for a change of users, grants, quotas or the mode."""
 
     own_only: bool = False
-    """What the asker itself is here; else all that a leader says."""
+    """Whether only the requester's own principal and rights are requested, not the full report."""
     client: str = ""
     request_number: int = 0
     base_index: int = 0
     change: tuple[str, ...] | None = None
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         if self.change is None:
             return pack(["who" if self.own_only else "show"])
         return pack(
@@ -383,7 +394,7 @@ class AuthorizationRequest:
 
     @classmethod
     def decode(cls, body: Buffer) -> "AuthorizationRequest":
-        """Raises `ProtocolError`."""
+        """Decode a frame body, or raise `ProtocolError`."""
         match unpack(body, "META_TRUST"):
             case ["who" | "show" as kind]:
                 return cls(own_only=kind == "who")
@@ -391,55 +402,58 @@ class AuthorizationRequest:
                 _, client, number, base_index, change = check_message(words, _CHANGE, "META_TRUST")
                 if "/" not in client:
                     return cls(False, client, number, base_index, change)
-        raise ProtocolError("a question about trust that cannot be read")
+        raise ProtocolError("a request about authorization that cannot be read")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorizationReport:
-    """What a leader says of who may do what."""
+    """The authorization state that a leader reports."""
 
     mode: str
     principal: str
-    """Of who asked."""
+    """The principal of the requester."""
     rights: int
-    """Its rights on the cluster (`rights.py`)."""
+    """The requester's rights on the cluster (`rights.py`)."""
     would_refuse: tuple[tuple[str, str, int], ...] = ()
-    """In mode report: principal, what it was let do all the same, how often since this node leads."""
+    """In mode "report", the requests that mode "required" would refuse.
+
+    Each row has the principal, the action, and its number since this node became leader.
+    """
     counted: bool = True
-    """Is that all of it?"""
+    """Whether the namespace counts are complete."""
     spaces: tuple[tuple[str, int, int, int, int, int, int], ...] = ()
-    """Namespaces, the fullest first: keys, bytes, ledgers, and how many of each there may be."""
+    """Namespaces, the fullest first. Each row has keys, bytes and ledgers, then the limits of the three."""
 
 
 def encode_authorization_report(report: AuthorizationReport) -> bytes:
-    """The answer to META_TRUST without a change."""
+    """Encode the reply to a META_TRUST request without a change."""
     denial_rows = [list(values) for values in report.would_refuse]
     spaces = [report.counted, [list(values) for values in report.spaces]]
     return pack([report.mode, report.principal, report.rights, denial_rows, spaces])
 
 
 def decode_authorization_report(body: Buffer) -> AuthorizationReport:
-    """Raises `ProtocolError`."""
+    """Decode a report, or raise `ProtocolError`."""
     mode, principal, rights, denials, *later = decode_message(body, _trust_report, "META_TRUST")
     return AuthorizationReport(mode, principal, rights, denials, *(later[0] if later else ()))
 
 
 @dataclass(frozen=True, slots=True)
 class MembersRequest:
-    """A question about the quorum's members, or a change: ``kind`` is show, add, replace or remove."""
+    """A request for the members of the quorum, or for a change. ``kind`` is show, add, replace or remove."""
 
     kind: str
     name: str = ""
     address: str = ""
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         fields = {"show": [], "remove": [self.name]}.get(self.kind, [self.name, self.address])
         return pack([self.kind, *fields])
 
     @classmethod
     def decode(cls, body: Buffer) -> "MembersRequest":
-        """Raises `ProtocolError`."""
+        """Decode a frame body, or raise `ProtocolError`."""
         match unpack(body, "META_MEMBERS"):
             case ["show"]:
                 return cls("show")
@@ -449,25 +463,25 @@ class MembersRequest:
                 len(name) <= TEXT_CHARS_MAX and len(address) <= ADDRESS_CHARS_MAX
             ):
                 return cls(kind, name, address)
-        raise ProtocolError("a question about members that cannot be read")
+        raise ProtocolError("a request about members that cannot be read")
 
 
 @dataclass(frozen=True, slots=True)
 class MemberAddress:
-    """A member, and where it is reached on the listener that was asked on ("" if unknown)."""
+    """A member, and its address on the listener that received the request ("" if unknown)."""
 
     member: Member
     address: str
 
 
 def encode_members(reachable: list[MemberAddress]) -> bytes:
-    """The answer to META_MEMBERS."""
+    """Encode the reply to META_MEMBERS."""
     members = [(reach.member, reach.address) for reach in reachable]
     return pack([[m.node_id, m.name, m.address, m.votes, address] for m, address in members])
 
 
 def decode_members(body: Buffer) -> list[MemberAddress]:
-    """Raises `ProtocolError`."""
+    """Decode the reply to META_MEMBERS, or raise `ProtocolError`."""
     return [
         MemberAddress(Member(*member), address)
         for *member, address in decode_message(body, _MEMBERS, "META_MEMBERS")

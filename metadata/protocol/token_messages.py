@@ -1,10 +1,14 @@
-"""What is asked about tokens and secrets by META_TRUST, and what is answered: frame bodies (pure).
+"""Frame bodies of META_TRUST requests about tokens and secrets, and of the replies (pure).
 
-["token", user, valid s, [[namespace, path, rights], ...]]     user "": for the asker    REPLY  the token
-["verify", token]                                        of a proxy, an operator    REPLY  [seconds left]
-["rotate", "ledgers" | "tokens"]                         of an admin                REPLY  [number]
-["rescue", user]                                         of a metadata node (`admin_recovery.py`)    REPLY
-[names]
+Requests and replies::
+
+    ["token", user, valid s, [[namespace, path, rights], ...]]     REPLY  the token
+    ["verify", token]                                              REPLY  [seconds left]
+    ["rotate", "ledgers" | "tokens"]                               REPLY  [number]
+    ["rescue", user]                                               REPLY  [names]
+
+An empty user in "token" stands for the requester. Proxies and operators may send "verify", admins "rotate",
+and metadata nodes "rescue" (`admin_recovery.py`).
 """
 
 from collections.abc import Sequence
@@ -40,54 +44,54 @@ _NUMBER = row(number(1))
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """Make one."""
+    """A request to issue a token."""
 
     user: str
     valid_s: int
     narrowing: TokenScope = ()
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         return pack(["token", self.user, self.valid_s, [list(scope) for scope in self.narrowing]])
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyRequest:
-    """Whose is it?"""
+    """A request to verify a token."""
 
     proof: bytes = field(repr=False)
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         return pack(["verify", self.proof])
 
 
 @dataclass(frozen=True, slots=True)
 class RotateRequest:
-    """A new generation of secrets."""
+    """A request for a new generation of secrets."""
 
     what: str
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         return pack(["rotate", self.what])
 
 
 @dataclass(frozen=True, slots=True)
 class AdminRecoveryRequest:
-    """Make that user an admin, for nobody else is left who could."""
+    """A request to make a user admin, because no admin is left."""
 
     user: str
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         return pack(["rescue", self.user])
 
 
 def decode_authorization_request(
     body: Buffer,
 ) -> AuthorizationRequest | TokenRequest | VerifyRequest | RotateRequest | AdminRecoveryRequest:
-    """A META_TRUST. Raises `ProtocolError`."""
+    """Decode a META_TRUST request of any kind, or raise `ProtocolError`."""
     what = "META_TRUST"
     value = unpack(body, what)
     kind = value[0] if type(value) is list and value and type(value[0]) is str else ""
@@ -104,38 +108,41 @@ def decode_authorization_request(
 
 
 def encode_remaining(remaining_s: float) -> bytes:
-    """The answer to `VerifyRequest`."""
+    """Encode the reply to `VerifyRequest`."""
     return pack([max(0, int(remaining_s))])
 
 
 def decode_remaining(body: Buffer) -> int:
-    """Seconds. Raises `ProtocolError`."""
+    """Return the remaining seconds in the reply to `VerifyRequest`, or raise `ProtocolError`."""
     return int(decode_message(body, _LEFT, "the answer about a token")[0])
 
 
 def encode_requesting_nodes(names: Sequence[str]) -> bytes:
-    """The answer to `AdminRecoveryRequest`: the nodes for whom it was done; none: too few ask."""
+    """Encode the reply to `AdminRecoveryRequest`: the nodes that made the request.
+
+    The list is empty if too few nodes request the same.
+    """
     return pack([list(names)])
 
 
 def decode_requesting_nodes(body: Buffer) -> tuple[str, ...]:
-    """Raises `ProtocolError`."""
+    """Decode the reply to `AdminRecoveryRequest`, or raise `ProtocolError`."""
     names: tuple[str, ...] = decode_message(body, _BY, "the answer to a rescue")[0]
     return names
 
 
 def encode_number(generation: int) -> bytes:
-    """The answer to `RotateRequest`: of the newest generation."""
+    """Encode the reply to `RotateRequest`: the number of the newest generation."""
     return pack([generation])
 
 
 def decode_number(body: Buffer) -> int:
-    """Raises `ProtocolError`."""
+    """Decode the reply to `RotateRequest`, or raise `ProtocolError`."""
     return int(decode_message(body, _NUMBER, "the answer to a rotation")[0])
 
 
 def decode_token(body: Buffer) -> bytes:
-    """The answer to `TokenRequest`: a token. Raises `NotAuthenticated` where it is none."""
+    """Return the token in the reply to `TokenRequest`, or raise `NotAuthenticated` if there is none."""
     token = bytes(body)
     read_token(token)
     return token

@@ -1,20 +1,21 @@
-"""The replicated state as a sequence of chunks, taken and put together a chunk a turn (pure; H39, H109).
+"""The replicated state as a sequence of chunks, written and read in small steps (pure; H39, H109).
 
-    [format, index, revision, next lease, ring's floor, leases, keys, requests]       the last three: how many
+    [format, index, revision, next lease, dedup floor, leases, keys, requests]      the last three are counts
     ["leases",   [[lease, ttl ms], ...]]
     K | key length u16 | stored length u32 | key | stored | key length ...             in key order
     ["requests", [[index, client, request, code, outcome], ...]]                      oldest first
 
-``decode_stored`` is what the state keeps for a key (`kv.HEAD` and the value): neither side packs or unpacks
-it, and no chunk of msgpack begins with a K. Format 1 had the keys as msgpack rows:
+``stored`` are the bytes that the state keeps for a key: `VALUE_HEADER` and the value. So neither side packs
+or unpacks them. No chunk of msgpack begins with a K. In format 1, the keys were msgpack rows:
 
     ["items",    [[key, value, version, create revision, mod revision, lease], ...]]
 
-From format 3 on the head ends with the revision of the last change of trust, and each lease with its owner:
+From format 3 on, the head ends with the revision of the last authorization change, and each lease has its
+owner:
 
     [3, …, requests, trust revision]                ["leases", [[lease, ttl ms, principal or ""], ...]]
 
-The history of changes is left out on purpose, see `watch_history.py`.
+The history of changes is omitted on purpose, see `watch_history.py`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -44,23 +45,28 @@ from .request_dedup import MESSAGE_CHARS_MAX, RememberedRequest, RememberedRow
 
 SNAPSHOT_FORMAT = 3
 FORMAT_WITHOUT_OWNERS = 2
-"""Where no lease has an owner and nobody was ever told what he may do: what programs of before read."""
+"""Written if no lease has an owner and the authorization was never changed. Older versions read only this
+format.
+"""
 CHUNK_BYTES = 64 * 1024
-"""About the size of a chunk (one key may make it larger): half a millisecond of work."""
+"""Approximate size of a chunk, which is half a millisecond of work. One large key may exceed it."""
 CHUNK_ROWS_MAX = 4096
 KEYS_CHUNK_MARKER = b"K"
 KEY_ROW = Struct("<HI")
 KEYS_PER_STEP = 256
-"""Keys that are taken of the state at once."""
+"""Number of keys that are read from the state at once."""
 
 
 def snapshot_chunks(
     state: KeyValueState, changes_bytes_max: int = maxsize, *, excluded_prefix: bytes = b""
 ) -> Iterator[bytes]:
-    """The whole state in chunks, as it is at this call, whatever is applied while they are taken.
+    """Return the whole state in chunks, as of this call, even if commands are applied during the iteration.
 
-    ``changes_bytes_max``: see `StateView`; beyond it taking the next chunk raises `InvalidRequest`.
-    ``without``: a prefix; its keys are left out.
+    Args:
+        state: The state.
+        changes_bytes_max: Limit of the changes that are kept, see `StateView`. Beyond it, the next chunk
+            raises `InvalidRequest`.
+        excluded_prefix: Keys with this prefix are omitted.
     """
     excluded_count = (
         len(state.keys.between(excluded_prefix, prefix_end(excluded_prefix), maxsize))
@@ -99,19 +105,27 @@ def _key_chunks(view: StateView, excluded_prefix: bytes) -> Iterator[bytes]:
 
 
 class SnapshotBuilder:
-    """Puts a state together from its chunks, in order."""
+    """Build a state from its chunks, in order."""
 
     def __init__(self, state: KeyValueState) -> None:
-        """``state``: an empty one. A chunk a turn: others have theirs between them (H39)."""
+        """Create a builder for ``state``, which is empty.
+
+        The caller adds one chunk per event-loop iteration, so that other tasks run in between (H39).
+        """
         self._state = state
         self._missing_counts: list[int] | None = (
-            None  # leases, keys, requests that are still to come
+            None  # leases, keys and requests that have not arrived yet
         )
         self._last_key = b""
         self._last_request = -1
 
     def add(self, chunk: bytes) -> None:
-        """Take the next chunk. Raises `CorruptData`, `UnsupportedFormat`."""
+        """Add the next chunk.
+
+        Raises:
+            CorruptData: The chunk is invalid or out of order.
+            UnsupportedFormat: A newer version wrote the snapshot.
+        """
         if self._missing_counts is None:
             self._read_head(decode_stored(chunk, _HEAD, "the head of a snapshot"))
             return
@@ -134,19 +148,17 @@ class SnapshotBuilder:
             raise CorruptData(f"not a snapshot of the key space: {error}") from None
 
     def finish(self) -> KeyValueState:
-        """The state. Raises `CorruptData` if it is not whole."""
+        """Return the state, or raise `CorruptData` if chunks are missing."""
         if self._missing_counts != [0, 0, 0]:
-            raise CorruptData(
-                f"a snapshot that is not whole: {self._missing_counts} rows are missing"
-            )
+            raise CorruptData(f"a snapshot is incomplete: {self._missing_counts} rows are missing")
         return self._state
 
     def _read_head(self, head: tuple[int, ...]) -> None:
         state = self._state
         if head[0] > SNAPSHOT_FORMAT:
             raise UnsupportedFormat(
-                f"a snapshot of format {head[0]}, known are up to {SNAPSHOT_FORMAT}:"
-                " written by a newer version"
+                f"a snapshot of format {head[0]} of a newer version:"
+                f" this version reads formats up to {SNAPSHOT_FORMAT}"
             )
         if len(head) != HEAD_FIELDS + (head[0] == SNAPSHOT_FORMAT):
             raise CorruptData(f"the head of a snapshot has {len(head)} fields")
@@ -167,11 +179,11 @@ class SnapshotBuilder:
         self._state.add_lease(*lease)
 
     def _take_keys(self, chunk: bytes) -> int:
-        """Rows of keys and what they have; how many."""
+        """Add the keys of a chunk and return their number."""
         offset, end, count = 1, len(chunk), 0
         while offset < end:
             if offset + KEY_ROW.size > end:
-                raise SchemaError("a row that is cut")
+                raise SchemaError("a row is cut off")
             key_bytes, stored_bytes = KEY_ROW.unpack_from(chunk, offset)
             offset += KEY_ROW.size
             row_end = offset + key_bytes + stored_bytes
@@ -180,14 +192,14 @@ class SnapshotBuilder:
                 or stored_bytes < VALUE_HEADER.size
                 or row_end > end
             ):
-                raise SchemaError("a row whose lengths do not fit")
+                raise SchemaError("a row has lengths that do not fit")
             self._take(chunk[offset : offset + key_bytes], chunk[offset + key_bytes : row_end])
             offset, count = row_end, count + 1
         return count
 
     def _add_item(self, item: KeyValue | None) -> None:
         if item is None:
-            raise SchemaError("a key that is none")
+            raise SchemaError("a row without a key")
         self._take(item.key, pack_item(item))
 
     def _take(self, key: bytes, stored_value: bytes) -> None:
@@ -195,18 +207,18 @@ class SnapshotBuilder:
             raise SchemaError("keys out of order")
         version, lease, created, changed = VALUE_HEADER.unpack_from(stored_value)
         if version < 0 or created < 0 or changed < 0:
-            raise SchemaError("a key with a number below 0")
+            raise SchemaError("a key has a number below 0")
         if lease and lease not in self._state.leases:
-            raise SchemaError("a key under a lease that is not there")
+            raise SchemaError("a key has a lease that does not exist")
         self._last_key = key
         self._state.add_stored(key, stored_value, lease)
 
     def _add_request(self, request: tuple[int, str, int, int, int | str]) -> None:
         remembered = RememberedRequest(*request)
         if self._state.request_dedup.find(remembered.client, remembered.request) is not None:
-            raise SchemaError("a request that is answered twice")
+            raise SchemaError("a request is listed twice")
         if remembered.log_index <= self._last_request:
-            raise SchemaError("answers out of order")  # the oldest is the first to be forgotten
+            raise SchemaError("requests out of order")  # the oldest is forgotten first
         self._last_request = remembered.log_index
         self._state.request_dedup.add(*remembered)
 
@@ -215,7 +227,7 @@ HEAD_FIELDS = 8
 
 
 def _outcome(value: Any) -> int | str:
-    """A revision or a lease, or an error's message."""
+    """Decode a revision, a lease, or the message of an error."""
     outcome: int | str = _MESSAGE(value) if type(value) is str else _NUMBER(value)
     return outcome
 
@@ -230,7 +242,7 @@ _LEASE_WITHOUT_OWNER = row(_NUMBER, _NUMBER)
 
 
 def _lease(value: Any) -> tuple[int, int] | tuple[int, int, str]:
-    """With whose it is, from format 3 on."""
+    """Decode a lease. From format 3 on, it contains its owner."""
     lease: tuple[int, int] = (
         _LEASE_WITH_OWNER(value) if len(list_of_any(value)) == 3 else _LEASE_WITHOUT_OWNER(value)
     )
@@ -246,7 +258,7 @@ def _request_row(remembered: RememberedRow) -> tuple[int, Any]:
 
 
 def _group_rows(kind: str, sized_rows: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
-    """Rows in chunks, each cut before it grows above its bounds."""
+    """Group rows into chunks, each below the limits of size and number."""
     group: list[Any] = []
     total = 0
     for size, content in sized_rows:

@@ -1,13 +1,14 @@
 """The replicated state: an ordered key space with revisions, as in etcd v3 (pure).
 
-`apply` is deterministic: the same commands in the same order make the same state on every node, whatever
-they hold; a command that cannot be meant is an error reply and changes nothing. There is no clock: a lease
-ends by a command (H19). What requests came to is remembered, in the state and its snapshots: a command
-that is sent again is not done again. The changes of one revision fit into one message: a transaction
-and the keys of a lease have the same bounds.
+`apply` is deterministic: the same commands in the same order produce the same state on every node, whatever
+they contain. An invalid command returns an error and changes nothing. The state has no clock, so a lease
+ends by a command (H19). The results of requests are stored in the state and its snapshots, so a command
+that is sent again is not executed again. A transaction and the keys of a lease have the same limits, so
+that the changes of one revision fit into one message.
 
-What a key has is one `bytes`: its numbers, then its value. An object a key would take more memory than most
-values, and the search for cyclic garbage would look at each of them: 0.3 s in one turn at a million keys.
+The stored value of a key is one `bytes` object: its numbers, then its value. An object per key would use
+more memory than most values. The garbage collector would also visit each of these objects: 0.3 s in one
+event-loop iteration with a million keys.
 """
 
 from collections.abc import Callable, Iterable
@@ -68,36 +69,36 @@ TTL_MS_MIN = 100
 TTL_MS_MAX = 24 * 3600 * 1000
 LEASES_MAX = 50_000
 KEY_OVERHEAD_BYTES = 100
-"""What a key takes beside its bytes, about."""
+"""Approximate memory of a key in addition to its bytes."""
 RANGE_BYTES_MAX = 1024 * 1024
 CURRENT_BYTES_MAX = 1024 * 1024
-"""Keys and values of ``TransactionReply.current``."""
+"""Size limit of keys and values in ``TransactionReply.current``."""
 
 
 VALUE_HEADER = Struct("<qqqq")
-"""What is stored before a key's value: version, lease, create revision, mod revision."""
+"""The header before a key's value: version, lease, create revision, mod revision."""
 _DIGEST = Struct("<QqqqqQ")
 _SUM_MASK = (1 << 64) - 1
 DIGEST_BITS = 62
 TRANSACTION_COMMANDS = (Transact, AuthorizationChange)
 
 OnChange = Callable[[bytes, bytes | None, bytes | None], None]
-"""Gets each key that is made, replaced or deleted, with the stored bytes before and after."""
+"""Receives each key that is created, replaced or deleted, with the stored bytes before and after."""
 
 
 @dataclass(slots=True)
 class Lease:
-    """A lease and the keys that live under it (a dict for its order)."""
+    """A lease and the keys that are bound to it. They are a dict to keep their order."""
 
     ttl_ms: int
     owner: str = ""
-    """The principal that it was granted to; "": to an anonymous client, or by a node of before."""
+    """The principal of the lease. "" for an anonymous client, or if an older version granted it."""
     keys: dict[bytes, None] = field(default_factory=dict)
     key_bytes: int = 0
 
 
 class KeyValueState:
-    """All keys in order. Revisions count changing commands from 1; 0: nothing has happened."""
+    """All keys in order. Revisions count the commands with changes, from 1. A new state has revision 0."""
 
     def __init__(
         self,
@@ -115,18 +116,19 @@ class KeyValueState:
         """
         self.revision = 0
         self.index = 0
-        """The log index of the last command applied."""
+        """The log index of the last applied command."""
         self.authorization_revision = 0
-        """Of the last change of who may do what (`AuthorizationChange`); 0: there was none, and nothing is
-        judged."""
+        """Revision of the last `AuthorizationChange`. 0 if there was none, and then requests are not
+        authorized.
+        """
         self.leases: dict[int, Lease] = {}
         self.lease_count_by_owner: dict[str, int] = {}
-        """How many each owner has; "": anonymous clients."""
+        """Number of leases per owner. "" stands for all anonymous clients."""
         self.next_lease = 1
         self.keys = SortedKeys()
-        """The keys of ``stored``."""
+        """The keys of `stored_values`, in order."""
         self.stored_values: dict[bytes, bytes] = {}
-        """What each key has: `VALUE_HEADER` and the value."""
+        """The stored bytes of each key: `VALUE_HEADER` and the value."""
         self.request_dedup = RequestDedup(
             REMEMBERED_REQUESTS if requests_max is None else requests_max
         )
@@ -134,34 +136,33 @@ class KeyValueState:
             HISTORY_BYTES_MAX if history_bytes_max is None else history_bytes_max
         )
         self._hash_sum = 0
-        """Of what all keys have: see `digest`."""
+        """Sum of the hashes of all stored keys, see `digest`."""
         self._leases_max = leases_max
         self._on_change: OnChange | None = None
         self._has_views = False
-        """There may be some of these:"""
+        """Whether `_views` may contain a view."""
         self._views: WeakSet[StateView] = WeakSet()
-        """Snapshots that are being taken: told of every item before it changes."""
+        """The views of snapshots in progress. They receive each stored value before it changes."""
 
     def subscribe(self, on_change: OnChange | None) -> None:
-        """Call ``on_change`` at each change of a key. A state has one subscriber; None ends it."""
+        """Call ``on_change`` for each change of a key. The state has one subscriber, and None removes it."""
         self._on_change = on_change
-
-    # --- reading ----------------------------------------------------------------------------------
 
     @property
     def compacted_to(self) -> int:
-        """Watches can begin after this revision, not before it."""
+        """Oldest revision after which a watch can begin."""
         return self.watch_history.compacted_to
 
     def get(self, key: bytes) -> KeyValue | None:
-        """The key as it is, or None."""
+        """Return the present state of a key, or None."""
         stored = self.stored_values.get(key)
         return _item(key, stored) if stored is not None else None
 
     def growth_bytes(self, transaction: Transaction) -> int:
-        """About how many bytes the transaction would add to what stays, as the keys are now.
+        """Return approximately how many bytes the transaction would add permanently to the present state.
 
-        What lives under a lease does not stay; a key without a value is a note of what is to be done.
+        Keys bound to a lease are temporary and do not count. A key without a value does not count either,
+        because it is a request for work that will be done.
         """
         total_bytes = 0
         for operation in transaction.operations:
@@ -181,7 +182,9 @@ class KeyValueState:
     def range(
         self, start: bytes, end: bytes, limit: int, bytes_max: int = RANGE_BYTES_MAX
     ) -> RangePage:
-        """Up to ``limit`` keys and about ``bytes_max`` of values; at least one if there is one."""
+        """Return up to ``limit`` keys with about ``bytes_max`` of keys and values, but at least one if any
+        exists.
+        """
         keys = self.keys.between(start, end, limit + 1)
         items: list[KeyValue] = []
         size = 0
@@ -194,7 +197,7 @@ class KeyValueState:
         return RangePage(tuple(items), self.revision, len(items) < len(keys))
 
     def range_of_parts(self, parts: Iterable[tuple[bytes, bytes]], limit: int) -> RangePage:
-        """The same, of parts of a range, in order."""
+        """Return keys of several parts of a range, which are in order, as `range` does."""
         items: list[KeyValue] = []
         parts = list(parts)
         for number, (start, end) in enumerate(parts):
@@ -207,14 +210,15 @@ class KeyValueState:
     def events_after(
         self, revision: int, start: bytes, end: bytes
     ) -> list[tuple[int, tuple[WatchEvent, ...]]]:
-        """The changes in a range after ``revision``, a revision at a time. Raises `Compacted`."""
+        """Return the changes in a range after ``revision``, grouped by revision, or raise `Compacted`."""
         return self.watch_history.after(revision, start, end)
 
     def digest(self) -> int:
-        """`DIGEST_BITS` bits that are the same on every node after the same entry, and hardly otherwise.
+        """Return `DIGEST_BITS` bits that are equal on every node after the same entry.
 
-        Nodes of all versions compare it: what goes in here is never changed. A sum over all keys, so that a
-        change costs what it changes, and a snapshot need not store it.
+        Different states have different digests with high probability. Nodes of all versions compare
+        digests, so their input never changes. The digest is based on a sum over all keys. Therefore a
+        change of a key costs little, and a snapshot need not store the digest.
         """
         assert len(self.keys) == len(self.stored_values), "every key is in order once"
         numbers = (self.revision, self.next_lease, len(self.stored_values), len(self.leases))
@@ -223,17 +227,22 @@ class KeyValueState:
         )
         return xxh3_64_intdigest(words) >> 64 - DIGEST_BITS
 
-    # --- commands ---------------------------------------------------------------------------------
-
     def apply(
         self, index: int, command: bytes, decoded_command: ReplicatedCommand | None = None
     ) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
-        """Do the command at log position ``index``; return its answer and what it changed.
+        """Apply the command at log index ``index`` and return its result and its changes.
 
-        ``meant``: what `decode_command` made of these bytes, where that was done already.
-        Raises nothing, whatever the bytes: every node would end by it, again at each start. But
-        `UnsupportedFormat`, with nothing done, where only a newer version knows what is meant: who took that
-        for an error, and went on, would have another state than those who know it (H105).
+        Invalid bytes give an error result and no exception, because an exception would end every node,
+        again at each start. `UnsupportedFormat` is the one exception: a node that skipped the command of a
+        newer version would have a different state from the nodes that support it (H105).
+
+        Args:
+            index: The index of the command, one above `self.index`.
+            command: The encoded command. Empty bytes change nothing.
+            decoded_command: The result of `decode_command` for these bytes, if the caller has it.
+
+        Raises:
+            UnsupportedFormat: Only a newer version supports the command. Nothing was changed.
         """
         assert index == self.index + 1, f"command {index} applied after {self.index}"
         refusal: DistributedLogError | None = None
@@ -241,7 +250,7 @@ class KeyValueState:
             try:
                 decoded_command = decode_command(command)
             except UnsupportedFormat:
-                raise  # a snapshot of before it must not say that it was applied
+                raise  # before the index changes, so that a snapshot does not include this command
             except ProtocolError as error:
                 refusal = InvalidRequest(str(error))
             except DistributedLogError as error:
@@ -289,7 +298,9 @@ class KeyValueState:
         return CommandResult(), ()
 
     def earlier_result(self, decoded_command: ReplicatedCommand) -> CommandResult | None:
-        """What a client's request came to, if that is known: it need not be in the log once more."""
+        """Return the result of a client's request if it is remembered. The request need not be added to the
+        log again.
+        """
         remembered = self.request_dedup.find(decoded_command.client, decoded_command.request_number)
         return (
             self._result_of_remembered(decoded_command, remembered)
@@ -300,7 +311,7 @@ class KeyValueState:
     def _result_of_remembered(
         self, decoded_command: ReplicatedCommand, remembered: RememberedRequest
     ) -> CommandResult:
-        """The answer to a command that was done before, or refused before."""
+        """Return the result of a command that was executed or refused earlier."""
         if remembered.code == CONDITION_FAILED:
             return (
                 self._condition_failed_result(decoded_command.transaction)
@@ -312,8 +323,6 @@ class KeyValueState:
         if isinstance(decoded_command, TRANSACTION_COMMANDS):
             return CommandResult(TransactionReply(True, int(remembered.outcome)))
         return CommandResult(lease=int(remembered.outcome))
-
-    # --- transactions -----------------------------------------------------------------------------
 
     def _transact(self, transaction: Transaction) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
         for compare in transaction.compares:
@@ -334,14 +343,14 @@ class KeyValueState:
         return CommandResult(TransactionReply(True, self.revision)), tuple(events)
 
     def _condition_failed_result(self, transaction: Transaction) -> CommandResult:
-        """A compare did not hold: say how the keys are now. Said again, it may say something newer."""
+        """Return the compared keys, because a compare failed. For a repeated request they may be newer."""
         current = tuple(self.get(compare.key) for compare in transaction.compares)
         size = sum(len(item.key) + len(item.value) for item in current if item is not None)
         if size > CURRENT_BYTES_MAX:
             return CommandResult(
                 error=TransactionTooLarge(
                     f"a condition does not hold, and the {len(current)} compared keys are {size} bytes,"
-                    f" more than the {CURRENT_BYTES_MAX} of an answer: compare fewer of them at once"
+                    f" more than the {CURRENT_BYTES_MAX} of a reply. Compare fewer keys at once"
                 )
             )
         return CommandResult(TransactionReply(False, self.revision, current))
@@ -353,7 +362,7 @@ class KeyValueState:
                 continue
             lease = self.leases.get(operation.lease)
             if lease is None:
-                return LeaseExpired(f"lease {operation.lease} is gone")
+                return LeaseExpired(f"lease {operation.lease} does not exist or has ended")
             if operation.key not in lease.keys:
                 added.setdefault(operation.lease, []).append(len(operation.key))
         for lease_id, sizes in added.items():
@@ -361,7 +370,7 @@ class KeyValueState:
             count, size = len(lease.keys) + len(sizes), lease.key_bytes + sum(sizes)
             if (
                 count > OPERATIONS_MAX or size > BYTES_MAX
-            ):  # its end is one change, as a transaction
+            ):  # the end of a lease is one change, with the limits of a transaction
                 return TransactionTooLarge(
                     f"lease {lease_id} would hold {count} keys of {size} bytes;"
                     f" allowed are {OPERATIONS_MAX} and {BYTES_MAX}"
@@ -402,7 +411,9 @@ class KeyValueState:
             lease.key_bytes += len(key)
 
     def _leave(self, key: bytes, stored: bytes | None) -> None:
-        """What the key has is replaced or deleted; None: it is made."""
+        """Remove the stored bytes of a key from the digest, its lease and the views. None if the key
+        is new.
+        """
         if stored is not None:
             self._hash_sum -= xxh3_64_intdigest(key + stored)
             if lease_id := VALUE_HEADER.unpack_from(stored)[1]:
@@ -413,8 +424,6 @@ class KeyValueState:
             for view in self._views:
                 view.on_change(key, stored)
             self._has_views = bool(self._views)
-
-    # --- leases -----------------------------------------------------------------------------------
 
     def _grant(self, ttl_ms: int, owner: str) -> CommandResult:
         if len(self.leases) >= self._leases_max:
@@ -429,7 +438,7 @@ class KeyValueState:
         if lease is None:
             return ()
         revision = self.revision + 1
-        # In key order: a node that was restored from a snapshot knows no other.
+        # In key order, because this is the order in which a node restores the keys from a snapshot.
         events = tuple(self._delete(key, revision) for key in sorted(lease.keys))
         del self.leases[lease_id]
         self.lease_count_by_owner[lease.owner] -= 1
@@ -439,37 +448,35 @@ class KeyValueState:
             self.revision = revision
         return events
 
-    # --- snapshots --------------------------------------------------------------------------------
-
     def snapshot_view(self, changes_bytes_max: int = maxsize) -> "StateView":
-        """The state as it is at this call, for `kv_snapshot.py`; see `StateView`."""
+        """Return a view of the state as of this call, for `kv_snapshot.py`. See `StateView`."""
         view = StateView(self, changes_bytes_max)
         self._views.add(view)
         self._has_views = True
         return view
 
     def add_lease(self, lease_id: int, ttl_ms: int, owner: str = "") -> None:
-        """It was granted, or a snapshot has it."""
+        """Add a lease that was granted or is in a snapshot."""
         self.leases[lease_id] = Lease(ttl_ms, owner)
         self.lease_count_by_owner[owner] = self.lease_count_by_owner.get(owner, 0) + 1
 
     def add_stored(self, key: bytes, stored: bytes, lease_id: int) -> None:
-        """A snapshot has it, after all that were added."""
+        """Add a key of a snapshot, in key order."""
         self.keys.add(key)
         self._set_stored(key, lease_id, stored)
 
 
 class StateView:
-    """The state as it was when this was made, while it goes on changing; its keys are taken in order.
+    """A view of the state at one revision, while the state continues to change. Its keys are read in order.
 
-    Nothing is copied but the small parts. The state tells of each key before it changes it; what the key
-    had is kept here, unless it was taken already.
+    Only the small parts are copied. The state reports each key before it changes. The view keeps the old
+    value, unless the key has been read already.
     """
 
     def __init__(self, state: KeyValueState, changes_bytes_max: int) -> None:
-        """``changes_bytes_max``: of what changes ahead; with more of it, this view has come to nothing."""
+        """``changes_bytes_max`` limits the old values that the view keeps. Above it, the view is unusable."""
         self.changes_bytes = 0
-        """Of what is kept of them."""
+        """Size of the old values that are kept."""
         self._is_over_limit = False
         self._changes_bytes_max = changes_bytes_max
         self.index = state.index
@@ -482,17 +489,17 @@ class StateView:
         self.dedup_floor = state.request_dedup.forgotten_through
         self.requests = state.request_dedup.rows()
         self.key_count = len(state.stored_values)
-        """Keys."""
+        """Number of keys in the view."""
         self._keys = state.keys
         self._stored = state.stored_values
         self._read_to = b""
         self._values_before: dict[bytes, bytes | None] = {}
-        """What changed keys had that are to be taken still; None: there was no such key."""
+        """Old values of changed keys that have not been read yet. None if the key did not exist."""
         self._changed_keys = SortedKeys()
-        """The keys of ``_before``."""
+        """The keys of `_values_before`, in order."""
 
     def on_change(self, key: bytes, stored: bytes | None) -> None:
-        """The key is about to be made, replaced or deleted; only what it was first counts."""
+        """Keep the value of a key that is about to change. Only its first change counts."""
         if self._is_over_limit or key <= self._read_to or key in self._values_before:
             return
         self._values_before[key] = stored
@@ -503,14 +510,15 @@ class StateView:
             self._values_before, self._changed_keys = {}, SortedKeys()
 
     def next_keys(self, keys_max: int) -> list[tuple[bytes, bytes]]:
-        """The next keys with what they had, some ``keys_max`` of them; none: that was all.
+        """Return the next keys with their values in the view, about ``keys_max`` of them. Empty at the end.
 
-        Raises `InvalidRequest` where more has changed meanwhile than this view was to keep.
+        Raises:
+            InvalidRequest: More old values than the limit would have to be kept.
         """
         if self._is_over_limit:
             raise InvalidRequest(
-                f"more than {self._changes_bytes_max} bytes have changed before this save was fetched:"
-                " begin again"
+                f"more than {self._changes_bytes_max} bytes changed before this backup was fetched:"
+                " start the backup again"
             )
         values: list[tuple[bytes, bytes]] = []
         while not values:
@@ -519,7 +527,7 @@ class StateView:
             keys = sorted({*current_keys, *changed_keys})
             if not keys:
                 break
-            # After the end of a list that was cut there may be others before the next of the other one.
+            # A list with ``keys_max`` keys may be incomplete, so keys after its last one are not read yet.
             page_end = min(
                 key_page[-1] if len(key_page) == keys_max else keys[-1]
                 for key_page in (current_keys, changed_keys)
@@ -546,7 +554,7 @@ def _view_bytes(key: bytes, stored: bytes | None) -> int:
 
 
 def pack_item(item: KeyValue) -> bytes:
-    """What is stored for a key."""
+    """Return the stored bytes of a key."""
     return (
         VALUE_HEADER.pack(item.version, item.lease, item.create_revision, item.mod_revision)
         + item.value
@@ -559,7 +567,7 @@ def _item(key: bytes, stored: bytes) -> KeyValue:
 
 
 def _outcome(result: CommandResult) -> tuple[int, int | str]:
-    """What to remember of an answer: (code, outcome) of `RememberedRequest`."""
+    """Return code and outcome of a result for `RememberedRequest`."""
     if result.error is not None:
         return result.error.code, str(result.error)[:MESSAGE_CHARS_MAX]
     if result.transaction is None:

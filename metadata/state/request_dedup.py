@@ -1,8 +1,8 @@
-"""The requests that were answered last, so that one sent again is not done again (pure; H20).
+"""Results of the most recent requests, so that a repeated request is not executed again (pure; H20).
 
-Part of the replicated state: every node forgets the same request at the same log index. Only what cannot be
-found out again is kept: what a request came to, not what it saw. Each is kept as a plain tuple, which the
-search for cyclic garbage leaves alone, and not as an object of its own: there are 65,536 of them.
+They are part of the replicated state: every node forgets the same request at the same log index. Only the
+outcome of a request is kept, because the keys that it read can be read again. Each result is a plain tuple,
+which the garbage collector skips, because there are 65,536 of them.
 """
 
 from collections import deque
@@ -12,19 +12,19 @@ REMEMBERED_REQUESTS = 65_536
 MESSAGE_CHARS_MAX = 200
 SUCCEEDED = 0
 CONDITION_FAILED = 1
-"""A compare did not hold."""
+"""A compare failed."""
 
 
 class RememberedRequest(NamedTuple):
-    """What a request came to, at log index ``log_index``."""
+    """The outcome of a request that was applied at log index ``log_index``."""
 
     log_index: int
     client: str
     request: int
     code: int
-    """`SUCCEEDED`, `CONDITION_FAILED`, or an error's."""
+    """`SUCCEEDED`, `CONDITION_FAILED`, or the code of an error."""
     outcome: int | str
-    """Done: the revision of a transaction, or the lease. An error: its message."""
+    """On success, the revision of a transaction or the lease. On an error, its message."""
 
 
 RememberedRow = tuple[int, str, int, int, int | str]
@@ -32,33 +32,34 @@ RememberedRow = tuple[int, str, int, int, int | str]
 
 
 class RequestDedup:
-    """The last ``size`` answered requests by (client, request number)."""
+    """The last ``size`` results, by client and request number."""
 
     def __init__(self, size: int = REMEMBERED_REQUESTS) -> None:
         self.size = size
         self.forgotten_through = 0
-        """The log index of the newest request that was forgotten; 0: none was."""
+        """The log index of the newest forgotten request, or 0."""
         self._order: deque[RememberedRow] = deque()
         self._by_request: dict[tuple[str, int], RememberedRow] = {}
-        self._clients: dict[str, str] = {}  # one text object a client, however many its requests
+        self._clients: dict[str, str] = {}  # one str object per client, for all its requests
 
     def __len__(self) -> int:
         return len(self._order)
 
     def find(self, client: str, request: int) -> RememberedRequest | None:
-        """What the request came to, if it is remembered."""
+        """Return the outcome of a request, or None if it is not remembered."""
         remembered = self._by_request.get((client, request))
         return RememberedRequest(*remembered) if remembered is not None else None
 
     def may_be_forgotten(self, base_index: int) -> bool:
-        """Whether a request unknown here, first sent after log index ``base_index``, may have been done.
+        """Whether an unknown request, first sent after log index ``base_index``, may have been executed.
 
-        If it was, then at an index above its base; all that is forgotten is at or below the floor.
+        If it was executed, then at an index above its base. All forgotten requests are at or below
+        `forgotten_through`.
         """
         return base_index < self.forgotten_through
 
     def add(self, log_index: int, client: str, request: int, code: int, outcome: int | str) -> None:
-        """Remember the newest answer, as `RememberedRequest`; forget the oldest above the size."""
+        """Add the newest result, with the fields of `RememberedRequest`. Forget the oldest above the size."""
         client = self._clients.setdefault(client, client)
         request_id = (client, request)
         assert request_id not in self._by_request, f"{request_id} is answered twice"
@@ -72,5 +73,5 @@ class RequestDedup:
             self._clients = {client_name: client_name for _, client_name, _, _, _ in self._order}
 
     def rows(self) -> tuple[RememberedRow, ...]:
-        """All that is remembered, oldest first."""
+        """Return all remembered results, oldest first."""
         return tuple(self._order)

@@ -1,17 +1,19 @@
-"""Whether all nodes have made the same state of the same commands (pure; H105).
+"""Check that all nodes computed the same state from the same commands (pure; H105).
 
-Raft makes the logs equal; that equal logs make equal states is a promise of `KeyValueState.apply` that
-memory, a snapshot's bytes or two versions of the program may break. Each node takes a digest of its state
-after each `ENTRIES_PER_DIGEST`-th entry. A follower says its newest with each acknowledgement, the
-leader compares it with its own:
+Raft makes the logs equal. Equal logs give equal states by the contract of `KeyValueState.apply`, but memory
+errors, a damaged snapshot or two versions of the program may break it. Each node computes a digest of its
+state after each `ENTRIES_PER_DIGEST`-th entry. A follower sends its newest digest with each
+acknowledgement, and the leader compares it with its own:
 
-    same as the leader's                        all is well
-    other, and most voters have the leader's    that follower is wrong: it is told, and stands for no election
-    other, and most voters have that one        the leader is wrong: it leads no longer
-    neither                                     nobody can say who is wrong: it is told
+- If both are equal, the states are equal.
+- If they differ and most voters have the leader's digest, the follower is wrong. The leader notifies it,
+  and it does not campaign in elections.
+- If they differ and most voters have the follower's digest, the leader is wrong and steps down.
+- Otherwise it is unknown which node is wrong, and the difference is reported.
 
-Who is wrong still replicates and votes, for its log is right; but it serves nobody. A snapshot of another
-node makes its state right, and so may a start anew, which applies its own log again.
+A wrong node still replicates and votes, because its log is correct, but it serves no clients. A snapshot of
+another node corrects its state. A restart may correct it too, because the node then applies its own log
+again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,13 +22,13 @@ from enum import Enum
 from ..raft.quorum import majority
 
 ENTRIES_PER_DIGEST = 64
-"""Entries between two digests."""
+"""Number of entries between two digests."""
 DIGESTS_KEPT = 256
-"""Own digests that are kept for those who are behind, or ahead of us in applying."""
+"""Number of own digests that are kept for followers that have applied fewer or more entries."""
 
 
 class DigestComparison(Enum):
-    """Of one comparison."""
+    """The result of one comparison."""
 
     UNKNOWN = "no digest of that entry"
     SAME = "same"
@@ -36,46 +38,55 @@ class DigestComparison(Enum):
 
 
 class StateDigestTracker:
-    """One node's digests, and while it leads those of the others."""
+    """The digests of one node and, while it leads, those of its followers."""
 
     def __init__(self) -> None:
         self.newest_digest = 0, 0
-        """The newest own one: index and digest; index 0: none yet."""
+        """Index and digest of the newest own digest. Index 0 if there is none."""
         self.wrong_peers: dict[str, int] = {}
-        """While this node leads: whose state is another than ours, by node id; since which entry we know."""
+        """While this node leads: the nodes with a different state, and the first entry with a known
+        difference.
+        """
         self._own_digests: dict[int, int] = {}
         self._peer_digests: dict[str, tuple[int, int]] = {}
 
     def record(self, index: int, digest: int) -> None:
-        """Our state after entry ``index`` has this digest."""
+        """Store the digest of the own state after entry ``index``."""
         self._own_digests[index] = digest
         self.newest_digest = index, digest
         if len(self._own_digests) > DIGESTS_KEPT:
             del self._own_digests[next(iter(self._own_digests))]
 
     def reset(self) -> None:
-        """The state has come from elsewhere."""
+        """Drop the own digests, because the state was replaced by a snapshot."""
         self.newest_digest = 0, 0
         self._own_digests.clear()
 
     def on_role(self) -> None:
-        """What others said was said to the leader."""
+        """Drop the digests of followers after a change of the role. They were sent to the leader."""
         self._peer_digests.clear()
         self.wrong_peers.clear()
 
     def own_digest(self, index: int) -> int:
-        """Our digest after that entry, which is kept."""
+        """Return the own digest after entry ``index``, which is still kept."""
         return self._own_digests[index]
 
     def differs(self, index: int, digest: int) -> bool:
-        """Whether our state after that entry had another digest, as far as we know."""
+        """Whether the own state after entry ``index`` had a different digest. False if it is not kept."""
         own_digest = self._own_digests.get(index)
         return own_digest is not None and own_digest != digest
 
     def compare_peer(
         self, peer: str, index: int, digest: int, voters: Sequence[str]
     ) -> DigestComparison:
-        """A follower says what its state is; ``voters``: node ids, of all that count."""
+        """Compare the digest of a follower with the own digest after the same entry.
+
+        Args:
+            peer: The node ID of the follower.
+            index: The entry after which the follower computed the digest.
+            digest: The digest.
+            voters: The node IDs of all voters.
+        """
         own_digest = self._own_digests.get(index)
         if own_digest is None:
             return DigestComparison.UNKNOWN

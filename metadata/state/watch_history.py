@@ -1,7 +1,8 @@
-"""The newest changes by revision, bounded in bytes: what watches resume from (pure; H29).
+"""The newest changes by revision, from which watches resume (pure; H29).
 
-No part of snapshots: a node that was restored from one answers `Compacted` to older watches, and their
-clients list anew, which they must be able to at any time. So nodes may differ in how far back they know.
+The history is limited in bytes and is not part of snapshots. A node that was restored from a snapshot
+answers older watches with `Compacted`, and their clients list again, which they must be able to do at any
+time. So the lengths of the histories of two nodes may differ.
 """
 
 from collections import deque
@@ -11,21 +12,23 @@ from ..model.interface import WatchEvent
 
 HISTORY_BYTES_MAX = 8 * 1024 * 1024
 EVENT_BYTES = 120
-"""What an event is counted as beside its key and value."""
+"""Size of an event in addition to its key and value."""
 
 
 class WatchHistory:
-    """The events of the revisions after ``compacted_to``, each revision whole."""
+    """The events of the revisions after `compacted_to`, each revision complete."""
 
     def __init__(self, bytes_max: int = HISTORY_BYTES_MAX, *, compacted_to: int = 0) -> None:
         self.compacted_to = compacted_to
-        """Watches can begin after this revision, not before it."""
+        """Oldest revision after which a watch can begin."""
         self._bytes_max = bytes_max
         self._bytes = 0
         self._changes: deque[tuple[int, tuple[WatchEvent, ...], int]] = deque()
 
     def append(self, revision: int, events: tuple[WatchEvent, ...]) -> None:
-        """The changes of the next revision; the oldest are forgotten above the bound, never this one."""
+        """Add the changes of the next revision. Above the limit, drop the oldest revisions but never
+        this one.
+        """
         size = EVENT_BYTES * len(events)
         for event in events:
             size += len(event.item.key) + len(event.item.value)
@@ -38,14 +41,15 @@ class WatchHistory:
     def after(
         self, revision: int, start: bytes, end: bytes
     ) -> list[tuple[int, tuple[WatchEvent, ...]]]:
-        """The changes of start <= key < end after ``revision``, a revision at a time, oldest first.
+        """Return the changes of start <= key < end after ``revision``, grouped by revision, oldest first.
 
-        Raises `Compacted`.
+        Raises:
+            Compacted: Changes after ``revision`` have been dropped.
         """
         if revision < self.compacted_to:
             raise Compacted(
-                f"the changes after revision {revision} are gone, kept are those after"
-                f" {self.compacted_to}: list, then watch from there"
+                f"the changes after revision {revision} are no longer kept (the oldest revision for"
+                f" a watch is {self.compacted_to}). List the range, then watch from its revision"
             )
         changes = []
         for change_revision, events, _ in reversed(self._changes):

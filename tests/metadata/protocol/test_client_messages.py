@@ -42,7 +42,7 @@ def test_what_is_asked_and_answered_comes_back_from_its_bytes() -> None:
 
 
 def test_a_page_that_says_more_names_a_key_to_go_on_from() -> None:
-    with pytest.raises(ProtocolError, match="to go on from"):
+    with pytest.raises(ProtocolError, match="to continue from"):
         wire.decode_page(wire.encode_page(5, RangePage((), 7, True)))
     assert wire.decode_page(wire.encode_page(5, RangePage((), 7, False)))[1].items == ()
 
