@@ -1,5 +1,7 @@
 """The keys and records of users, grants, quotas, the authorization mode and the audit log (pure).
 
+Keys and values::
+
     trust/mode               [1, mode]
     trust/user/NAME          [1, created ms, disabled, tokens valid from, [refused serial, ...], quota]
     trust/grant/NAME 00 NAMESPACE 00 PATH    [1, role]     NAMESPACE and PATH are empty for a cluster role
@@ -154,8 +156,9 @@ def decode_mode(value: bytes | None) -> str:
 
 
 def mode_of(item: KeyValue | None) -> str:
-    """Return the stored authorization mode. An unreadable value counts as "required", which refuses all
-    requests.
+    """Return the stored authorization mode.
+
+    An unreadable value counts as "required", which refuses all requests.
     """
     try:
         return decode_mode(None if item is None else item.value)

@@ -3,7 +3,7 @@
 An entry of the replicated log contains a complete configuration, not a difference. The newest one in a
 node's log applies on that node, committed or not (`raft_log.py`). Only voters are counted and campaign.
 Learners receive the log. Two consecutive configurations differ by at most one voter, so every majority of
-one shares a node with every majority of the other.
+one shares a node with every majority of the other. The entry::
 
     | 0xC1 | msgpack [format, [[node id, name, "host:port", votes], …]] |
 

@@ -1,5 +1,6 @@
-"""Conditions and operations as values, so that parts can build their share of a change and combine them
-(pure).
+"""Conditions and operations as values (pure).
+
+Several parts can build their shares of a change and combine them.
 
 Transactions work as in etcd: either all compares hold, or nothing changes. A part that takes a share in a
 change returns a `Transaction`. The highest part adds the shares (``first + second``) and commits the sum.

@@ -254,8 +254,9 @@ class WatchRequest:
         raise ProtocolError("META_WATCH: not a range and a revision")
 
     def check(self) -> None:
-        """Raise `InvalidRequest` if the range or revision is invalid. Called by the client and by
-        the node.
+        """Raise `InvalidRequest` if the range or revision is invalid.
+
+        Called by the client and by the node.
         """
         keys = (self.start, self.end)
         if not all(isinstance(key, bytes) and len(key) <= KEY_BYTES_MAX for key in keys):

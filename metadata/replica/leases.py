@@ -1,12 +1,12 @@
-"""The leader's side of leases: keep-alives in its memory, ends by proposal (H19, M7).
+"""The leader's part of leases: keep-alives in memory, and ends by proposal (H19, M7).
 
-No clock is in the replicated state. A leader that begins grants every lease its full time anew; it proposes
-the end of those that nobody renewed. A keep-alive is answered only after a quorum round that began later, so
-that a leader that was deposed keeps nothing alive; and never once the lease's end has been proposed.
+The replicated state has no clock. A new leader grants every lease its full time again, and proposes the end
+of leases that are not renewed. It answers a keep-alive only after a quorum round that began later, so that
+a deposed leader keeps no lease alive. It never answers one after it has proposed the end of the lease.
 
-A lease belongs to the connection that it was granted or renewed on last. When that one ends, its holder has
-died, or comes back at once (`metadata_client.py` does): the lease ends `CLOSED_LINK_TTL_S` later, unless it
-was renewed.
+A lease belongs to the connection on which it was last granted or renewed. If this connection ends, its
+holder has died or reconnects immediately (as `metadata_client.py` does). The lease then ends
+`CLOSED_LINK_TTL_S` later, unless it is renewed.
 """
 
 from collections.abc import Callable
@@ -21,13 +21,19 @@ from ..model.request_identity import request_identity
 from .replica import RaftReplica
 
 LEASE_CHECK_S = 0.1
-"""How often the leases are looked at, in seconds."""
+"""Interval of the checks of all leases."""
 CLOSED_LINK_TTL_S = 0.8
-"""So long a lease outlives the connection it belongs to: with a look and a commit less than a second."""
+"""Remaining time of a lease after its connection has closed.
+
+With a check and a commit, less than a second.
+"""
 NEW_LEADER_TTL_MIN_S = 5.0
-"""A new leader gives a lease of unknown connection so much at least: all holders have to find it first."""
+"""Minimum time that a new leader grants a lease without a known connection.
+
+Its holder has to find the new leader first.
+"""
 SKIP_LATE_CHECK_S = 1.0
-"""A look that comes so late is left out."""
+"""A check is skipped if the task wakes up later than this."""
 
 
 class Leases:
@@ -37,38 +43,39 @@ class Leases:
         self._replica = replica
         self._deadlines: dict[int, float] = {}
         self._links: dict[int, Link] = {}
-        """The connection that each lease belongs to, where one is known."""
+        """The connection that each lease belongs to, if it is known."""
         self._expiring: dict[int, None] = {}
 
     def on_role(self) -> None:
-        """A new leader knows nothing of what was renewed before it."""
+        """Drop all deadlines. A new leader does not know earlier renewals."""
         self._deadlines.clear()
         self._links.clear()
         self._expiring.clear()
 
     def on_late(self, lateness_s: float) -> None:
-        """We were stalled: nobody could renew in that time."""
+        """Postpone all deadlines after a stall, during which no client could renew."""
         for lease in self._deadlines:
             self._deadlines[lease] += lateness_s
 
     def on_granted(self, lease: int, link: Link) -> None:
-        """A lease was made, or was made before, for whoever asks over ``link``."""
+        """Start the time of a lease that was granted now or earlier to the client of ``link``."""
         lease_state = self._replica.state.leases.get(lease)
         if lease_state is not None and self._replica.is_leader:
             self._extend(lease, link, trio.current_time() + lease_state.ttl_ms / 1000)
 
     def on_closed(self, link: Link) -> None:
-        """A connection has ended: what belongs to it does soon."""
+        """Shorten the time of all leases that belong to a closed connection."""
         deadline = trio.current_time() + CLOSED_LINK_TTL_S
         for lease in [lease for lease, lease_link in self._links.items() if lease_link is link]:
             del self._links[lease]
             self._deadlines[lease] = min(self._deadlines[lease], deadline)
 
     def _extend(self, lease: int, link: Link, deadline: float) -> None:
-        """Its holder was heard on ``link``, which may have ended meanwhile: then it was heard too early.
+        """Extend a lease after a message of its holder on ``link``.
 
-        What comes late on an older connection than the lease belongs to is a sign of life, and takes the
-        lease along no more: its holder has left that one.
+        If ``link`` has closed since, the lease gets only the short time. A late message on an older
+        connection extends the lease, but does not move it back there, because its holder uses the newer
+        connection.
         """
         current_link = self._links.get(lease)
         if link.closed is None:
@@ -82,13 +89,19 @@ class Leases:
     def renew(
         self, lease: int, link: Link, reply: Callable[[DistributedLogError | None], None]
     ) -> None:
-        """A keep-alive came in on ``link``; ``reply`` is told when a later quorum round has confirmed us."""
+        """Renew a lease after a keep-alive on ``link``.
+
+        Args:
+            lease: The lease.
+            link: The connection of the request.
+            reply: Receives None when a later quorum round has confirmed that this node leads, or the error.
+        """
         requested_at = trio.current_time()
 
         def confirmed(error: DistributedLogError | None) -> None:
             lease_state = self._replica.state.leases.get(lease)
             if error is None and (lease_state is None or lease in self._expiring):
-                error = LeaseExpired(f"lease {lease} is gone")
+                error = LeaseExpired(f"lease {lease} does not exist or has ended")
             elif error is None:
                 error = self.why_not(lease, request_identity(link.principal, link.token))
             if error is None and lease_state is not None:
@@ -98,31 +111,32 @@ class Leases:
         self._replica.read_linearizable(confirmed)
 
     def why_not(self, lease: int, principal: str) -> DistributedLogError | None:
-        """Why this principal neither keeps nor ends that lease: it is another one's (H217).
+        """Return why this principal may neither renew nor end the lease (H217), or None if it may.
 
-        One without an owner, of an anonymous client or of a version before, is whoever's knows its number.
+        The lease must belong to the principal. A lease without an owner, which an anonymous client or an
+        older version created, can be used by any client that has its number.
         """
         state = self._replica.state
         lease_state = state.leases.get(lease)
         if lease_state is None:
             if not self._replica.has_caught_up:
-                return TooBusy("this metadata node has just begun to lead: come again")
+                return TooBusy("this metadata node has just become leader. Retry later")
             if lease < state.next_lease:
                 return None
-            # It may be granted before what is asked here is applied: to somebody else.
-            return NotAllowed(f"{principal} may not touch lease {lease}: nobody has it yet")
+            # It may be granted to another principal before this request is applied.
+            return NotAllowed(f"{principal} may not use lease {lease}: it is not granted yet")
         if lease_state.owner in ("", principal):
             return None
-        return NotAllowed(f"{principal} may not touch lease {lease}: it is another's")
+        return NotAllowed(f"{principal} may not use lease {lease}: it belongs to another principal")
 
     async def run(self) -> None:
-        """Propose the end of leases that are due."""
+        """Propose the end of expired leases, until cancelled."""
         while True:
             slept_at = trio.current_time()
             await trio.sleep(LEASE_CHECK_S)
             replica, now = self._replica, trio.current_time()
             if not replica.is_leader or now > slept_at + SKIP_LATE_CHECK_S:
-                continue  # what a stall means `on_late` says first
+                continue  # `on_late` postpones the deadlines first
             for lease in [
                 tracked for tracked in self._deadlines if tracked not in replica.state.leases
             ]:
@@ -143,7 +157,8 @@ class Leases:
         self, lease: int
     ) -> Callable[[CommandResult | DistributedLogError], None]:
         def done(answer: CommandResult | DistributedLogError) -> None:
-            if isinstance(answer, DistributedLogError):  # not led, or too busy: looked at again
+            # not leader, or too busy: the next check tries again
+            if isinstance(answer, DistributedLogError):
                 self._expiring.pop(lease, None)
 
         return done

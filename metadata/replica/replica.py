@@ -1,8 +1,8 @@
-"""Drives one Raft core and its state: persist, then send, then apply, then answer.
+"""Drive one Raft core and its state: persist, then send, then apply, then answer.
 
-All inputs are calls without an await; `drain` then carries out what the core wants done (its contract is
-in `ready.py`). Heartbeats never wait for the disk: what must be durable first goes through one task, with one
-sync for all that gathered (H25).
+All inputs are synchronous calls. `drain` then executes the actions of the core, whose contract is in
+`ready.py`. Heartbeats never wait for the disk. Everything that must be durable first is written by one
+task, with one sync for all actions that are pending (H25).
 """
 
 from collections import deque
@@ -47,33 +47,52 @@ from .admission_control import NEVER_S, AdmissionControl
 log = get_logger("distributedlog.metadata.replica.replica")
 
 SNAPSHOT_BYTES = 32 * 1024 * 1024
-"""Take a snapshot when so much was written to the log since the last one, …"""
+"""A snapshot is due when this many bytes were written to the log since the last one.
+
+If half the size of the last snapshot is larger, that size applies.
+"""
 SNAPSHOT_SIZE_DIVISOR = 2
-"""… and half of what the last one had: so a state is written at most twice while it is put in once …"""
+"""With this divisor, snapshots write at most about two bytes per byte that is written to the log."""
 SNAPSHOT_ENTRIES = 500_000
-"""… or when so many commands were applied: a start does some 100,000 of them a second again."""
+"""A snapshot is also due after this number of applied commands.
+
+A start replays some 100,000 commands per second.
+"""
 SNAPSHOT_RETRY_S = 2.0
-"""A snapshot that there was no room for is tried again after so long; where the disk is short, a new one is
-taken so often, for the room that it gives back."""
+"""Delay until a snapshot that failed for lack of space is tried again.
+
+Also the interval of new snapshots while the disk is low on space, because each one frees space.
+"""
 DISK_STALL_S = 1.0
-"""A write under way for so long: this disk hangs, somebody else should lead. Half of it must not (H25)."""
+"""A write that takes this long means that the disk is unresponsive, and another node should lead.
+
+Half of this time must not have that effect (H25).
+"""
 LATE_WAKEUP_S = 0.05
-"""A clock that wakes this late was not run: what lies in the sockets is older than our silence."""
+"""A timer that fires this late means that the process did not run.
+
+Messages in the sockets are then older than the measured silence.
+"""
 IDLE_MARK_S = 0.02
 FIRST_ELECTION_ADVANCE_S = 0.4
-"""The first wait for a leader is shorter by this: nobody is heard at a start, and pre-vote forbids harm."""
+"""The first election timeout is shorter by this time.
+
+No leader is known at a start, and pre-vote prevents harm.
+"""
 
 CHANGE_GROWTH_BYTES_MAX = 256
-"""Bytes by which the change of what is there may make it larger, where there is no room: a log that is being
-deleted says so first."""
+"""While the disk is low on space, a change of existing keys may grow the state by this many bytes.
+
+The deletion of a log needs this, because it first marks the log as being deleted.
+"""
 REPLIES_PER_REQUEST_MAX = 16
-"""So many sendings of one request wait for its one entry; a client has one a node."""
+"""Maximum number of copies of one request that wait for its entry. A client sends one per node."""
 NO_REQUEST = ("", 0)
 
 OnResult = Callable[[CommandResult | DistributedLogError], None]
-"""Told once what became of a command: the state's answer, or why it was (perhaps) never applied."""
+"""Receives the outcome of a command once: the result, or the error why it was (perhaps) not applied."""
 OnReadable = Callable[[DistributedLogError | None], None]
-"""Called once: None, and the state may be read; or why it may not."""
+"""Called once, with None if the state may be read, otherwise with the error."""
 
 
 @dataclass(slots=True)
@@ -82,11 +101,11 @@ class _Proposal:
     replies: list[OnResult]
     request_id: tuple[str, int] = NO_REQUEST
     decoded_command: ReplicatedCommand | None = None
-    """What the command says, where that is known already."""
+    """The decoded command, if the proposer has it."""
     requester: object = None
-    """For whom it was taken; None: not for a client."""
+    """The connection of the request, or None if no client sent it."""
     size_bytes: int = 0
-    """Of a client's command, bytes."""
+    """Size of a client's command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,39 +125,43 @@ class RestoredNode:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaListener:
-    """The calls of a replica to the node around it. It makes them from `RaftReplica.drain` and its tasks
-    only."""
+    """The calls of a replica to its node.
+
+    The replica makes them only from `RaftReplica.drain` and its tasks.
+    """
 
     send: Callable[[str, Message], None]
     """Sends a message to a peer, or drops it if there is no connection."""
     notify_state_differs: Callable[[str, int, int], None]
-    """Notifies a peer that its state after an entry has another digest than that of most members."""
+    """Notifies a peer that its state after an entry has a different digest from that of most members."""
     on_members: Callable[[], None]
-    """Other members count: ``raft.configuration`` has changed."""
+    """The members in ``raft.configuration`` have changed."""
     on_applied: Callable[[], None]
     """The state has changed."""
     on_role: Callable[[], None]
-    """This node begins or ends to lead."""
+    """This node became leader or stepped down."""
     on_late: Callable[[float], None]
-    """This node was not run for so many seconds."""
+    """This node did not run for this number of seconds."""
     on_state_validity: Callable[[], None]
-    """`RaftReplica.digests` or ``raft.may_serve`` has changed: a node's state is wrong, or is right again."""
+    """`RaftReplica.digests` or ``raft.may_serve`` has changed: a node's state is wrong, or correct again."""
     on_log_incomplete: Callable[[], None]
-    """A leader has this node's word for entries that it lacks."""
+    """A leader counts entries as acknowledged by this node that its log lacks."""
     on_log_complete: Callable[[], Awaitable[None]]
-    """Stores that the log is no less than it ever was (`recovered_hard_state.py`). It is awaited before more
-    is stored, and again after a `DiskFull`."""
+    """Records on disk that the log is complete again (`recovered_hard_state.py`).
+
+    It is awaited before anything else is stored, and again after a `DiskFull`.
+    """
     on_snapshot_wanted: Callable[[SendSnapshot], None]
-    """A peer lacks entries that are compacted: it needs a snapshot."""
+    """A peer lacks entries that are compacted, so it requires a snapshot."""
 
 
 class RaftReplica:
-    """One voter (or a learner), its replicated state, and who waits for what."""
+    """One voter or learner, its replicated state, and the requests that wait for it."""
 
     def __init__(
         self, node_id: str, restored: RestoredNode, *, options: RaftOptions, rng: Random
     ) -> None:
-        """`subscribe` follows before any input."""
+        """Create a replica. Call `subscribe` before any input."""
         loaded, state, storage = restored.loaded, restored.state, restored.storage
         self.state = state
         self.storage = storage
@@ -159,17 +182,17 @@ class RaftReplica:
         self.digests = StateDigestTracker()
         self._below_floor = loaded.recovery_floor is not None
         self.snapshot = loaded.snapshot
-        """The newest one that is durable here."""
+        """The newest snapshot that is durable here."""
         self.received_snapshot: tuple[Snapshot, KeyValueState] | None = None
-        """A leader's snapshot, durable and restored, until the core says what to do with it."""
+        """A leader's snapshot, durable and restored, until the core decides on it."""
         self._listener: ReplicaListener
         self.failed = trio.Event()
-        """Nothing is applied any more: this node must end."""
+        """Set when the node applies nothing more and must end."""
         self._failure: Exception = DistributedLogError()
         self._proposals: dict[int, _Proposal] = {}
         self._admission = AdmissionControl(options.uncommitted_bytes_max)
         self._index_by_request: dict[tuple[str, int], int] = {}
-        """The proposals of clients' requests, by client and number."""
+        """Log indexes of clients' requests, by client and request number."""
         self._pending_reads: dict[int, OnReadable] = {}
         self._confirmed_reads: deque[tuple[int, OnReadable]] = deque()
         self._last_read_id = 0
@@ -179,44 +202,51 @@ class RaftReplica:
         self._persist_started_at: float | None = None
         self._timer = trio.CancelScope()
         self._bytes_written_at_snapshot = storage.bytes_written - storage.log_bytes
-        """What the storage had written when the newest snapshot was begun, about."""
+        """Approximate bytes that the storage had written when the newest snapshot was started."""
         self._snapshot_wanted = trio.Event()
         self._snapshot_damaged = False
         self._was_leader = False
         self._leader_term = self._leader_start_index = 0
-        """How far its log went when it came to lead: less is a state of before."""
+        """The last log index when this node became leader.
+
+        With fewer applied entries, the state is outdated.
+        """
         self._authorization_index = 0
-        """Before that is applied no request is proposed: by whom it is may count."""
+        """Log index of the newest authorization change.
+
+        No request is proposed before it is applied, because the change may affect the requester's rights.
+        """
         self._logged_leader = ("", 0)
         self._known_configuration = self.raft.configuration
 
     def subscribe(self, listener: ReplicaListener) -> None:
-        """Call ``listener`` from now on. A replica has one."""
+        """Set the listener. A replica has one."""
         self._listener = listener
-
-    # --- inputs -----------------------------------------------------------------------------------
 
     @property
     def is_leader(self) -> bool:
-        """Does this node lead, as far as it knows?"""
+        """Whether this node leads, according to its own state."""
         return self.raft.role is RaftRole.LEADER
 
     @property
     def has_caught_up(self) -> bool:
-        """Has it applied all that was in its log when it came to lead?"""
+        """Whether the node has applied all entries that its log had when it became leader."""
         return self.state.index >= self._leader_start_index
 
     @property
     def can_authorize(self) -> bool:
-        """Is its state what a request is judged by? A new leader's may be one of before what was granted."""
+        """Whether requests can be authorized by the present state.
+
+        The state of a new leader may lack grants that are in its log.
+        """
         return self.has_caught_up and self.state.index >= self._authorization_index
 
     def authorization_pending_error(self) -> TooBusy:
-        """What is asked for meanwhile is asked for again."""
-        return TooBusy("who may do what is being changed, or is just read by a new leader")
+        """Return the error for a request that must be retried after a pending authorization change."""
+        return TooBusy("an authorization change is pending. Retry later")
 
     def on_message(self, message: Message) -> None:
-        """A peer's message; `drain` follows when all of its batch are in."""
+        """Process a message of a peer. The caller calls `drain` after all messages of a batch."""
         try:
             self.raft.on_message(message, trio.current_time())
         except AssertionError as error:
@@ -227,7 +257,7 @@ class RaftReplica:
             self._compare_digest(message)
 
     def _compare_digest(self, message: AppendReply) -> None:
-        """A follower says what its state was after an entry."""
+        """Compare the state digest in a follower's acknowledgement with the own one."""
         peer, index, digest = message.sender, message.applied_index, message.state_digest
         if not self.is_leader or message.term != self.raft.term or peer not in self.raft.voters:
             return
@@ -244,25 +274,25 @@ class RaftReplica:
         self._listener.on_state_validity()
 
     def on_state_differs(self, leader: str, index: int, digest: int) -> None:
-        """The leader, and most voters with it, had another state after entry ``index``."""
+        """Process a notice of the leader that most voters had a different state after entry ``index``."""
         if leader == self.raft.leader_id and self.digests.differs(index, digest):
             self._mark_state_wrong(index)
             self._listener.on_state_validity()
 
     def _mark_state_wrong(self, index: int) -> None:
-        """This node's state is not what most others have: it serves nobody with it."""
+        """Stop serving clients, because the own state differs from that of the majority."""
         if self.raft.is_state_valid:
             STATE_DIFFERS.emit(
                 log,
-                "the state of this metadata node after entry %d is not what most others have: it leads"
-                " no more, until it has theirs",
+                "the state of this metadata node after entry %d differs from the majority. It does not"
+                " lead until it has received the correct state",
                 index,
                 entry=index,
             )
             self.raft.set_state_valid(False, trio.current_time())
 
     def on_connection_closed(self, peer: str) -> None:
-        """A closed connection is news at once."""
+        """Report a closed connection to the core immediately."""
         self.raft.on_connection_closed(peer, trio.current_time())
         self.drain()
 
@@ -275,11 +305,18 @@ class RaftReplica:
         requester: object,
         timeout_s: float = NEVER_S,
     ) -> None:
-        """Have a client's command applied once, however often it is sent; ``reply`` is told (H20).
+        """Apply a client's command once, even if it is sent several times (H20).
 
-        ``asker``: the connection it came on. ``within_s``: for so long its sender waits.
-        One that was done is answered from the state; one that is under way is waited for, and shares its
-        fate: lost with this leadership, it is unknown to all who asked.
+        A command that was applied before is answered from the state. A repeated command that is pending
+        waits for the first one and shares its outcome. If this node loses the leadership, the outcome is
+        unknown for all of them.
+
+        Args:
+            command: The encoded command.
+            decoded_command: The same command, decoded.
+            reply: Receives the outcome.
+            requester: The connection of the request.
+            timeout_s: The timeout of its sender.
         """
         if not self.is_leader:
             reply(self.not_leader_error())
@@ -296,7 +333,7 @@ class RaftReplica:
             else:
                 reply(
                     TooBusy(
-                        f"request {decoded_command.request_number} of {decoded_command.client} is asked "
+                        f"request {decoded_command.request_number} of {decoded_command.client} was sent "
                         "too often"
                     )
                 )
@@ -324,7 +361,10 @@ class RaftReplica:
             self._admission.on_accepted(requester, len(command), now)
 
     def is_pending(self, decoded_command: ReplicatedCommand) -> bool:
-        """Was it taken in this term, and is not done yet? Then whoever sends it again waits for it."""
+        """Whether the command was proposed in this term and is not applied.
+
+        A repeated command then waits for it.
+        """
         proposal = self._proposals.get(
             self._index_by_request.get((decoded_command.client, decoded_command.request_number), 0)
         )
@@ -346,10 +386,16 @@ class RaftReplica:
         request_id: tuple[str, int] = NO_REQUEST,
         decoded_command: ReplicatedCommand | None = None,
     ) -> int | None:
-        """Have a command applied; ``reply`` is told. Nothing is sent before `drain`.
+        """Propose a command. Nothing is sent before `drain`.
 
-        ``meant``: the command decoded, where it is, so that it is decoded once. Returns its place in the
-        log, None where it has none.
+        Args:
+            command: The encoded command.
+            reply: Receives the outcome.
+            request_id: Client and number of a client's request.
+            decoded_command: The decoded command if the caller has it, so that it is decoded once.
+
+        Returns:
+            The log index of the command, or None if it was not added to the log.
         """
         try:
             index = self.raft.propose(command)
@@ -368,7 +414,7 @@ class RaftReplica:
         return index
 
     def change_members(self, configuration: Configuration, reply: OnResult) -> None:
-        """Have other members; ``reply`` is told when that is committed, or why not."""
+        """Propose a new configuration. ``reply`` receives the outcome when it is committed, or the error."""
         try:
             index = self.raft.change_members(configuration, trio.current_time())
         except DistributedLogError as error:
@@ -383,7 +429,7 @@ class RaftReplica:
         self._proposals[index] = _Proposal(self.raft.term, [reply])
 
     def read_linearizable(self, on_readable: OnReadable) -> None:
-        """Call ``read`` when the state is at least as new as now, by a quorum round that begins later."""
+        """Call ``on_readable`` when the state is at least as new as this call, after a later quorum round."""
         self._last_read_id += 1
         if self.raft.read_index(self._last_read_id):
             self._pending_reads[self._last_read_id] = on_readable
@@ -391,20 +437,20 @@ class RaftReplica:
             on_readable(self.not_leader_error())
 
     def not_leader_error(self) -> NotLeader:
-        """Says where the leader is, as far as it is known."""
+        """Return an error with the name of the leader, if it is known."""
         leader = self._name_of(self.raft.leader_id)
-        return NotLeader(f"this metadata node does not lead; {leader or 'nobody'} does", leader)
+        return NotLeader(
+            f"this metadata node is not the leader; the leader is {leader or 'unknown'}", leader
+        )
 
     def _name_of(self, node_id: str) -> str:
         member = self.raft.configuration.member(node_id)
         return member.name if member is not None else ""
 
-    # --- output -----------------------------------------------------------------------------------
-
     def drain(self) -> None:
-        """Carry out what the core wants done, as far as it does not wait for the disk.
+        """Execute the actions of the core that need not wait for the disk.
 
-        Its callers are connections and background work, which contain exceptions. An exception of the core
+        The callers are connections and background tasks, which contain exceptions. An exception of the core
         ends the node in any case, because nothing may be acknowledged after it.
         """
         try:
@@ -416,7 +462,7 @@ class RaftReplica:
             raise
 
     def fail(self, error: Exception) -> None:
-        """End the node because of an error of the core, whichever task has called the core."""
+        """End the node because of an error of the core, whichever task called the core."""
         if not self.failed.is_set():
             self._failure = error
             self.failed.set()
@@ -440,7 +486,8 @@ class RaftReplica:
                 self._install_snapshot(ready.snapshot)
             if ready.committed:
                 self._apply(ready.committed)
-            if ready.leader_changed:  # after that: a leader that removed itself has done so
+            # last, because a leader that removes itself has then applied that change
+            if ready.leader_changed:
                 self._on_role_changed()
             for request, index in ready.reads:
                 self._confirmed_reads.append((index, self._pending_reads.pop(request)))
@@ -460,7 +507,7 @@ class RaftReplica:
         for entry in entries:
             command = b"" if is_configuration(entry.data) else entry.data
             proposal = self._proposals.pop(entry.index, None)
-            # Of another term it may be another command.
+            # The entry of another term may be another command.
             is_own_proposal = proposal is not None and proposal.term == entry.term
             decoded_command = (
                 proposal.decoded_command if is_own_proposal and proposal is not None else None
@@ -494,7 +541,10 @@ class RaftReplica:
             self._snapshot_wanted.set()
 
     def _snapshot_threshold(self) -> float:
-        """1 to 1.5, another one for each member: they do not all write a snapshot at one moment."""
+        """Return a factor from 1 to 1.5 that differs between members.
+
+        It prevents that all members write snapshots at the same time.
+        """
         if self.is_leader:
             return 1.5
         voters = self.raft.voters
@@ -519,9 +569,14 @@ class RaftReplica:
             proposals, self._proposals = self._proposals, {}
             self._index_by_request.clear()
             self._admission.clear()
-            for proposal in proposals.values():  # not NotLeader: the next leader may commit it
+            # not NotLeader, because the next leader may commit it
+            for proposal in proposals.values():
                 for reply in proposal.replies:
-                    reply(OutcomeUnknown("this metadata node led no longer before it was done"))
+                    reply(
+                        OutcomeUnknown(
+                            "this metadata node lost the leadership before the command was applied"
+                        )
+                    )
         if self.is_leader and self._leader_term != self.raft.term:
             self._leader_term, self._leader_start_index = self.raft.term, self.raft.log.last_index
             self._authorization_index = (
@@ -535,20 +590,20 @@ class RaftReplica:
             self._listener.on_role()
 
     def _is_authorization_used(self) -> bool:
-        """Is anything judged here, or will be by what is in the log and was not applied yet?"""
+        """Whether requests are authorized now, or will be after entries that are not applied yet."""
         if self.state.authorization_revision:
             return True
         tail = self.raft.log.entries_from(self.state.index + 1)
         return any(entry.data.startswith(AUTHORIZATION_CHANGE_PREFIX) for entry in tail)
 
     def _log_leader(self) -> None:
-        """Log whom this node follows, once a change: terms in which nobody comes to lead say nothing."""
+        """Log a change of the leader. Terms without a leader are not logged."""
         raft = self.raft
         leader = raft.node_id if self.is_leader else raft.leader_id
         if (leader, raft.term) == self._logged_leader:
             return
         if not leader and self._logged_leader[0] != raft.node_id:
-            return  # silence, or an election: what comes of it is told
+            return  # no leader, or an election: only the outcome is logged
         self._logged_leader = (leader, raft.term)
         name = self._name_of(leader) or leader[:8]
         if self.is_leader:
@@ -556,13 +611,11 @@ class RaftReplica:
         elif leader:
             text = f"metadata node {name} leads in term {raft.term}: following"
         else:
-            text = f"this metadata node leads no more, in term {raft.term}"
+            text = f"this metadata node stepped down in term {raft.term}"
         LEADER.emit(log, "%s", text, leader=name, term=raft.term, own=self.is_leader)
 
-    # --- tasks ------------------------------------------------------------------------------------
-
     async def persist(self) -> None:
-        """Make durable what the core asked for, one sync for all that gathered; then send and report."""
+        """Persist the pending actions of the core with one sync, then send their messages."""
         while True:
             if self._below_floor and self.raft.recovery_floor is None:
                 await self._clear_recovery_floor()
@@ -589,7 +642,11 @@ class RaftReplica:
                 await self._compact_log()
 
     async def _clear_recovery_floor(self) -> None:
-        """Have it said; on a full disk with the next write: a start before that finds the log whole, too."""
+        """Record that the log is complete again.
+
+        If the disk is full, this is retried with the next write. A start before that also finds a complete
+        log.
+        """
         while self._below_floor:
             try:
                 await self._listener.on_log_complete()
@@ -599,12 +656,15 @@ class RaftReplica:
                     return
 
     async def _save_batch(self, batch: list[Ready]) -> None:
-        """Returns when it is durable. On a full disk that may be late: nothing is sent or counted before."""
+        """Return when the batch is durable.
+
+        This may take long on a full disk. Nothing is sent or counted before.
+        """
         while True:
             try:
                 await self.storage.save(batch)
             except DiskFull as error:
-                batch = []  # the storage has it
+                batch = []  # the storage keeps its operations
                 if not await self.disk_space.on_full(error):
                     await self._compact_log()
                     await trio.sleep(CHECK_INTERVAL_S)
@@ -613,7 +673,7 @@ class RaftReplica:
                 return
 
     async def _compact_log(self) -> None:
-        """Forget the log up to a snapshot, if there is a new one."""
+        """Discard the log up to the newest snapshot, if there is a new one."""
         if self._compact_to is not None:
             snapshot, self._compact_to = self._compact_to, None
             await self.storage.compact(snapshot)
@@ -621,32 +681,33 @@ class RaftReplica:
             self.drain()
 
     def fail_if_diverged(self) -> None:
-        """Called after each input that may bring a leader's entries."""
+        """End the node if the log diverged. Called after each input that may contain a leader's entries."""
         divergence = self.raft.diverged
         if divergence is not None:
             self.fail(CommittedEntriesLost(_describe_divergence(divergence, self._name_of)))
 
     async def raise_failure(self) -> None:
-        """Raise the error that ends this node: one of the core, in whichever task it was raised, or another.
+        """Wait until the node fails, and raise its error.
 
-        Raises `UnsupportedFormat` when the log has a command that this version does not know.
-
-        Raises `CommittedEntriesLost` when the quorum has lost entries that this node has.
+        Raises:
+            UnsupportedFormat: The log has a command that this version does not support.
+            CommittedEntriesLost: The quorum has lost entries that this node has.
+            Exception: Another error of the core.
         """
         await self.failed.wait()
         raise self._failure
 
     async def run_clock(self) -> None:
-        """Wake the core at its deadlines."""
+        """Call the core at its deadlines."""
         while True:
             with trio.CancelScope(deadline=self.raft.deadline) as self._timer:
                 await trio.sleep_forever()
             now = trio.current_time()
             late_s = now - self._timer.deadline
             if late_s > LATE_WAKEUP_S:
-                await trio.lowlevel.checkpoint()  # first what lies in the sockets …
+                await trio.lowlevel.checkpoint()  # First process the messages in the sockets,
                 await trio.lowlevel.checkpoint()
-                self.raft.on_late(late_s, trio.current_time())  # … then what the silence means
+                self.raft.on_late(late_s, trio.current_time())  # then evaluate the silence.
                 self._listener.on_late(late_s)
             if (
                 self._persist_started_at is not None
@@ -657,7 +718,7 @@ class RaftReplica:
             self.drain()
 
     async def monitor_disk_space(self) -> None:
-        """Look at the disk's free space, until cancelled."""
+        """Check the free disk space, until cancelled."""
         taken_at = trio.current_time()
         while True:
             await trio.sleep(CHECK_INTERVAL_S)
@@ -674,19 +735,23 @@ class RaftReplica:
                 self._snapshot_wanted.set()
 
     async def verify_snapshot(self) -> None:
-        """A peer could not take the newest one: where its file is damaged, the state is written again."""
+        """Verify the newest snapshot after a peer could not install it.
+
+        If its file is damaged, write the state again.
+        """
         suspected = self.snapshot
         if suspected is None or await self.storage.snapshots.is_sound(suspected):
             return
-        if suspected == self.snapshot:  # else its file has gone meanwhile
+        if suspected == self.snapshot:  # otherwise its file was deleted during the check
             log.warning(
-                "the snapshot at entry %d is damaged here: it is made anew", suspected.index
+                "the snapshot at entry %d is damaged on this node. It is written again",
+                suspected.index,
             )
             self._snapshot_damaged = True
             self._snapshot_wanted.set()
 
     async def take_snapshots(self) -> None:
-        """Write the state aside when enough was applied, then forget the log up to there."""
+        """Write a snapshot when one is due, then discard the log up to it."""
         while True:
             await self._snapshot_wanted.wait()
             self._snapshot_wanted = trio.Event()
@@ -699,12 +764,12 @@ class RaftReplica:
                 continue
             members = self.raft.log.configuration_at(index)
             if members == UNKNOWN_CONFIGURATION:
-                continue  # let in just now, and has not read yet who the members are
+                continue  # a new member that has not read the configuration yet
             snapshot, applied_bytes = Snapshot(index, term, members), self.disk_space.applied_bytes
             try:
                 chunks = chain([members.encode()], kv_snapshot.snapshot_chunks(self.state))
                 await self.storage.snapshots.save(snapshot, chunks, replace=replaces_damaged)
-            except DiskFull as error:  # an alarm, no end: the log has it all
+            except DiskFull as error:  # a warning only, because the log contains all entries
                 self._snapshot_damaged = replaces_damaged
                 if not await self.disk_space.on_snapshot_failed(error):
                     await trio.sleep(SNAPSHOT_RETRY_S)
@@ -712,14 +777,14 @@ class RaftReplica:
                 continue
             except Exception:
                 self._snapshot_damaged = replaces_damaged
-                self._snapshot_wanted.set()  # when this is run again
+                self._snapshot_wanted.set()  # for the restart of this task
                 raise
             await self.disk_space.on_snapshot(applied_bytes)
             if self.snapshot is None or self.snapshot.index < index:
                 self.snapshot = snapshot
                 self._compact_to = snapshot
                 self._persist_wanted.set()
-            else:  # a leader's is newer: this one lies here until the next
+            else:  # A leader's snapshot is newer. This one stays until the next snapshot.
                 self.storage.snapshots.reclaimable_bytes = 0
 
 
@@ -728,9 +793,9 @@ def _describe_divergence(divergence: Diverged, name_of: Callable[[str], str]) ->
     return (
         f"metadata node {leader} leads in term {divergence.term} without entry {divergence.index}, which "
         "is committed."
-        f" This node has all entries up to {divergence.commit}; most others run on older copies of their data"
-        " directories. Nothing was changed here. Copy this directory and stop all metadata nodes. To keep the"
-        " entries, put the newest directories of the others back, or run"
-        ' "dlog metadata force-new-cluster --data DIR" on this one. To give them up, start this node on an'
-        ' empty directory and run "dlog metadata replace"'
+        f" This node has all entries up to {divergence.commit}; most other nodes run on older"
+        " copies of their data  directories. Nothing was changed here. Copy this directory and stop all"
+        " metadata nodes. To keep the entries, restore the newest directories of the other nodes, or run"
+        ' "dlog metadata force-new-cluster --data DIR" on this one. To lose the entries, start this node on'
+        ' an empty directory and run "dlog metadata replace"'
     )

@@ -1,7 +1,7 @@
-"""Draws what capabilities, passes and tokens are made with, at the leader, when it is first needed.
+"""Generate the secrets of capabilities, passes and tokens on the leader, when they are first required.
 
-In a cluster that was never anything but open there are none. From then on a new generation comes by command
-alone, and the two newest count: nothing that is stored holds anything made with them.
+A cluster that was always in mode "open" has none. Later generations are created only by command, and the
+two newest are valid. No stored data depends on these secrets.
 """
 
 from collections.abc import Callable
@@ -25,21 +25,27 @@ from .replica import RaftReplica
 
 OnRotated = Callable[[DistributedLogError | None], None]
 ROTATION_MARKER = "secrets"
-"""Nobody's name: what bookies watch is put anew under it, so that they ask for what they now check by."""
+"""Name without a principal.
+
+A rotation puts its revocation key, which bookies watch, so that they request the new verification keys.
+"""
 
 
 class SecretRotation:
-    """Of one node."""
+    """The secret rotation of one node."""
 
     def __init__(self, replica: RaftReplica, secret_bytes: Callable[[int], bytes]) -> None:
         self._replica = replica
         self._secret_bytes = secret_bytes
 
     def rotate(self, done: OnRotated, *, only_first: bool = False) -> None:
-        """Put a new generation before the one that was newest; what came before that ends.
+        """Create a new generation of ledger secrets. The previous generation stays valid, and older ones end.
 
-        ``first``: only where there is none. ``done`` is told when it is applied, or why not: `NotLeader`
-        where this node does not lead. Two at once are one.
+        Two concurrent calls create one generation.
+
+        Args:
+            done: Receives None when the change is applied, or the error, for example `NotLeader`.
+            only_first: Do nothing if a generation exists.
         """
         generations = generations_of(self._replica.state)
         if only_first and generations:
@@ -55,7 +61,10 @@ class SecretRotation:
         self._put(GENERATIONS_KEY, value, done, *marker_puts)
 
     def rotate_tokens(self, done: OnRotated, *, only_first: bool = False) -> None:
-        """The same of what tokens are sealed with: those of before the last rotation end."""
+        """Create a new generation of token secrets. Tokens from before the previous rotation end.
+
+        The arguments are those of `rotate`.
+        """
         current_secrets = token_secrets_of(self._replica.state)
         if only_first and current_secrets:
             done(None)

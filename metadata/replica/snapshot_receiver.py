@@ -1,4 +1,4 @@
-"""A follower takes a leader's snapshot, chunk by chunk, into a file; then the core is told (H39)."""
+"""Receive a leader's snapshot in chunks into a file, then notify the core (H39)."""
 
 import gc
 from collections.abc import AsyncIterator, Callable
@@ -25,19 +25,19 @@ from .replica import RaftReplica
 log = get_logger("distributedlog.metadata.replica.snapshot_receiver")
 
 SnapshotProgress = Callable[[int], None]
-"""Told the offset from which to go on."""
+"""Receives the offset from which to continue."""
 
 
 @dataclass(slots=True)
 class _IncomingSnapshot:
     source: tuple[str, Snapshot, int]
-    """Sender, which one, how many bytes."""
+    """Sender, snapshot, and total bytes."""
     file: File
     offset: int = 0
 
 
 class SnapshotReceiver:
-    """One snapshot at a time; a chunk that does not fit is answered with the offset that would."""
+    """Receives one snapshot at a time. A chunk at a wrong offset is answered with the expected offset."""
 
     def __init__(self, replica: RaftReplica) -> None:
         self._replica = replica
@@ -46,12 +46,15 @@ class SnapshotReceiver:
         self._arrived = trio.Event()
 
     def on_chunk(self, chunk: SnapshotChunk, on_progress: SnapshotProgress) -> None:
-        """A chunk came in; ``progress`` is told when it is taken. A newer one replaces one that waits."""
+        """Queue a chunk.
+
+        ``on_progress`` is called when it is written. A newer chunk replaces one that waits.
+        """
         self._pending_chunk = (chunk, on_progress)
         self._arrived.set()
 
     async def run(self) -> None:
-        """Take chunks until cancelled."""
+        """Write chunks until cancelled."""
         while True:
             await self._arrived.wait()
             self._arrived = trio.Event()
@@ -60,7 +63,7 @@ class SnapshotReceiver:
                 continue
             try:
                 await self._write_chunk(*pending)
-            except DiskFull as error:  # the leader hears nothing, and sends it again
+            except DiskFull as error:  # without an answer, the leader sends the snapshot again
                 if self._incoming is not None:
                     self._incoming.file.close()
                     self._incoming = None
@@ -70,7 +73,7 @@ class SnapshotReceiver:
     async def _write_chunk(self, chunk: SnapshotChunk, on_progress: SnapshotProgress) -> None:
         replica, incoming = self._replica, self._incoming
         if chunk.term < replica.raft.term:
-            return  # of a leader that is none any more: it hears nothing and gives up
+            return  # from a deposed leader: without an answer, its request times out
         source = (chunk.sender, Snapshot(chunk.index, chunk.index_term), chunk.total_bytes)
         if incoming is None or incoming.source != source or chunk.offset == incoming.offset == 0:
             if incoming is not None:
@@ -86,19 +89,20 @@ class SnapshotReceiver:
         if incoming.offset >= chunk.total_bytes:
             self._incoming = None
             if not await self._install_received(chunk, incoming):
-                incoming.offset = 0  # begin again
+                incoming.offset = 0  # start again
         on_progress(incoming.offset)
 
     async def _install_received(self, chunk: SnapshotChunk, incoming: _IncomingSnapshot) -> bool:
-        """All of it is here: have it, and tell the core; False where it is nonsense."""
+        """Install a complete snapshot and notify the core. Return False if its content is invalid."""
         replica, (_, snapshot, _) = self._replica, incoming.source
         snapshots = replica.storage.snapshots
         try:
             await incoming.file.sync()
-            state, members = await restore(snapshots.received_chunks())  # first: it is not ours yet
+            # before the snapshot counts as stored
+            state, members = await restore(snapshots.received_chunks())
             await snapshots.commit_received(snapshot, incoming.file)
         except (CorruptData, ProtocolError, UnsupportedFormat) as error:
-            log.warning("the snapshot at entry %d cannot be taken: %s", chunk.index, error)
+            log.warning("the snapshot at entry %d cannot be installed: %s", chunk.index, error)
             return False
         finally:
             incoming.file.close()
@@ -120,14 +124,16 @@ class SnapshotReceiver:
 
 
 async def restore(chunks: AsyncIterator[bytes]) -> tuple[KeyValueState, Configuration]:
-    """The state that a snapshot holds, a chunk a turn (H39), and the members as of then.
+    """Restore state and members from a snapshot, one chunk per event-loop iteration (H39).
 
-    UNKNOWN members: a snapshot of before they could change. Raises `CorruptData`, `ProtocolError`,
-    `UnsupportedFormat`.
+    A snapshot from before members could change has no members. Then they are `UNKNOWN_CONFIGURATION`.
 
-    The search for cyclic garbage looks at every key in one turn: 0.7 s with 700,000 of them. None of them is
-    part of a cycle, so it is held off until all are there, and then told to pass them over for good, if the
-    process is this node's alone.
+    One run of the garbage collector over 700,000 keys takes 0.7 s in one event-loop iteration. No key is
+    part of a cycle. So the collector is disabled until all keys are loaded, and then set to skip them
+    permanently, if the process runs only this node.
+
+    Raises:
+        CorruptData, ProtocolError, UnsupportedFormat: The snapshot is invalid, or of a newer version.
     """
     builder, members = SnapshotBuilder(KeyValueState()), UNKNOWN_CONFIGURATION
     was_enabled = gc.isenabled()

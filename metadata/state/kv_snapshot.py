@@ -1,4 +1,8 @@
-"""The replicated state as a sequence of chunks, written and read in small steps (pure; H39, H109).
+"""The replicated state as a sequence of chunks (pure; H39, H109).
+
+Tasks write and read one chunk per event-loop iteration.
+
+The chunks in order::
 
     [format, index, revision, next lease, dedup floor, leases, keys, requests]      the last three are counts
     ["leases",   [[lease, ttl ms], ...]]
@@ -6,12 +10,12 @@
     ["requests", [[index, client, request, code, outcome], ...]]                      oldest first
 
 ``stored`` are the bytes that the state keeps for a key: `VALUE_HEADER` and the value. So neither side packs
-or unpacks them. No chunk of msgpack begins with a K. In format 1, the keys were msgpack rows:
+or unpacks them. No chunk of msgpack begins with a K. In format 1, the keys were msgpack rows::
 
     ["items",    [[key, value, version, create revision, mod revision, lease], ...]]
 
 From format 3 on, the head ends with the revision of the last authorization change, and each lease has its
-owner:
+owner::
 
     [3, …, requests, trust revision]                ["leases", [[lease, ttl ms, principal or ""], ...]]
 
@@ -45,8 +49,9 @@ from .request_dedup import MESSAGE_CHARS_MAX, RememberedRequest, RememberedRow
 
 SNAPSHOT_FORMAT = 3
 FORMAT_WITHOUT_OWNERS = 2
-"""Written if no lease has an owner and the authorization was never changed. Older versions read only this
-format.
+"""Written if no lease has an owner and the authorization was never changed.
+
+Older versions read only this format.
 """
 CHUNK_BYTES = 64 * 1024
 """Approximate size of a chunk, which is half a millisecond of work. One large key may exceed it."""

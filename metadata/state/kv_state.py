@@ -118,8 +118,9 @@ class KeyValueState:
         self.index = 0
         """The log index of the last applied command."""
         self.authorization_revision = 0
-        """Revision of the last `AuthorizationChange`. 0 if there was none, and then requests are not
-        authorized.
+        """Revision of the last `AuthorizationChange`.
+
+        0 if there was none. Then requests are not authorized.
         """
         self.leases: dict[int, Lease] = {}
         self.lease_count_by_owner: dict[str, int] = {}
@@ -182,9 +183,7 @@ class KeyValueState:
     def range(
         self, start: bytes, end: bytes, limit: int, bytes_max: int = RANGE_BYTES_MAX
     ) -> RangePage:
-        """Return up to ``limit`` keys with about ``bytes_max`` of keys and values, but at least one if any
-        exists.
-        """
+        """Return up to ``limit`` keys of about ``bytes_max`` bytes, but at least one if any exists."""
         keys = self.keys.between(start, end, limit + 1)
         items: list[KeyValue] = []
         size = 0
@@ -298,8 +297,9 @@ class KeyValueState:
         return CommandResult(), ()
 
     def earlier_result(self, decoded_command: ReplicatedCommand) -> CommandResult | None:
-        """Return the result of a client's request if it is remembered. The request need not be added to the
-        log again.
+        """Return the result of a client's request if it is remembered.
+
+        The request need not be added to the log again.
         """
         remembered = self.request_dedup.find(decoded_command.client, decoded_command.request_number)
         return (
@@ -411,8 +411,9 @@ class KeyValueState:
             lease.key_bytes += len(key)
 
     def _leave(self, key: bytes, stored: bytes | None) -> None:
-        """Remove the stored bytes of a key from the digest, its lease and the views. None if the key
-        is new.
+        """Remove the stored bytes of a key from the digest, its lease and the views.
+
+        None if the key is new.
         """
         if stored is not None:
             self._hash_sum -= xxh3_64_intdigest(key + stored)

@@ -44,8 +44,9 @@ class StateDigestTracker:
         self.newest_digest = 0, 0
         """Index and digest of the newest own digest. Index 0 if there is none."""
         self.wrong_peers: dict[str, int] = {}
-        """While this node leads: the nodes with a different state, and the first entry with a known
-        difference.
+        """The nodes with a different state, while this node leads.
+
+        The value is the first entry with a known difference.
         """
         self._own_digests: dict[int, int] = {}
         self._peer_digests: dict[str, tuple[int, int]] = {}

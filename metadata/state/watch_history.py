@@ -26,8 +26,9 @@ class WatchHistory:
         self._changes: deque[tuple[int, tuple[WatchEvent, ...], int]] = deque()
 
     def append(self, revision: int, events: tuple[WatchEvent, ...]) -> None:
-        """Add the changes of the next revision. Above the limit, drop the oldest revisions but never
-        this one.
+        """Add the changes of the next revision.
+
+        Above the limit, drop the oldest revisions but never this one.
         """
         size = EVENT_BYTES * len(events)
         for event in events:
