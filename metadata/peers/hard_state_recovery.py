@@ -1,11 +1,15 @@
-"""What a node promised that has forgotten it, from all other voters' word (H106).
+"""Recover limits of a node's lost hard state from the reports of all other voters (H106).
 
-Whoever got this node's vote in a term had stored that term first, and still has it. An entry that was
-committed with this node's acknowledgement is durable on one other voter at least, and stays there. So the
-highest term, and the last entry, of *all* other voters bound everything that this node can have promised: it
-takes them for its own word (`recovered_hard_state.py`), in a term that is safely above, its vote there as
-given away. One voter that is silent may be the one that knows: it is waited for, until all answer at one
-time. Two that have forgotten wait for each other, and for an operator.
+A candidate that received this node's vote in a term had stored that term first, and still has it. An entry
+that was committed with this node's acknowledgement is durable on at least one other voter, and stays there.
+So the highest term and the last entry of *all* other voters limit all promises that this node can have
+made.
+
+The node adopts these limits as its own hard state (`recovered_hard_state.py`). Its new term is far above
+the highest one, and its vote in that term counts as given.
+
+A single silent voter may be the one with the highest term or entry, so the node waits until all answer at
+the same time. Two nodes without hard state wait for each other, and for an operator.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,10 +31,13 @@ from ..raft.ready import HardState
 from ..raft.recovered_hard_state import RaftEntryId, RecoveredHardState
 
 UNKNOWN_VOTE = "?"
-"""Nobody's id: a vote that may have been given to anybody."""
+"""Not a valid node ID. It marks a vote that may have been given to any node."""
 TERMS_AHEAD = 1000
-"""Of the others' highest term a node goes on that has forgotten its own: it may have stood in later ones
-without anybody hearing of it, and what was said in those, or of its old log, must count for nothing."""
+"""Distance of the new term from the highest term of the others.
+
+The node may have campaigned in later terms that no other node observed. Messages of these terms, and those
+about its old log, must be ignored.
+"""
 ASK_S = 2.0
 _FORM = row(
     text(chars_min=1), number(0, TERM_MAX), number(0, TERM_MAX), number(), blob(64 * 1024, 1)
@@ -39,7 +46,7 @@ _FORM = row(
 
 @dataclass(frozen=True, slots=True)
 class VoterReport:
-    """What a voter says to one that has forgotten: its term, and the last entry that it ever had."""
+    """The report of a voter to a node without hard state: its term, and its last entry."""
 
     node_id: str
     term: int
@@ -47,7 +54,7 @@ class VoterReport:
     configuration: Configuration
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the report as a frame body."""
         members = self.configuration.encode()
         return pack(
             [self.node_id, self.term, self.last_entry.term, self.last_entry.log_index, members]
@@ -55,7 +62,7 @@ class VoterReport:
 
     @classmethod
     def decode(cls, body: Buffer) -> "VoterReport":
-        """Raises `ProtocolError`."""
+        """Decode a frame body, or raise `ProtocolError`."""
         node_id, term, *last, members = decode_message(body, _FORM, "a voter's statement")
         if last[0] > term:
             raise ProtocolError("a voter's statement of an entry newer than its term")
@@ -65,23 +72,24 @@ class VoterReport:
 def recovered_hard_state(
     node_id: str, reports: Mapping[str, VoterReport]
 ) -> RecoveredHardState | str:
-    """The word that ``node_id`` is held to by all that was ``said``, by node id; or why that is not all."""
+    """Return the hard state of ``node_id`` that follows from all reports, or why the reports are incomplete.
+
+    ``reports`` are by node ID.
+    """
     members = [member for report in reports.values() for member in report.configuration.members]
     others = {m.node_id: m.name for m in members if m.votes and m.node_id != node_id}
     if not any(member.node_id == node_id for member in members):
-        return "nobody who knows this node has answered"
+        return "no node that lists this node as a member has answered"
     silent_voters = sorted(name for voter, name in others.items() if voter not in reports)
     if silent_voters or not others:
-        return (
-            f"{', '.join(silent_voters) or 'nobody else'} must say what this node may have promised"
-        )
+        return f"{', '.join(silent_voters) or 'no other voter'} must report the limits of the lost hard state"
     term = min(TERM_MAX, max(report.term for report in reports.values()) + TERMS_AHEAD)
     last = max(report.last_entry for report in reports.values())
     return RecoveredHardState(HardState(term, UNKNOWN_VOTE), last)
 
 
 def member_addresses(reports: Mapping[str, VoterReport]) -> dict[str, Address]:
-    """Where the members are that were heard of, by name."""
+    """Return the addresses of all members in the reports, by name."""
     addresses: dict[str, Address] = {}
     for report in reports.values():
         for member in report.configuration.members:
@@ -94,13 +102,19 @@ def member_addresses(reports: Mapping[str, VoterReport]) -> dict[str, Address]:
 async def request_voter_reports(
     endpoint: Endpoint, node_id: str, addresses: Iterable[Address], cluster_id: str
 ) -> tuple[dict[str, VoterReport], RecoveredHardState | str]:
-    """What is said there now, by node id; and the word that it holds ``node_id`` to, or why there is none.
+    """Request the reports of all voters at ``addresses``.
 
-    All are asked twice over the same connections, the second time when all have answered once. Between
-    the two there was a moment at which all of them lived and had not ended since they were first asked: a
-    leader that still counted this node's acknowledgements then has said what it counts, and what
-    was committed with them until then is told by who has it durably. Asked one by one, a leader that ends
-    in between could have committed, after the first had answered, what it does not have itself (H106).
+    All voters are queried twice over the same connections, the second time after all have answered once. So
+    at one moment between the two rounds, all of them were running and had not restarted since the first
+    query. A leader that still counted this node's acknowledgements then reports these entries, and any
+    entry committed until then is reported by a node that stores it durably.
+
+    With a single round, a leader could commit an entry after the first voter had answered, and then fail
+    before it answers. No report would contain that entry (H106).
+
+    Returns:
+        The reports of the first round by node ID, and the recovered hard state of ``node_id`` or why there
+        is none.
     """
     first_reports: dict[str, VoterReport] = {}
     second_reports: dict[str, VoterReport] = {}
@@ -142,7 +156,7 @@ async def _request_report(link: ClientLink) -> VoterReport:
 def merge_recovered(
     first: RecoveredHardState, second: RecoveredHardState | str
 ) -> RecoveredHardState | str:
-    """What two rounds of questions hold a node to; ``other`` may say why the second one was not whole."""
+    """Merge the results of two rounds. ``second`` may be the reason why the second round is incomplete."""
     if isinstance(second, str):
         return second
     term = max(first.hard_state.term, second.hard_state.term)

@@ -1,8 +1,8 @@
-"""The leader's side of changing the quorum's members: what an operator asks, and what follows from it.
+"""The leader's part of changes of the quorum's members: requests of operators, and the steps that follow.
 
-A request is one entry (or none, where it is done already), so that it may be sent again. That a learner
-which has caught up takes its place needs nobody to ask: whoever leads sees to it. What is allowed is
-decided in `membership_rules.py`.
+A request adds at most one entry to the log, and none if it is done already, so it may be sent again. When a
+learner has caught up, the leader promotes it without a further request. `membership_rules.py` decides which
+changes are allowed.
 """
 
 from collections import deque
@@ -34,13 +34,13 @@ from .membership_rules import add_learner, next_promotion_step, remove_member
 log = get_logger("distributedlog.metadata.peers.membership_changes")
 
 LEARNER_CHECK_S = 0.2
-"""So often a leader looks whether a learner has caught up."""
+"""Interval at which the leader checks whether a learner has caught up."""
 REQUEST_TIMEOUT_S = 1.0
 COMMIT_TIMEOUT_S = 5.0
 REQUESTS_MAX = 16
 
 OnChanged = Callable[[DistributedLogError | None], None]
-"""Told once: None when the change is committed (or was before), or why it is not."""
+"""Called once, with None if the change is committed (now or earlier), otherwise with the error."""
 
 
 class MembershipChanges:
@@ -54,17 +54,17 @@ class MembershipChanges:
         self._wake = trio.Event()
 
     def submit(self, request: MembersRequest, done: OnChanged) -> None:
-        """An operator wants a change."""
+        """Queue a change that an operator requests. ``done`` receives the outcome."""
         if not self._replica.is_leader:
             done(self._replica.not_leader_error())
         elif len(self._requests) >= REQUESTS_MAX:
-            done(TooBusy("too many changes of the quorum's members are asked for"))
+            done(TooBusy("too many changes of the quorum's members are pending"))
         else:
             self._requests.append((request, done))
             self._wake.set()
 
     async def run(self) -> None:
-        """Do what was asked, and let learners take their places, until cancelled."""
+        """Execute requests and promote learners, until cancelled."""
         while True:
             with trio.move_on_after(LEARNER_CHECK_S):
                 await self._wake.wait()
@@ -130,7 +130,9 @@ class MembershipChanges:
             member_names = ", ".join(
                 member.name for member in self._replica.raft.configuration.members
             )
-            raise MembersRefused(f"no metadata node is called {name}; known are {member_names}")
+            raise MembersRefused(
+                f"no metadata node has the name {name}. The members are {member_names}"
+            )
         return max(named, key=lambda member: member.votes).address
 
     async def _query_node(self, address: str) -> BootstrapAnswer:
@@ -141,11 +143,11 @@ class MembershipChanges:
             return await query_node(self._endpoint, parsed_address)
         except (ConnectionLost, RequestTimeout) as error:
             raise MembersRefused(
-                f"nobody answers at {address} ({error}); start the node there with an empty directory first"
+                f"no node answers at {address} ({error}). Start the node there with an empty directory first"
             ) from error
 
     async def _commit_change(self, new_configuration: Configuration) -> None:
-        """Returns when that is committed."""
+        """Propose a configuration, and return when it is committed."""
         old_configuration = self._replica.raft.configuration
         outcome: list[CommandResult | DistributedLogError] = []
         answered = trio.Event()
@@ -160,7 +162,7 @@ class MembershipChanges:
             await answered.wait()
         if not outcome:
             raise NotReady(
-                f"the change was not committed within {COMMIT_TIMEOUT_S:g} s; it may be later"
+                f"the change was not committed within {COMMIT_TIMEOUT_S:g} s. It may be committed later"
             )
         if isinstance(outcome[0], DistributedLogError):
             raise outcome[0]
@@ -179,7 +181,12 @@ class MembershipChanges:
 
 
 async def query_node(endpoint: Endpoint, address: Address) -> BootstrapAnswer:
-    """What the node at an address says of itself, whoever it is. Raises what dialling raises."""
+    """Return the answer of the node at an address, whichever node it is.
+
+    Raises:
+        RequestTimeout, ConnectionLost: No node answered within `REQUEST_TIMEOUT_S`.
+        DistributedLogError: Another error of the connection.
+    """
     error: DistributedLogError = RequestTimeout(
         f"{address[0]}:{address[1]} is silent for {REQUEST_TIMEOUT_S:g} s"
     )
@@ -198,7 +205,7 @@ async def query_node(endpoint: Endpoint, address: Address) -> BootstrapAnswer:
 
 
 def describe_members(configuration: Configuration) -> str:
-    """Members for a log line."""
+    """Return the members as text for a log line."""
     return ", ".join(
         f"{member.name} ({member.node_id[:8]}{'' if member.votes else ', learner'})"
         for member in configuration.members

@@ -1,9 +1,9 @@
-"""The connections from one metadata node to the others: Raft's messages, snapshots, who answers.
+"""The connections of a metadata node to the other members, for Raft messages, snapshots and status.
 
-Each node dials each other member that it knows of, so a message has one way. Only an answer goes back over
-the connection that its question came on, where there is no other: a node that is let in, or was away while
-the members changed, does not know its leader yet. A peer is dialled by its id: whoever has taken its
-address, or the same machine with an emptied directory, is told so and is no peer (H5).
+Each node dials each other known member, so each direction has its own connection. Only if a node has no
+connection to a peer, it replies over the connection of the request. A new node, or one that was away during
+a change of the members, does not know its leader yet. A peer is dialed by its node ID. Another node at that
+address, or the same machine with an emptied directory, is rejected (H5).
 """
 
 from collections.abc import Mapping
@@ -51,20 +51,22 @@ from .unknown_peers import UnknownPeers
 log = get_logger("distributedlog.metadata.peers.raft_peers")
 
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024
-"""A peer that reads nothing gets nothing more: Raft sends again what was lost."""
+"""A peer with this many unsent bytes receives nothing more. Raft repeats lost messages."""
 REDIAL_MIN_S = 0.05
 REDIAL_MAX_S = 1.0
 REQUEST_TIMEOUT_S = 1.0
 CHUNK_BYTES = 512 * 1024
 CHUNK_TIMEOUT_S = 10.0
 SNAPSHOT_RETRY_S = 10.0
-"""A snapshot that a peer has had whole and could not take is sent again after so long: a node of before, say,
-which waits for its upgrade."""
+"""Delay until a snapshot is sent again that the peer received completely and could not install.
+
+The peer may be an older version that waits for its upgrade.
+"""
 REPLY_MESSAGES = PreVoteReply | VoteReply | AppendReply | HeartbeatReply
 
 
 class RaftPeers:
-    """All other members, by node id."""
+    """All other members, by node ID."""
 
     def __init__(
         self,
@@ -75,12 +77,18 @@ class RaftPeers:
         cluster_id: str,
         own_name: str,
     ) -> None:
-        """``listed``: addresses by name, tried where the configuration's do not answer.
+        """Create the peers. `on_members` connects to them.
 
-        ``own_name``: ours in that list.
+        Args:
+            endpoint: The endpoint of this node.
+            configured_peers: Configured addresses by name, used if those of the members do not answer.
+            replica: The replica that receives the messages.
+            nursery: Runs the connections.
+            cluster_id: The cluster of this node.
+            own_name: The name of this node in ``configured_peers``.
         """
         self.advertised: dict[str, dict[str, str]] = {}
-        """What each peer advertises, by listener name."""
+        """The advertised addresses of each peer, by listener name."""
         self.connect_errors: dict[str, str] = {}
         self._endpoint = endpoint
         self._failures = endpoint.failures
@@ -98,7 +106,7 @@ class RaftPeers:
         )
 
     def on_members(self) -> None:
-        """Connect to those that are members now, and to nobody else."""
+        """Connect to the present members, and close the connections to former ones."""
         self.unknown_peers.on_members()
         current_peers = self._replica.raft.peers
         for peer in [peer for peer in self._connection_scopes if peer not in current_peers]:
@@ -110,7 +118,7 @@ class RaftPeers:
                 self._nursery.start_soon(self._run_connection, peer, scope)
 
     def peers_without_feature(self, feature: int) -> list[str]:
-        """The names of the other voters that do not say that they know it: older, or not there to ask."""
+        """Return the names of other voters without this feature. They are older or not connected."""
         names = []
         for peer in self._replica.raft.voters:
             link = self._links.get(peer)
@@ -121,11 +129,11 @@ class RaftPeers:
         return names
 
     def on_message_from(self, peer: str, link: Link) -> None:
-        """A node speaks to us: its answer finds a way back."""
+        """Use ``link`` for replies to a node that has sent a message on it."""
         self._reply_links[peer] = link
 
     def send(self, peer: str, message: Message) -> None:
-        """Send, or drop where there is no connection."""
+        """Send a message, or drop it if there is no connection."""
         link: Link | None = self._links.get(peer)
         if link is None and isinstance(message, REPLY_MESSAGES):
             link = self._reply_links.get(peer)
@@ -134,22 +142,33 @@ class RaftPeers:
         if link is not None and link.closed is None and link.outgoing_bytes < OUTGOING_BYTES_MAX:
             codes = bool(link.peer.features & FEATURE_ERROR_CODES)
             encoded, form, body = self._last_encoded
-            if message is not encoded or form is not codes:  # one append for all its receivers
+            # One append is encoded once for all its receivers.
+            if message is not encoded or form is not codes:
                 body = encode(message, codes=codes)
                 self._last_encoded = message, codes, body
             link.send(envelope(Op.META_RAFT, len(body)), body)
 
     def notify_state_differs(self, peer: str, index: int, digest: int) -> None:
-        """Say what the state of most was after entry ``index``; dropped where there is no connection."""
+        """Send the digest of the majority after entry ``index``. Dropped if there is no connection."""
         link = self._links.get(peer)
         if link is not None and link.closed is None and link.outgoing_bytes < OUTGOING_BYTES_MAX:
             body = encode_digest(index, digest)
             link.send(envelope(Op.META_DIFFERS, len(body)), body)
 
     async def request(self, peer: str, op: int, body: bytes, *, feature: int = 0) -> memoryview:
-        """A question to a peer. Raises `ConnectionLost` where there is no connection, and what it answers.
+        """Send a request to a peer and return the body of its reply.
 
-        ``feature``: raises `InvalidRequest` where it does not know that: it would hang up, and Raft with it.
+        Args:
+            peer: The node ID of the peer.
+            op: The operation.
+            body: The body of the request.
+            feature: The feature that the operation needs. A peer without it would close the connection,
+                which Raft also uses.
+
+        Raises:
+            ConnectionLost: There is no connection to the peer.
+            InvalidRequest: The peer lacks the feature.
+            DistributedLogError: The error with which the peer replies.
         """
         link = self._links.get(peer)
         if link is None:
@@ -159,7 +178,7 @@ class RaftPeers:
         return (await link.request(op, body, timeout_s=REQUEST_TIMEOUT_S)).body
 
     async def query_status(self, peer: str) -> MemberStatusRow | None:
-        """What a peer says of itself, or None."""
+        """Return the status that a peer reports, or None."""
         link = self._links.get(peer)
         if link is None or link.closed is not None:
             return None
@@ -174,7 +193,7 @@ class RaftPeers:
         return rows[0] if rows else None
 
     async def _run_connection(self, peer: str, scope: trio.CancelScope) -> None:
-        """Hold the connection to one peer, for as long as it is one."""
+        """Keep the connection to one peer, while it is a member."""
         unit = f"the connection to metadata node {self.name_of(peer)}"
         with scope:
             await self._failures.keep_running(unit, self._connect_loop, peer)
@@ -194,7 +213,10 @@ class RaftPeers:
         ]
 
     def _own_addresses(self) -> set[Address | None]:
-        """Ours as a member, and in the list: where another member is said to be here, we took its place."""
+        """Return the addresses of this node as a member and in the configuration.
+
+        If the address of another member is among them, this node has taken its place.
+        """
         raft = self._replica.raft
         own_member = raft.configuration.member(raft.node_id)
         addresses = {self._configured_peers.get(self._own_name)}
@@ -206,7 +228,7 @@ class RaftPeers:
         return addresses
 
     def _all_member_addresses(self) -> list[Address]:
-        """Where members are, or were when the list was written; but us."""
+        """Return the present and the configured addresses of the members, except those of this node."""
         own_addresses = self._own_addresses()
         member_addresses = [
             parse_host_port(member.address) for member in self._replica.raft.configuration.members
@@ -218,7 +240,7 @@ class RaftPeers:
         ]
 
     def name_of(self, peer: str) -> str:
-        """For people: a member's name, or the id of who is none."""
+        """Return the name of a member, or the ID of a node that is no member, for messages."""
         member = self._replica.raft.configuration.member(peer)
         return member.name if member is not None else peer
 
@@ -228,9 +250,9 @@ class RaftPeers:
             addresses = self._addresses_of(peer)
             if (
                 not addresses
-            ):  # or it is ours: the one whose place we have is gone, and soon no member
+            ):  # Or its address is this node's, which replaces it. It will soon be removed.
                 if self.name_of(peer) != self._own_name:
-                    self._record_connect_error(peer, ConnectionLost("its address is not known"))
+                    self._record_connect_error(peer, ConnectionLost("its address is unknown"))
                 await trio.sleep(REDIAL_MAX_S)
                 continue
             address = addresses[attempt % len(addresses)]
@@ -245,7 +267,8 @@ class RaftPeers:
                         on_batch=self._replica.drain,
                         on_closed=lambda _, ended=ended: ended.set(),  # type: ignore[misc]
                     )
-                    if not link.peer.cluster_id:  # it belongs to us and was not told yet (H5)
+                    # a member that has not joined the cluster yet (H5)
+                    if not link.peer.cluster_id:
                         await link.request(
                             Op.META_FORM,
                             self._bootstrap_for(peer).encode(),
@@ -272,7 +295,7 @@ class RaftPeers:
             await trio.sleep(redial.next_s())
 
     def _bootstrap_for(self, node_id: str) -> Bootstrap:
-        """Return what a member without data is told: the founding, if it is one of the founders (H5)."""
+        """Return the message by which a member without data joins: the founding, or its addition (H5)."""
         raft = self._replica.raft
         if raft.log.base_index == 0:
             founders = raft.log.configuration_at(0)
@@ -288,7 +311,7 @@ class RaftPeers:
             message = decode(body) if op == Op.META_RAFT else None
             if not isinstance(message, REPLY_MESSAGES) or message.sender != peer:
                 raise ProtocolError(
-                    f"{link.peer_address} sent operation {op}, which answers nothing"
+                    f"{link.peer_address} sent operation {op}, which is not a reply"
                 )
             self._replica.on_message(message)
 
@@ -299,7 +322,7 @@ class RaftPeers:
             self.connect_errors[peer] = str(error)
             name, why = self.name_of(peer), str(error)
             UNREACHABLE.emit(
-                log, "metadata node %s cannot be reached: %s", name, why, peer=name, why=why
+                log, "metadata node %s is unreachable: %s", name, why, peer=name, why=why
             )
 
     async def send_snapshot(
@@ -310,10 +333,11 @@ class RaftPeers:
         snapshot: Snapshot,
         storage: RaftStorage,
     ) -> float:
-        """Send a snapshot file in chunks, resumed where the peer says.
+        """Send a snapshot file in chunks. Continue at the offset that the peer reports.
 
-        0.0 when it has taken it; else how many seconds to wait before it is tried again: `SNAPSHOT_RETRY_S`
-        where it cannot be taken as it is.
+        Returns:
+            0.0 when the peer has installed it. Otherwise the seconds to wait until the next attempt, which
+            is `SNAPSHOT_RETRY_S` if the peer cannot install it.
         """
         link = self._links.get(snapshot_request.peer)
         if link is None:
@@ -321,10 +345,10 @@ class RaftPeers:
         try:
             file = await storage.snapshots.open(snapshot)
         except FileNotFoundError:
-            return REQUEST_TIMEOUT_S  # a newer one has just taken its place
+            return REQUEST_TIMEOUT_S  # it was just replaced by a newer one
         except DistributedLogError as error:
             log.info(
-                "no snapshot is sent to %s now: %s", self.name_of(snapshot_request.peer), error
+                "cannot send a snapshot to %s now: %s", self.name_of(snapshot_request.peer), error
             )
             return SNAPSHOT_RETRY_S if isinstance(error, DiskFailed) else REQUEST_TIMEOUT_S
         try:
@@ -339,8 +363,8 @@ class RaftPeers:
                     case [0] if offset + len(data) == total:
                         SNAPSHOT_REFUSED.emit(
                             log,
-                            "metadata node %s cannot take the snapshot at entry %d, its log says why: is it"
-                            " an older version? It is sent again in %.0f s",
+                            "metadata node %s cannot install the snapshot at entry %d. Its log states the"
+                            " cause, usually an older version. The next attempt is in %.0f s",
                             self.name_of(snapshot_request.peer),
                             snapshot.index,
                             SNAPSHOT_RETRY_S,
@@ -352,7 +376,7 @@ class RaftPeers:
                         offset = next_offset
                     case _:
                         raise ProtocolError(
-                            f"{link.peer_address} does not take the snapshot's chunks"
+                            f"{link.peer_address} does not accept the snapshot's chunks"
                         )
             return 0.0
         except DistributedLogError as error:

@@ -1,13 +1,15 @@
-"""Nodes that speak as members of the quorum and are none that this node knows of.
+"""Decide on nodes that claim to be members of the quorum and are not known as members here.
 
-What a peer says moves terms, and a term that is entered is never left: it is taken from members alone. But a
-member may be newer than all that this node has read: it was let in, or put in another's place, by entries
-that this node lacks, and leads now (thesis 4.1). Then those at the addresses that this node does know are
-asked who the members are, and believed: an address was given by an operator, a name in a greeting by anybody.
-Until they have answered, the stranger is not heard: what it said is said again. Where nobody answers at any
-of those addresses it is heard: all whom this node knew may have been replaced while it was away.
+A message of a peer can raise the term, and a term is never left again. Therefore only messages of members
+are accepted. But a member may be unknown here, because entries that this node lacks have added it, and it
+may lead now (thesis 4.1). Then this node queries the members at all addresses that it has, and trusts their
+answers. An operator configured these addresses, but any client can send any name in a handshake.
 
-One question serves all strangers: a crowd of them cannot stand before the one that is a member.
+Messages of the unknown node are ignored until there is an answer, because Raft repeats them. If no node
+answers at any address, they are accepted: all members that were known here may have been replaced while
+this node was away.
+
+One query serves all unknown nodes, so a crowd of them cannot block one that is a member.
 """
 
 from collections.abc import Callable, Iterable
@@ -26,11 +28,11 @@ from ..raft.raft import Raft
 QUERY_TIMEOUT_S = 1.0
 QUERY_INTERVAL_S = 1.0
 NOT_A_MEMBER = "no member"
-"""The reason under which one that is not heard is counted, and told (`rejection_log.py`)."""
+"""The reason under which rejected messages of unknown nodes are counted and logged (`rejection_log.py`)."""
 
 
 class UnknownPeers:
-    """Who of those that are no members here may speak all the same."""
+    """Decides which unknown nodes are accepted as members."""
 
     def __init__(
         self,
@@ -40,7 +42,7 @@ class UnknownPeers:
         cluster_id: str,
         nursery: trio.Nursery,
     ) -> None:
-        """``places``: the addresses of the members that are known here, but our own."""
+        """``known_addresses`` returns the addresses of the known members, except those of this node."""
         self._raft = raft
         self._endpoint = endpoint
         self._known_addresses = known_addresses
@@ -49,38 +51,44 @@ class UnknownPeers:
         self._queried_at = -QUERY_INTERVAL_S
         self._is_querying = False
         self._vouched_members: frozenset[str] | None = None
-        """The members as those that were asked last say; None: nobody was asked, or nobody answered."""
+        """The members according to the last answers. None if no node was queried or none answered."""
         self._no_answer = False
 
     def is_trusted(self, node_id: str, peer_address: str) -> bool:
-        """Whether what that node says as a member is heard. ``where`` is its address, for the log."""
+        """Whether messages of that node are accepted as those of a member.
+
+        ``peer_address`` is for the log.
+        """
         raft = self._raft
         if node_id in raft.peers:
-            return True  # a member: the short way, for each message takes it
+            return True  # first and fast, because each message takes this path
         if raft.configuration == UNKNOWN_CONFIGURATION:
-            return True  # let in just now: who the members are is what it waits to be told
+            # A new member without a configuration accepts messages, because it waits to receive the
+            # members.
+            return True
         if raft.configuration.member(node_id):
             return True
         if raft.log.configuration_at(raft.commit).member(node_id):
-            return True  # it is being put out, and may be the only one that knows
+            # It is being removed, and may be the only node with the newest configuration.
+            return True
         if self._vouched_members is not None and node_id in self._vouched_members:
             return True
         if not self._is_querying and trio.current_time() - self._queried_at >= QUERY_INTERVAL_S:
             self._is_querying = True
             self._nursery.start_soon(self._query_all)
         if self._vouched_members is not None:
-            reason = f"it speaks as metadata node {node_id}, which is no member"
+            reason = f"it claims to be metadata node {node_id}, which is not a member"
             self._endpoint.rejection_log.record(peer_address, NOT_A_MEMBER, reason)
         return self._no_answer
 
     def on_members(self) -> None:
-        """Other members count: whoever was vouched for is one of them now, or is asked about again."""
+        """Drop the last answers after a change of the members. Unknown nodes are checked again."""
         self._vouched_members, self._no_answer = None, False
 
     async def _query_all(self) -> None:
         answers: list[frozenset[str]] = []
         configuration_before = self._raft.configuration
-        unit = "the question whether one is a member who says so"
+        unit = "the query for the members of the quorum"
         try:
             with self._endpoint.failures.attempt(unit):
                 async with trio.open_nursery() as nursery:
@@ -107,5 +115,5 @@ class UnknownPeers:
                         reached = decode_members(reply.body)
                         answers.append(frozenset(reach.member.node_id for reach in reached))
                 except DistributedLogError:
-                    pass  # another one may answer; else it is asked again
+                    pass  # Another node may answer. Otherwise the query is repeated.
                 nursery.cancel_scope.cancel()

@@ -794,7 +794,7 @@ def _describe_divergence(divergence: Diverged, name_of: Callable[[str], str]) ->
         f"metadata node {leader} leads in term {divergence.term} without entry {divergence.index}, which "
         "is committed."
         f" This node has all entries up to {divergence.commit}; most other nodes run on older"
-        " copies of their data  directories. Nothing was changed here. Copy this directory and stop all"
+        " copies of their data directories. Nothing was changed here. Copy this directory and stop all"
         " metadata nodes. To keep the entries, restore the newest directories of the other nodes, or run"
         ' "dlog metadata force-new-cluster --data DIR" on this one. To lose the entries, start this node on'
         ' an empty directory and run "dlog metadata replace"'

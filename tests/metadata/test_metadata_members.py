@@ -232,11 +232,11 @@ async def test_what_would_lose_the_quorum_is_refused(autojump_clock: object) -> 
             await change(client, "replace", dead)
         with pytest.raises(MembersRefused, match="nothing to replace"):
             await change(client, "replace", other)
-        with pytest.raises(MembersRefused, match="nobody answers at m9:1"):
+        with pytest.raises(MembersRefused, match="no node answers at m9:1"):
             await change(client, "add", "m9", "m9:1")
         await change(client, "remove", dead)
         await until_voters(client, leader, other)
-        with pytest.raises(MembersRefused, match="calls itself"):
+        with pytest.raises(MembersRefused, match="has the name"):
             await change(client, "add", "m9", f"{other}:4181")
 
 

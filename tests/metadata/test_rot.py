@@ -409,7 +409,7 @@ def test_all_other_voters_are_heard_before_anything_is_believed() -> None:
         "b": VoterReport("b", 7, RaftEntryId(3, 9), members),
         "c": VoterReport("c", 4, RaftEntryId(4, 2), members),
     }
-    assert recovered_hard_state("a", said) == "d must say what this node may have promised"
+    assert recovered_hard_state("a", said) == "d must report the limits of the lost hard state"
     said["d"] = VoterReport("d", 5, RaftEntryId(4, 1), members)
     assert recovered_hard_state("a", said) == RecoveredHardState(
         HardState(7 + TERMS_AHEAD, UNKNOWN_VOTE), RaftEntryId(4, 2)

@@ -81,7 +81,7 @@ def test_one_voter_founds_alone() -> None:
             {**ALL, "m3": BootstrapAnswer("m3", "id of m3", "", sorted_peers({"m3": ("h3", 3)}))},
             "lists other peers",
         ),
-        (answer("m1"), {**ALL, "m3": answer("m2", node_id="x")}, "calls itself m2"),
+        (answer("m1"), {**ALL, "m3": answer("m2", node_id="x")}, "answers as m2"),
         (answer("m1"), {**ALL, "m3": answer("m3", node_id="id of m1")}, "one node id"),
     ],
     ids=["not the smallest", "silent", "old member", "other list", "wrong name", "same machine"],

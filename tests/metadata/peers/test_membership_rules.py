@@ -93,11 +93,11 @@ def test_the_same_request_again_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "answer", "replace", "heard", "why"),
     [
-        ("m2", empty("m3"), True, ALL, "calls itself m3"),
+        ("m2", empty("m3"), True, ALL, "has the name m3"),
         ("m2", BootstrapAnswer("m2", "id2", "c", ()), True, ALL, "nothing to replace"),
         ("m2", BootstrapAnswer("m2", "x", "c", ()), True, ALL, "data of this cluster"),
         ("m2", BootstrapAnswer("m2", "x", "d", ()), True, ALL, "data of another cluster"),
-        ("m4", empty("m4"), True, ALL, "no voter of the quorum is called m4"),
+        ("m4", empty("m4"), True, ALL, "no voter of the quorum has the name m4"),
         ("m2", empty("m2"), False, ALL, "there is a metadata node m2"),
         ("m2", empty("m2"), True, {"id1"}, "the quorum would be lost"),
     ],
