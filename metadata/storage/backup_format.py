@@ -1,14 +1,16 @@
-"""A save of the metadata: the whole state as of one moment in one file, which outlives every node (pure).
+"""A backup of the metadata: the whole state as of one moment in one file, independent of any node (pure).
 
-    | u32 length | xxh3_64 u64 | chunk | ... | u32 0 | u64 chunks |      framed as a snapshot file is
+The file is framed like a snapshot file::
+
+    | u32 length | xxh3_64 u64 | chunk | ... | u32 0 | u64 chunks |
     the first chunk: msgpack [format, cluster id, index, term, members]
-    those after it: the state (`kv_snapshot.py`)
+    the other chunks: the state (`kv_snapshot.py`)
 
-A node gives it out over one connection, asked chunk by chunk (META_SAVE); `force_new_cluster.py` makes a
-cluster of one node from it.
+A client fetches the chunks from a node over one connection (META_SAVE). `force_new_cluster.py` makes a
+cluster of one node from the file. Requests and replies::
 
-    META_SAVE  ["begin"]          REPLY  [number of the save, its first chunk]
-               ["next", number, n]  REPLY  [chunk n, from 1; empty: there are no more]
+    META_SAVE  ["begin"]          REPLY  [number of the backup, its first chunk]
+               ["next", number, n]  REPLY  [chunk n, from 1; empty after the last chunk]
 """
 
 from collections.abc import Iterator
@@ -40,28 +42,33 @@ from ..state.kv_state import KeyValueState
 BACKUP_FORMAT = 1
 CHUNK_BYTES_MAX = 2 * 1024 * 1024
 CHANGES_BYTES_MAX = 64 * 1024 * 1024
-"""What changes while a save is fetched is kept for it, up to so much: its client may stand still for ever."""
+"""Maximum size of old values that are kept for a backup in progress, because its client may stop reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class BackupHeader:
-    """What a save is of: the first chunk."""
+    """The first chunk: the origin of a backup."""
 
     cluster_id: str
     index: int
-    """Of the last command that is in it."""
+    """Log index of the last command in the backup."""
     term: int
-    """Of that command."""
+    """Term of that command."""
     members: Configuration
-    """Who formed the quorum then: for people, nothing is made of it."""
+    """The members at that time. They are information for operators and are not restored."""
 
     def encode(self) -> bytes:
-        """As a chunk."""
+        """Encode the header as a chunk."""
         return pack([BACKUP_FORMAT, self.cluster_id, self.index, self.term, self.members.encode()])
 
     @classmethod
     def decode(cls, chunk: bytes) -> "BackupHeader":
-        """Raises `CorruptData`, `UnsupportedFormat`."""
+        """Decode the first chunk.
+
+        Raises:
+            CorruptData: The chunk is invalid.
+            UnsupportedFormat: Another version wrote the backup.
+        """
         what = "the beginning of a save of the metadata"
         (form, *_) = decode_stored(chunk, row(number(), later=True), what)
         if form != BACKUP_FORMAT:
@@ -80,9 +87,9 @@ _CHUNK = row(_BLOB)
 
 
 def backup_chunks(head: BackupHeader, state: KeyValueState) -> Iterator[bytes]:
-    """All of a save, as the state is at this call, without its secrets.
+    """Return all chunks of a backup, as of this call, without the secrets of the state.
 
-    Raises `InvalidRequest` when more changes meanwhile.
+    The iteration raises `InvalidRequest` if more than `CHANGES_BYTES_MAX` would have to be kept.
     """
     return chain(
         [head.encode()],
@@ -91,7 +98,7 @@ def backup_chunks(head: BackupHeader, state: KeyValueState) -> Iterator[bytes]:
 
 
 class BackupTransfer:
-    """A save that one connection fetches, a chunk at a time; the last one may be asked for again."""
+    """A backup that one connection fetches chunk by chunk. The last chunk may be requested again."""
 
     def __init__(self, number: int, chunks: Iterator[bytes]) -> None:
         self.number = number
@@ -100,30 +107,34 @@ class BackupTransfer:
         self._chunk = b""
 
     def chunk(self, n: int) -> bytes:
-        """Chunk ``n``, from 0; empty after the last. Raises `InvalidRequest` for another than the next."""
+        """Return chunk ``n``, from 0, or an empty chunk after the last.
+
+        Raises:
+            InvalidRequest: ``n`` is neither the next nor the last returned chunk.
+        """
         if n == self._position + 1:
             self._position, self._chunk = n, next(self._chunks, b"")
         elif n != self._position:
             raise InvalidRequest(
-                f"chunk {n} of a save of which {self._position + 1} were given out"
+                f"chunk {n} of a backup of which {self._position + 1} chunks were sent"
             )
         return self._chunk
 
 
 @dataclass(frozen=True, slots=True)
 class BackupRequest:
-    """``number`` 0: begin; else chunk ``chunk`` of that save."""
+    """A request to begin a backup (number 0), or for chunk ``chunk`` of a backup."""
 
     backup_number: int = 0
     chunk: int = 0
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         return pack(["next", self.backup_number, self.chunk] if self.backup_number else ["begin"])
 
     @classmethod
     def decode(cls, body: Buffer) -> "BackupRequest":
-        """Raises `ProtocolError`."""
+        """Decode a frame body, or raise `ProtocolError`."""
         match unpack(body, "META_SAVE"):
             case ["begin"]:
                 return cls()
@@ -133,23 +144,23 @@ class BackupRequest:
 
 
 def encode_backup_start(save: int, chunk: bytes) -> bytes:
-    """The answer to a beginning."""
+    """Encode the reply to the beginning of a backup."""
     return pack([save, chunk])
 
 
 def decode_backup_start(body: Buffer) -> tuple[int, bytes]:
-    """(number of the save, its first chunk). Raises `ProtocolError`."""
+    """Return number and first chunk of a new backup, or raise `ProtocolError`."""
     backup_start: tuple[int, bytes] = decode_message(body, _BEGUN, "the beginning of a save")
     return backup_start
 
 
 def encode_chunk(chunk: bytes) -> bytes:
-    """The answer to a chunk that was asked for."""
+    """Encode the reply to a request for a chunk."""
     return pack([chunk])
 
 
 def decode_chunk(body: Buffer) -> bytes:
-    """Raises `ProtocolError`."""
+    """Decode the reply to a request for a chunk, or raise `ProtocolError`."""
     (chunk,) = decode_message(body, _CHUNK, "a chunk of a save")
     data: bytes = chunk
     return data

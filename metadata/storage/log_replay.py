@@ -1,13 +1,15 @@
-"""What the blocks of a metadata node's log file say (pure): lists of operations, and what they add up to.
+"""The operations in the blocks of a metadata node's log file, and the state that they produce (pure).
 
-["begin", sequence of this block]  ["begun"]            around the state that a file begins with
-["hard", term, vote]                                    the term that was entered, and the vote in it
-["snapshot", index, term, configuration]                the log is empty after a snapshot; the members there
-["truncate", index]  ["entry", index, term, data]       drop that entry and all after it; the next entry
+The operations::
 
-A block's note (`distributedlog/runtime/disk/checksummed_blocks.py`) is 1 plus the number of entries, at the
-end of the log after that block, that were not known to be committed when it was written. 0 is unknown. Older
-programs write 0 and ignore it.
+    ["begin", sequence of this block]  ["begun"]            before and after the initial state of a file
+    ["hard", term, vote]                                    the present term, and the vote in it
+    ["snapshot", index, term, configuration]                empty the log after a snapshot with these members
+    ["truncate", index]  ["entry", index, term, data]       drop entries from an index on; append an entry
+
+The note of a block (`distributedlog/runtime/disk/checksummed_blocks.py`) is 1 plus the number of entries,
+at the end of the log after that block, that were not known to be committed when it was written. 0 means
+unknown. Older versions write 0 and ignore it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,19 +31,27 @@ BLOCK_OPERATIONS_MAX = 4096
 
 
 class RaftLogReplay:
-    """What the operations of a file add up to."""
+    """The state that results from the operations of a file."""
 
     def __init__(self, founders: Configuration = UNKNOWN_CONFIGURATION) -> None:
-        """``founding``: the members where a file does not name them (written before they could change)."""
+        """Create an empty state.
+
+        ``founders`` are the members if a file does not contain them, because it was written before they
+        could change.
+        """
         self._founders = founders
         self.hard_state = HardState()
         self.log = RaftLog()
         self.first_sequence = 0
-        """The sequence of the block that the file begins with, as that block says."""
+        """Sequence number of the first block of the file, according to that block."""
         self.has_complete_beginning = False
 
     def apply_operations(self, operations: Any) -> None:
-        """Carry out the operations of a block. Raises `SchemaError` (a `ValueError`), `ProtocolError`."""
+        """Apply the operations of a block.
+
+        Raises:
+            SchemaError, ProtocolError: The operations are invalid. `SchemaError` is a `ValueError`.
+        """
         for operation in list_of_any(operations):
             match operation:
                 case ["begin", int() as sequence]:
@@ -60,7 +70,7 @@ class RaftLogReplay:
                     index == self.log.last_index + 1 and term >= self.log.last_term
                 ):
                     if is_configuration(data):
-                        decode_configuration(data)  # the log takes it for good
+                        decode_configuration(data)  # because the log does not check it
                     self.log.append([Entry(index, term, data)])
                 case _:
                     raise SchemaError("an operation that does not fit those before it")
@@ -70,18 +80,23 @@ NOTE_MAX = (1 << 32) - 1
 
 
 def commit_note(last_index: int, commit: int) -> int:
-    """Return the note of a block that ends the log at ``last_index``; entries to ``commit`` are committed."""
+    """Return the note of a block.
+
+    Args:
+        last_index: The last index of the log after that block.
+        commit: The last entry that is known to be committed.
+    """
     open_entries = last_index - min(commit, last_index)
     return open_entries + 1 if commit > 0 and open_entries < NOTE_MAX else 0
 
 
 def commit_of_note(last_index: int, note: int) -> int:
-    """The commit that `commit_note` received, at most ``last_index``. 0 is unknown."""
+    """Return the commit index in a note, at most ``last_index``, or 0 if it is unknown."""
     return max(0, last_index - (note - 1)) if note else 0
 
 
 def last_index_after(operations: Iterable[Any], last_index: int) -> int:
-    """Where the log ends after these operations, which begin when it ends at ``last_index``."""
+    """Return the last index of the log after these operations, which start at ``last_index``."""
     for operation in operations:
         match operation:
             case ["entry" | "snapshot", int() as index, *_]:
@@ -92,7 +107,7 @@ def last_index_after(operations: Iterable[Any], last_index: int) -> int:
 
 
 def group_operations(operations: Iterable[Any]) -> Iterator[list[Any]]:
-    """Operations in groups of about a block, in order."""
+    """Group operations into lists of about one block each, in order."""
     group: list[Any] = []
     size = 0
     for operation in operations:

@@ -1,9 +1,8 @@
-"""That a node belongs to a quorum, as its own disk remembers it: the file MEMBERS.
+"""The membership of a node in a quorum, as its own disk stores it: the file MEMBERS.
 
-Who forms the quorum now is in the replicated log (`configuration.py`); here are those that founded it, or,
-on a node that was let in later, itself alone. It is the first thing that a start reads: without it a
-directory never belonged to a cluster (H5), and what it says of the right to vote outlives every damage to
-the log (M4).
+The present members are in the replicated log (`configuration.py`). This file has the founders or, on a node
+that was added later, only that node. A start reads it first. A directory without it never belonged to a
+cluster (H5). Its field for the right to vote survives any damage of the log (M4). The file::
 
     | xxh3_64 of the rest u64 | msgpack [format, cluster id, {name: node id}, may vote, seed] |
 """
@@ -35,32 +34,42 @@ _FORM = row(number(), text(), mapping(text(), MEMBERS_MAX), flag, number())
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Whom a node belongs to; ids live and die with data directories (H5)."""
+    """The cluster of a node. Node IDs are bound to data directories (H5)."""
 
     cluster_id: str
     voters: Mapping[str, str]
-    """Name to node id, of those that founded it; of a node that was let in later, its own alone."""
+    """Name to node ID of the founders. On a node that was added later, only its own."""
     may_vote: bool
-    """False since this node's own log or vote was found damaged, until its log is whole again. While there is
-    a GHOST beside it (`recovered_hard_state.py`), that says how far it may vote; without one nobody knows: it
-    does not."""
+    """False after this node's log or vote was found damaged, until its log is complete again.
+
+    If the file GHOST exists (`recovered_hard_state.py`), it limits how this node may vote. Without it, the
+    node does not vote.
+    """
     seed: int
-    """Of this disk's blocks (`write_header`)."""
+    """Seed of the blocks on this disk (`write_header`)."""
 
     @property
     def founders(self) -> Configuration:
-        """The members of a log that was begun before logs named them. Their addresses are not known."""
+        """Return the members of a log that was started before logs contained them.
+
+        Their addresses are unknown.
+        """
         members = [Member(node_id, name, "", True) for name, node_id in self.voters.items()]
         return Configuration.from_members(members)
 
 
 def new_identity(cluster_id: str, voters: Mapping[str, str], rng: Random) -> MemberIdentity:
-    """For a node that joins a cluster which forms."""
+    """Return the identity of a node that joins a new cluster."""
     return MemberIdentity(cluster_id, voters, True, rng.getrandbits(63))
 
 
 async def load_member_identity(disk: Disk) -> MemberIdentity | None:
-    """None for a directory that never belonged to a cluster. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Load the file MEMBERS. Return None for a directory that never belonged to a cluster.
+
+    Raises:
+        CorruptData: The file is damaged.
+        UnsupportedFormat: A newer version wrote it.
+    """
     content = await read_file(disk, MEMBERS_FILE)
     if content is None:
         return None
@@ -71,7 +80,12 @@ async def load_member_identity(disk: Disk) -> MemberIdentity | None:
 
 
 def decode_member_identity(body: bytes) -> MemberIdentity:
-    """What the file says after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Decode the content of the file after its checksum.
+
+    Raises:
+        CorruptData: The content is invalid.
+        UnsupportedFormat: A newer version wrote it.
+    """
     (form, *_) = decode_stored(body, row(number(), later=True), MEMBERS_FILE)
     if form != MEMBERS_FORMAT:
         raise UnsupportedFormat(f"{MEMBERS_FILE}: format {form}, known is {MEMBERS_FORMAT}")
@@ -80,16 +94,20 @@ def decode_member_identity(body: bytes) -> MemberIdentity:
 
 
 async def store_recovery_floor(disk: Disk, recovered: RecoveredHardState) -> None:
-    """What a node promised that has lost a part of its log; durable when this returns."""
+    """Store the hard state of a node that has lost a part of its log. It is durable on return."""
     body = encode_hard_state(recovered)
     await replace_file(disk, RECOVERY_FLOOR_FILE, xxhash.xxh3_64_digest(body) + body)
 
 
 async def load_recovery_floor(disk: Disk) -> RecoveredHardState | None:
-    """None where there is none, or where it is damaged: then nobody knows. Raises `UnsupportedFormat`."""
+    """Load the file GHOST. Return None if it is missing or damaged.
+
+    Raises:
+        UnsupportedFormat: A newer version wrote it.
+    """
     try:
         content = await read_file(disk, RECOVERY_FLOOR_FILE)
-    except (CorruptData, DiskFailed):  # the device does not read it: as if it were damaged
+    except (CorruptData, DiskFailed):  # The device cannot read it, which counts as damage.
         return None
     if content is None or xxhash.xxh3_64_digest(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
         return None
@@ -100,13 +118,13 @@ async def load_recovery_floor(disk: Disk) -> RecoveredHardState | None:
 
 
 async def remove_recovery_floor(disk: Disk) -> None:
-    """The log is whole again, or the word is not known."""
+    """Delete the file GHOST, because the log is complete again or the hard state is unknown."""
     if RECOVERY_FLOOR_FILE in disk.list():
         await disk.delete(RECOVERY_FLOOR_FILE)
 
 
 async def store_member_identity(disk: Disk, identity: MemberIdentity) -> None:
-    """Durable when this returns."""
+    """Store the file MEMBERS. It is durable on return."""
     body = pack(
         [
             MEMBERS_FORMAT,

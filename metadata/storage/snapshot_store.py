@@ -1,9 +1,12 @@
-"""A metadata node's snapshots as checksummed files, which other nodes get byte by byte.
+"""The snapshots of a metadata node as checksummed files, which other nodes receive byte by byte.
+
+The name and the content of a file::
 
     snapshot.<index>.<term>   | u32 length | xxh3_64 u64 | chunk | ... | u32 0 | u64 chunks |
 
-Written aside, synced, renamed: a name stands for a whole file. What is in a chunk is the state's business
-(`kv_snapshot.py`). Nothing here holds a file whole: a state may have 200 MB (H39).
+A file is written under a temporary name, synced and renamed, so this name stands for a complete file.
+`kv_snapshot.py` defines the content of a chunk. No file is held in memory completely, because a state may
+have 200 MB (H39).
 """
 
 import re
@@ -21,9 +24,12 @@ from ..raft.ready import Snapshot
 CHUNK = struct.Struct("<IQ")
 CHUNK_BYTES_MAX = 2 * 1024 * 1024
 PAUSE_S = 0.002
-"""After each chunk: a snapshot takes a fifth of the time of the loop, and some 30 MB/s of the disk."""
+"""Pause after each chunk.
+
+A snapshot then takes a fifth of the event loop's time and some 30 MB/s of the disk.
+"""
 SYNC_BYTES = 4 * 1024 * 1024
-"""Synced so often while it is written, so that no sync of the log waits for 200 MB (H25)."""
+"""Bytes between two syncs of a new file, so that no sync of the log waits for 200 MB (H25)."""
 RECEIVED_FILE = "received" + TEMPORARY_SUFFIX
 
 
@@ -32,11 +38,14 @@ class SnapshotStore:
 
     def __init__(self, disk: Disk) -> None:
         self.reclaimable_bytes = 0
-        """Of one that is being written, or whose predecessors are not deleted yet: room that comes back."""
+        """Bytes of a snapshot in progress, or of one whose predecessors are not deleted yet.
+
+        They will be free again.
+        """
         self._disk = disk
 
     def list(self) -> list[tuple[Snapshot, str]]:
-        """All with their file names, the oldest first, valid or not."""
+        """Return all snapshots with their file names, oldest first, valid or not."""
         snapshots = []
         for name in self._disk.list():
             if match := _NAME.fullmatch(name):
@@ -46,9 +55,15 @@ class SnapshotStore:
     async def save(
         self, snapshot: Snapshot, chunks: Iterable[bytes], *, replace: bool = False
     ) -> None:
-        """Write one, a chunk a turn; durable when this returns. Raises `DiskFull`: nothing is left of it.
+        """Write a snapshot, one chunk per event-loop iteration. It is durable on return.
 
-        ``anew``: also in the place of a damaged one.
+        Args:
+            snapshot: Its index and term.
+            chunks: Its chunks.
+            replace: Whether to replace a file of that name, which is damaged.
+
+        Raises:
+            DiskFull: There is no space. The incomplete file was deleted.
         """
         name = _name(snapshot)
         if name in self._disk.list() and not replace:
@@ -70,7 +85,7 @@ class SnapshotStore:
             await file.write_synced(offset, CHUNK.pack(0, count))
         except DiskFull:
             file.close()
-            await self._disk.delete(name + TEMPORARY_SUFFIX)  # the room that it took is needed
+            await self._disk.delete(name + TEMPORARY_SUFFIX)  # because its space is needed
             self.reclaimable_bytes = 0
             raise
         finally:
@@ -78,11 +93,15 @@ class SnapshotStore:
         await self._disk.rename(name + TEMPORARY_SUFFIX, name)
 
     def chunks(self, snapshot: Snapshot) -> AsyncIterator[bytes]:
-        """Its chunks, each checked, one a turn. Raises `CorruptData`."""
+        """Yield the chunks of a snapshot, each verified, one per event-loop iteration.
+
+        Raises:
+            CorruptData: The file is missing or damaged.
+        """
         return checked_chunks(self._disk, _name(snapshot))
 
     async def is_sound(self, snapshot: Snapshot) -> bool:
-        """Is it there, and whole?"""
+        """Whether the snapshot exists and is undamaged."""
         try:
             async for _ in self.chunks(snapshot):
                 pass
@@ -91,31 +110,31 @@ class SnapshotStore:
         return True
 
     async def open(self, snapshot: Snapshot) -> File:
-        """The file's bytes, to be sent to another node."""
+        """Open a snapshot file to send its bytes to another node."""
         return await self._disk.open(_name(snapshot))
 
     async def create_received(self) -> File:
-        """An empty file for one that comes from the leader."""
+        """Create an empty file for a snapshot that a leader sends."""
         return await self._create_empty(RECEIVED_FILE)
 
     def received_chunks(self) -> AsyncIterator[bytes]:
-        """The chunks of what was received, before it has a name. Raises `CorruptData`."""
+        """Yield the chunks of the received file before it is renamed. Raises `CorruptData`."""
         return checked_chunks(self._disk, RECEIVED_FILE)
 
     async def commit_received(self, snapshot: Snapshot, file: File) -> None:
-        """Check and name what was received; durable when this returns. Raises `CorruptData`."""
+        """Verify and rename the received file. It is durable on return. Raises `CorruptData`."""
         await file.sync()
         async for _ in checked_chunks(self._disk, RECEIVED_FILE):
             pass
         await self._disk.rename(RECEIVED_FILE, _name(snapshot))
 
     async def drop_received(self) -> None:
-        """What was received so far is of no use."""
+        """Delete the received file."""
         if RECEIVED_FILE in self._disk.list():
             await self._disk.delete(RECEIVED_FILE)
 
     async def newest_bytes(self) -> int:
-        """The size of the newest one; 0 where there is none."""
+        """Return the size of the newest snapshot, or 0 if there is none."""
         snapshots = self.list()
         if not snapshots:
             return 0
@@ -126,7 +145,7 @@ class SnapshotStore:
             file.close()
 
     async def delete_before(self, index: int) -> None:
-        """Forget those that end before ``index``."""
+        """Delete the snapshots that end before ``index``."""
         for snapshot, name in self.list():
             if snapshot.index < index:
                 await self._disk.delete(name)
@@ -139,23 +158,27 @@ class SnapshotStore:
 
 
 async def checked_chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
-    """The chunks of a file that is framed like a snapshot, one a turn. Raises `CorruptData`."""
+    """Yield the chunks of a file in the snapshot format, one per event-loop iteration.
+
+    Raises `CorruptData`.
+    """
     try:
         file = await disk.open(name)
     except FileNotFoundError:
         raise CorruptData(f"{name}: there is no such snapshot") from None
-    except DiskFailed as error:  # nothing was written: what is wrong is this one file
+    except DiskFailed as error:  # nothing was written, so only this file is affected
         raise CorruptData(f"{name} cannot be opened: {error}") from error
     try:
         offset = count = 0
         while True:
             head = await file.read_in_worker(offset, CHUNK.size)
             if len(head) < CHUNK.size:
-                raise CorruptData(f"{name}: ends at offset {offset}, before its last mark")
+                raise CorruptData(f"{name}: ends at offset {offset}, before its end mark")
             length, digest = CHUNK.unpack(head)
             if length == 0:
-                if digest != count or not count:  # a file of zeros would be an empty one
-                    raise CorruptData(f"{name}: {count} chunks, announced were {digest}")
+                # a file of zeros would look like an empty snapshot
+                if digest != count or not count:
+                    raise CorruptData(f"{name}: has {count} chunks instead of {digest}")
                 return
             if length > CHUNK_BYTES_MAX:
                 raise CorruptData(f"{name}: a chunk of {length} bytes at offset {offset}")
@@ -170,7 +193,7 @@ async def checked_chunks(disk: Disk, name: str) -> AsyncIterator[bytes]:
 
 
 _NAME = re.compile(r"snapshot\.([0-9a-f]{16})\.([0-9a-f]{1,12})")
-"""What else lies in the directory is none."""
+"""Other files in the directory are not snapshots."""
 
 
 def _name(snapshot: Snapshot) -> str:

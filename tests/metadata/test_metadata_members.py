@@ -87,7 +87,7 @@ async def test_a_node_that_replaces_one_looks_for_it_nowhere(
 
     said = [one.getMessage() for one in caplog.records]
     assert any(f"metadata node {lost} is let into" in one for one in said)
-    assert [one for one in said if "cannot be reached" in one] == []
+    assert [one for one in said if "is unreachable" in one] == []
 
 
 async def test_a_replaced_node_finds_its_members_again_after_a_restart(
