@@ -1,10 +1,11 @@
-"""The client of the metadata quorum: finds the leader, retries what is safe to retry.
+"""The client of the metadata quorum: finds the leader, and repeats requests that are safe to repeat.
 
-Every command carries (client id, request number), so that sending it again does not do it again (H20). What
-was never sent, or was refused, certainly did not happen; what was sent and not answered until the deadline
-is `OutcomeUnknown`. A lease is renewed at once when the connection that it was renewed on has ended: else it
-ends within a second (`leases.py`). Questions are in `request_router.py`, connections in
-`node_connections.py`, watches in `watch_client.py`.
+Every command carries (client ID, request number), so that it is executed once even if it is sent again
+(H20). A request that was never sent, or was refused, was certainly not executed. A request that was sent
+and not answered until the deadline raises `OutcomeUnknown`. If the connection on which a lease was last
+renewed ends, the client renews the lease immediately, because it would end within a second (`leases.py`).
+
+Requests are in `request_router.py`, connections in `node_connections.py`, watches in `watch_client.py`.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -58,7 +59,10 @@ from .status_query import query_status
 from .watch_client import WatchClient
 
 PENDING_REQUESTS_MAX = 256
-"""Questions of one client at a time, lease renewals not counted; more wait here, in the order they came."""
+"""Concurrent requests of one client, without lease renewals.
+
+Further requests wait in the order of their arrival.
+"""
 
 
 class MetadataClient:
@@ -77,7 +81,7 @@ class MetadataClient:
             endpoint, addresses, timeout_s, lambda link: self._on_link(link)
         )
         self._link_by_lease: dict[int, ClientLink | None] = {}
-        """Those that we hold, and the connection that each belongs to; None: to none any more."""
+        """The client's leases, and the connection that each belongs to. None after that connection ended."""
         self._lease_link_lost = trio.Event()
         self._router = RequestRouter(self._connections)
         self._watch_client = WatchClient(self._connections)
@@ -87,7 +91,7 @@ class MetadataClient:
         self._base_index = -1
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the connections until cancelled."""
+        """Keep the connections until cancelled."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._connections.run)
             keep = self._failures.keep_running
@@ -97,15 +101,16 @@ class MetadataClient:
 
     @property
     def cluster_id(self) -> str:
-        """Known after the first contact; "" before."""
+        """Return the cluster ID. It is "" before the first contact."""
         return self._connections.cluster_id
 
     @property
     def listener(self) -> str:
-        """The name of the listener that we came in on: whose addresses of other nodes reach them."""
-        return self._connections.listener
+        """Return the name of the listener that this client connected to.
 
-    # --- interface.Metadata -----------------------------------------------------------------------
+        The addresses that other nodes advertise for this listener are reachable for this client.
+        """
+        return self._connections.listener
 
     async def get(self, key: bytes) -> KeyValue | None:
         """See `interface.Metadata`."""
@@ -164,17 +169,23 @@ class MetadataClient:
         return self._watch_client.watch(WatchRequest(start, end, after_revision))
 
     async def status(self) -> list[MemberStatus]:
-        """See `interface.Metadata`. A member that knows a leader answers; else another; else one that waits.
+        """See `interface.Metadata`.
 
-        Addresses are those of the side that we came in on, as far as a node advertises one.
+        A member with a known leader answers if possible, otherwise another member, otherwise nodes that
+        wait for a cluster. The addresses are those for the listener that this client uses, if a node
+        advertises one.
         """
         return await query_status(self._connections)
 
     async def save(self) -> AsyncIterator[bytes]:
-        """The whole state as of one moment after this call, as the chunks of a save (`backup_format.py`).
+        """Yield the chunks of a backup of the whole state (`backup_format.py`).
 
-        The moment lies in what the leader remembers of changes meanwhile: it ends with the connection.
-        Raises `InvalidRequest` when that ended, or another leads: begin again.
+        The backup has the state as of one moment after this call. The leader keeps old values of changed
+        keys for it, while the connection lasts.
+
+        Raises:
+            InvalidRequest: The connection ended, another node leads, or too much has changed. Start the
+                backup again.
         """
         reply = await self.request(Op.META_SAVE, BackupRequest().encode())
         number, chunk = decode_backup_start(reply.body)
@@ -186,18 +197,28 @@ class MetadataClient:
             chunk = decode_chunk(reply.body)
 
     async def change_members(self, request: MembersRequest) -> list[Member]:
-        """Have the quorum's members changed; who they are when that is committed, or was before.
+        """Change the members of the quorum, and return them when the change is committed.
 
-        Done once or more often is the same. Raises `MembersRefused`, `QuorumUnreachable`.
+        A repetition has no effect.
+
+        Raises:
+            MembersRefused: The change is not allowed.
+            QuorumUnreachable: No quorum answered.
         """
         reply = await self.request(Op.META_MEMBERS, request.encode())
         return [reach.member for reach in decode_members(reply.body)]
 
     async def change_trust(self, *change: str, force: bool = False) -> None:
-        """Have it changed who may do what (`acl_commands.py` has the changes).
+        """Change users, grants, quotas or the authorization mode. `acl_commands.py` lists the changes.
 
-        Raises `NotAllowed`, `InvalidRequest` for what cannot be, or not while a node is too old for it;
-        `ConfirmationRequired`, unless ``force``, for what lowers the protection or stops writers.
+        Args:
+            change: The words of the change.
+            force: Also make a change that lowers the protection or stops writers.
+
+        Raises:
+            NotAllowed: The principal may not make the change.
+            InvalidRequest: The change is invalid, or a node is too old for it.
+            ConfirmationRequired: The change needs ``force``.
         """
         client = self._client_id
 
@@ -211,26 +232,40 @@ class MetadataClient:
         except ConfirmationRequired:
             if not force:
                 raise
-            await send((*change, FORCE))  # not at once: older nodes do not take the word
+            # not in the first attempt, because older nodes reject this word
+            await send((*change, FORCE))
 
     async def trust_report(self, *, own: bool = False) -> AuthorizationReport:
-        """What the leader says of who may do what; ``own``: of us alone."""
+        """Return the authorization report of the leader.
+
+        With ``own``, it contains only the client's principal and rights.
+        """
         reply = await self.request(Op.META_TRUST, AuthorizationRequest(own).encode())
         return decode_authorization_report(reply.body)
 
     async def make_token(
         self, user: str = "", *, valid_s: int, narrowing: TokenScope = ()
     ) -> bytes:
-        """A token: of that user, asked by an admin; or "", of ourselves, for a day at most and no wider than
-        we are. ``narrowing``: what it allows at most. Over TLS alone.
+        """Request a token. This requires TLS.
 
-        Raises `NotAllowed`, `InvalidRequest`.
+        Args:
+            user: The user of the token, which an admin may choose. "" stands for the client itself.
+            valid_s: Its lifetime in seconds. At most one day for the client itself.
+            narrowing: A restriction to some logs. The token never exceeds the rights of its user.
+
+        Raises:
+            NotAllowed, InvalidRequest: The request was refused.
         """
         request = TokenRequest(user, valid_s, narrowing)
         return decode_token((await self.request(Op.META_TRUST, request.encode())).body)
 
     async def verify_token(self, token: bytes) -> Welcome:
-        """Who shows it, asked by a proxy. Raises `NotAuthenticated`, `NotReady`, `QuorumUnreachable`."""
+        """Return the principal of a token. Proxies call this.
+
+        Raises:
+            NotAuthenticated: The token is invalid.
+            NotReady, QuorumUnreachable: The token could not be verified now.
+        """
         reply = await self.request(Op.META_TRUST, VerifyRequest(token).encode())
         decoded_token = read_token(token)
         return Welcome(
@@ -238,10 +273,13 @@ class MetadataClient:
         )
 
     async def rotate_secrets(self, what: str = "ledgers") -> int:
-        """Have new ones drawn, of ``ledgers`` or ``tokens``; their number.
+        """Create new secrets of ``ledgers`` or ``tokens``, and return the number of the generation.
 
-        Sent once: a second rotation ends what was made before the first. Raises `NotAllowed`;
-        `OutcomeUnknown` where nobody knows whether it was done.
+        The request is sent once, because a second rotation would end everything made before the first.
+
+        Raises:
+            NotAllowed: The principal may not rotate secrets.
+            OutcomeUnknown: The rotation may have been executed.
         """
         request = QuorumRequest(self._router, once=True)
         try:
@@ -251,18 +289,16 @@ class MetadataClient:
         except DistributedLogError as error:
             if request.unknown_outcomes:
                 raise OutcomeUnknown(
-                    f"{error}; new secrets may have been drawn: see dlog trust audit before another try"
+                    f"{error}; new secrets may have been created. Check dlog trust audit before you retry"
                 ) from error
             raise
         return decode_number(reply.body)
 
-    # --- leases -----------------------------------------------------------------------------------
-
     def _assign_lease(self, lease: int) -> None:
-        """The leader has just answered: the lease belongs to our connection to it."""
+        """Assign a lease to the connection to the leader, which has just answered."""
         self._link_by_lease[lease] = self._connections.current_link(self._connections.leader)
         if self._link_by_lease[lease] is None:
-            self._lease_link_lost.set()  # it ended right after its answer
+            self._lease_link_lost.set()  # it ended directly after its reply
 
     def _on_link(self, link: ClientLink) -> None:
         self._watch_client.on_link(link)
@@ -275,32 +311,32 @@ class MetadataClient:
                 self._lease_link_lost.set()
 
     async def _renew_orphaned_leases(self) -> None:
-        """Renew at once what belongs to a connection that has ended, until cancelled."""
+        """Renew leases whose connection has ended, until cancelled."""
         while True:
             await self._lease_link_lost.wait()
             self._lease_link_lost = trio.Event()
             try:
                 for lease in [lease for lease, link in self._link_by_lease.items() if link is None]:
                     if lease in self._link_by_lease:
-                        # The holder renews it, too, and gets the error.
+                        # The holder renews the lease too, and receives the error.
                         with suppress(DistributedLogError):
                             await self.renew_lease(lease)
             except Exception:
-                self._lease_link_lost.set()  # the others are renewed when this is run again
+                # The other leases are renewed when this task runs again.
+                self._lease_link_lost.set()
                 raise
-
-    # --- asking -----------------------------------------------------------------------------------
 
     async def _send_command(
         self,
         make_command: Callable[[int, int], ReplicatedCommand | AuthorizationRequest],
         op: int = Op.META_TRANSACT,
     ) -> CommandResult:
-        """Have a command done once, and return its answer."""
-        if self._base_index < 0:  # H20: a request names what its client knew when it was first sent
+        """Execute a command once, and return its result."""
+        # H20: a request names the index that its client knew when it was first sent
+        if self._base_index < 0:
             await self.get(b"\0")
         self._last_request += 1
-        number = self._last_request  # others take theirs while this one waits
+        number = self._last_request  # because concurrent requests increase the counter
         request = QuorumRequest(self._router)
         while True:
             new_command = make_command(number, self._base_index)
@@ -314,7 +350,7 @@ class MetadataClient:
             except DistributedLogError as error:
                 if (
                     request.unknown_outcomes and error.definite
-                ):  # of this sending, not of those before
+                ):  # the error is about this attempt, not about earlier ones
                     raise OutcomeUnknown(f"{error}; the change may have been made") from error
                 raise
             index, result = decode_outcome(reply.body)
@@ -327,18 +363,20 @@ class MetadataClient:
             )
             if not stale or request.unknown_outcomes:
                 raise result.error
-            # Never done: this was its first sending, it only named too old a base.
+            # Never executed: this was the first attempt, and only its base index was too old.
 
     async def request(
         self, op: int, body: Buffer, *, quorum_request: QuorumRequest | None = None
     ) -> Reply:
-        """Ask the leader, whoever that is, until somebody answers.
+        """Send a request to the leader, and search it until a node answers.
 
-        Raises the error that an answer carries, or `QuorumUnreachable` at the client's time limit.
+        Raises:
+            QuorumUnreachable: No node answered within the time limit of the client.
+            DistributedLogError: The error of the reply.
         """
         deadline = trio.current_time() + self._connections.timeout_s
         quorum_request = quorum_request or QuorumRequest(self._router)
-        if op == Op.META_LEASE:  # a lease must not end because much else is asked
+        if op == Op.META_LEASE:  # a lease must not end because of many other requests
             return await quorum_request.send(op, body, deadline)
         try:
             self._request_slots.acquire_nowait()
@@ -350,11 +388,11 @@ class MetadataClient:
             self._request_slots.release()
 
     async def _acquire_slot(self, deadline: float) -> None:
-        """Until few enough questions are under way. Raises `TooBusy` at the deadline."""
+        """Wait for a request slot, or raise `TooBusy` at the deadline."""
         with trio.move_on_at(deadline):
             await self._request_slots.acquire()
             return
         raise TooBusy(
-            f"{PENDING_REQUESTS_MAX} questions of this client to the metadata quorum are under way, and"
+            f"{PENDING_REQUESTS_MAX} requests of this client to the metadata quorum are pending, and"
             f" none of them was answered within {self._connections.timeout_s:g} s"
         ) from None

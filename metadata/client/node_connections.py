@@ -1,4 +1,4 @@
-"""A client's connections to the nodes of the quorum, made when they are needed; who is asked next."""
+"""A client's connections to the nodes of the quorum, opened on demand, and the node to try next."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,28 +21,35 @@ from ..model.configuration import parse_host_port
 from ..protocol.client_messages import MembersRequest, decode_members
 
 DIAL_TIMEOUT_S = 2.0
-"""A node that takes no connection within this time is not connected to."""
+"""Time limit of a TCP connection."""
 HANDSHAKE_TIMEOUT_S = 4.5
-"""Nor one that took it, and does not greet within this: behind hundreds that came before it a client waits
-some seconds for its turn (H224), and who gives up has to begin again. An `Endpoint` waits for five."""
+"""Time limit of the handshake on a new connection.
+
+Behind hundreds of earlier clients, a client waits some seconds for its handshake (H224), and after a
+timeout it has to start again. An `Endpoint` waits for five seconds.
+"""
 PING_S = 0.3
-"""A connection on which an answer is waited for is pinged after so long without a byte, …"""
+"""A connection with pending requests is pinged after this time without a byte."""
 SILENCE_S = 0.6
-"""… and after so long others are asked beside it: shorter than an election takes, longer than a busy node
-is away."""
+"""After this time without a byte, other nodes are tried concurrently.
+
+It is shorter than an election, and longer than the pauses of a busy node.
+"""
 PAUSE_S = 0.05
-"""Between two attempts when nobody leads."""
+"""Pause between two attempts when no node leads."""
 REDIAL_MIN_S = 0.4
 REDIAL_MAX_S = 4.0
-"""A node that takes a connection and ends it before it has greeted has more callers than it can greet: it is
-dialled again after so long, longer each time in a row. Hundreds that came back at once, each as often as it
-could, kept it from greeting any (H224)."""
+"""Longest pause before a node is dialed again that closed a connection before its handshake.
+
+Such a node has more clients than it can serve. The pauses grow. Hundreds of clients that reconnected
+without a pause kept a node from completing any handshake (H224).
+"""
 REFRESH_MEMBERS_S = 60.0
 ASK_S = 2.0
 
 
 class NodeConnections:
-    """One connection a node; ``run`` holds them."""
+    """One connection per node, while `run` is running."""
 
     def __init__(
         self,
@@ -51,15 +58,25 @@ class NodeConnections:
         timeout_s: float,
         on_link: Callable[[ClientLink], None],
     ) -> None:
-        """``on_link`` is given each connection when it is made."""
+        """Create the connections.
+
+        Args:
+            endpoint: The endpoint of this process.
+            addresses: The configured addresses of nodes.
+            timeout_s: The time limit of a request.
+            on_link: Receives each new connection.
+        """
         self.timeout_s = timeout_s
         self.cluster_id = ""
-        """Known after the first contact."""
+        """Empty before the first contact."""
         self.listener = ""
-        """The name of the listener that we came in on: whose addresses of other nodes reach them."""
+        """The name of the listener that this client connected to.
+
+        The addresses that other nodes advertise for this listener are reachable for this client.
+        """
         self.known_nodes = KnownNodes(addresses)
         self.leader = addresses[0]
-        """Where to ask next: the leader as far as we know."""
+        """The node to try next, usually the last known leader."""
         self.random = endpoint.host.random.random
         self._endpoint = endpoint
         self._on_link = on_link
@@ -68,13 +85,13 @@ class NodeConnections:
         self._links: dict[Address, ClientLink] = {}
         self._pending_connections: dict[Address, _PendingConnection] = {}
         self._redial_backoff: dict[Address, tuple[Backoff, float]] = {}
-        """Of nodes that ended a connection before they greeted: until when it is not dialled."""
+        """Nodes that closed a connection before the handshake, with the time of the next attempt."""
         self._pinged_at: dict[Address, float] = {}
         self._search_lock = trio.Lock()
-        """Held by the caller of `any_link` that looks for a node."""
+        """Held by the caller of `any_link` that searches a node."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the connections until cancelled."""
+        """Keep the connections until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
@@ -86,15 +103,22 @@ class NodeConnections:
     async def connect(
         self, address: Address, deadline: float, *, allow_unjoined: bool = False
     ) -> ClientLink:
-        """The connection to a node, made if there is none. Raises what dialling raises.
+        """Return the connection to a node, and open it if necessary.
 
-        Raises `AlreadyClosed` once `run` has ended: whoever says a shielded goodbye may come that late.
-        ``may_wait``: also to one that belongs to no cluster; that is not kept.
+        Args:
+            address: The address of the node.
+            deadline: The time limit of the caller.
+            allow_unjoined: Also connect to a node that belongs to no cluster. This connection is not kept.
+
+        Raises:
+            AlreadyClosed: `run` has ended. A shielded clean-up may call this method so late.
+            NotReady: The node belongs to no cluster yet.
+            DistributedLogError: The connection failed.
         """
         link = self.current_link(address)
         if link is not None:
             return link
-        assert self._nursery is not None, "QuorumLinks.run is not running"
+        assert self._nursery is not None, "NodeConnections.run is not running"
         if self._ended:
             raise AlreadyClosed("the metadata client has ended")
         pending = self._pending_connections.get(address)
@@ -106,12 +130,13 @@ class NodeConnections:
             await pending.done.wait()
         if pending.error is not None:
             raise pending.error
-        if pending.link is None:  # it is dialled on: whoever asks it again may find it connected
+        # The attempt continues, and a later call may find the connection open.
+        if pending.link is None:
             raise ConnectionLost(f"{address[0]}:{address[1]} did not answer within {timeout_s:g} s")
         return pending.link
 
     def current_link(self, address: Address) -> ClientLink | None:
-        """The connection to that node, if there is one."""
+        """Return the open connection to a node, or None."""
         link = self._links.get(address)
         return link if link is not None and link.closed is None else None
 
@@ -174,13 +199,14 @@ class NodeConnections:
         )
         return link
 
-    # --- who is asked -----------------------------------------------------------------------------
-
     async def any_link(self) -> ClientLink:
-        """A connection to whichever node answers, the leader first. Raises `QuorumUnreachable`.
+        """Return a connection to any node that answers, preferably the leader.
 
-        One caller searches for all that wait. Thousands that each gave a node up after `SILENCE_S` woke all
-        at once, again and again, and left no time for the connection to be made.
+        One caller searches for all that wait. When thousands of callers gave up a node after `SILENCE_S`,
+        they all woke up again and again, and left no time to establish the connection.
+
+        Raises:
+            QuorumUnreachable: No node answered within the time limit.
         """
         link = self.current_link(self.leader)
         if link is not None:
@@ -208,11 +234,11 @@ class NodeConnections:
         raise self.unreachable_error(f"{last_error}")
 
     def try_next_node(self) -> None:
-        """Ask the next node from now on."""
+        """Try the next node from now on."""
         self.move_on_from(self.leader)
 
     def follow_redirect(self, source: Address, leader: str) -> bool:
-        """Ask the node that was named as leader next; False if that says nothing new."""
+        """Try the node that was named as leader next. Return False if the name is not useful."""
         address = parse_host_port(leader)
         if address is None or address == source or self._is_silent(address):
             self.move_on_from(source)
@@ -221,14 +247,14 @@ class NodeConnections:
         return True
 
     def ping(self, address: Address, link: ClientLink) -> None:
-        """Ask a silent connection for a sign of life, and not again before it has given one."""
+        """Ping a silent connection, but not again before it has answered."""
         now, pinged_at = trio.current_time(), self._pinged_at.get(address, -SILENCE_S)
         if pinged_at <= link.received_at or now - pinged_at >= SILENCE_S:
             self._pinged_at[address] = now
             link.send(envelope(Op.PING, 0))
 
     def _is_silent(self, address: Address) -> bool:
-        """Whether a ping there is unanswered: what names that node as the leader is out of date."""
+        """Whether a ping to that node is unanswered. A redirect to it is then outdated."""
         link = self._links.get(address)
         if link is None or link.closed is not None:
             return False
@@ -236,13 +262,13 @@ class NodeConnections:
         return link.received_at < pinged_at <= trio.current_time() - PING_S
 
     def move_on_from(self, failed_address: Address) -> None:
-        """``asked`` was of no help: ask the next node, unless somebody else has turned already."""
+        """Try the node after ``failed_address``, unless another caller has already moved on."""
         if self.leader != failed_address:
             return
         self.leader = self.known_nodes.next_after(failed_address)
 
     def unreachable_error(self, last_error: str) -> QuorumUnreachable:
-        """Nobody answered in time: the error names all who were asked."""
+        """Return the error after a timeout, with the addresses of all nodes."""
         addresses = ", ".join(f"{host}:{port}" for host, port in self.known_nodes.addresses)
         return QuorumUnreachable(
             f"no node of the metadata quorum at {addresses} could be reached within"
@@ -251,28 +277,30 @@ class NodeConnections:
 
 
 class _PendingConnection:
-    """A connection that is being made, by a task of its own: nobody who waits for it waits for long."""
+    """A connection attempt in a separate task, so that its waiters can time out earlier."""
 
     def __init__(self, may_wait: bool) -> None:
         self.allow_unjoined = may_wait
         self.link: ClientLink | None = None
         self.error: DistributedLogError | None = None
         self.is_connected = False
-        """Has the node taken the connection?"""
+        """Whether the TCP connection is established."""
         self.timeout_scope = trio.CancelScope()
         self.done = trio.Event()
 
     def on_connected(self) -> None:
-        """It has."""
+        """Start the time limit of the handshake."""
         self.is_connected = True
         self.timeout_scope.deadline = trio.current_time() + HANDSHAKE_TIMEOUT_S
 
 
 class KnownNodes:
-    """Addresses of nodes in the order in which a client tries them: the members' first, then the given ones.
+    """Addresses of nodes in the order in which a client tries them.
 
-    Members change, and a client may outlive all nodes that it was given. Each node that it is connected to is
-    asked for the members at once, and again every minute.
+    The members are tried first, then the configured ones.
+
+    Members change, and a client may outlive all nodes of its configuration. It queries each connected node
+    for the members immediately, and then every minute.
     """
 
     def __init__(self, configured: Sequence[Address]) -> None:
@@ -281,20 +309,20 @@ class KnownNodes:
         self._configured = list(configured)
 
     def next_after(self, address: Address) -> Address:
-        """The one to try after ``asked``."""
+        """Return the address to try after ``address``."""
         position = self.addresses.index(address) if address in self.addresses else -1
         return self.addresses[(position + 1) % len(self.addresses)]
 
     def update_members(self, members: Sequence[Address]) -> None:
-        """These are the members now."""
-        if not {*members} <= {*self._configured}:  # else the order that was given is as good
+        """Set the present members."""
+        if not {*members} <= {*self._configured}:  # otherwise the configured order is sufficient
             self.addresses = [
                 *members,
                 *(address for address in self._configured if address not in members),
             ]
 
     async def refresh_members(self, link: ClientLink) -> None:
-        """Learn from one node for as long as it is connected."""
+        """Query the members from one node while it is connected."""
         ended = trio.Event()
         link.on_closed.append(lambda _: ended.set())
         while link.closed is None:
@@ -305,6 +333,6 @@ class KnownNodes:
                 addresses = [parse_host_port(reach.address) for reach in decode_members(reply.body)]
                 self.update_members([address for address in addresses if address is not None])
             except DistributedLogError:
-                pass  # another node, or the next time
+                pass  # Another node, or the next query, may succeed.
             with trio.move_on_after(REFRESH_MEMBERS_S):
                 await ended.wait()

@@ -1,13 +1,13 @@
-"""One question of a client to the quorum: where it was sent, what came back, and where it goes next.
+"""The requests of a client to the quorum: the nodes they are sent to, the replies, and the next attempts.
 
-It goes to the leader, and stays there for as long as that node's connection shows signs of life: a slow
-commit is no reason to send a command again. A connection that is silent, and silent to a ping, is another
-thing: its node may hang, or be cut off. Then others are asked beside it; whichever answers first counts,
-which is safe because a command is done once however often it is sent (H20).
+A request is sent to the leader. It stays there as long as that node's connection shows activity, because a
+slow commit is no reason to send a command again. If a connection is silent and does not answer a ping, its
+node may be unresponsive or unreachable. Then the request is also sent to other nodes, and the first reply
+counts. This is safe because a command is executed once even if it is sent several times (H20).
 
-Who leads after the leader went silent, one question finds out for all of a client's
-(`RequestRouter.searcher`): thousands that each went from node to node would keep the next leader from its
-work.
+When the leader is silent, one request searches the new leader for all requests of the client
+(`RequestRouter.searcher`). If thousands of requests tried node after node, they would overload the next
+leader.
 """
 
 from enum import Enum, auto
@@ -43,32 +43,37 @@ TRY_NEXT_ERRORS = (
     RequestTimeout,
     WrongPeer,
 )
-"""What a node that cannot help answers, or no node at all: the next one is asked."""
+"""Errors after which another node is tried."""
 BUSY_MIN_S = 0.05
 BUSY_MAX_S = 2.0
-"""A leader that has too much to do is asked again after about so long: longer each time, not all at once."""
+"""Longest pause before a busy leader is tried again. The pauses grow and are random."""
 SEARCH_WAIT_S = 0.5
-"""So long a question waits for another one to find the leader, before it asks for itself."""
+"""Time for which a request waits for another one to find the leader before it searches itself."""
 SILENCE_CHECK_S = 0.05
-"""How often the questions under way are looked at for silence: one clock for all of them, for a timeout round
-each wait cost more than the wait."""
+"""Interval of the checks for silent connections.
+
+One timer serves all requests, because a timeout per wait would cost more than the wait.
+"""
 LATE_WAKEUP_S = 0.1
-"""Woken so much later than asked for, this process did not run: silence in that time was our own (H25)."""
+"""If a wait ends this much too late, the process did not run.
+
+The silence in that time proves nothing (H25).
+"""
 
 
 class RetryAction(Enum):
-    """What to do after a refusal."""
+    """The action after a refusal."""
 
     FOLLOW_REDIRECT = auto()
-    """Ask the leader that was named."""
+    """Try the leader that the reply named."""
     SEARCH = auto()
-    """Nobody who was asked leads: one question searches, the others wait for what it finds."""
+    """No node leads: one request searches the leader, and the others wait for the result."""
     PAUSE = auto()
-    """The leader has too much to do."""
+    """The leader is busy: pause and retry."""
 
 
 class SentRequest(NamedTuple):
-    """A question that is under way on one connection."""
+    """A request that is pending on one connection."""
 
     link: ClientLink
     pending_reply: PendingReply
@@ -76,17 +81,17 @@ class SentRequest(NamedTuple):
 
 
 class RequestRouter:
-    """All that a client asks now."""
+    """All pending requests of a client."""
 
     def __init__(self, links: NodeConnections) -> None:
         self.connections = links
         self.pending_requests: dict[QuorumRequest, None] = {}
         self.searcher: QuorumRequest | None = None
-        """The one that looks for the leader."""
+        """The request that searches the leader."""
         self._request_added = trio.Event()
 
     async def run(self) -> None:
-        """Wake those that have waited for as long as they wanted to, until cancelled."""
+        """Wake requests whose waiting time has ended, until cancelled."""
         while True:
             if not self.pending_requests:
                 self._request_added = trio.Event()
@@ -98,31 +103,31 @@ class RequestRouter:
                     request.wake()
 
     def add(self, request: "QuorumRequest") -> None:
-        """It is under way from here on, until `remove`."""
+        """Add a request, which is pending until `remove`."""
         self.pending_requests[request] = None
         self._request_added.set()
 
     def remove(self, request: "QuorumRequest") -> None:
-        """It was answered, or given up."""
+        """Remove a request that was answered or timed out."""
         del self.pending_requests[request]
         if self.searcher is request:
             self.searcher = None
-            self.wake_all()  # somebody else searches on, where nobody was found
+            self.wake_all()  # another request continues the search, if no leader was found
 
     def on_leader_found(self, leader: Address) -> None:
-        """That node answered as only a leader can."""
+        """Set the leader after a reply that only a leader can send."""
         if self.connections.leader != leader or self.searcher is not None:
             self.connections.leader = leader
             self.wake_all()
 
     def wake_all(self) -> None:
-        """Let all of them look again."""
+        """Wake all requests, so that they check the leader again."""
         for request in self.pending_requests:
             request.wake()
 
 
 class QuorumRequest:
-    """One request, through all its sendings. `send` may be called again for what was refused as stale."""
+    """One request with all its attempts. `send` may be called again after a stale refusal."""
 
     __slots__ = (
         "_answers",
@@ -141,26 +146,33 @@ class QuorumRequest:
 
     def __init__(self, router: RequestRouter, *, once: bool = False) -> None:
         self.send_once = once
-        """Would it be done again where it is sent again? Then it is not, where it may have been done."""
+        """Whether a second attempt would repeat the effect.
+
+        It is then not sent again after an unknown outcome.
+        """
         self.unknown_outcomes = 0
-        """Sendings of which nobody knows what became."""
+        """Number of attempts with an unknown outcome."""
         self.last_error: DistributedLogError | None = None
         self.wake_at = inf
-        """Woken by `RequestRouter.run` once this has passed."""
+        """Time after which `RequestRouter.run` wakes the request."""
         self._router = router
         self._connections = router.connections
         self._sent_by_address: dict[Address, SentRequest] = {}
         self._answers: list[tuple[Address, Reply | DistributedLogError]] = []
         self._wake: trio.Event | None = None
-        """Set when there is something to look at; None while nobody waits for it."""
+        """Set when there is a reply or news. None while the request does not wait."""
         self._resumed_at = 0.0
-        """This process did not run just before: silence counts from here."""
+        """End of the last time in which this process did not run. Silence is measured from here."""
         self._search_steps = 0
         self._busy_backoff: Backoff | None = None
 
     async def send(self, op: int, body: Buffer, deadline: float) -> Reply:
-        """Ask until somebody answers. Raises the error that an answer carries; `TooBusy`,
-        `QuorumUnreachable` at the deadline."""
+        """Send the request until a node answers.
+
+        Raises:
+            TooBusy, QuorumUnreachable: No node answered before the deadline.
+            DistributedLogError: The error of the reply.
+        """
         connections, router = self._connections, self._router
         router.add(self)
         address: Address | None = connections.leader
@@ -171,10 +183,10 @@ class QuorumRequest:
                 await self._wait_for_answer(deadline)
                 if (
                     not self._answers and self.send_once and self._sent_by_address
-                ):  # nobody else is asked
+                ):  # no other node is tried
                     await self._wait_until(min(deadline, trio.current_time() + SEARCH_WAIT_S))
                     continue
-                if not self._answers:  # silence
+                if not self._answers:  # all connections are silent
                     for silent_address in self._sent_by_address:
                         connections.move_on_from(silent_address)
                     address = await self._next_search_address(deadline)
@@ -206,14 +218,12 @@ class QuorumRequest:
         )
 
     def wake(self) -> None:
-        """Somebody leads."""
+        """Wake the request after news of a leader."""
         if self._wake is not None:
             self._wake.set()
 
-    # --- sending ----------------------------------------------------------------------------------
-
     async def _send_to(self, address: Address, op: int, body: Buffer, deadline: float) -> None:
-        """Have it under way at one more node, or note why it is not."""
+        """Send the request to one more node, or record the error."""
         try:
             link = self._connections.current_link(address) or await self._connections.connect(
                 address, deadline
@@ -228,7 +238,7 @@ class QuorumRequest:
             self._answers.append((address, error))
             self.unknown_outcomes += (
                 error.definite
-            )  # never sent: as if sent, and refused for certain
+            )  # never sent: `_retry_action` subtracts it again
             return
         self._sent_by_address[address] = SentRequest(link, pending, now)
         self.unknown_outcomes += 1
@@ -249,10 +259,8 @@ class QuorumRequest:
         self._answers.clear()
         self._router.remove(self)
 
-    # --- waiting ----------------------------------------------------------------------------------
-
     async def _wait_for_answer(self, deadline: float) -> None:
-        """Until there is an answer, or until no node that was asked shows a sign of life."""
+        """Wait for a reply, or until all nodes with this request are silent."""
         while not self._answers and self._sent_by_address:
             now = trio.current_time()
             last_contact = self._last_contact(now)
@@ -271,7 +279,7 @@ class QuorumRequest:
                 self._resumed_at = trio.current_time()
 
     def _last_contact(self, now: float) -> float:
-        """When a node that has the question last showed a sign of life; -inf where none has it."""
+        """Return the last activity of a node with this request, or -inf if there is none."""
         last_contact = -inf
         for sending in self._sent_by_address.values():
             last_contact = max(
@@ -280,7 +288,7 @@ class QuorumRequest:
         return min(now, last_contact)
 
     async def _wait_until(self, deadline: float) -> None:
-        """Until an answer, or news of a leader, or then."""
+        """Wait for a reply, for news of a leader, or until the deadline."""
         if not self._answers:
             self._wake = wake_event = trio.Event()
             with trio.CancelScope(deadline=deadline):
@@ -288,7 +296,7 @@ class QuorumRequest:
             self._wake = None
 
     async def _next_search_address(self, deadline: float) -> Address | None:
-        """Where to ask next for a leader; None where there is an answer meanwhile."""
+        """Return the next address to try for a leader, or None if there is a reply."""
         connections, router = self._connections, self._router
         if router.searcher not in (None, self):
             await self._wait_until(min(deadline, trio.current_time() + SEARCH_WAIT_S))
@@ -299,7 +307,7 @@ class QuorumRequest:
             )
         router.searcher = self
         self._search_steps += 1
-        # All of them may name a leader that has just died: one round of questions, then pauses.
+        # All nodes may name a leader that has just died. So pause after one round of attempts.
         if self._search_steps >= len(connections.known_nodes.addresses):
             await self._wait_until(min(deadline, trio.current_time() + PAUSE_S))
         for _ in connections.known_nodes.addresses:
@@ -308,10 +316,8 @@ class QuorumRequest:
             connections.try_next_node()
         return None if self._answers else connections.leader
 
-    # --- answers ----------------------------------------------------------------------------------
-
     def _retry_action(self, address: Address, error: DistributedLogError) -> RetryAction:
-        """What to do after a refusal. Raises it where it is the answer."""
+        """Return the action after a refusal, or raise the error if it is the final reply."""
         self.unknown_outcomes -= error.definite
         if self.send_once and self.unknown_outcomes:
             raise error

@@ -1,4 +1,4 @@
-"""The client's question who forms the quorum and how each node is: any node can say something."""
+"""Query the members of the quorum and the status of each node. Any node can answer."""
 
 from dataclasses import replace
 
@@ -16,10 +16,13 @@ PAUSE_S = 0.05
 
 
 async def query_status(connections: NodeConnections) -> list[MemberStatus]:
-    """What a member says that knows a leader; else another one; else all nodes that wait.
+    """Return the status from a member with a known leader, otherwise from another member.
 
-    Raises `QuorumUnreachable` when nobody has answered within the client's time limit; `NotAuthenticated` at
-    once where that is what all of them say: it would be no other later.
+    If no member answers, return the status of all nodes that wait for a cluster.
+
+    Raises:
+        QuorumUnreachable: No node answered within the time limit of the client.
+        NotAuthenticated: All nodes reject this client. Raised immediately, because a retry would not help.
     """
     deadline = trio.current_time() + connections.timeout_s
     addresses = dict.fromkeys([connections.leader, *connections.known_nodes.addresses])
@@ -38,10 +41,11 @@ async def query_status(connections: NodeConnections) -> list[MemberStatus]:
                 continue
             if any(status.role == "leader" for status in statuses):
                 return statuses
-            if link.peer.cluster_id:  # it may have been put out of the quorum, and not know it
+            # it may have been removed from the quorum without having received the change
+            if link.peer.cluster_id:
                 leaderless = leaderless or statuses
                 continue
-            link.close(NotReady("it may belong to a cluster when it is asked again"))
+            link.close(NotReady("it may belong to a cluster at the next query"))
             unjoined.update((status.node_id, status) for status in statuses)
         if leaderless:
             return leaderless

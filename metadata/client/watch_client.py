@@ -1,7 +1,7 @@
-"""The client's side of watches: changes in order, no gap, no duplicate, over reconnects (M6).
+"""The client's part of watches: changes in order, without gaps or duplicates, over reconnects (M6).
 
-A watch remembers the revision up to which its consumer has everything, and takes up there whenever its
-connection ends, its node cuts it off, or its consumer is too slow for the bytes kept for it.
+A watch stores the revision up to which its consumer has received all changes. It resumes there when its
+connection ends, its node ends the watch, or its consumer is too slow for the bytes that may wait.
 """
 
 from collections import deque
@@ -29,7 +29,7 @@ RETRY_MIN_S = 0.05
 RETRY_MAX_S = 1.0
 
 FINAL_ERRORS = (Compacted, InvalidRequest, NotAllowed)
-"""Ends of a watch that no other node would tell otherwise."""
+"""Errors of a watch that would be the same on every node."""
 
 
 class WatchClient:
@@ -38,12 +38,15 @@ class WatchClient:
     def __init__(self, links: NodeConnections) -> None:
         self._connections = links
         self._watch_by_number: dict[int, ClientWatch] = {}
-        """By their numbers, which no two watches of a client have: a frame finds its watch in one step."""
+        """Watches by number.
+
+        All watches of a client have different numbers, so a frame finds its watch directly.
+        """
         self._last_number = 0
 
     @asynccontextmanager
     async def watch(self, request: WatchRequest) -> AsyncIterator[Watch]:
-        """See `interface.Metadata.watch`. Raises `InvalidRequest` for a range or revision that cannot be."""
+        """See `interface.Metadata.watch`."""
         request.check()
         watch = ClientWatch(self, request)
         try:
@@ -52,7 +55,7 @@ class WatchClient:
             self.cancel(watch)
 
     def on_link(self, link: ClientLink) -> None:
-        """A connection was made: its frames that answer no request are ours."""
+        """Receive the frames of a new connection that are not replies."""
 
         def on_frame(op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
             if op != Op.META_WATCH_EVENTS:
@@ -64,13 +67,17 @@ class WatchClient:
         link.subscribe(on_frame, on_closed=self._on_closed)
 
     def _on_closed(self, reason: DistributedLogError) -> None:
-        """A connection has ended: its watches are taken up elsewhere."""
+        """Resume the watches of a closed connection on another one."""
         for watch in list(self._watch_by_number.values()):
             if watch.link is not None and watch.link.closed is not None:
                 watch.detach()
 
     async def resume(self, watch: "ClientWatch") -> None:
-        """Begin, or begin again, where the consumer stands. Raises `Compacted`, `QuorumUnreachable`."""
+        """Start or resume a watch after the revision that the consumer has received.
+
+        Raises:
+            QuorumUnreachable: No node answered within the time limit.
+        """
         link = await self._connections.any_link()
         self._last_number += 1
         ident = self._last_number
@@ -81,12 +88,12 @@ class WatchClient:
         link.send(envelope(Op.META_WATCH, len(body), ident=ident), body)
 
     async def pause_before_retry(self, backoff: Backoff) -> None:
-        """A node refused a watch: wait, and let another one be asked."""
+        """Wait and select another node, because a node refused the watch."""
         self._connections.try_next_node()
         await trio.sleep(backoff.next_s())
 
     def cancel(self, watch: "ClientWatch") -> None:
-        """Forget a watch, and tell its node."""
+        """Remove a watch and cancel it on its node."""
         self._watch_by_number.pop(watch.ident, None)
         if watch.link is not None and watch.link.closed is None:
             watch.link.send(envelope(Op.META_WATCH_CANCEL, 0, ident=watch.ident))
@@ -94,12 +101,12 @@ class WatchClient:
 
 
 class ClientWatch:
-    """One watch; `next` is for one task at a time."""
+    """One watch. Only one task at a time may call `next_batch`."""
 
     def __init__(self, watch_client: WatchClient, request: WatchRequest) -> None:
         self.request = request
         self.revision = request.after_revision
-        """Everything up to here has been taken by the consumer."""
+        """The consumer has received all changes up to this revision."""
         self.link: ClientLink | None = None
         self.ident = 0
         self.end_error: DistributedLogError | None = None
@@ -107,11 +114,11 @@ class ClientWatch:
         self._batches: deque[tuple[WatchBatch, int]] = deque()
         self._batch_bytes = 0
         self._retry_backoff = Backoff(RETRY_MIN_S, RETRY_MAX_S)
-        """Longer for each node in a row that could not serve it."""
+        """Grows with each node in a row that could not serve the watch."""
         self._wake = trio.Event()
 
     async def next_batch(self) -> WatchBatch:
-        """See `interface.Watch.next`."""
+        """See `interface.Watch.next_batch`."""
         await trio.lowlevel.checkpoint()
         while True:
             while self._batches:
@@ -131,7 +138,7 @@ class ClientWatch:
             await self._wake.wait()
 
     def on_frame(self, status: int, body: memoryview) -> None:
-        """Changes, or the watch's end, from the node."""
+        """Process changes, or the end of the watch, from the node."""
         if status:
             self.end_error = error_from(status, body)
             self.detach()
@@ -141,11 +148,11 @@ class ClientWatch:
         self._batches.append((batch, len(body)))
         self._batch_bytes += len(body)
         if self._batch_bytes > WAITING_BYTES_MAX:
-            self.detach()  # taken up again from where the consumer stands
+            self.detach()  # resumed from the revision of the consumer
         self._wake.set()
 
     def detach(self) -> None:
-        """The node sends no more: what waits is asked for again."""
+        """Drop the waiting changes and end the watch on its node. They will be requested again."""
         self._watch_client.cancel(self)
         self._batches.clear()
         self._batch_bytes = 0

@@ -344,6 +344,6 @@ async def test_what_may_be_done_once_alone_is_asked_of_nobody_beside_a_silent_le
         client = await nodes.client(timeout_s=8.0)
         await client.transact(put(b"k", b"1"))
         nodes.silence(await nodes.leader())
-        with pytest.raises(OutcomeUnknown, match="may have been drawn"):
+        with pytest.raises(OutcomeUnknown, match="may have been created"):
             await client.rotate_secrets()
         assert not asked
