@@ -1,7 +1,8 @@
-"""What exists only while a node leads (pure): replication, commit, read rounds, handing over.
+"""State that exists only while a node leads (pure): replication, commit, read rounds, leadership transfer.
 
-A new object each term, so that nothing of an earlier leadership can leak into a later one. It writes
-to the node's log marks and outbox; roles and terms are the core's (metadata/raft/raft.py).
+Each term has a new object, so that nothing of an earlier leadership can leak into a later one. It changes
+the watermarks of the log and adds messages to the ready builder. The core (metadata/raft/raft.py) controls
+roles and terms.
 
 Source: Raft paper 5.3, 5.4.2, 7; thesis 3.10, 4, 6.2, 6.4, 10.2.
 """
@@ -22,11 +23,14 @@ from .ready import SendSnapshot
 from .ready_builder import ReadyBuilder
 
 Number = TypeVar("Number", int, float)
-"""What is counted of each voter: an index, a round, a time."""
+"""A value that is counted over the voters: an index, a round, or a time."""
 
 
 class LeaderState:
-    """One term's leadership of ``node_id``. It replicates to all other members; voters count."""
+    """The leadership of ``node_id`` in one term.
+
+    It replicates to all other members, and counts the voters.
+    """
 
     def __init__(
         self,
@@ -42,36 +46,35 @@ class LeaderState:
         self.term = term
         self.peers: dict[str, Progress] = {}
         self.read_index_queue = ReadIndexQueue()
-        self.round = 0  # of heartbeats; the last one begun
-        self.append_count = 0  # how many were sent: the number of the last one
-        self.transferee = ""  # leadership is being handed to it
+        self.round = 0  # number of the last heartbeat round
+        self.append_count = 0  # number of appends sent, and the number of the last one
+        self.transferee = ""  # the target of a leadership transfer
         self.wants_flush = True
         self.heartbeat_at = now
         self.commit_broadcast_at = inf
-        """When the peers are told of a commit that no append carried."""
+        """Time at which the peers receive a commit index that no append carried."""
         self._last_append: AppendRequest | None = None
-        self._counts = True  # a leader that has removed itself leads on, but does not count
+        self._counts = True  # a leader that removed itself still leads, but does not count
         self._other_voters: list[str] = []
         self._learners: tuple[str, ...] = ()
-        self._commit_at_heartbeat = 0  # at the last heartbeat
+        self._commit_at_heartbeat = 0  # commit index at the last heartbeat
         self._watermarks = watermarks
         self._log = watermarks.log
         self._ready_builder = ready_builder
         self._options = options
         self.uncommitted_bytes = 0
-        """The bytes of commands that were proposed and are not committed."""
+        """Size of the commands that are proposed and not committed."""
         self._transferee_notified = False
         self._transfer_deadline = 0.0
         self._next_transfer_at = 0.0
         self._set_members(configuration, now)
-        # Reads wait until the no-op is committed (thesis 6.4); it also commits what earlier terms left.
+        # Reads wait until the no-op is committed (thesis 6.4). It also commits the entries of earlier
+        # terms.
         self.noop_index = self._log.last_index + 1
         self._append(b"")
 
-    # --- commands ---------------------------------------------------------------------------------
-
     def propose(self, command: bytes) -> int | None:
-        """Append a command; see `Raft.propose`."""
+        """Append a command, see `Raft.propose`."""
         if self.transferee:
             return None
         options = self._options
@@ -81,7 +84,9 @@ class LeaderState:
                 f"a command of {len(command)} bytes, allowed are 1 to {options.command_bytes_max}"
             )
         if self.uncommitted_bytes + len(command) > options.uncommitted_bytes_max:
-            raise TooBusy(f"{self.uncommitted_bytes} bytes wait for a quorum of the metadata nodes")
+            raise TooBusy(
+                f"{self.uncommitted_bytes} bytes of proposals wait for a quorum of the metadata nodes"
+            )
         return self._append(command)
 
     def _append(self, command: bytes) -> int:
@@ -91,10 +96,8 @@ class LeaderState:
         self.wants_flush = True
         return index
 
-    # --- members ----------------------------------------------------------------------------------
-
     def change_members(self, configuration: Configuration) -> int | None:
-        """Append a configuration; see `Raft.change_members`, which then makes it count."""
+        """Append a configuration, see `Raft.change_members`, which then applies it."""
         if self.transferee:
             return None
         if not self._may_change_members():
@@ -103,21 +106,24 @@ class LeaderState:
                 f" {self.noop_index} are not committed yet ({self._watermarks.commit}): one change at a time"
             )
         if not configuration.can_follow(self._log.configuration):
-            raise InvalidRequest("members change by one voter at a time, and one must be left")
+            raise InvalidRequest(
+                "a change may add or remove only one voter, and one voter must remain"
+            )
         return self._append(configuration.encode())
 
     def _may_change_members(self) -> bool:
-        """One change at a time, and none on top of what an earlier leader may have left uncommitted.
+        """Whether a change of the members may be appended now.
 
-        Else two leaders could each build on a change of their own that the other does not know of, and
-        find majorities that share nobody (the correction of thesis 4.1, see `raft.py`).
+        Only one change is allowed at a time, and only after an entry of this term is committed. Otherwise
+        two leaders could each append a change that the other one lacks, and get majorities without a common
+        node (the correction of thesis 4.1, see `raft.py`).
         """
         return self._watermarks.commit >= max(self._log.configuration_index, self.noop_index)
 
     def on_members(self, configuration: Configuration, now: float) -> None:
-        """Another configuration is in the log: it counts."""
+        """Apply a configuration that was added to the log."""
         self._set_members(configuration, now)
-        self.advance_commit()  # one voter less may be what was waited for
+        self.advance_commit()  # one voter less may complete a majority
         self._confirm_reads()
         self.wants_flush = True
 
@@ -134,19 +140,19 @@ class LeaderState:
     def _voter_values(
         self, own_value: Number, value_of: Callable[[Progress], Number]
     ) -> list[Number]:
-        """One value a voter; the leader's own if it is one."""
+        """Return one value per voter, including the leader's own if it is a voter."""
         values = [own_value] if self._counts else []
         values.extend(value_of(self.peers[voter]) for voter in self._other_voters)
         return values
 
     def active_voters(self, now: float) -> tuple[str, ...]:
-        """Return the voters heard within an election timeout, this node included if it is one."""
+        """Return the voters that answered within an election timeout, including this node if it is one."""
         since = now - self._options.election_max_s
         active = [v for v in self._other_voters if self._is_active(self.peers[v], since)]
         return (self.node_id, *active) if self._counts else tuple(active)
 
     def caught_up_learners(self, now: float) -> tuple[str, ...]:
-        """Return the learners that have what was committed a heartbeat ago."""
+        """Return the learners that have everything that was committed at the last heartbeat."""
         since = now - self._options.election_max_s
         return tuple(
             learner
@@ -159,27 +165,31 @@ class LeaderState:
         return progress.is_responsive and progress.last_contact > since
 
     def transfer_and_resign(self) -> None:
-        """This node is no voter any more, and that is committed: tell it, and let the best one follow."""
+        """Send the commit of this node's removal, and ask the best voter to campaign.
+
+        Called when the removal of this node is committed.
+        """
         self.flush()
         transferee = self._best_transferee(-inf)
         if transferee:
             self._ready_builder.send(transferee, TimeoutNow(self.term, self.node_id))
 
-    # --- signs of life and reads ------------------------------------------------------------------
-
     def has_quorum(self, now: float) -> bool:
-        """Whether a majority was heard within the last election timeout (thesis 6.2)."""
+        """Whether a majority answered within the last election timeout (thesis 6.2)."""
         heard_at = self._voter_values(now, lambda progress: progress.last_contact)
         return reached_by_majority(heard_at) > now - self._options.election_max_s
 
     def extend_deadlines(self, lateness_s: float, now: float) -> None:
-        """The node itself did not run for that long: it is not the peers who were silent (H25)."""
+        """Extend all deadlines after a stall of this node.
+
+        During the stall, it could not process answers, so the silence of peers proves nothing (H25).
+        """
         for progress in self.peers.values():
             progress.last_contact = min(now, progress.last_contact + lateness_s)
         self._transfer_deadline += lateness_s
 
     def start_heartbeat_round(self) -> None:
-        """Send a heartbeat to all: a sign of life, and the question whether this node still leads."""
+        """Send a heartbeat to all peers. The answers show that they are alive and follow this node."""
         self.round += 1
         if self._watermarks.commit >= self.noop_index:
             self.read_index_queue.on_round_begun(self.round, self._watermarks.commit)
@@ -190,9 +200,11 @@ class LeaderState:
         self._confirm_reads()
 
     def on_heartbeat_reply(self, message: HeartbeatReply, now: float) -> None:
-        """A peer followed this node in a round."""
+        """Process the reply of a peer that followed this node in a round."""
         if message.round > self.round:
-            raise ProtocolError(f"{message.sender} answers round {message.round}, never begun")
+            raise ProtocolError(
+                f"{message.sender} answers round {message.round}, which was not started"
+            )
         progress = self.peers[message.sender]
         progress.on_heard(now)
         progress.on_heartbeat_answered(self._log.last_index, now, self._options.heartbeat_s / 2)
@@ -206,15 +218,13 @@ class LeaderState:
         )
 
     def _confirmed_round(self) -> int:
-        """The latest round that a majority answered."""
+        """Return the latest round that a majority answered."""
         return reached_by_majority(self._voter_values(self.round, lambda progress: progress.round))
 
-    # --- replication ------------------------------------------------------------------------------
-
     def flush(self) -> None:
-        """Send what there is to send: a read round, appends, news of commits."""
+        """Send pending messages: a read round, appends, and commit indexes."""
         self.wants_flush = False
-        self._last_append = None  # a later sending has a number of its own
+        self._last_append = None  # A later append has a different number.
         if self.read_index_queue.wants_round and self._watermarks.commit >= self.noop_index:
             self.start_heartbeat_round()
         for peer, progress in self.peers.items():
@@ -226,7 +236,7 @@ class LeaderState:
         if progress.next_index <= self._log.base_index:
             if (
                 progress.is_responsive and not progress.probe_sent
-            ):  # else it may be dead, or just failed
+            ):  # otherwise it may be dead, or an attempt just failed
                 progress.on_snapshot_needed()
                 self._ready_builder.send_snapshots.append(SendSnapshot(peer, self._log.base_index))
             return
@@ -248,9 +258,9 @@ class LeaderState:
             self._send_commit(peer, progress)
 
     def schedule_commit_broadcast(self, now: float) -> None:
-        """Something was committed: have the peers told, unless appends carry it before that is due.
+        """Schedule a message with the commit index for peers that receive no append before it is due.
 
-        A busy leader's next append comes sooner, and two messages a change were a tenth of its cost.
+        On a busy leader, an append follows sooner. Two messages per change were a tenth of its cost.
         """
         if self._options.commit_lag_s:
             self.commit_broadcast_at = min(
@@ -258,7 +268,7 @@ class LeaderState:
             )
 
     def broadcast_commit(self) -> None:
-        """Tell the peers of commits that no append has carried."""
+        """Send the commit index to peers that did not receive it with an append."""
         self.commit_broadcast_at = inf
         for peer, progress in self.peers.items():
             if progress.state is ProgressState.REPLICATE:
@@ -281,7 +291,8 @@ class LeaderState:
             and prev_index + len(last_append.entries) == log.last_index
             and bool(last_append.entries) != empty
         ):
-            self._send_to(peer, progress, last_append)  # the very message: it is encoded once
+            # the same object, so that it is encoded once
+            self._send_to(peer, progress, last_append)
             return last_append.entries
         prev_term = log.term_at(prev_index)
         assert prev_term is not None, f"entry {prev_index} is compacted"
@@ -299,7 +310,7 @@ class LeaderState:
         return entries
 
     def _last_append_number(self) -> int:
-        """Of the append that was sent last."""
+        """Return the number of the last append."""
         return self._last_append.number if self._last_append is not None else self.append_count
 
     def _send_to(self, peer: str, progress: Progress, append: AppendRequest) -> None:
@@ -308,7 +319,7 @@ class LeaderState:
         progress.commit_sent = min(append.commit, max(progress.match, last))
 
     def on_append_reply(self, message: AppendReply, now: float) -> bool:
-        """A peer took entries durably, or refused them; True if somebody is to learn of a commit by it."""
+        """Process the reply to an append. Return whether peers should receive a commit index."""
         log = self._log
         progress = self.peers[message.sender]
         if message.index > log.last_index:
@@ -329,7 +340,10 @@ class LeaderState:
         return commits or min(progress.match, self._watermarks.commit) > progress.commit_sent
 
     def advance_commit(self) -> bool:
-        """Commit what a majority has durably; the leader's disk counts like any other. True: news."""
+        """Commit the entries that a majority stores durably. Return whether the commit index changed.
+
+        The leader's own disk counts like any other.
+        """
         durable = self._watermarks.durable_index
         index = reached_by_majority(
             self._voter_values(durable, lambda progress: progress.quorum_match)
@@ -343,13 +357,17 @@ class LeaderState:
         return True
 
     def _may_commit(self, index: int) -> bool:
-        """Only entries of the own term are committed by counting (paper 5.4.2, figure 8)."""
+        """Whether an entry may be committed by counting.
+
+        Only those of the own term may (paper 5.4.2, figure 8).
+        """
         return self._log.term_at(index) == self.term
 
-    # --- snapshots --------------------------------------------------------------------------------
-
     def compaction_limit(self, up_to: int) -> int:
-        """How far of ``up_to`` the log may be forgotten: not what a living peer still needs (H39)."""
+        """Return how far up to ``up_to`` the log may be compacted.
+
+        Entries that an active peer needs are kept (H39).
+        """
         options = self._options
         fully_fed_from = self._log.index_before_last_bytes(
             up_to, bytes_max=options.lag_bytes_max, entries_max=options.lag_entries_max
@@ -360,15 +378,16 @@ class LeaderState:
         return min([up_to, *(limit for limit in limits if limit is not None)])
 
     def on_snapshot_sent(self, peer: str, index: int, delivered: bool) -> None:
-        """The driver's sending of a snapshot ended."""
+        """Process the end of sending a snapshot."""
         if peer in self.peers:
             self.peers[peer].on_snapshot_ended(index, delivered, self._log.last_index)
             self.wants_flush = True
 
-    # --- handing over -----------------------------------------------------------------------------
-
     def transfer_leadership(self, now: float, to: str = "") -> bool:
-        """Begin to hand over (thesis 3.10); False if it is under way or nobody can take it."""
+        """Start a leadership transfer (thesis 3.10).
+
+        Return False if one is in progress or no voter can take over.
+        """
         options = self._options
         transferee = to or self._best_transferee(now - options.election_min_s)
         if self.transferee or transferee not in self._other_voters:
@@ -381,18 +400,19 @@ class LeaderState:
         return True
 
     def on_time(self, now: float, disk_stalled: bool) -> None:
-        """What a leader looks at with each heartbeat: silent peers, a handing over that failed."""
+        """Check for silent peers and failed transfers, with each heartbeat."""
         for progress in self.peers.values():
             if progress.last_contact <= now - self._options.election_max_s:
                 progress.on_silent()
         self._commit_at_heartbeat = self._watermarks.commit
         if self.transferee and now >= self._transfer_deadline:
-            self.transferee = ""  # it did not happen: serve on
-        if disk_stalled and now >= self._next_transfer_at:  # with pauses, in which it serves
+            self.transferee = ""  # The transfer failed, so continue as leader.
+        # with pauses, in which this node serves clients
+        if disk_stalled and now >= self._next_transfer_at:
             self.transfer_leadership(now)
 
     def _best_transferee(self, silent_since: float) -> str:
-        """The voter heard after ``silent_since`` whose log is the longest; "" if none."""
+        """Return the voter with the longest log, or "" if none answered after ``silent_since``."""
         best, match = "", -1
         for voter in self._other_voters:
             progress = self.peers[voter]
@@ -413,10 +433,11 @@ class LeaderState:
 
 
 class ReadIndexQueue:
-    """The reads of one leader's term that wait until a quorum confirms that it still leads.
+    """The reads in one leader's term that wait until a quorum confirms that the node still leads.
 
-    Rounds are the heartbeats' numbers. A round confirms only reads that were asked before it began: there are
-    no lease reads (H26). Request IDs are the driver's, unique among the waiting reads. Source: thesis 6.4.
+    Rounds have the numbers of the heartbeats. A round confirms only reads that arrived before it started,
+    so there are no lease reads (H26). The driver chooses request IDs that are unique among the waiting
+    reads. Source: thesis 6.4.
     """
 
     def __init__(self) -> None:
@@ -425,21 +446,25 @@ class ReadIndexQueue:
 
     @property
     def wants_round(self) -> bool:
-        """Whether reads wait and no round that would carry some is under way."""
+        """Whether reads wait and no round with reads is in progress."""
         return bool(self._waiting) and not self._asked
 
     def add(self, request_id: int) -> None:
-        """A read was asked: it joins the next round."""
+        """Add a read to the next round."""
         self._waiting.append(request_id)
 
     def on_round_begun(self, number: int, commit: int) -> None:
-        """A round begins: it carries all that wait; they will see at least ``commit``."""
+        """Start a round with all waiting reads. Their read index is ``commit``."""
         if self._waiting:
             self._asked.append((number, commit, self._waiting))
             self._waiting = []
 
     def on_round_confirmed(self, number: int) -> list[tuple[int, int]]:
-        """A quorum answered ``number`` or later rounds: (request id, read index) of what that confirms."""
+        """Return the reads that are confirmed, because a quorum answered this or later rounds.
+
+        Returns:
+            Pairs of request ID and read index.
+        """
         confirmed: list[tuple[int, int]] = []
         while self._asked and self._asked[0][0] <= number:
             _, index, requests = self._asked.popleft()
@@ -447,7 +472,7 @@ class ReadIndexQueue:
         return confirmed
 
     def drop_all(self) -> list[int]:
-        """Leadership ended: the requests that will not be confirmed."""
+        """Drop all reads after the end of the leadership, and return their request IDs."""
         lost_requests = [
             request for _, _, requests in self._asked for request in requests
         ] + self._waiting

@@ -1,8 +1,7 @@
-"""How far one node's log is, at each stage (pure): appended, asked of the disk, durable, committed,
-handed out, applied.
+"""The watermarks of one node's log (pure): appended, being written, durable, committed, handed out, applied.
 
-The order of the marks and what a write that ends late may still claim live here: a tail that was
-replaced while its write was under way must not count as durable when that write ends.
+The order of the watermarks is enforced here. If a tail of the log was replaced while its write was in
+progress, the end of that write must not count the tail as durable.
 """
 
 from collections import deque
@@ -14,7 +13,7 @@ from .ready import Snapshot
 
 
 class LogWatermarks:
-    """The log and its marks. ``applied``: where the restored state machine stands at a start."""
+    """The log and its watermarks. ``applied`` is the index of the restored state machine at a start."""
 
     def __init__(self, log: RaftLog, applied: int) -> None:
         self.log = log
@@ -22,19 +21,19 @@ class LogWatermarks:
         self.applied = applied
         self.durable_index = log.last_index
         self._handed_out = applied  # committed entries up to here were handed out
-        self._unstable_from = log.last_index + 1  # the disk was not asked for these yet
+        self._unstable_from = log.last_index + 1  # the write of these was not requested yet
         self._truncate_from: int | None = None
         self._snapshot: Snapshot | None = None
         self._pending_writes: deque[list[int]] = (
             deque()
-        )  # [number, last index] of Readys not yet durable
-
-    # --- changes of the log -----------------------------------------------------------------------
+        )  # [number, last index] of Readys that are not durable yet
 
     def append_from_leader(self, prev_index: int, entries: Sequence[Entry]) -> int:
-        """Take a leader's entries after ``prev_index``, which fits; the last index now equal to its.
+        """Add a leader's entries after ``prev_index``, which matches.
 
-        Entries that are here already stay: an old message must not cut what followed it (paper,
+        Return the last index that equals the leader's.
+
+        Entries that exist already are kept, because an old message must not remove later entries (paper,
         figure 2).
         """
         conflict = self.log.first_conflict(entries)
@@ -45,7 +44,7 @@ class LogWatermarks:
         return prev_index + len(entries)
 
     def truncate(self, from_index: int) -> None:
-        """Drop a tail that another leader wrote and nobody committed."""
+        """Remove a tail that another leader wrote and that is not committed."""
         assert from_index > self.commit, f"entry {from_index} is committed ({self.commit})"
         self.log.truncate(from_index)
         if from_index < self._unstable_from:
@@ -56,7 +55,7 @@ class LogWatermarks:
             write[1] = min(write[1], from_index - 1)
 
     def install_snapshot(self, snapshot: Snapshot) -> None:
-        """Begin anew after a snapshot; durable when the next Ready is."""
+        """Reset the log after a snapshot. This is durable when the next Ready is durable."""
         self.log.reset(snapshot.index, snapshot.term, snapshot.configuration)
         self._snapshot = snapshot
         self._truncate_from = None
@@ -67,15 +66,13 @@ class LogWatermarks:
         self.commit = self._handed_out = snapshot.index
 
     def commit_to(self, index: int) -> None:
-        """Entries up to ``index`` are committed; never moves back."""
+        """Set the commit index to at least ``index``."""
         assert index <= self.log.last_index, f"commit {index}, last {self.log.last_index}"
         self.commit = max(self.commit, index)
 
-    # --- towards the disk and the state machine ---------------------------------------------------
-
     @property
     def has_work(self) -> bool:
-        """Whether there is something to write or to hand out."""
+        """Whether there are entries to write or to hand out."""
         return (
             self._unstable_from <= self.log.last_index
             or self._handed_out < min(self.commit, self.durable_index)
@@ -84,7 +81,7 @@ class LogWatermarks:
         )
 
     def next_write(self, number: int) -> tuple[Snapshot | None, int | None, tuple[Entry, ...]]:
-        """What Ready ``number`` must make durable: snapshot, truncate from, append."""
+        """Return the snapshot, truncation and entries that Ready ``number`` must make durable."""
         last = self.log.last_index
         write = (self._snapshot, self._truncate_from, self.log.entries_from(self._unstable_from))
         if write != (None, None, ()):
@@ -95,7 +92,7 @@ class LogWatermarks:
         return write
 
     def next_committed(self, bytes_max: int) -> tuple[Entry, ...]:
-        """Entries to apply: committed, durable here, not handed out before."""
+        """Return entries to apply: committed, durable here, and not handed out before."""
         last_index = min(self.commit, self.durable_index)
         if self._handed_out >= last_index:
             return ()
@@ -104,17 +101,17 @@ class LogWatermarks:
         return entries
 
     def on_persisted(self, number: int) -> None:
-        """The writes of the Readys up to ``number`` are durable."""
+        """Record that the writes of all Readys up to ``number`` are durable."""
         while self._pending_writes and self._pending_writes[0][0] <= number:
             self.durable_index = max(self.durable_index, self._pending_writes.popleft()[1])
 
     def on_applied(self, index: int) -> None:
-        """The state machine has applied everything up to ``index``."""
+        """Record that the state machine has applied all entries up to ``index``."""
         assert index <= self._handed_out, f"applied {index}, handed out {self._handed_out}"
         self.applied = max(self.applied, index)
 
     def check_invariants(self) -> None:
-        """The marks are in order."""
+        """Check that the watermarks are in order."""
         last = self.log.last_index
         assert self.log.base_index <= self._handed_out <= self.commit <= last, (
             "the order of the marks"

@@ -1,12 +1,13 @@
-"""What a leader knows of one peer's log, and how much it may send it (pure).
+"""The leader's view of one peer's log, and how much it may send to the peer (pure).
 
-PROBE: one append at a time, until one is accepted. REPLICATE: appends are sent ahead of their answers,
-bounded in bytes. SNAPSHOT: the peer needs entries that are compacted; nothing until the driver says how
-sending one ended.
+In state PROBE, the leader sends one append at a time until one is accepted. In REPLICATE, it sends appends
+before earlier ones are answered, with a limit in bytes. In SNAPSHOT, the peer needs compacted entries, and
+the leader sends nothing until the driver reports the end of the snapshot.
 
-What a peer acknowledged over a connection that is gone is not counted: it may have been started from an older
-copy of its directory since. It is told all the same, or it would not know what it forgot (H107). It counts
-again when the peer has accepted an append that was sent later.
+An acknowledgement over a closed connection does not count, because the peer may have been restarted from an
+older copy of its directory. Heartbeats still carry commit indexes up to it, so that the
+peer can detect entries that it lost (H107). Acknowledgements count again when the peer has accepted an append that was sent
+later.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ IN_FLIGHT_APPENDS_MAX = 256
 
 
 class ProgressState(Enum):
-    """How a leader sends to a peer."""
+    """How a leader sends entries to a peer."""
 
     PROBE = "probe"
     REPLICATE = "replicate"
@@ -24,9 +25,10 @@ class ProgressState(Enum):
 
 
 class Progress:
-    """One peer, as its leader sees it. ``next``: to be sent next.
+    """The progress of one peer.
 
-    ``match``: durable there, by its word. ``counted``: so far commits go by it.
+    ``next_index`` is the next entry to send. ``match`` is the last entry that the peer acknowledged as
+    durable. ``quorum_match`` is the part of it that counts for commits.
     """
 
     __slots__ = (
@@ -55,44 +57,49 @@ class Progress:
         self.match = 0
         self.quorum_match = 0
         self.acks_count_from = (
-            0  # acknowledgements of appends numbered below are of an earlier connection
+            0  # acknowledgements of appends with lower numbers belong to an earlier connection
         )
         self.next_index = next_index
         self.last_contact = now
-        self.refusals_count_from = 0  # refusals of appends numbered below are of an earlier attempt
+        # refusals of appends with lower numbers belong to an earlier attempt
+        self.refusals_count_from = 0
         self.snapshot_catch_up_to = (
-            0  # it got a snapshot: entries from ``holds_from`` to here are still for it
+            0  # after a snapshot, entries from `snapshot_index` to here are kept for the peer
         )
         self.snapshot_index = 0
-        self.is_responsive = False  # since the connection was last known to break
+        self.is_responsive = False  # since the connection was last known to be lost
         self.round = 0
         self.commit_sent = 0
         self.probe_sent = False
-        self.probe_number = 0  # of the newest append that was sent as a probe
+        self.probe_number = 0  # number of the newest append that was sent as a probe
         self.resend_probe = False
-        self.stuck_since = -1.0  # appends wait while heartbeats are answered; -1: they do not
+        # time since which appends wait while heartbeats are answered, or -1
+        self.stuck_since = -1.0
         self.in_flight: deque[tuple[int, int]] = (
             deque()
         )  # (last index, bytes) of unanswered appends
         self.in_flight_bytes = 0
 
     def on_sent(self, last_index: int, size: int) -> None:
-        """An append with entries went out in pace REPLICATE."""
+        """Record an append with entries that was sent in state REPLICATE."""
         self.in_flight.append((last_index, size))
         self.in_flight_bytes += size
         self.next_index = last_index + 1
 
     def has_capacity(self, bytes_max: int) -> bool:
-        """Whether another append may be sent ahead."""
+        """Whether another append may be sent before earlier ones are answered."""
         return self.in_flight_bytes < bytes_max and len(self.in_flight) < IN_FLIGHT_APPENDS_MAX
 
     def on_accepted(self, index: int, number: int, base_index: int) -> bool:
-        """The peer has everything up to ``index``; True if more counts now.
+        """Record that the peer has all entries up to ``index``.
 
-        ``number``: of the append that it answers; 0 from an older version.
+        Return whether more entries count for commits than before.
+
+        ``number`` is that of the append that was answered, or 0 from an older version.
         """
         if (number and number < self.acks_count_from) or index < self.match > self.quorum_match:
-            return False  # of an earlier connection: a probe asks whether it still is there
+            # of an earlier connection: a probe checks whether the peer still has the entries
+            return False
         self.stuck_since = -1.0
         while self.in_flight and self.in_flight[0][0] <= index:
             self.in_flight_bytes -= self.in_flight.popleft()[1]
@@ -107,10 +114,16 @@ class Progress:
         return has_advanced
 
     def on_refused(self, number: int, prev_index: int, next_index: int, appends_sent: int) -> None:
-        """The peer lacks ``prev_index``: try ``next_index``, unless this answers an earlier attempt.
+        """Record that the peer lacks ``prev_index``, and continue at ``next_index``.
 
-        ``sent`` appends were sent so far: a lost one is followed by a refusal of each that was in
-        flight after it, and only the first of them may make the leader start again.
+        A refusal of an earlier attempt is ignored. After a lost append, the peer refuses each append that
+        was in flight after it, and only the first refusal may restart the replication.
+
+        Args:
+            number: The number of the refused append.
+            prev_index: The entry that the peer lacks.
+            next_index: The next entry to try.
+            appends_sent: The number of appends sent so far.
         """
         self.stuck_since = -1.0
         if number < self.refusals_count_from or self.state is ProgressState.SNAPSHOT:
@@ -119,20 +132,24 @@ class Progress:
             is_newest_probe = self.state is ProgressState.PROBE and number >= self.probe_number
             if not is_newest_probe or prev_index != self.next_index - 1:
                 return
-            self.match = self.quorum_match = 0  # its disk has lost what it had acknowledged (H106)
+            # The peer's disk has lost entries that it had acknowledged (H106).
+            self.match = self.quorum_match = 0
             self.acks_count_from = appends_sent + 1
         self._set_state(ProgressState.PROBE, max(self.match + 1, min(next_index, prev_index)))
         self.refusals_count_from = appends_sent + 1
 
     def on_heard(self, now: float) -> None:
-        """Any answer of the peer arrived."""
+        """Record any answer of the peer."""
         self.last_contact = now
         if not self.is_responsive:
             self.is_responsive = True
-            self.probe_sent = False  # it is back: the probe went to a connection that is gone
+            self.probe_sent = False  # the earlier probe was sent on a connection that is closed
 
     def on_heartbeat_answered(self, last_index: int, now: float, stuck_s: float) -> None:
-        """The peer is there: appends unanswered for ``patience_s`` may be lost, ask again."""
+        """Process an answered heartbeat.
+
+        Appends that are unanswered for ``stuck_s`` may be lost, so probe again.
+        """
         is_waiting = (
             self.probe_sent if self.state is ProgressState.PROBE else self.match < last_index
         )
@@ -146,9 +163,10 @@ class Progress:
             self.resend_probe = self.state is ProgressState.REPLICATE
 
     def on_connection_lost(self, appends_sent: int) -> None:
-        """The connection broke: what was in flight is unknown, start from what was answered.
+        """Record that the connection was lost. Sending restarts from the last acknowledged entry.
 
-        ``sent`` appends were sent so far: what answers them says nothing of who will be there now.
+        ``appends_sent`` is the number of appends sent so far. Answers to them do not show the state of the
+        peer after it reconnects.
         """
         self.is_responsive = False
         self.quorum_match, self.acks_count_from = 0, appends_sent + 1
@@ -158,16 +176,19 @@ class Progress:
             self.probe_sent = True  # until it answers a heartbeat
 
     def on_silent(self) -> None:
-        """Not heard for an election timeout: it has no claim on the log any more."""
+        """Record that the peer was silent for an election timeout. The log is no longer kept for it."""
         self.is_responsive = False
         self.snapshot_catch_up_to = 0
 
     def on_snapshot_needed(self) -> None:
-        """Nothing is sent until `on_snapshot_ended`."""
+        """Send nothing until `on_snapshot_ended`."""
         self._set_state(ProgressState.SNAPSHOT, self.next_index)
 
     def on_snapshot_ended(self, index: int, delivered: bool, last_index: int) -> None:
-        """The driver's sending ended; undelivered: wait for a heartbeat's answer, then try again."""
+        """Process the end of sending a snapshot.
+
+        If it was not delivered, wait for a heartbeat reply, then retry.
+        """
         if self.state is not ProgressState.SNAPSHOT:
             return
         if delivered:
@@ -176,11 +197,11 @@ class Progress:
         self.probe_sent = not delivered
 
     def compaction_limit(self, up_to: int, fully_fed_from: int) -> int | None:
-        """The log must stay behind this index for the peer's sake; None: it makes no claim (H39).
+        """Return the index after which the log must be kept for the peer, or None (H39).
 
-        A peer that gets a snapshot claims what was appended meanwhile, until it has caught up with
-        that or is silent: else one that takes longer than the log's tail lives would never catch up.
-        A peer that has everything up to ``fed_from`` needs no snapshot at all.
+        For a peer that receives a snapshot, the entries appended during the transfer are kept until it has
+        them or is silent. Otherwise a peer whose transfer takes longer than the log is kept would never
+        catch up. A peer that has everything up to ``fully_fed_from`` needs no snapshot.
         """
         if self.state is ProgressState.SNAPSHOT:
             return 0

@@ -1,6 +1,6 @@
-"""What a majority of voters has done (pure): the only place where votes and indexes are counted.
+"""Majorities of voters (pure). Votes and indexes are counted only here.
 
-Source: docs/concepts/guarantees.md M1; Raft paper 5.2 (majority), 5.3 (an entry is on a majority).
+Source: docs/concepts/guarantees.md M1, Raft paper 5.2 (majority) and 5.3 (an entry is on a majority).
 """
 
 import enum
@@ -11,7 +11,7 @@ _Number = TypeVar("_Number", int, float)
 
 
 class VoteResult(enum.Enum):
-    """How an election stands."""
+    """The result of an election so far."""
 
     PENDING = "pending"
     WON = "won"
@@ -19,19 +19,25 @@ class VoteResult(enum.Enum):
 
 
 def majority(voters: int) -> int:
-    """How many of ``voters`` (1 or more) any two decisions must share one of: 2 of 3, 3 of 4, 3 of 5."""
-    assert voters > 0, "a quorum of nobody decides nothing"
+    """Return the size of a majority of ``voters`` (at least 1): 2 of 3, 3 of 4, 3 of 5.
+
+    Any two majorities have a common voter.
+    """
+    assert voters > 0, "a quorum needs at least one voter"
     return voters // 2 + 1
 
 
 def reached_by_majority(values: Iterable[_Number]) -> _Number:
-    """The largest value that a majority has reached; one value a voter, at least one."""
+    """Return the largest value that a majority has reached.
+
+    ``values`` has one value per voter, at least one.
+    """
     ascending = sorted(values)
     return ascending[(len(ascending) - 1) // 2]
 
 
 def tally(votes: Mapping[str, bool], voters: Sequence[str]) -> VoteResult:
-    """Count the votes of ``voters`` (of nobody else): won, lost, or not yet decided."""
+    """Count the votes of ``voters``. Other votes are ignored."""
     majority_size = majority(len(voters))
     yes = no = 0
     for voter in voters:

@@ -1,9 +1,9 @@
-"""The replicated log as a core sees it (pure): the entries in memory after a compacted prefix.
+"""The replicated log in memory, after a compacted prefix (pure).
 
-Holds which index has which term, cuts a conflicting tail, and finds where two logs may part. It also
-knows who the members are: the newest configuration in it, committed or not, until it is cut off
-(thesis 4.1). What is durable or committed is not its business (metadata/raft/raft.py); where bytes lie on
-disk neither (metadata/storage/raft_storage.py).
+The log stores the term of each index, removes a conflicting tail, and finds where two logs may differ. It
+also provides the members: the newest configuration in it applies, committed or not, until it is removed
+(thesis 4.1). The durable and committed indexes are in metadata/raft/log_watermarks.py, and the bytes on
+disk in metadata/storage/raft_storage.py.
 """
 
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ from .raft_messages import ENTRIES_MAX, Entry
 
 
 class RaftLog:
-    """Entries ``base_index`` + 1 .. ``last_index``; what is at or below ``base_index`` is compacted.
+    """The entries ``base_index`` + 1 .. ``last_index``. Entries up to ``base_index`` are compacted.
 
-    ``base_index`` and ``base_term`` name the last entry that a snapshot stands for (0, 0: none).
-    A fresh start: ``RaftLog()``; a restart: ``RaftLog(index, term, entries)`` with the snapshot's mark
-    and the entries found after it, without a gap. ``configuration`` is the one at ``base_index``.
+    ``base_index`` and ``base_term`` are those of the last entry in a snapshot, or 0 and 0 without one. A
+    new node creates ``RaftLog()``. A restarted node creates ``RaftLog(index, term, entries)`` with the end
+    of its snapshot and the entries after it, without a gap. ``configuration`` is the one at ``base_index``.
     """
 
     def __init__(
@@ -36,23 +36,21 @@ class RaftLog:
         self.base_index = base_index
         self.base_term = base_term
         self._entries: list[Entry] = []
-        self._configurations = [
-            (base_index, configuration)
-        ]  # that of the base, then those after it
+        self._configurations = [(base_index, configuration)]  # the one at the base, then later ones
         self.append(entries)
 
     @property
     def last_index(self) -> int:
-        """The index of the last entry; ``base_index`` if there is none after it."""
+        """Return the index of the last entry, or ``base_index`` if there is none after it."""
         return self.base_index + len(self._entries)
 
     @property
     def last_term(self) -> int:
-        """The term of the last entry."""
+        """Return the term of the last entry."""
         return self._entries[-1].term if self._entries else self.base_term
 
     def term_at(self, index: int) -> int | None:
-        """The term of entry ``index``; None where that is compacted or not there yet."""
+        """Return the term of entry ``index``, or None if it is compacted or does not exist."""
         position = index - self.base_index - 1
         if 0 <= position < len(self._entries):
             return self._entries[position].term
@@ -60,21 +58,21 @@ class RaftLog:
 
     @property
     def configuration(self) -> Configuration:
-        """The members as the newest entry that names them says; committed or not."""
+        """Return the newest configuration in the log, committed or not."""
         return self._configurations[-1][1]
 
     @property
     def configuration_index(self) -> int:
-        """Where `configuration` stands; ``base_index`` if that or an earlier entry."""
+        """Return the index of `configuration`, or ``base_index`` if it is there or earlier."""
         return self._configurations[-1][0]
 
     @property
     def configurations(self) -> tuple[tuple[int, Configuration], ...]:
-        """(index, configuration) of the base and of all entries after it that name one."""
+        """Return (index, configuration) at the base and of all later configuration entries."""
         return tuple(self._configurations)
 
     def configuration_at(self, index: int) -> Configuration:
-        """The members as of entry ``index``, which is at ``base_index`` or after it."""
+        """Return the configuration as of entry ``index``, which is not before ``base_index``."""
         assert index >= self.base_index, f"entry {index} is compacted"
         return next(
             configuration
@@ -83,14 +81,17 @@ class RaftLog:
         )
 
     def entry(self, index: int) -> Entry:
-        """The entry at ``index``, which must be above ``base_index`` and at most ``last_index``."""
+        """Return the entry at ``index``, which is above ``base_index`` and at most ``last_index``."""
         assert self.base_index < index <= self.last_index, f"no entry {index} in memory"
         return self._entries[index - self.base_index - 1]
 
     def slice(
         self, first: int, last: int, *, bytes_max: int, entries_max: int = ENTRIES_MAX
     ) -> tuple[Entry, ...]:
-        """Entries ``first`` .. ``last`` (or the end), cut before ``bytes_max`` of data, at least one."""
+        """Return entries ``first`` .. ``last`` (or the end), with a limit of ``bytes_max`` of data.
+
+        At least one entry is returned.
+        """
         assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
         start = first - self.base_index - 1
         stop = min(last - self.base_index, len(self._entries), start + entries_max)
@@ -103,7 +104,7 @@ class RaftLog:
         return tuple(self._entries[start:stop])
 
     def index_before_last_bytes(self, up_to: int, *, bytes_max: int, entries_max: int) -> int:
-        """The first index after which up to ``up_to`` no more than so much follows."""
+        """Return the lowest index after which at most so many bytes and entries follow up to ``up_to``."""
         position = up_to - self.base_index
         position_min = max(0, position - entries_max)
         while position > position_min:
@@ -114,12 +115,12 @@ class RaftLog:
         return self.base_index + position
 
     def entries_from(self, first: int) -> tuple[Entry, ...]:
-        """Entry ``first``, which is above ``base_index``, and all after it."""
+        """Return entry ``first``, which is above ``base_index``, and all later entries."""
         assert first > self.base_index, f"entry {first} is compacted (base {self.base_index})"
         return tuple(self._entries[first - self.base_index - 1 :])
 
     def append(self, entries: Iterable[Entry]) -> None:
-        """Put entries at the end; each must follow the one before, its term not below."""
+        """Append entries. Their indexes must be consecutive, and their terms must not decrease."""
         index, term = self.last_index, self.last_term
         for entry in entries:
             index += 1
@@ -131,14 +132,14 @@ class RaftLog:
                 self._configurations.append((index, decode_configuration(entry.data)))
 
     def truncate(self, from_index: int) -> None:
-        """Drop entry ``from_index`` and all after it."""
+        """Remove entry ``from_index`` and all later entries."""
         assert from_index > self.base_index, f"entry {from_index} is compacted"
         del self._entries[from_index - self.base_index - 1 :]
         while self._configurations[-1][0] >= from_index:
             self._configurations.pop()
 
     def compact(self, up_to: int) -> None:
-        """Forget the entries up to and including ``up_to``, which a durable snapshot stands for."""
+        """Discard the entries up to and including ``up_to``, which a durable snapshot contains."""
         if up_to <= self.base_index:
             return
         term = self.term_at(up_to)
@@ -156,20 +157,20 @@ class RaftLog:
     def reset(
         self, index: int, term: int, configuration: Configuration = UNKNOWN_CONFIGURATION
     ) -> None:
-        """Drop everything: the log now begins after a snapshot that ends at (``index``, ``term``)."""
+        """Remove all entries. The log then starts after a snapshot that ends at (``index``, ``term``)."""
         self._entries.clear()
         self.base_index, self.base_term = index, term
         self._configurations = [(index, configuration)]
 
     def is_up_to_date(self, last_index: int, last_term: int) -> bool:
-        """Whether a log that ends so is at least as complete as this one (paper 5.4.1)."""
+        """Whether a log with this last entry is at least as complete as this one (paper 5.4.1)."""
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def conflicts_with(self, index: int, term: int, data: bytes | None = None) -> bool:
-        """Whether the entry here has another term or other data. False where its term is not known here.
+        """Whether the entry at ``index`` has another term or other data. False if its term is unknown here.
 
-        In Raft, entries of one index and term are equal. Older copies of most disks may lead once more in a
-        term that had a leader, and then they are not.
+        In Raft, entries with the same index and term are equal. If most disks are older copies, a second
+        leader may be elected in the same term, and then they are not.
         """
         own_term = self.term_at(index)
         if own_term is None or own_term != term:
@@ -177,7 +178,7 @@ class RaftLog:
         return data is not None and index > self.base_index and self.entry(index).data != data
 
     def first_conflict(self, entries: Iterable[Entry]) -> int:
-        """The first index of ``entries`` that is missing here or is another entry; 0: none."""
+        """Return the first index of ``entries`` that is missing or different here, or 0."""
         for entry in entries:
             missing = self.term_at(entry.index) is None
             if missing or self.conflicts_with(entry.index, entry.term, entry.data):
@@ -185,14 +186,15 @@ class RaftLog:
         return 0
 
     def conflict_hint(self, prev_index: int) -> tuple[int, int]:
-        """What to answer to a refused ``prev_index``: (first index of the term there, that term).
+        """Return the hint for a refused ``prev_index``: the first index of the term there, and that term.
 
-        (last index + 1, 0) when this log is too short. Paper 5.3: one refusal a term, not one an entry.
+        The hint is (last index + 1, 0) if this log is too short. It limits refusals to one per term instead
+        of one per entry (paper 5.3).
         """
         if prev_index > self.last_index:
             return self.last_index + 1, 0
         term = self.term_at(prev_index)
-        if term is None:  # compacted: all of it is committed, the leader has it too
+        if term is None:  # compacted entries are committed, so the leader has them too
             return self.base_index + 1, 0
         first = prev_index
         while first - 1 > self.base_index and self.term_at(first - 1) == term:
@@ -200,14 +202,14 @@ class RaftLog:
         return first, term
 
     def next_after_hint(self, prev_index: int, hint_index: int, hint_term: int) -> int:
-        """The leader's side of `conflict_hint` for a refused ``prev_index``: the next index worth trying."""
+        """Return the next index to try after a refusal of ``prev_index`` with a `conflict_hint`."""
         if hint_term == 0:
             return hint_index
         for index in range(min(prev_index - 1, self.last_index), self.base_index, -1):
             term = self.term_at(index)
             assert term is not None
             if term == hint_term:
-                return index + 1  # this leader has the term: the logs may agree up to its end
+                return index + 1  # this leader has the term, so the logs may agree up to its end
             if term < hint_term:
                 break
         return hint_index

@@ -1,12 +1,12 @@
 """The messages between metadata nodes, and their bytes (pure).
 
-On the wire: the body of a META_RAFT frame is a msgpack list [kind, field, ...]; every field is checked
-for its type and range before a message is made, so that the core meets no malformed one
-(`ProtocolError` otherwise). ``sender`` is a node id; the server compares it with the id of the
-connection's HELLO. Terms and indexes count from 1; 0 stands for "before the first".
+The body of a META_RAFT frame is a msgpack list [kind, field, ...]. The type and range of every field are
+checked before a message is created, so the core receives no malformed message. Otherwise `ProtocolError` is
+raised. ``sender`` is a node ID, which the server compares with the ID in the HELLO of the connection. Terms
+and indexes count from 1, and 0 means "before the first".
 
-`SnapshotChunk` and `SnapshotChunkReply` are the driver's own (snapshot_receiver.py): the core never sees
-them, it only says whom to send a snapshot to and is told how that ended.
+`SnapshotChunk` and `SnapshotChunkReply` are exchanged by the drivers (snapshot_receiver.py) and not by the
+cores. A core only requests a snapshot for a peer and is notified of the outcome.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,19 @@ from ..model.configuration import decode_configuration, is_configuration
 
 NUMBER_MAX = (1 << 62) - 1
 TERM_MAX = (1 << 48) - 1
-"""No message and no disk holds a later term, and nobody campaigns for one: a term above it cannot be."""
+"""Maximum term. Messages and disks contain no later one, and no node campaigns in one."""
 NODE_ID_CHARACTERS_MAX = 256
 ENTRIES_MAX = 4096
-"""Entries in one `AppendRequest`."""
+"""Maximum number of entries in one `AppendRequest`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One place of the replicated log. ``data`` b"" is a leader's no-op at the start of its term; or a
-    command; or a configuration (`configuration.py`)."""
+    """An entry of the replicated log.
+
+    ``data`` is a command, a configuration (`configuration.py`), or b"" for the no-op at the start of a
+    leader's term.
+    """
 
     index: int
     term: int
@@ -38,7 +41,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class PreVote:
-    """ "Would you vote for me in ``term``?" Changes nothing at the receiver (thesis 9.6)."""
+    """A request whether the receiver would vote for the sender in ``term``.
+
+    It changes nothing there (thesis 9.6).
+    """
 
     term: int
     sender: str
@@ -48,7 +54,7 @@ class PreVote:
 
 @dataclass(frozen=True, slots=True)
 class PreVoteReply:
-    """``term`` is the asked one if granted, else the receiver's own."""
+    """The reply to a pre-vote. ``term`` is the requested one if granted, otherwise the receiver's own."""
 
     term: int
     sender: str
@@ -57,7 +63,10 @@ class PreVoteReply:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A candidate asks for a vote. ``transfer``: the leader itself asked it to (thesis 3.10)."""
+    """A candidate's request for a vote.
+
+    ``transfer`` means that the leader started the campaign (thesis 3.10).
+    """
 
     term: int
     sender: str
@@ -68,7 +77,7 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class VoteReply:
-    """Sent only after the voter's term and vote are durable."""
+    """The reply to a request for a vote, sent only after the voter's term and vote are durable."""
 
     term: int
     sender: str
@@ -77,9 +86,9 @@ class VoteReply:
 
 @dataclass(frozen=True, slots=True)
 class AppendRequest:
-    """Entries that follow (``prev_index``, ``prev_term``); none: a question.
+    """Entries that follow (``prev_index``, ``prev_term``). Without entries, the message is a probe.
 
-    ``number`` counts a leadership's appends, so that its refusals can be told from older ones.
+    ``number`` counts the appends of a leadership, so that refusals of older ones can be recognized.
     """
 
     term: int
@@ -93,12 +102,17 @@ class AppendRequest:
 
 @dataclass(frozen=True, slots=True)
 class AppendReply:
-    """Accepted: durable and equal to the leader's log up to ``index``. ``applied_index`` is an index that the
-    follower has applied, and ``state_digest`` is `KeyValueState.digest` after it, 0 and 0 if not reported.
+    """The reply to an append.
 
-    Refused: ``index`` is the refused ``prev_index``; ``hint_term`` is the term the follower has there
-    and ``hint_index`` its first index of that term, or 0 and one past its last index (paper 5.3).
-    ``number`` is that of the append it answers.
+    If accepted, the follower's log is durable and equal to the leader's up to ``index``. ``applied_index``
+    is an index that the follower has applied, and ``state_digest`` is `KeyValueState.digest` after it, or
+    both are 0.
+
+    If refused, ``index`` is the refused ``prev_index``. ``hint_term`` is the follower's term there, and
+    ``hint_index`` is its first index of that term. They are 0 and one past its last index if its log is too
+    short (paper 5.3).
+
+    ``number`` is that of the answered append.
     """
 
     term: int
@@ -114,7 +128,10 @@ class AppendReply:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """ "I lead." ``commit`` is never above what the receiver acknowledged; ``round`` 0 asks no answer."""
+    """The periodic message of a leader.
+
+    ``commit`` is never above the last index that the receiver acknowledged. ``round`` 0 requests no reply.
+    """
 
     term: int
     sender: str
@@ -124,7 +141,10 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatReply:
-    """Answered from memory, without the disk: "in round ``round`` I followed you"."""
+    """The reply to a heartbeat: the sender followed the leader in ``round``.
+
+    It does not wait for the disk.
+    """
 
     term: int
     sender: str
@@ -133,7 +153,7 @@ class HeartbeatReply:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutNow:
-    """The leader asks a follower that has its whole log to campaign at once (thesis 3.10)."""
+    """A leader's request to a follower with its complete log to campaign immediately (thesis 3.10)."""
 
     term: int
     sender: str
@@ -141,7 +161,7 @@ class TimeoutNow:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
-    """Bytes ``offset`` .. of the snapshot that ends at (``index``, ``index_term``), of ``total_bytes``."""
+    """Bytes from ``offset`` on of the snapshot that ends at (``index``, ``index_term``)."""
 
     term: int
     sender: str
@@ -154,7 +174,7 @@ class SnapshotChunk:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunkReply:
-    """The receiver has the first ``next_offset`` bytes of that snapshot: go on there (H39: resume)."""
+    """The number of bytes of a snapshot that the receiver has. The sender continues there (H39)."""
 
     term: int
     sender: str
@@ -174,7 +194,7 @@ Message = (
     | HeartbeatReply
     | TimeoutNow
 )
-"""What the core takes and gives."""
+"""The messages that the core receives and sends."""
 
 WireMessage = Message | SnapshotChunk | SnapshotChunkReply
 
@@ -185,7 +205,7 @@ def encode(message: WireMessage, *, codes: bool = True) -> bytes:
     Args:
         message: The message.
         codes: Whether the peer has `FEATURE_ERROR_CODES`. An `AppendReply` to an older version has no
-            fields for the state: an accepted one carries it in the hint, which is of no use there.
+            fields for the state. If accepted, it carries the state in the hint, which is unused then.
     """
     kind = _KINDS[type(message)]
     if isinstance(message, AppendReply) and not codes:
@@ -212,14 +232,14 @@ def encode(message: WireMessage, *, codes: bool = True) -> bytes:
 
 
 def decode(body: Buffer) -> WireMessage:
-    """The message that a body holds. Raises `ProtocolError` for anything else."""
+    """Decode the body of a META_RAFT frame, or raise `ProtocolError`."""
     value = unpack(body, "a Raft message")
     if type(value) is not list or not value:
         raise ProtocolError("a Raft message: not a list")
     kind = value[0]
     message_form = _FORMS.get(kind) if type(kind) is int else None
     if message_form is None:
-        raise ProtocolError("a Raft message of a kind that is not known")
+        raise ProtocolError("a Raft message of an unknown kind")
     cls, fields = message_form
     if cls is AppendReply and len(value) == _LEGACY_REPLY_FIELDS + 1:
         value = _upgrade_append_reply(value)
@@ -242,7 +262,7 @@ def decode(body: Buffer) -> WireMessage:
 
 
 def _upgrade_append_reply(value: list[Any]) -> list[Any]:
-    """The fields of an `AppendReply` of an older version, with those that this version has."""
+    """Return the fields of an older version's `AppendReply` with the fields of this version."""
     *head, accepted, index, first, second, number = value
     if accepted is True:
         return [*head, accepted, index, 0, 0, number, first, second]
@@ -271,7 +291,7 @@ def _decode_append(
         if not (1 <= entry_term <= term and entry_term >= previous_term):
             raise ProtocolError(f"Append: entry {index} cannot have term {entry_term}")
         previous_term = entry_term
-        # The core takes it for good: one that leaves nobody to vote leaves nobody to undo it.
+        # The core accepts the entry permanently. A configuration without voters could not be undone.
         if is_configuration(data) and not decode_configuration(data).voters:
             raise ProtocolError(f"Append: entry {index} leaves no voter")
         entries.append(Entry(index, entry_term, data))

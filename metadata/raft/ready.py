@@ -1,32 +1,41 @@
-"""What the Raft core wants done (pure), and in which order the driver must do it.
+"""The actions that the Raft core requires (pure), and the order in which the driver must execute them.
 
-The driver's contract, all of it:
+The contract of the driver:
 
-1. After every input (or a few inputs taken together) call ``raft.ready()`` while ``raft.has_ready``.
-2. ``send_now`` goes out at once; it never waits for a disk (heartbeats, a leader's appends, pre-votes).
-3. Readys with ``needs_persist`` or ``send_after_persist`` go through ONE first-in-first-out queue. Its
-   writer makes durable, in this order: ``hard_state``; ``snapshot`` (the log becomes empty after it);
-   ``truncate_from`` (drop that index and all after it); ``append``. With whatever it writes goes ``commit``,
-   which needs no write of its own. A crash after any prefix of these
-   steps is safe; any other order is not. Several Readys may share one sync.
-4. Only when that Ready and all before it are durable: send ``send_after_persist`` (votes, acks of
-   entries, requests for votes), then call ``raft.on_persisted(ready.number, now)``. A later number covers
-   all earlier ones. Sending one of these first is how two leaders get elected and acked writes lost.
-5. ``snapshot``: restore the state machine from the snapshot file before anything later is applied,
-   then ``raft.on_applied(snapshot.index)``.
-   ``committed``: apply in order, each once; then ``raft.on_applied(index)``. All of it is durable here
-   already, so that a snapshot taken from the state machine never runs ahead of the log.
-6. ``reads``: (request id, index): answer once the state machine has applied ``index``.
-   ``reads_lost``: leadership ended first; the client asks elsewhere.
-7. ``send_snapshots``: send your newest durable snapshot (``index`` or later) to that peer, in chunks,
-   then call ``raft.on_snapshot_sent(peer, index, delivered)``, whatever came of it and within a
-   deadline: until then nothing is sent to that peer and the log is not compacted.
-8. An entry that `configuration.is_configuration` says is one is no command: it is applied as an empty one.
-   Who the members are, the core says at any time (``raft.log.configuration``): it sends only to those.
-9. A proposal at (index, term) has happened when ``committed`` brings that index with that term; if it
-   brings another term, or a snapshot skips it, it was lost or is unknown.
+1. After every input (or a few inputs together), call ``raft.ready()`` while ``raft.has_ready``.
 
-After a crash: `Raft` from its `DurableState` (hard state, log, commit, own snapshot), nothing else. A
+2. Send ``send_now`` immediately. It never waits for a disk (heartbeats, a leader's appends, pre-votes).
+
+3. Put Readys with ``needs_persist`` or ``send_after_persist`` into ONE first-in-first-out queue. Its writer
+makes durable, in this order, ``hard_state``, ``snapshot`` (the log is empty after it), ``truncate_from``
+(remove that index and all later ones) and ``append``. ``commit`` is written together with them, and needs
+no separate write. A crash after any prefix of these steps is safe, but any other order is not. Several
+Readys may share one sync.
+
+4. Only when that Ready and all earlier ones are durable, send ``send_after_persist`` (votes,
+acknowledgements of entries, requests for votes). Then call ``raft.on_persisted(ready.number, now)``. A
+later number covers all earlier ones. If these messages are sent earlier, two leaders may be elected, and
+acknowledged writes may be lost.
+
+5. If ``snapshot`` is set, restore the state machine from the snapshot file before later entries are
+applied. Then call ``raft.on_applied(snapshot.index)``. Apply ``committed`` in order, each entry once. Then
+call ``raft.on_applied(index)``. These entries are already durable here, so a snapshot of the state machine
+is never ahead of the log.
+
+6. ``reads`` has pairs of request ID and index. Answer a read when the state machine has applied its index.
+The reads in ``reads_lost`` failed because the leadership ended, and the client tries another node.
+
+7. For each of ``send_snapshots``, send the newest durable snapshot (``index`` or later) to that peer in
+chunks. Then call ``raft.on_snapshot_sent(peer, index, delivered)``, whatever the outcome, and within a
+deadline. Until then, nothing is sent to that peer and the log is not compacted.
+
+8. Apply an entry as an empty command if `configuration.is_configuration` returns True for it. The members
+are in ``raft.log.configuration`` at any time, and the core sends messages only to them.
+
+9. A proposal at (index, term) was executed when ``committed`` contains that index with that term. If it
+contains another term, the proposal was lost. If a snapshot skips the index, the outcome is unknown.
+
+After a crash, create `Raft` only from its `DurableState` (hard state, log, commit, own snapshot). A
 received snapshot file whose Ready was not made durable does not count.
 """
 
@@ -38,7 +47,7 @@ from .raft_messages import Entry, Message
 
 
 class RaftRole(Enum):
-    """What a node is in its term."""
+    """The role of a node in its term."""
 
     FOLLOWER = "follower"
     PRE_CANDIDATE = "pre-candidate"
@@ -48,7 +57,10 @@ class RaftRole(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What must survive a crash beside the log: ``vote`` is a node id, "" if none in ``term``."""
+    """The state besides the log that must survive a crash.
+
+    ``vote`` is a node ID, or "" if none in ``term``.
+    """
 
     term: int = 0
     vote: str = ""
@@ -56,7 +68,7 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The last entry that a snapshot stands for; ``configuration``: the members as of that entry."""
+    """The last entry in a snapshot. ``configuration`` has the members as of that entry."""
 
     index: int
     term: int
@@ -65,24 +77,27 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Diverged:
-    """A leader would replace an entry that this node knows to be committed: the node must end.
+    """A conflict of a leader's log with an entry that is committed here. The node must end.
 
     A majority of the voters has lost that entry, so it runs on older copies of its disks. No rule of Raft
-    covers that: an operator decides which disks count.
+    covers this case, so an operator decides which disks count.
     """
 
     leader_id: str
     term: int
-    """The leader's."""
+    """The term of the leader."""
     index: int
-    """The first entry that it would replace, of those that it sent."""
+    """The first committed entry that the leader's message would replace."""
     commit: int
     """The last entry that is known to be committed here."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendSnapshot:
-    """``peer`` lacks entries that are compacted: send it a snapshot that ends at ``index`` or later."""
+    """A request to send a snapshot to ``peer``, which lacks compacted entries.
+
+    The snapshot must end at ``index`` or later.
+    """
 
     peer: str
     index: int
@@ -90,7 +105,7 @@ class SendSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """One turn's work. The module says what must come before what."""
+    """The actions since the previous Ready. The module defines their order."""
 
     ready_number: int
     hard_state: HardState | None
@@ -106,9 +121,9 @@ class Ready:
     role: RaftRole
     term: int
     leader_id: str
-    """The leader of ``term`` as far as known, "" if not; may be this node."""
+    """The leader of ``term``, which may be this node, or "" if it is unknown."""
     leader_changed: bool
-    """``role``, ``term`` or ``leader_id`` differ from the Ready before."""
+    """Whether ``role``, ``term`` or ``leader_id`` differ from the previous Ready."""
     commit: int = 0
     """The last entry that is known to be committed."""
 

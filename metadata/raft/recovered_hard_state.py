@@ -1,21 +1,27 @@
-"""What a node whose disk is damaged still knows of what it promised (pure; H106).
+"""The hard state that a node recovers from its own damaged disk (pure; H106).
 
-In Raft (index, term) names one content for ever, so what a node has lost can be had again from any leader.
-What nobody can give back is its word: the term and vote it stored, and how far it acknowledged. That it takes
-from its own newest blocks, where they are sound: each begins with term and vote, each mark ends with
-the last entry. Such a node keeps the sound beginning of its log and a *ghost*: the (term, index) of the
-last entry that it had. While its log is less than that
+In Raft, (index, term) identifies one content, so any leader can resend lost entries. Only the node itself
+has its hard state: the stored term and vote, and the last acknowledged entry. It reads them from its newest
+blocks if they are sound. Each block begins with term and vote, and each mark ends with the last entry. Such
+a node keeps the sound beginning of its log and a *recovery floor*: the (term, index) of the last entry that
+it had.
 
-    it votes, but only for a log that is at least as new as its ghost, and does not stand itself;
-    it acknowledges what it really holds, and believes no commit that no append of a leader has shown to fit;
-    the leader's appends fill it up again, and then the ghost is gone.
+While the log ends before the recovery floor:
 
-A vote for less could elect somebody without an entry that this node's word has made committed. A node
-that has not even that left asks all other voters (`hard_state_recovery.py`).
+- The node votes only for a log that is at least as new as the floor, and does not campaign.
+- It acknowledges only entries that it has. It accepts a commit index only for entries that an append of a
+  leader has verified.
+- The leader's appends restore the log, and then the floor is removed.
+
+A vote for a shorter log could elect a leader without an entry that was committed with this node's
+acknowledgement. A node without sound blocks queries all other voters (`hard_state_recovery.py`).
+
+The file::
 
     GHOST   | xxh3_64 u64 | msgpack [format, term of the last entry, its index, term, vote] |
 
-Source: protocol-aware recovery (Alagappan et al., FAST 2018), reduced to what Raft's terms allow.
+Source: protocol-aware recovery (Alagappan et al., FAST 2018), reduced to the rules that Raft's terms
+require.
 """
 
 from typing import Any, NamedTuple
@@ -33,21 +39,21 @@ _MARK = row(number(0, TERM_MAX), text(), number(0, TERM_MAX), number())
 
 
 class RaftEntryId(NamedTuple):
-    """The last entry of a log, in the order in which logs are newer than others."""
+    """Term and index of an entry. A tuple that compares greater belongs to a newer log."""
 
     term: int
     log_index: int
 
 
 class RecoveredHardState(NamedTuple):
-    """What a node has promised: its term and vote, and the last entry that it ever had."""
+    """A recovered hard state: term and vote, and the last entry that the node ever had."""
 
     hard_state: HardState
     last: RaftEntryId
 
 
 class HardStateScanner:
-    """The word of a node, from its sound blocks in order."""
+    """Recovers the hard state from the sound blocks of a node, in order."""
 
     def __init__(self) -> None:
         self._sequence = -1
@@ -55,7 +61,10 @@ class HardStateScanner:
         self._last_entry: RaftEntryId | None = None
 
     def add_operations(self, sequence: int, operations: Any) -> None:
-        """A block of operations (`log_replay.py`). One missing before it may have said anything."""
+        """Add a block of operations (`log_replay.py`).
+
+        A missing block before it makes the earlier values unknown.
+        """
         self._check_sequence(sequence)
         for operation in list_of_any(operations):
             match operation:
@@ -67,7 +76,7 @@ class HardStateScanner:
                     self._last_entry = None
 
     def take_mark(self, sequence: int, payload: bytes) -> None:
-        """A mark; those of before they said something are empty."""
+        """Add a mark. Marks of older versions are empty."""
         self._check_sequence(sequence)
         if payload:
             try:
@@ -85,18 +94,18 @@ class HardStateScanner:
 
     @property
     def last_entry(self) -> RaftEntryId | None:
-        """The last entry of the log as of the last block; None where that cannot be known."""
+        """Return the last entry of the log as of the last block, or None if it is unknown."""
         return self._last_entry
 
     def recovered_state(self) -> RecoveredHardState | None:
-        """As of the last block; None where that cannot be known."""
+        """Return the hard state as of the last block, or None if it is unknown."""
         if self._hard_state is None or self._last_entry is None:
             return None
         return RecoveredHardState(self._hard_state, self._last_entry)
 
 
 def watermark_payload(recovered: RecoveredHardState) -> bytes:
-    """What a mark says."""
+    """Return the payload of a mark."""
     return pack([*_hard_state_fields(recovered.hard_state), *recovered.last])
 
 
@@ -105,12 +114,17 @@ def _hard_state_fields(hard_state: HardState) -> tuple[int, str]:
 
 
 def encode_hard_state(recovered: RecoveredHardState) -> bytes:
-    """As the file's content after its checksum."""
+    """Encode the content of the file after its checksum."""
     return pack([RECOVERY_FLOOR_FORMAT, *recovered.last, *_hard_state_fields(recovered.hard_state)])
 
 
 def decode_hard_state(body: bytes) -> RecoveredHardState:
-    """What the file says after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Decode the content of the file after its checksum.
+
+    Raises:
+        CorruptData: The content is invalid.
+        UnsupportedFormat: A newer version wrote it.
+    """
     (form, *_) = decode_stored(body, row(number(), later=True), RECOVERY_FLOOR_FILE)
     if form != RECOVERY_FLOOR_FORMAT:
         raise UnsupportedFormat(
