@@ -1,10 +1,12 @@
-"""The way back in where no admin is left: a majority of the metadata nodes asks for one (H238).
+"""Create an admin if none is left, at the request of a majority of the metadata nodes (H238).
 
-Who runs the nodes says so on their disks, while they are stopped (`dlog trust rescue`): a file that names a
-user. A node that starts with one asks the leader, as itself, until it is done. The leader makes that user an
-admin when nodes that are a majority of the voters ask for the same one, and a line of the audit says which;
-then the files go. So one directory, or one stolen node, opens nothing; and a majority of the disks is the
-cluster anyway.
+The operators of the nodes make the request on the disks of stopped nodes (`dlog trust rescue`), as a file
+with the name of a user. A node that starts with this file sends requests to the leader, under its own
+principal, until the request is granted. The leader makes the user admin when nodes that are a majority of
+the voters request the same user. An audit record lists these nodes, and then they delete their files.
+
+So a single directory or a single stolen node is not sufficient. A majority of the disks controls the
+cluster in any case. The file::
 
     RESCUE    | xxh3_64 of the rest u64 | msgpack [format, user] |
 """
@@ -39,28 +41,32 @@ FORMAT = 1
 DIGEST_BYTES = 8
 REQUEST_INTERVAL_S = 1.0
 DENIED_RETRY_S = 30.0
-"""What cannot be today may be so later: another one becomes an admin, or rights come to be judged."""
+"""Interval of the retries after a refusal, because the request may be allowed later.
+
+For example, another user becomes admin, or the authorization mode changes.
+"""
 VOTE_LIFETIME_S = 2 * DENIED_RETRY_S
-"""So long what a node asked for counts: one that was told otherwise since does not say that it is over."""
+"""The request of a node counts for this time, because a node does not withdraw a request when it stops."""
 _FORM = row(number(), text(NAME_CHARS_MAX, 1))
 
 log = get_logger("distributedlog.metadata.node.admin_recovery")
 
 
 class AdminRecoveryVotes:
-    """Whom which nodes ask for, as the one who leads in a term has heard it (pure)."""
+    """The requests of nodes, as the leader of one term has received them (pure)."""
 
     def __init__(self) -> None:
         self._term = 0
         self._by_node: dict[str, tuple[str, float]] = {}
-        """What each asked for last, and when."""
+        """The last request of each node, and its time."""
 
     def on_vote(
         self, term: int, node_id: str, user: str, voters: Sequence[str], now: float
     ) -> tuple[str, ...]:
-        """Who asks for this user now, where that is a majority of ``voters``; else nobody.
+        """Record a request. Return the nodes that request this user, or no nodes if they are not a majority.
 
-        A node asks for one at a time, and what was heard in another term, or long ago, counts for nothing.
+        A node requests one user at a time. Requests of another term, or older than `VOTE_LIFETIME_S`, do
+        not count.
         """
         if term != self._term:
             self._term = term
@@ -74,12 +80,17 @@ class AdminRecoveryVotes:
         return requested_user == user and now - requested_at <= VOTE_LIFETIME_S
 
     def on_done(self) -> None:
-        """One was made. Whoever asks for another admin, or for this one again, begins anew."""
+        """Drop all requests after an admin was created. Further requests start from scratch."""
         self._by_node.clear()
 
 
 def decode_recovery_request(body: bytes) -> str:
-    """The user that a file names after its checksum. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Return the user in the content of a file after its checksum.
+
+    Raises:
+        CorruptData: The content is invalid.
+        UnsupportedFormat: A newer version wrote it.
+    """
     (form, *_) = decode_stored(body, row(number(), later=True), RECOVERY_FILE)
     if form != FORMAT:
         raise UnsupportedFormat(f"{RECOVERY_FILE}: format {form}, known is {FORMAT}")
@@ -88,20 +99,29 @@ def decode_recovery_request(body: bytes) -> str:
 
 
 def encode_recovery_request(user: str) -> bytes:
-    """The other way round."""
+    """Encode the content of a file after its checksum."""
     return pack([FORMAT, user])
 
 
 async def store_recovery_request(disk: Disk, user: str) -> None:
-    """Have the node of this disk ask for that user when it is started. Raises `InvalidRequest`."""
+    """Store a request on the disk of a stopped node, which makes it after its start.
+
+    Raises:
+        InvalidRequest: ``user`` is not a valid name.
+    """
     if not is_name(user):
-        raise InvalidRequest(f"no name for a user: {user!r:.80}")
+        raise InvalidRequest(f"not a valid user name: {user!r:.80}")
     body = encode_recovery_request(user)
     await replace_file(disk, RECOVERY_FILE, xxhash.xxh3_64_digest(body) + body)
 
 
 async def load_recovery_request(disk: Disk) -> str | None:
-    """None where there is no such file. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Load the request on a disk. Return None if there is none.
+
+    Raises:
+        CorruptData: The file is damaged.
+        UnsupportedFormat: A newer version wrote it.
+    """
     content = await read_file(disk, RECOVERY_FILE)
     if content is None:
         return None
@@ -116,14 +136,18 @@ async def request_if_configured(
     request_admin: Callable[[str], Awaitable[tuple[str, ...]]],
     conditions: NodeConditions,
 ) -> None:
-    """Ask for whom the file names, if there is one, until that is done; then it goes.
+    """Make the request on this disk, if there is one, until it is granted. Then delete the file.
 
-    ``ask`` says which nodes it was done for, nobody while too few ask.
+    Args:
+        disk: The disk of the node.
+        request_admin: Sends the request, and returns the nodes for which it was granted, or none if too few
+            request it.
+        conditions: The health conditions of the node.
     """
     try:
         user = await load_recovery_request(disk)
     except (CorruptData, DiskFailed, UnsupportedFormat) as error:
-        log.error("nobody is asked for: %s; say it again with dlog trust rescue", error)
+        log.error("the request for an admin cannot be read: %s. Repeat dlog trust rescue", error)
         return
     if user is None:
         return
@@ -139,13 +163,13 @@ async def request_if_configured(
             conditions.set(condition(Code.ADMIN_REFUSED, user=user, error=str(error)))
             wait_s = DENIED_RETRY_S
         except DistributedLogError as error:
-            log.debug("asking for the admin %s: %s", user, error)
+            log.debug("the request for the admin %s failed: %s", user, error)
         await trio.sleep(wait_s)
     await disk.delete(RECOVERY_FILE)
     conditions.clear(Code.ADMIN_REQUESTED)
     RESCUED.emit(
         log,
-        "%s is an admin: %s asked for it",
+        "%s is now an admin, at the request of %s",
         user,
         ", ".join(requesting_nodes),
         user=user,

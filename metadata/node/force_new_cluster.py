@@ -1,14 +1,18 @@
-"""A new cluster of one node, made from a save, or from the disk of a node that is left (H104).
+"""Make a new cluster of one node from a backup, or from the disk of a remaining node (H104).
 
-What was decided after the save is lost, and its clients, bookies and old nodes live on. So nothing that was
-given out then may be given out again: everything that counts is moved ahead by more than can have been given.
+Everything after the backup is lost, but its clients, bookies and old nodes continue to run. Numbers that
+were assigned in that time must not be assigned again. So every counter is advanced by more than can have
+been assigned:
 
-    log index          a request of before, sent again, is below the floor: unknown, never done twice (H20)
-    revision           watches begin anew (`Compacted`), no condition on a revision of before holds by chance
-    version of a key   nor does one on a version: a key that went on from 4 to 5 twice is not the same key
-    lease numbers      keys under leases are gone: who holds one is told, and takes it again
+- **Log index**: a request that is repeated from that time is below the floor, so its outcome is unknown and
+  it is not executed twice (H20).
+- **Revision**: watches start again (`Compacted`), and no condition on an old revision holds by chance.
+- **Version of a key**: no condition on an old version holds by chance. A key may have changed from version
+  4 to 5 twice.
+- **Lease numbers**: keys bound to leases are deleted. A client with a lease is notified, and acquires it
+  again.
 
-What the parts above hand out in keys of their own, they move ahead themselves (`change`).
+The other parts advance their own counters, which are stored in keys, themselves (`change`).
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -43,19 +47,19 @@ from ..storage.raft_storage import RaftStorage
 from ..storage.snapshot_store import CHUNK, checked_chunks
 
 INDEXES_AHEAD = 1 << 32
-"""Log indexes and revisions: so many between a save and the loss would take weeks at any rate."""
+"""Advance of log indexes and revisions. This number of commands would take weeks at any rate."""
 VERSIONS_AHEAD = 1 << 24
-"""Versions of one key, and leases."""
+"""Advance of lease numbers and of the version of each key."""
 PAGE = 1000
 KEY_UPPER_BOUND = b"\xff" * 64
 
 ChangeValue = Callable[[KeyValue], bytes]
-"""The value that a key is to have in the new cluster."""
+"""Returns the value of a key in the new cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedBackup:
-    """A whole save, in memory."""
+    """A complete backup in memory."""
 
     head: BackupHeader
     state: KeyValueState
@@ -64,7 +68,7 @@ class LoadedBackup:
 async def write_backup(
     write: Callable[[bytes], Awaitable[None]], chunks: AsyncIterator[bytes]
 ) -> None:
-    """Write a save, from its beginning to its end. Raises what ``write`` and ``chunks`` raise."""
+    """Write a complete backup. Raises the errors of ``write`` and ``chunks``."""
     count = 0
     async for chunk in chunks:
         await write(CHUNK.pack(len(chunk), xxhash.xxh3_64_intdigest(chunk)) + chunk)
@@ -73,12 +77,22 @@ async def write_backup(
 
 
 async def read_backup(disk: Disk, name: str) -> LoadedBackup:
-    """Read a save and check all of it. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Read a backup and verify it completely.
+
+    Raises:
+        CorruptData: The file is damaged.
+        UnsupportedFormat: A newer version wrote it.
+    """
     return await restore_backup(checked_chunks(disk, name), name)
 
 
 async def restore_backup(chunks: AsyncIterator[bytes], name: str) -> LoadedBackup:
-    """Restore the chunks of the save ``name``. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Restore the backup ``name`` from its chunks.
+
+    Raises:
+        CorruptData: The chunks are damaged.
+        UnsupportedFormat: A newer version wrote them.
+    """
     head: BackupHeader | None = None
     async for chunk in chunks:
         head = BackupHeader.decode(chunk)
@@ -86,19 +100,28 @@ async def restore_backup(chunks: AsyncIterator[bytes], name: str) -> LoadedBacku
     assert head is not None, "a file without chunks is damaged"
     state, _ = await restore(chunks)
     if state.index != head.index:
-        raise CorruptData(f"{name}: a save at entry {head.index} of a state at {state.index}")
+        raise CorruptData(
+            f"{name}: the header has entry {head.index}, but the state is at entry {state.index}"
+        )
     return LoadedBackup(head, state)
 
 
 async def read_node_disk(disk: Disk) -> LoadedBackup:
-    """What a node that does not run has on its disk, to its last entry; nothing there is changed.
+    """Read the state on the disk of a stopped node, up to its last entry, without a change of the disk.
 
-    The last entries may not have been acknowledged by anybody: they count here as if they were, for nobody is
-    left who could say. Raises `ForeignData`, `CorruptData` (a damaged disk), `UnsupportedFormat`.
+    The last entries may never have been acknowledged. They count as acknowledged, because no other node is
+    left.
+
+    Raises:
+        ForeignData: The directory has no data of a cluster.
+        CorruptData: The disk is damaged.
+        UnsupportedFormat: A newer version wrote the data.
     """
     members, identity = await load_member_identity(disk), await load_identity(disk)
     if members is None or identity is None:
-        raise ForeignData("this is no data directory of a metadata node that belongs to a cluster")
+        raise ForeignData(
+            "this is not a data directory of a metadata node that belongs to a cluster"
+        )
     storage = RaftStorage(disk, members.seed)
     loaded = await storage.inspect(members)
     if loaded.damage:
@@ -109,7 +132,9 @@ async def read_node_disk(disk: Disk) -> LoadedBackup:
             recovered is None
             or RaftEntryId(loaded.log.last_term, loaded.log.last_index) < recovered.last
         ):
-            raise CorruptData("the disk of this node is damaged: its log is less than it ever was")
+            raise CorruptData(
+                "the disk of this node is damaged: its log lacks entries that it once had"
+            )
     state = KeyValueState()
     if loaded.snapshot is not None:
         state, _ = await restore(storage.snapshots.chunks(loaded.snapshot))
@@ -117,13 +142,13 @@ async def read_node_disk(disk: Disk) -> LoadedBackup:
         state.apply(entry.index, b"" if is_configuration(entry.data) else entry.data)
     term = loaded.log.last_term
     if not state.index or not term:
-        raise ForeignData("this node never had an entry of its cluster's log")
+        raise ForeignData("this node has no entry of its cluster's log")
     head = BackupHeader(members.cluster_id, state.index, term, loaded.log.configuration)
     return LoadedBackup(head, state)
 
 
 async def backup_file_chunks(backup: LoadedBackup) -> AsyncIterator[bytes]:
-    """For `write_backup`."""
+    """Yield the chunks of a backup for `write_backup`."""
     for chunk in backup_chunks(backup.head, backup.state):
         yield chunk
 
@@ -131,7 +156,13 @@ async def backup_file_chunks(backup: LoadedBackup) -> AsyncIterator[bytes]:
 def advance_state(
     old_state: KeyValueState, change: ChangeValue, added_keys: Mapping[bytes, bytes]
 ) -> KeyValueState:
-    """The state that a new cluster begins with; the module says what moves. ``added``: keys to be set."""
+    """Return the initial state of a new cluster, with the counters advanced as the module describes.
+
+    Args:
+        old_state: The state of the backup.
+        change: Returns the new value of a key.
+        added_keys: Keys to set in addition.
+    """
     new_state = KeyValueState()
     new_state.index = old_state.index + INDEXES_AHEAD
     new_state.revision = old_state.revision + INDEXES_AHEAD
@@ -162,7 +193,7 @@ def advance_state(
 
 
 def iter_items(state: KeyValueState) -> Iterator[KeyValue]:
-    """All keys, in order."""
+    """Yield all keys, in order."""
     start = b""
     while True:
         page = state.range(start, KEY_UPPER_BOUND, PAGE)
@@ -175,21 +206,31 @@ def iter_items(state: KeyValueState) -> Iterator[KeyValue]:
 async def force_new_cluster(
     disk: Disk, head: BackupHeader, state: KeyValueState, *, name: str, address: str, rng: Random
 ) -> str:
-    """Make an empty directory the only node of the cluster, by that name; return its new id.
+    """Make a directory the only node of a cluster, and return its new node ID.
 
-    ``state``: what `advance_state` made. MEMBERS is the last that is written: a directory without it is begun
-    anew. Raises `ForeignData` for one that belongs to a cluster, or to somebody else.
+    MEMBERS is written last. A directory without it is overwritten by the next attempt.
+
+    Args:
+        disk: The empty directory.
+        head: The header of the backup.
+        state: The result of `advance_state`.
+        name: The name of the node.
+        address: Its address, "host:port".
+        rng: Source of the node ID.
+
+    Raises:
+        ForeignData: The directory belongs to a cluster, or is not empty.
     """
     identity = await load_identity(disk)
     if MEMBERS_FILE in disk.list():
         raise ForeignData(
-            "this directory belongs to a cluster already; give the new node an empty one"
+            "this directory belongs to a cluster already. Use an empty directory for the new node"
         )
     others = [
         name for name in disk.list() if name != IDENTITY + TEMPORARY_SUFFIX
-    ]  # of a try that was killed
+    ]  # a temporary file of a killed attempt
     if identity is None and others:
-        raise ForeignData(f"this directory is not empty: it holds {others[0]}")
+        raise ForeignData(f"this directory is not empty: it contains {others[0]}")
     node_id = new_node_id(rng)
     members = MemberIdentity(head.cluster_id, {name: node_id}, True, rng.getrandbits(63))
     await store_identity(disk, NodeIdentity("", node_id, "metadata", name, 1, "distributedlog 0.1"))
@@ -206,4 +247,6 @@ async def force_new_cluster(
     return node_id
 
 
-assert CHUNK_BYTES_MAX >= kv_snapshot.CHUNK_BYTES, "a chunk of a snapshot fits into one of a save"
+assert CHUNK_BYTES_MAX >= kv_snapshot.CHUNK_BYTES, (
+    "a chunk of a snapshot fits into a chunk of a backup"
+)

@@ -1,4 +1,4 @@
-"""What a member of the quorum tells of itself and of the others: the lines of a status, and addresses."""
+"""The status of this member and of the others, and the addresses of members."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,7 +30,18 @@ def make_own_row(
     term: int = 0,
     applied: int = 0,
 ) -> MemberStatusRow:
-    """A node's line about itself. ``address``: as the members know it, if they do."""
+    """Return the status of this node.
+
+    Args:
+        options: The options of the node.
+        node_id: Its node ID.
+        conditions: Its health conditions.
+        role: A value of `MemberRole`.
+        role_detail: The reason of the role, as text for operators.
+        address: Its address in the configuration of the quorum, if it has one.
+        term: Its term.
+        applied: The index of its last applied command.
+    """
     address = address or "{}:{}".format(*options.peers[options.name])
     status = MemberStatus(
         options.name,
@@ -53,7 +64,7 @@ def make_own_row(
 
 
 class StatusBoard:
-    """Of one member."""
+    """Queries the status of all members, for one member."""
 
     def __init__(
         self,
@@ -77,7 +88,7 @@ class StatusBoard:
         return self._replica.raft.configuration.members
 
     def own_row(self) -> MemberStatusRow:
-        """Our own line."""
+        """Return the status of this member."""
         raft = self._replica.raft
         own_member = raft.configuration.member(raft.node_id)
         role = raft.role.value
@@ -96,7 +107,10 @@ class StatusBoard:
         )
 
     def query_all(self, reply: Callable[[list[MemberStatusRow]], None]) -> bool:
-        """Ask every member for its line; False when too many ask already."""
+        """Query the status of all members. Return False if too many queries are running.
+
+        ``reply`` receives the result.
+        """
         if self._pending_requests >= STATUS_REQUESTS_MAX:
             return False
         self._pending_requests += 1
@@ -104,14 +118,14 @@ class StatusBoard:
         return True
 
     def reachable_members(self, listener: str) -> list[MemberAddress]:
-        """All members with the addresses that whoever came in on this listener can dial."""
+        """Return all members with the addresses that a client of this listener can dial."""
         return [
             MemberAddress(member, self._address_on_listener(member, listener))
             for member in self._members
         ]
 
     def with_leader_address(self, error: DistributedLogError, listener: str) -> DistributedLogError:
-        """A redirection to the leader's address on the listener that the asker came in on."""
+        """Add the leader's address on the client's listener to a `NotLeader` error."""
         if not isinstance(error, NotLeader):
             return error
         raft = self._replica.raft
@@ -157,7 +171,7 @@ class StatusBoard:
             try:
                 answer = await query_node(self._endpoint, parsed_address)
                 if answer.name == member.name and not answer.cluster_id:
-                    # Its disk was emptied: the member that voted is no more.
+                    # Its disk was emptied, so the former voter no longer exists.
                     role, reason, alive = MemberRole.EMPTY.value, "", True
             except DistributedLogError:
                 pass

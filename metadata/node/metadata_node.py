@@ -1,8 +1,8 @@
-"""A metadata node before it has its part in a quorum: who it is, how it comes to a cluster, what it loads.
+"""A metadata node before it is a member: its identity, how it joins a cluster, and the data that it loads.
 
-A node that belongs to no cluster yet answers who it is and waits: to found one, to be told of one, or for
-ever (`bootstrap.py` has the rules). Then it loads what its disk has and becomes a `MemberNode`, unless its
-disk is damaged.
+A node without a cluster answers requests for its identity. It either founds a cluster, or waits until a
+founder or an operator adds it (`bootstrap.py` has the rules). Then it loads the data on its disk and
+becomes a `MemberNode`, unless its disk is damaged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -65,12 +65,12 @@ log = get_logger("distributedlog.metadata.node.metadata_node")
 PROBE_S = 0.05
 PROBE_MAX_S = 0.5
 COMPARE_LISTS_S = 5.0
-"""How often a node that does not found compares its list of nodes with theirs."""
+"""Interval at which a node that is not the founder compares its list of nodes with other lists."""
 HARD_STATE_RECOVERY_S = 0.5
 
 
 class MetadataNode:
-    """One node: it forms, loads, and then is what `member` is."""
+    """One node, which bootstraps, loads its data, and then has a `member`."""
 
     def __init__(
         self,
@@ -79,19 +79,19 @@ class MetadataNode:
         identity: NodeIdentity,
         key_space: KeySpace | None = None,
     ) -> None:
-        """``classes``: what the keys are, for who is judged (`authorizer.py`)."""
+        """``key_space`` has the kinds of keys, by which requests are authorized (`authorizer.py`)."""
         self._key_space = key_space or KeySpace()
         self.options = options
         self.identity = identity
         self.cluster_id = ""
-        """Said while it loads, too: a member must not pass for an empty node (H5)."""
+        """Set before the data is loaded, because a member must not be mistaken for an empty node (H5)."""
         self.member: MemberNode | None = None
-        """None while it forms and loads, and while a damaged disk leaves it no word of what it promised."""
+        """None during bootstrap and loading, and while a damaged disk leaves the hard state unknown."""
         self.not_ready_reason = "this node has just started"
         self.conditions = NodeConditions()
         """The node's health conditions, for its row of a status."""
         self.watches: dict[ServedWatches, None] = {}
-        """Of each connection."""
+        """The watches of each connection."""
         self.endpoint = Endpoint(host, self.hello)
         self.conditions.add_check(self.endpoint.certificate_warning)
         self.conditions.add_check(self.endpoint.failures.conditions)
@@ -101,17 +101,15 @@ class MetadataNode:
         self._disk = host.disks["metadata"]
         self._damage = ""
         self.list_differences: tuple[ListDifference, ...] = ()
-        """How the lists of other nodes, or the members of the quorum, differ from the list of this node."""
+        """Differences of the lists of other nodes, or of the members, from this node's list."""
         self._logged_differences: set[ListDifference] = set()
         self._bootstrap_offer: tuple[Bootstrap, Callable[[BootstrapAnswer], None]] | None = None
         self._offer_received = trio.Event()
         self._joining = False
-        """It is storing which cluster it belongs to: what else it is offered comes too late."""
-
-    # --- who we are -------------------------------------------------------------------------------
+        """Whether the node is storing its cluster. Further offers come too late."""
 
     def hello(self) -> Hello:
-        """What every connection begins with."""
+        """Return the handshake message of every connection."""
         return Hello(
             cluster_id=self.cluster_id,
             node_id=self.identity.node_id,
@@ -121,7 +119,7 @@ class MetadataNode:
         )
 
     def bootstrap_answer(self) -> BootstrapAnswer:
-        """What we say while a cluster forms."""
+        """Return this node's answer while a cluster forms."""
         return BootstrapAnswer(
             self.options.name,
             self.identity.node_id,
@@ -130,7 +128,7 @@ class MetadataNode:
         )
 
     def status_row(self) -> MemberStatusRow:
-        """Our line of a status."""
+        """Return the status of this node."""
         if self.member is not None:
             return self.member.status_board.own_row()
         role = MemberRole.STARTING if self.cluster_id else MemberRole.EMPTY
@@ -145,7 +143,11 @@ class MetadataNode:
         )
 
     def is_node(self, hello: Hello) -> bool:
-        """Is a place kept for who says this? A metadata node must be a member; bookies we do not know."""
+        """Whether a connection slot is reserved for this peer.
+
+        A metadata node must be a member. The registration of bookies is not checked, because it is not
+        known here.
+        """
         if not hello.cluster_id or hello.cluster_id != self.cluster_id:
             return False
         if hello.kind == "metadata" and self.member is not None:
@@ -153,19 +155,23 @@ class MetadataNode:
         return hello.kind == "bookie"
 
     def _verify_token(self, meeting: HandshakeContext, proof: bytes) -> Welcome:
-        """The method ``token``. Raises `NotAuthenticated`, `NotReady`."""
+        """Verify a token in a handshake. Raises `NotAuthenticated`, `NotReady`."""
         if not meeting.is_secret:
-            raise NotAuthenticated(f"a token is not taken in clear, and {meeting.peer_address} is")
+            raise NotAuthenticated(
+                f"tokens are accepted only over TLS, but {meeting.peer_address} uses a plain connection"
+            )
         if self.member is None:
             raise NotReady(self.not_ready_reason)
         return self.member.token_service.welcome(self.member.replica.state, proof)
 
-    # --- how it comes to a cluster ----------------------------------------------------------------
-
     def offer_bootstrap(
         self, bootstrap: Bootstrap, reply: Callable[[BootstrapAnswer], None]
     ) -> None:
-        """A founder says that we vote in its cluster; ``reply`` is told when that is durable, or not so."""
+        """Process the offer to join a cluster.
+
+        ``reply`` receives the answer when the node's membership is durable, or immediately if the node does
+        not accept.
+        """
         can_accept = self._bootstrap_offer is None and not self._joining
         if can_accept and may_join(self.bootstrap_answer(), bootstrap):
             self._bootstrap_offer = (bootstrap, reply)
@@ -174,7 +180,12 @@ class MetadataNode:
             reply(self.bootstrap_answer())
 
     async def load_identity(self) -> MemberIdentity | None:
-        """The cluster that this directory belongs to, if it does. Raises `ForeignData`, `CorruptData`."""
+        """Return the cluster that this directory belongs to, or None.
+
+        Raises:
+            ForeignData: The directory belongs to a node of another name or ID.
+            CorruptData: Its identity is damaged.
+        """
         await remove_leftovers(self._disk)
         identity = await load_member_identity(self._disk)
         if identity is None:
@@ -182,13 +193,13 @@ class MetadataNode:
         if identity.voters.get(self.options.name) != self.identity.node_id:
             raise ForeignData(
                 f"this data directory belongs to node {self.identity.node_id} of cluster"
-                f" {identity.cluster_id}, not to its {self.options.name}; give it its own, or an empty one"
+                f" {identity.cluster_id}, not to {self.options.name}. Use its own or an empty directory"
             )
         self.cluster_id = identity.cluster_id
         return identity
 
     async def bootstrap(self) -> MemberIdentity:
-        """Found a cluster, or wait until somebody says that we belong to one."""
+        """Found a cluster, or wait for an offer to join one."""
         backoff = Backoff(PROBE_S, PROBE_MAX_S, factor=1.5)
         compared_at = -COMPARE_LISTS_S
         while True:
@@ -214,12 +225,13 @@ class MetadataNode:
                 await self._offer_received.wait()
 
     def _compare_lists(self, answers: Mapping[str, BootstrapAnswer]) -> None:
-        """The lists of the nodes that answer with this one's: with two lists no cluster is formed."""
+        """Compare the lists of all empty nodes with this node's list. Different lists prevent a cluster."""
         own_list = self.bootstrap_answer().peers
         differences = [
             list_difference(name, own_list, answers[name].peers)
             for name in sorted(answers)
-            if not answers[name].cluster_id  # else it was formed, and its members may have changed
+            # otherwise its cluster exists, and its members may have changed
+            if not answers[name].cluster_id
         ]
         self._report_differences(
             [difference for difference in differences if difference is not None]
@@ -263,7 +275,7 @@ class MetadataNode:
         log.info(
             "metadata node %s %s cluster %s",
             self.options.name,
-            "is let into"
+            "is added to"
             if bootstrap.is_addition
             else f"founds, with {', '.join(bootstrap.voters)},",
             bootstrap.cluster_id,
@@ -285,21 +297,20 @@ class MetadataNode:
                 asking.start_soon(ask, name)
         return {name: answers[name] for name in names if name in answers}
 
-    # --- what it becomes --------------------------------------------------------------------------
-
     async def become_member(self, identity: MemberIdentity, nursery: trio.Nursery) -> None:
-        """Load what the disk has, and take part; ``nursery`` holds the member's tasks."""
+        """Load the data on the disk, and become a member. ``nursery`` runs the tasks of the member."""
         storage = RaftStorage(self._disk, identity.seed)
         loaded, identity = await storage.load(identity)
         if loaded.damage:
             log.error("metadata node %s: %s", self.options.name, loaded.damage)
         if not identity.may_vote and loaded.recovery_floor is None:
-            # No part in the quorum yet: it has forgotten in which terms it voted, and would confirm to
-            # an earlier leader what a later one, elected with its help, has decided otherwise (M1, M4).
-            self._damage = loaded.damage or "its log was damaged before"
+            # The node is not a member yet. It does not know in which terms it voted. It might acknowledge
+            # entries of an earlier leader, although it helped to elect a later one that decided otherwise
+            # (M1, M4).
+            self._damage = loaded.damage or "its log was damaged at an earlier start"
             DAMAGED.emit(
                 log,
-                "metadata node %s takes no part: %s",
+                "metadata node %s does not join the quorum: %s",
                 self.options.name,
                 self._damage,
                 why=self._damage,
@@ -316,8 +327,8 @@ class MetadataNode:
         loaded: LoadedRaftState,
         nursery: trio.Nursery,
     ) -> None:
-        """Ask all other voters until they have said what this node may have promised; then take part."""
-        # Says where the members are; what it says of promises is old.
+        """Query all other voters until the limits of the lost hard state are known, then become a member."""
+        # Only the addresses in old reports are used, not their terms and entries.
         reports_by_voter: dict[str, VoterReport] = {}
         while True:
             addresses = {**self.options.peers, **member_addresses(reports_by_voter)}
@@ -338,7 +349,7 @@ class MetadataNode:
         recovered = await storage.store_recovered_state(recovered)
         RECALLED.emit(
             log,
-            "metadata node %s knows from the others what it may have promised: term %d, entry %d",
+            "metadata node %s recovered its hard state from the other nodes: term %d, entry %d",
             self.options.name,
             recovered.hard_state.term,
             recovered.last.log_index,

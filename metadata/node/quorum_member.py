@@ -1,6 +1,6 @@
-"""A metadata node that has its part in a quorum: a replica, its peers, and what clients are served by.
+"""A member of the metadata quorum: its replica, its peers, and the parts that serve clients.
 
-What the parts do is theirs; here they are made, know each other, and are run.
+This module creates and connects these parts, and runs their tasks.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -67,26 +67,26 @@ from .watch_server import LeaderContact, ServedWatches, serial_of
 
 CHECK_INTERVAL_S = 1.0
 COUNT_PAUSE_S = 0.005
-"""After each piece of a walk over all keys: at most half of the time goes to it."""
+"""Pause after each part of a scan of all keys, so that it takes at most half of the time."""
 
 log = get_logger("distributedlog.metadata.member")
 
 AdminRecoveryResult = tuple[str, ...] | DistributedLogError
-"""The names of the nodes that asked, none where they are too few; or why not."""
+"""The names of the requesting nodes, empty if they are too few, or the error."""
 
 REPEATED_LINE_INTERVAL_S = 3600.0
 LOGGED_ACTIONS_MAX = 10_000
 
 
 class CurrentRights:
-    """Who may do what, by the state of a replica as it is now."""
+    """The rights of principals by the present state of a replica."""
 
     def __init__(self, authorizer: Authorizer, replica: RaftReplica) -> None:
         self._authorizer = authorizer
         self._replica = replica
 
     def authorizer(self) -> Authorizer:
-        """Return the judge, which has seen the state."""
+        """Return the authorizer, refreshed from the state."""
         self._authorizer.refresh(self._replica.state)
         return self._authorizer
 
@@ -102,17 +102,17 @@ class CurrentRights:
         ledger: int,
         bookies: Collection[str],
     ) -> bool:
-        """Whether a principal may have a capability; a refusal is counted, also in mode ``report``."""
+        """Whether a principal may have a capability. A refusal is counted, also in mode "report"."""
         scoped = self.authorizer().narrowed(token)
         if may_have_capability(scoped, principal, kind, ledger, bookies):
             return True
-        reason = f"{principal} may not {kind.name.lower()} ledgers of that log"
+        reason = f"{principal} may not {kind.name.lower()} the ledgers of that log"
         scoped.apply_mode(principal, NotAllowed(reason))
         return False
 
 
 class MemberNode:
-    """A voter or a learner, or one that was put out and does not know it."""
+    """A voter or a learner, or a node that was removed and has not received that change."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class MemberNode:
         nursery: trio.Nursery,
         key_space: KeySpace,
     ) -> None:
-        """``watches``: those of all connections, as they come and go. ``classes``: for the judge."""
+        """``watches`` are those of all open connections. ``key_space`` is for the authorizer."""
         host, cluster_id = endpoint.host, restored.identity.cluster_id
         self.endpoint = endpoint
         self.failures = endpoint.failures
@@ -140,9 +140,9 @@ class MemberNode:
         self._state_conditions: dict[str, HealthCondition] = {}
         """The conditions of nodes whose state differs, by node ID."""
         self._logged_at: dict[tuple[str, str, str], float] = {}
-        """When the audit got its last line of an act that is repeated: principal, act, subject."""
+        """Time of the last audit record of each repeated action, by principal, action and subject."""
         self._watch_rights_version = (0, 0)
-        """What the watches were judged by."""
+        """The rights by which the watches were authorized last."""
         self._count_wanted = trio.Event()
         self._admin_votes = AdminRecoveryVotes()
         self.replica = RaftReplica(node_id, restored, options=options.raft, rng=host.random)
@@ -169,10 +169,8 @@ class MemberNode:
         if restored.loaded.recovery_floor is not None:
             conditions.set(condition(Code.METADATA_LOG_INCOMPLETE, last=-1))
 
-    # --- what its replica tells it: `ReplicaListener` ---------------------------------------------
-
     def on_applied(self) -> None:
-        """See `ReplicaListener`: watches get the changes."""
+        """See `ReplicaListener`. Sends the changes to the watches."""
         state = self.replica.state
         if state.authorization_revision:
             if not self.namespace_quotas.usage.is_counting(state):
@@ -191,7 +189,7 @@ class MemberNode:
             self._nursery.start_soon(self._send_snapshot_to, snapshot_request)
 
     def on_state(self) -> None:
-        """See `ReplicaListener`: the status lists nodes whose state is wrong, for as long as it is."""
+        """See `ReplicaListener`. Sets the conditions of nodes with a wrong state, and clears old ones."""
         replica = self.replica
         conditions: dict[str, HealthCondition] = {}
         if not replica.raft.is_state_valid:
@@ -210,12 +208,15 @@ class MemberNode:
                 log.error("metadata: %s", text_of(new_condition))
 
     def on_less(self) -> None:
-        """See `ReplicaListener`. It is not stored: after a restart a leader says so again, or a newer one."""
+        """See `ReplicaListener`.
+
+        The condition is not stored, because after a restart a leader reports it again.
+        """
         incomplete = condition(Code.METADATA_LOG_INCOMPLETE, last=self.replica.raft.log.last_index)
         self._conditions.set(incomplete)
         LESS.emit(
             log,
-            "this metadata node does not stand, and votes for no less than it had: %s",
+            "this metadata node does not campaign until its log is complete: %s",
             text_of(incomplete),
             entry=self.replica.raft.log.last_index,
         )
@@ -224,12 +225,10 @@ class MemberNode:
         """See `ReplicaListener`."""
         self._identity = await self.replica.storage.clear_recovery_floor(self._identity)
         self._conditions.clear(Code.METADATA_LOG_INCOMPLETE)
-        log.info("this metadata node's log is whole again: it counts by itself")
-
-    # --- its start, its counters, and what sessions ask of it -------------------------------------
+        log.info("the log of this metadata node is complete again")
 
     def start(self) -> None:
-        """Begin all that it does by itself, in the nursery."""
+        """Start all tasks in the nursery."""
         self.replica.subscribe(
             ReplicaListener(
                 send=self.peers.send,
@@ -246,7 +245,7 @@ class MemberNode:
         )
         self.peers.on_members()
         replica, keep = self.replica, self.failures.keep_running
-        # An exception of the log of Raft or of its hard state ends the node.
+        # An error in the Raft log or the hard state ends the node.
         for ends_node in (
             replica.persist,
             replica.storage.zero_ahead,
@@ -267,7 +266,7 @@ class MemberNode:
             self._nursery.start_soon(keep, unit, run)
 
     def info(self) -> dict[str, float | str]:
-        """Counters and gauges."""
+        """Return counters and gauges."""
         replica = self.replica
         return {
             "role": replica.raft.role.value,
@@ -284,13 +283,17 @@ class MemberNode:
 
     @property
     def authorizer(self) -> Authorizer:
-        """Who may do what, by the state as it is now."""
+        """Return the authorizer for the present state."""
         return self._current_rights.authorizer()
 
     def may_read(
         self, link: Link, start: bytes, end: bytes | None
     ) -> NotAllowed | VisibleParts | None:
-        """Of a key (``end`` None), a range, a watch: no, or these parts of it; None: all of it."""
+        """Authorize the read of a key (``end`` is None) or of a range, or a watch.
+
+        Returns:
+            The refusal, the visible parts of the range, or None if all of it is visible.
+        """
         if not self.replica.state.authorization_revision:
             return None
         return self.authorizer.narrowed(link.token).authorize_read(link.principal, start, end)
@@ -298,13 +301,22 @@ class MemberNode:
     def compose_acl_change(
         self, head: AuthorizationChange, change: Sequence[str], principal: str, link: Link
     ) -> AuthorizationChange:
-        """What a client asks to be changed about who may do what, for the log; ``head``: its request.
+        """Build the command for a requested change of users, grants, quotas or the mode.
 
-        Raises `NotLeader`, `NotAllowed`, `InvalidRequest`.
+        Args:
+            head: The command with the identity of the request, without its transaction.
+            change: The words of the change (`acl_commands.py`).
+            principal: The principal of the request.
+            link: Its connection.
+
+        Raises:
+            NotLeader: Another node leads.
+            NotAllowed: The principal may not make the change.
+            InvalidRequest: The change is invalid, or not possible with the present nodes or transport.
         """
         replica = self.replica
         if link.token is not None and link.token.token_scope:
-            raise NotAllowed(f"a narrowed token of {principal} changes nobody's rights")
+            raise NotAllowed(f"a restricted token of {principal} may not change rights")
         if not replica.is_leader:
             raise replica.not_leader_error()
         if replica.state.earlier_result(head) is not None:
@@ -313,8 +325,8 @@ class MemberNode:
             lacking_nodes = self.peers.peers_without_feature(FEATURE_TRUST)
             if lacking_nodes:
                 raise InvalidRequest(
-                    "nobody is told what he may do before all metadata nodes know of it:"
-                    f" {', '.join(lacking_nodes)} is away, or older"
+                    "authorization requires that all metadata nodes are reachable and support it:"
+                    f" {', '.join(lacking_nodes)} is unreachable or older"
                 )
         methods = self.endpoint.methods
         if (
@@ -322,9 +334,9 @@ class MemberNode:
             and {METHOD_NONE, BY_CERTIFICATE} <= methods.keys()
         ):
             raise InvalidRequest(
-                "this metadata node takes plain connections beside TLS (--transport either): who comes by one"
-                " could act as a node, whatever is required; first start the metadata nodes with --transport"
-                " tls, one by one"
+                "this metadata node accepts plain connections in addition to TLS (--transport either), and"
+                " a plain client could act as a node in any mode. First restart the metadata nodes with"
+                " --transport tls, one by one"
             )
         head.transaction = compose(
             self.authorizer,
@@ -345,7 +357,10 @@ class MemberNode:
     def recover_admin(
         self, principal: str, node_id: str, user: str, done: Callable[[AdminRecoveryResult], None]
     ) -> None:
-        """A node asks for this user as an admin; ``done`` is told who asked, when enough do, or why not."""
+        """Process the request of a node to make a user admin.
+
+        ``done`` receives the requesting nodes when they are a majority, no nodes before, or the error.
+        """
         replica = self.replica
         member = replica.raft.configuration.member(node_id)
 
@@ -355,11 +370,11 @@ class MemberNode:
                     raise error
                 if member is None or not member.votes or principal != f"metadata/{member.name}":
                     raise NotAllowed(
-                        f"{principal} asks for no admin: metadata nodes do, by their certificates"
+                        f"{principal} may not request an admin: only metadata nodes with certificates may"
                     )
                 if not replica.state.authorization_revision:
                     raise InvalidRequest(
-                        "nothing is judged in this cluster: dlog trust require names an admin"
+                        "authorization is off in this cluster: dlog trust require creates an admin"
                     )
                 raft = replica.raft
                 if user in self.authorizer.admins():
@@ -405,14 +420,19 @@ class MemberNode:
         replica.drain()
 
     async def request_admin(self, user: str) -> tuple[str, ...]:
-        """Ask the leader for this user as an admin: which nodes it was done for; none: too few ask.
+        """Send this node's request for an admin to the leader.
 
-        Raises `NotAllowed`, `InvalidRequest`; `DistributedLogError` where nobody leads, or answers.
+        Returns:
+            The nodes for which it was granted, or none if too few request it.
+
+        Raises:
+            NotAllowed, InvalidRequest: The leader refused the request.
+            DistributedLogError: No leader is known, or it did not answer.
         """
         replica = self.replica
         certificate = self.endpoint.host.certificate()
         if certificate is None:
-            raise NotAllowed("a node without a certificate is nobody whom a leader could count")
+            raise NotAllowed("a node without a certificate cannot request an admin")
         if not replica.is_leader:
             body = AdminRecoveryRequest(user).encode()
             leader = replica.raft.leader_id
@@ -438,8 +458,10 @@ class MemberNode:
     def growth(
         self, principal: str, decoded_command: ReplicatedCommand
     ) -> Mapping[str, UsageGrowth]:
-        """What a command would add to namespaces, where rights are required; by `quota_error`,
-        `on_accepted`."""
+        """Return the growth of namespaces by a command, if usage is counted.
+
+        For `quota_error` and `on_accepted`.
+        """
         state = self.replica.state
         if not isinstance(decoded_command, Transact) or not self.namespace_quotas.usage.is_counting(
             state
@@ -450,7 +472,7 @@ class MemberNode:
     def quota_error(
         self, principal: str, decoded_command: ReplicatedCommand, growth: Mapping[str, UsageGrowth]
     ) -> DistributedLogError | None:
-        """Why no command of this principal is taken now, where rights are required."""
+        """Return why a command exceeds a quota, or None. Quotas apply only in mode "required"."""
         replica, quotas = self.replica, self.principal_quotas
         if not replica.state.authorization_revision or self.authorizer.mode != "required":
             return None
@@ -466,19 +488,19 @@ class MemberNode:
         return quotas.why_not_request(principal, trio.current_time())
 
     def on_accepted(self, owner: str, index: int, growth: Mapping[str, UsageGrowth]) -> None:
-        """A command of that owner was put into the log, at this place."""
+        """Count a command of that owner, which was added to the log at this index."""
         self.principal_quotas.on_accepted(owner, trio.current_time())
         self.namespace_quotas.on_accepted(index, growth)
 
     def watch_quota_error(self, principal: str) -> OverQuota | None:
-        """Why it is served no further watch here."""
+        """Return why the principal may not open a further watch on this node, or None."""
         if not self.replica.state.authorization_revision or self.authorizer.mode != "required":
             return None
         watch_count = sum(len(served) for served in self._watches if served.principal == principal)
         return watch_quota_error(principal, watch_count)
 
     def with_audit_line(self, decoded_command: Transact, principal: str, address: str) -> Transact:
-        """With a line of the audit in the same transaction, where it is an act that has one."""
+        """Add an audit record to the transaction of a command, if its action requires one."""
         action = self.authorizer.audited_action(principal, decoded_command.transaction)
         if action is None or not self._is_line_due(principal, *action):
             return decoded_command
@@ -489,13 +511,16 @@ class MemberNode:
             transaction.check()
         except (
             TransactionTooLarge
-        ):  # as large as it may be by itself: then the line stands in front of it
+        ):  # The transaction is already as large as allowed. Write the audit record before it.
             self.write_audit_line(principal, address, *action)
             return decoded_command
         return replace(decoded_command, transaction=transaction)
 
     def _is_line_due(self, principal: str, action: str, subject: str) -> bool:
-        """An act that programs repeat must not displace the other lines of the audit."""
+        """Whether an audit record is due.
+
+        Frequent actions of programs must not displace other audit records.
+        """
         if action not in self._repeated_actions:
             return True
         action_key, now = (principal, action, subject), trio.current_time()
@@ -510,7 +535,7 @@ class MemberNode:
         return True
 
     def write_audit_line(self, principal: str, address: str, action: str, subject: str) -> None:
-        """A line of its own, for what is no transaction: put before it is done, and it may fail."""
+        """Write a separate audit record before an action that is not a transaction. The action may fail."""
         command = Transact(transaction=self._audit_line_ops(principal, address, action, subject))
         self.replica.propose(encode_command(command), lambda answer: None)
 
@@ -522,7 +547,10 @@ class MemberNode:
         return audit_line_ops(replica.state, line, replica.raft.log.last_index + 1)
 
     def authorization_report(self, link: Link, *, own_only: bool) -> AuthorizationReport:
-        """What the leader says of it; ``own``: only to whom it says it."""
+        """Return the authorization report.
+
+        With ``own_only``, it has only the requester's principal and rights.
+        """
         scoped, principal = self.authorizer.narrowed(link.token), link.principal
         report_denials = tuple(
             (who, what, times)
@@ -558,7 +586,10 @@ class MemberNode:
         )
 
     def _reauthorize_watches(self) -> None:
-        """Who may what has changed: what was opened before is judged again, and who is out is put out."""
+        """Authorize all watches and connections again after a change of rights.
+
+        Those without rights end.
+        """
         trust = self.authorizer
         self._watch_rights_version = (trust.revision, trust.rename_count)
         for watches in list(self._watches):
@@ -566,7 +597,10 @@ class MemberNode:
                 watches.judge(self.may_read)
 
     async def _count_namespaces(self) -> None:
-        """What was there when it began to matter who does what, some at a time; then each change is told."""
+        """Count the usage of namespaces in parts, when authorization is used first.
+
+        Each later change is counted when it is applied.
+        """
         while True:
             await self._count_wanted.wait()
             self._count_wanted = trio.Event()
@@ -576,7 +610,7 @@ class MemberNode:
                     has_more = self.namespace_quotas.usage.count_some()
                     await trio.sleep(COUNT_PAUSE_S)
             except Exception:
-                self._count_wanted.set()  # the next run continues the walk
+                self._count_wanted.set()  # the next run continues the scan
                 raise
 
     async def _send_snapshot_to(self, snapshot_request: SendSnapshot) -> None:
@@ -585,7 +619,7 @@ class MemberNode:
         unit = f"the snapshot for metadata node {self.peers.name_of(snapshot_request.peer)}"
         with self.failures.attempt(
             unit
-        ) as attempt:  # after any failure the core learns that nothing was sent
+        ) as attempt:  # after a failure too, the core is notified that nothing was sent
             if replica.snapshot is not None and replica.snapshot.index >= snapshot_request.index:
                 index = replica.snapshot.index
                 wait_s = await self.peers.send_snapshot(
@@ -603,16 +637,19 @@ class MemberNode:
         self._snapshot_receivers.pop(snapshot_request.peer, None)
         replica.raft.on_snapshot_sent(snapshot_request.peer, index, not wait_s)
         if wait_s and replica.snapshot is not None:
-            # What was kept for that peer meanwhile: it may need another snapshot for a long time yet.
+            # Discard the entries that were kept for that peer. It may need a new snapshot for a long time.
             replica.raft.compact(replica.snapshot.index)
         replica.drain()
 
     async def _monitor_quorum_disk_space(self) -> None:
-        """While we lead: see which voters are short of room; let one lead that is not."""
+        """While this node leads, check which voters are low on disk space.
+
+        Let another node lead if this one is low.
+        """
         replica = self.replica
         while True:
             await trio.sleep(CHECK_INTERVAL_S)
-            self.token_service.time_s()  # it is to follow the wall's clock
+            self.token_service.time_s()  # because it must follow the wall clock
             if not replica.is_leader:
                 replica.disk_space.is_quorum_low = False
                 continue

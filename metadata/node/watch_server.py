@@ -1,8 +1,8 @@
-"""The server's side of watches: which a connection has, and what each has been told (M6).
+"""The server's part of watches: the watches of a connection, and the revision that each has received (M6).
 
-A watch is told of each change once, in order, and how far the state is when nothing concerns it. Whose
-connection reads too slowly, or asks for changes that are forgotten, is told its end: the client takes it up
-again (`watch_client.py`).
+A watch receives each change once, in order, and the revision of the state from time to time if nothing
+changes. A watch ends if its connection reads too slowly, or if its changes are no longer kept. The client
+then resumes it (`watch_client.py`).
 """
 
 from collections.abc import Callable, Iterable
@@ -27,22 +27,24 @@ from ..state.kv_state import KeyValueState
 
 WATCHES_MAX = 10_000
 WATCH_BYTES_MAX = 4 * 1024 * 1024
-"""A connection that reads its changes too slowly is cut off here, and takes them up again."""
+"""Limit of unread bytes. Above it, the watches of a connection end, and the client resumes them."""
 PROGRESS_REVISIONS = 1000
-"""A quiet watch is told how far the state is, so that it need not list again after a reconnect."""
+"""A quiet watch receives the revision at this interval, so that it need not list after a reconnect."""
 EVENTS_BYTES_MAX = 1024 * 1024
-"""In one message, if they are not of one revision: that is never cut (and has bounds of its own)."""
+"""Size limit of one message, except for a single revision, which is never split and has its own limit."""
 EVENTS_MAX = 10_000
 EVENT_BYTES = 40
-"""What an event takes beside its key and value, about."""
+"""Approximate size of an event in addition to its key and value."""
 LEADER_CHECK_S = 0.5
 LEADERLESS_CHECKS_MAX = 6
-"""So many looks in a row without a leader: longer than an election takes. Looks, not time: a node that stood
-still has not been looking."""
+"""Number of consecutive checks without a leader after which the watches end. Longer than an election.
+
+Checks are counted instead of time, because a process that did not run has not checked.
+"""
 
 
 def serial_of(link: Link) -> str:
-    """Of the certificate that its peer has; "": of none."""
+    """Return the serial number of the peer's certificate, or "" without a certificate."""
     return link.identity.serial if link.identity is not None else ""
 
 
@@ -50,16 +52,16 @@ def serial_of(link: Link) -> str:
 class _ServedWatch:
     request: WatchRequest
     checked_revision: int
-    """The revision up to which its changes were looked for."""
+    """The revision up to which changes were checked."""
     sent_revision: int | None = None
-    """The revision that its client knows of from here."""
+    """The revision that the client has received on this node."""
     visible_parts: VisibleParts | None = None
-    """Those of the range that it may see; None: all of it."""
+    """The visible parts of the range, or None if all of it is visible."""
 
     def filter_visible(
         self, changes: list[tuple[int, tuple[WatchEvent, ...]]]
     ) -> list[tuple[int, tuple[WatchEvent, ...]]]:
-        """What is in these parts."""
+        """Return only the changes in the visible parts."""
         parts = self.visible_parts
         if parts is None:
             return changes
@@ -72,19 +74,19 @@ class _ServedWatch:
 
 
 class ServedWatches:
-    """Those of one connection."""
+    """The watches of one connection."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
         self._watches: dict[int, _ServedWatch] = {}
-        """By the client's number."""
+        """Watches by the number that the client chose."""
 
     def __len__(self) -> int:
         return len(self._watches)
 
     @property
     def principal(self) -> str:
-        """Whose they are."""
+        """Return the principal of the connection."""
         return self._link.principal
 
     def open(
@@ -94,7 +96,7 @@ class ServedWatches:
         request: WatchRequest,
         visible_parts: VisibleParts | None = None,
     ) -> None:
-        """The client wants one more. ``parts``: of its range, what it may see."""
+        """Open a watch. ``visible_parts`` are the parts of its range that the client may see."""
         if len(self._watches) >= WATCHES_MAX:
             self.end(ident, TooBusy(f"{WATCHES_MAX} watches on one connection"))
             return
@@ -104,13 +106,13 @@ class ServedWatches:
         self.push(state, ident)
 
     def cancel(self, ident: int) -> None:
-        """The client wants it no more."""
+        """Remove a watch that the client cancelled."""
         self._watches.pop(ident, None)
 
     def judge(
         self, may_read: Callable[[Link, bytes, bytes], NotAllowed | VisibleParts | None]
     ) -> None:
-        """Who may what has changed: end those that are allowed no more."""
+        """Authorize all watches again, and end those that are no longer allowed."""
         for ident, watch in list(self._watches.items()):
             visible_parts = may_read(self._link, watch.request.start, watch.request.end)
             if isinstance(visible_parts, NotAllowed):
@@ -119,7 +121,10 @@ class ServedWatches:
                 watch.visible_parts = visible_parts
 
     def close_if_revoked(self, authorizer: Authorizer) -> bool:
-        """Is it the connection of somebody who is no user any more? Then it ends here."""
+        """Close the connection if its principal, certificate or token is no longer valid.
+
+        Return whether it was closed.
+        """
         error = authorizer.connection_error(
             self._link.principal, serial_of(self._link), self._link.token
         )
@@ -128,12 +133,12 @@ class ServedWatches:
         return error is not None
 
     def end_all(self, error: DistributedLogError) -> None:
-        """No watch can be served here any more."""
+        """End all watches with this error."""
         for ident in list(self._watches):
             self.end(ident, error)
 
     def end(self, ident: int, error: DistributedLogError) -> None:
-        """Tell the client why that one is served no more, or never was."""
+        """Send the client the error with which a watch ends or was refused."""
         self._watches.pop(ident, None)
         body = error_body(error)
         self._link.send(
@@ -141,7 +146,7 @@ class ServedWatches:
         )
 
     def push(self, state: KeyValueState, only: int | None = None) -> None:
-        """Send what has changed to the watches of this connection."""
+        """Send changes to the watches of this connection, or to one of them."""
         if not self._watches:
             return
         for ident in [only] if only is not None else list(self._watches):
@@ -149,7 +154,7 @@ class ServedWatches:
             if state.revision <= watch.checked_revision:
                 continue
             if self._link.outgoing_bytes > WATCH_BYTES_MAX:
-                self.end(ident, TooBusy("this watch's changes are read too slowly"))
+                self.end(ident, TooBusy("the client reads the changes of this watch too slowly"))
                 continue
             start, end = watch.request.start, watch.request.end
             try:
@@ -159,7 +164,7 @@ class ServedWatches:
             except Compacted as error:
                 self.end(ident, error)
                 continue
-            # Looked at is not told: a quiet watch must not fall behind the history.
+            # Update this without a message, so that a quiet watch stays within the history.
             watch.checked_revision = state.revision
             is_new = watch.sent_revision is None
             if (
@@ -173,7 +178,10 @@ class ServedWatches:
     def _send_changes(
         self, ident: int, revision: int, changes: list[tuple[int, tuple[WatchEvent, ...]]]
     ) -> None:
-        """Changes and how far they go, cut between revisions so that each message is within its bound."""
+        """Send changes and the revision they reach.
+
+        They are split between revisions to limit the size of a message.
+        """
         events: list[WatchEvent] = []
         size = last_revision = 0
         for change_revision, revision_events in changes:
@@ -193,10 +201,11 @@ class ServedWatches:
 
 
 class LeaderContact:
-    """Whether this node hears a leader, and the end of its watches if it does not.
+    """Whether this node has contact with a leader, and the end of its watches otherwise.
 
-    A node that is cut off from the quorum observes no change: a watch on it would be silent for ever, and its
-    client could not distinguish that from quiet. The watch ends, and the client takes it up elsewhere (M6).
+    A node that is disconnected from the quorum receives no changes. A watch on it would be silent
+    permanently, which its client could not distinguish from a quiet range. So the watch ends, and the
+    client resumes it on another node (M6).
     """
 
     def __init__(self, replica: RaftReplica, watches: Iterable[ServedWatches]) -> None:
@@ -206,7 +215,7 @@ class LeaderContact:
         self._watches = watches
 
     async def run(self) -> None:
-        """Look, until cancelled."""
+        """Check the contact, until cancelled."""
         leaderless_checks = 0
         while True:
             await trio.sleep(LEADER_CHECK_S)
@@ -216,7 +225,7 @@ class LeaderContact:
             leaderless_checks += 1
             if leaderless_checks == LEADERLESS_CHECKS_MAX:
                 self.lost_error = NotReady(
-                    f"this metadata node has heard no leader for {LEADERLESS_CHECKS_MAX * LEADER_CHECK_S:g} s"
+                    f"this metadata node has had no leader for {LEADERLESS_CHECKS_MAX * LEADER_CHECK_S:g} s"
                 )
                 for watches in list(self._watches):
                     watches.end_all(self.lost_error)

@@ -86,7 +86,7 @@ async def test_a_node_that_replaces_one_looks_for_it_nowhere(
         await trio.sleep(5)
 
     said = [one.getMessage() for one in caplog.records]
-    assert any(f"metadata node {lost} is let into" in one for one in said)
+    assert any(f"metadata node {lost} is added to" in one for one in said)
     assert [one for one in said if "is unreachable" in one] == []
 
 
