@@ -1,8 +1,8 @@
-"""Who may do what, as somebody follows it from the metadata: what is below ``trust/``, in memory (pure).
+"""Users, grants and the authorization mode in memory, from the keys below ``trust/`` (pure).
 
-For who is not the leader and lets users in all the same: a proxy. It is told of each key in order, and asks
-as `judge.Judge` does, with the same answers of the same keys. What cannot be read gives nothing: a mode is
-"required" then, a user disabled.
+For nodes that are not the leader and authorize users themselves, which are proxies. The caller passes each
+changed key in order. The methods are those of `Authorizer`, with the same results for the same keys. An
+unreadable key gives no rights: the mode is then "required", or the user is disabled.
 """
 
 from collections.abc import Mapping
@@ -23,24 +23,26 @@ from ..model.acl_records import (
 from ..model.rights import ADMIN, ALL_LOG_RIGHTS, OPERATOR, ROLES
 
 ALL_USERS = ""
-"""Whom the mode concerns."""
+"""Returned by `AclCache.update` if a change affects all users."""
 REQUIRED = "required"
 
 
 class AclCache:
-    """Users by name, their grants, the mode."""
+    """Users by name, their grants, and the mode."""
 
     def __init__(self, mode: str = "open") -> None:
         self.mode = mode
-        """One of `trust_records.MODES`."""
+        """One of `acl_records.MODES`."""
         self._users: dict[str, User] = {}
         self._grants: dict[str, dict[tuple[str, str], int]] = {}
-        """By user: rights by namespace and path; those on the cluster at ("", "")."""
-
-    # --- what is told -----------------------------------------------------------------------------
+        """Rights by user, and then by namespace and path. Those on the cluster are at ("", "")."""
 
     def update(self, key: bytes, value: bytes | None) -> str | None:
-        """That key was put, or deleted (None). The user it concerns, `ALL_USERS`, or None: nobody."""
+        """Apply a key that was put, or deleted if ``value`` is None.
+
+        Returns:
+            The affected user, `ALL_USERS`, or None.
+        """
         if key == MODE_KEY:
             try:
                 self.mode = decode_mode(value)
@@ -53,7 +55,7 @@ class AclCache:
             if key.startswith(GRANT_PREFIX):
                 return self._update_grant(*grant_of(key), value)
         except (UnicodeDecodeError, CorruptData):
-            return None  # a key that names nobody gives nobody anything
+            return None  # a key without a valid user name gives no rights
         return None
 
     def _update_user(self, name: str, value: bytes | None) -> str:
@@ -76,31 +78,29 @@ class AclCache:
             del self._grants[name]
         return name
 
-    # --- what is asked ----------------------------------------------------------------------------
-
     def user(self, principal: str) -> User | None:
-        """What is known of a user; None: nothing, or it is none."""
+        """Return the record of a user. None if there is none, or the principal is not a user."""
         kind, _, name = principal.partition("/")
         return self._users.get(name) if kind == USER else None
 
     def is_active(self, principal: str, serial: str = "") -> bool:
-        """Not disabled, nor the certificate that it comes with refused. What it may do is another thing."""
+        """Whether the user and its certificate are not disabled. Rights are a separate question."""
         user = self.user(principal)
         if user is None:
             return principal != ANONYMOUS
         return not (user.disabled or (serial and serial in user.revoked_serials))
 
     def why_no_token(self, token: Token) -> NotAuthenticated | None:
-        """Why this one is taken no more, in no mode."""
+        """Return why the token is not accepted, in any mode, or None."""
         user = self.user(token.principal)
         if user is None or user.disabled:
-            return NotAuthenticated(f"{token.principal} was disabled, or removed")
+            return NotAuthenticated(f"{token.principal} was disabled or removed")
         if user.tokens_valid_from != token.revoked_at_revision:
             return NotAuthenticated(f"the tokens of {token.principal} were revoked")
         return None
 
     def rights(self, principal: str, namespace: str, name: str) -> int:
-        """Of a user on a log of that name, there or not; no node has any here."""
+        """Return a user's rights on a log of that name, whether it exists or not. Nodes have none here."""
         if principal == LOCAL:
             return ALL_LOG_RIGHTS
         rights_held = 0
@@ -110,13 +110,13 @@ class AclCache:
         return rights_held
 
     def cluster_rights(self, principal: str) -> int:
-        """`OPERATOR` and `ADMIN`, as far as it has them."""
+        """Return which of `OPERATOR` and `ADMIN` the principal has."""
         if principal == LOCAL and self.is_active(principal):
             return OPERATOR | ADMIN
         return self._grants_of(principal).get(("", ""), 0) & (OPERATOR | ADMIN)
 
     def paths(self, principal: str, namespace: str) -> dict[str, int]:
-        """The paths of a namespace that it was given anything on, and what."""
+        """Return the paths of a namespace on which the principal has grants, with the rights."""
         if principal == LOCAL:
             return {"": ALL_LOG_RIGHTS}
         return {

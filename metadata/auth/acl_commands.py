@@ -1,22 +1,26 @@
-"""What somebody asks to be changed about who may do what, as a transaction (pure).
+"""Changes of users, grants, quotas and the authorization mode as transactions (pure).
 
-    ["mode", MODE, ADMIN]         ADMIN: a user who is made one with it, "" for none
-    ["user", NAME]                make it; ["disable", NAME], ["enable", NAME], ["remove", NAME] with grants
-    ["tokens", NAME]              those that were made up to now are taken no more
-    ["refuse", NAME, SERIAL]      that certificate is taken no more, nor tokens that were made up to now
-    ["token", NAME, WHAT]         one is made: a line of the audit (`token_service.py`); of the leader alone
-    ["quota", NAMESPACE, KEYS, BYTES, LEDGERS]     in digits; "": as it is; all "": its own are none any more
+The words of a change::
+
+    ["mode", MODE, ADMIN]         ADMIN is a user who becomes admin in the same change, or ""
+    ["user", NAME]                create; ["disable", NAME], ["enable", NAME], ["remove", NAME] with grants
+    ["tokens", NAME]              revoke all existing tokens
+    ["refuse", NAME, SERIAL]      refuse a certificate, and revoke all existing tokens
+    ["token", NAME, DETAIL]       record an issued token in the audit log (`token_service.py`); leader only
+    ["quota", NAMESPACE, KEYS, BYTES, LEDGERS]     decimal; "": unchanged; all "": delete the quota
     ["grant", NAME, ROLE, NAMESPACE, PATH]        ["revoke", NAME, NAMESPACE, PATH]
-    ["mode", …, "force"], ["quota", …, "force"]    also if it lowers the protection, or stops writers
-    ["rescue", NAME, WHO]         make it an admin, whoever there is; of a majority of nodes
-    (`admin_recovery.py`)
+    ["mode", …, "force"], ["quota", …, "force"]    although it lowers the protection, or stops writers
+    ["rescue", NAME, NODES]       make a user admin for a majority of nodes (`admin_recovery.py`)
 
-The forms are in `client_messages.py`. The leader composes it from the state that it has applied, and proposes
-nothing else until it is applied (`replica.py`): so what was judged by the rights of before stands before the
-change in the log, and a change that was answered is obeyed by all that comes after it (H232, H233). With it
-go a line of the audit, and a mark that bookies watch where something is taken away. Who may: an admin. While
-there is none, anybody: an open cluster has to begin somewhere, and lets anybody do anything as it is. The
-first change clears away what was put under these keys before they meant anything.
+The forms are in `client_messages.py`. The leader composes the transaction from the state that it has
+applied, and proposes no other command until the change is applied (`replica.py`). So requests that were
+authorized by the old rights are before the change in the log, and all later requests are authorized by the
+new ones (H232, H233).
+
+The transaction also has an audit record, and, if rights are revoked, a key that bookies watch. Only an
+admin may make changes. While there is none, any client may, because a cluster in mode "open" allows
+everything anyway. The first change deletes all keys that were put under these prefixes before they had a
+meaning.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,12 +57,12 @@ from .authorizer import GRANTS_PER_USER_MAX, KEYS_PER_PAGE, Authorizer
 from .namespace_usage import NamespaceUsage
 
 WORDS_BEFORE_FORCE = {"mode": 2, "quota": 4}
-"""The number of words before `FORCE`, of the changes that take it as their last word."""
+"""The number of words before `FORCE`, for the changes that accept it as their last word."""
 RECOVER_ADMIN = "rescue"
-"""The kind that no client can ask for: `client_messages.py` has no form for it."""
+"""A kind that clients cannot request, because `client_messages.py` has no form for it."""
 USERS_MAX = 10_000
 AUDIT_LINES_MAX = 10_000
-"""Lines that are kept; the oldest go first."""
+"""Number of audit records that are kept. The oldest are deleted first."""
 
 
 def compose(
@@ -74,13 +78,24 @@ def compose(
     by_token: bool = False,
     usage_by_namespace: Mapping[str, NamespaceUsage] = {},
 ) -> Transaction:
-    """The change as a transaction. ``index``: where in the log it will stand.
+    """Return a change as a transaction.
 
-    ``serial``: of the certificate that the asker has shown, "" for none.
-    ``by_token``: the asker has shown a token.
-    ``uses``: what namespaces use of the metadata, as far as it is counted.
+    Args:
+        authorizer: The authorizer of the leader.
+        state: The state that the leader has applied.
+        change: The words of the change.
+        principal: The principal of the request.
+        address: Its address, for the audit log.
+        now_ms: The present time, in ms since the epoch.
+        index: The log index that the change will have.
+        serial: The serial number of the requester's certificate, or "".
+        by_token: Whether the requester presented a token.
+        usage_by_namespace: The counted usage of namespaces.
 
-    Raises `NotAllowed`, `ConfirmationRequired`, and `InvalidRequest` for an impossible change.
+    Raises:
+        NotAllowed: The principal may not make the change.
+        ConfirmationRequired: The change lowers the protection or stops writers, and is not forced.
+        InvalidRequest: The change is impossible.
     """
     authorizer.refresh(state)
     admins = authorizer.admins() if state.authorization_revision else []
@@ -89,7 +104,7 @@ def compose(
     change_arguments = arguments[:-1] if is_forced else arguments
     if admins and kind != RECOVER_ADMIN and not authorizer.cluster_rights(principal) & ADMIN:
         raise NotAllowed(
-            f"{principal} may not say who may do what: it needs {describe_rights(ADMIN)}"
+            f"{principal} may not change authorization: it needs {describe_rights(ADMIN)}"
         )
     acl_change = _AclChange(
         authorizer,
@@ -106,8 +121,8 @@ def compose(
     getattr(acl_change, f"do_{kind}")(*change_arguments)
     if kind == "mode" and arguments[0] == "required" and principal == ANONYMOUS:
         raise NotAllowed(
-            "nobody who is anonymous asks for `required`, for it would shut itself out:"
-            " an admin does, with credentials that are taken already"
+            "an anonymous client cannot set the mode `required`, because it would exclude itself."
+            " Use the credentials of an admin"
         )
     line = AuditLine(now_ms, principal, address, kind, " ".join(word for word in arguments if word))
     for operation in audit_line_ops(state, line, index).operations:
@@ -119,22 +134,25 @@ def compose(
 
 
 def audit_line_ops(state: KeyValueState, line: AuditLine, index: int) -> Transaction:
-    """That line, for the transaction that does what it tells of; the oldest go. ``index``: see `compose`."""
+    """Return the operations for an audit record, to be added to the transaction of the action.
+
+    They also delete the oldest records. ``index`` is that of `compose`.
+    """
     line_keys = state.keys.between(AUDIT_PREFIX, prefix_end(AUDIT_PREFIX), AUDIT_LINES_MAX + 2)
     oldest = line_keys[: max(0, len(line_keys) + 1 - AUDIT_LINES_MAX)]
     return Transaction((), (*map(Delete, oldest), Put(audit_key(index), line.encode())))
 
 
 class _RequesterCredentials(NamedTuple):
-    """The credentials of the connection that asks for a change."""
+    """The credentials of the connection that requests a change."""
 
     serial: str
-    """Of its certificate; "" for none."""
+    """Serial number of its certificate, or ""."""
     by_token: bool
 
 
 class _AclChange:
-    """One of them, as it comes together."""
+    """Collects the operations of one change."""
 
     def __init__(
         self,
@@ -161,17 +179,17 @@ class _AclChange:
         self._is_first_change = False
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Or over what was to be put."""
+        """Add a put, which replaces an earlier one of the same key."""
         self._deletes.pop(key, None)
         self._puts[key] = value
 
     def delete(self, key: bytes) -> None:
-        """Also what was to be put."""
+        """Add a deletion, which replaces an earlier put of the same key."""
         self._puts.pop(key, None)
         self._deletes[key] = None
 
     def transaction(self) -> Transaction:
-        """All of it."""
+        """Return all operations as a transaction."""
         return Transaction(
             (),
             (
@@ -181,61 +199,59 @@ class _AclChange:
         )
 
     def delete_existing(self) -> None:
-        """Whatever was put under these keys before they meant anything."""
+        """Delete all keys that were put under these prefixes before they had a meaning."""
         self._is_first_change = True
         for prefix in (ACL_PREFIX, AUDIT_PREFIX):
             existing_keys = self._state.keys.between(prefix, prefix_end(prefix), OPERATIONS_MAX)
             if len(existing_keys) > OPERATIONS_MAX // 4:
                 raise InvalidRequest(
-                    f"there are {len(existing_keys)} keys that begin with {prefix!r}, of before they meant"
-                    " anything: delete them first"
+                    f"{len(existing_keys)} keys with the prefix {prefix!r} exist, which had no meaning"
+                    " until now. Delete them first"
                 )
             for key in existing_keys:
                 self.delete(key)
 
-    # --- changes ----------------------------------------------------------------------------------
-
     def do_mode(self, mode: str, admin: str) -> None:
-        """Whether what is judged is refused."""
+        """Set the authorization mode."""
         if admin:
             if self._user(admin) is None:
                 self.do_user(admin)
             self.do_grant(admin, "admin", "", "")
         elif mode != "open" and not self._admins:
             raise InvalidRequest(
-                "there is no admin yet, and without one nobody could be given a right any more:"
-                " name one with it"
+                "there is no admin yet, and without one no right could be granted later."
+                " Name an admin in this change"
             )
         if self._authorizer.mode == "required" and mode != "required" and not self._is_first_change:
             self._require_confirmation(
-                "requests without a right are refused now, and would no longer be"
+                "requests without a right are refused now, and would be executed after the change"
             )
         self.put(MODE_KEY, encode_mode(mode))
 
     def do_user(self, name: str) -> None:
-        """A new one, without any right."""
+        """Create a user without rights."""
         if not is_name(name):
-            raise InvalidRequest(f"no name for a user: {name!r:.80}")
+            raise InvalidRequest(f"not a valid user name: {name!r:.80}")
         if self._user(name) is not None:
             raise InvalidRequest(f"there is a user {name} already")
         count = len(self._state.keys.between(USER_PREFIX, prefix_end(USER_PREFIX), USERS_MAX))
         if count >= USERS_MAX:
-            raise InvalidRequest(f"there are {USERS_MAX} users: remove some")
-        # Tokens of one who had that name before are none of his.
+            raise InvalidRequest(f"there are {USERS_MAX} users already. Remove some")
+        # Tokens of an earlier user with this name are not valid for the new one.
         self.put(user_key(name), User(self._now_ms, tokens_valid_from=self._index).encode())
 
     def do_disable(self, name: str) -> None:
-        """It may do nothing; its grants stay."""
+        """Disable a user. Its grants remain."""
         self._require_other_admin(name)
         self._update_user(name, disabled=True)
         self._record_revocation(name)
 
     def do_enable(self, name: str) -> None:
-        """It may again what its grants say."""
+        """Enable a user with its grants."""
         self._update_user(name, disabled=False)
 
     def do_remove(self, name: str) -> None:
-        """With all its grants."""
+        """Delete a user and its grants."""
         self._require_user(name)
         self._require_other_admin(name)
         self.delete(user_key(name))
@@ -245,49 +261,56 @@ class _AclChange:
         self._record_revocation(name)
 
     def do_tokens(self, name: str) -> None:
-        """None that was made up to now."""
+        """Revoke all existing tokens of a user."""
         if self._credentials.by_token:
-            self._require_other_admin(name)  # after that the token could not return
+            self._require_other_admin(name)  # the token could not undo this change
         self._update_user(name, tokens_valid_from=self._index)
         self._record_revocation(name)
 
     def do_token(self, name: str, what: str) -> None:
-        """It is written down."""
+        """Record an issued token, without a further effect."""
         self._require_user(name)
 
     def do_refuse(self, name: str, serial: str) -> None:
-        """That certificate, and what may have been asked for with it."""
+        """Refuse a certificate, and revoke all tokens that may have been requested with it."""
         user = self._require_user(name)
         if len(user.revoked_serials) >= SERIALS_MAX:
-            raise InvalidRequest(f"{SERIALS_MAX} certificates of {name} are refused: disable it")
+            raise InvalidRequest(
+                f"{SERIALS_MAX} certificates of {name} are refused already. Disable the user instead"
+            )
         refused = serial_of(serial)
         if self._credentials.by_token or self._credentials.serial in ("", refused):
-            self._require_other_admin(name)  # otherwise the asker has shown another certificate
-        # Whoever has the key may have asked for tokens with it.
+            # otherwise the requester has presented another certificate
+            self._require_other_admin(name)
+        # Anyone with the private key may have requested tokens.
         serials = (*user.revoked_serials, refused)
         self._update_user(name, revoked_serials=serials, tokens_valid_from=self._index)
         self._record_revocation(name)
 
     def do_grant(self, name: str, role: str, namespace: str, path: str) -> None:
-        """One path has one role; a role of the cluster has no path."""
+        """Set the role of a user on a path, or a cluster role without a path. A path has one role."""
         if user_key(name) not in self._puts:
             self._require_user(name)
         if (role in CLUSTER_ROLES) != (not namespace and not path):
-            raise InvalidRequest(f"{role} is given on {'the cluster' if namespace else 'a path'}")
+            raise InvalidRequest(
+                f"{role} can be granted only on {'the cluster' if namespace else 'a path'}"
+            )
         if "\0" in namespace or "\0" in path:
-            raise InvalidRequest("a path holds no zero byte")
+            raise InvalidRequest("a path must not contain a zero byte")
         key = grant_key(name, namespace, path)
         grants = self._authorizer.grants(name) if self._state.authorization_revision else ()
         if len(grants) >= GRANTS_PER_USER_MAX and key not in self._state.stored_values:
-            raise InvalidRequest(f"{name} has {GRANTS_PER_USER_MAX} grants: give it a directory")
+            raise InvalidRequest(
+                f"{name} has {GRANTS_PER_USER_MAX} grants already. Grant a directory instead"
+            )
         if not namespace and role != "admin":
             self._require_other_admin(name)
         if key in self._state.stored_values and not self._is_first_change:
-            self._record_revocation(name)  # it may be less than before
+            self._record_revocation(name)  # the new role may have fewer rights
         self.put(key, encode_grant(role))
 
     def do_rescue(self, name: str, who: str) -> None:
-        """Make it an admin, whatever it was; a certificate of its that was refused stays so."""
+        """Make a user admin in any case. A refused certificate of it stays refused."""
         user = self._user(name)
         if user is None:
             self.do_user(name)
@@ -296,7 +319,7 @@ class _AclChange:
         self.do_grant(name, "admin", "", "")
 
     def do_revoke(self, name: str, namespace: str, path: str) -> None:
-        """Take it away."""
+        """Revoke a grant."""
         self._require_user(name)
         key = grant_key(name, namespace, path)
         if key not in self._state.stored_values:
@@ -307,9 +330,9 @@ class _AclChange:
         self._record_revocation(name)
 
     def do_quota(self, namespace: str, *limits: str) -> None:
-        """What a namespace may have; "": all that have no quota of their own."""
+        """Set the quota of a namespace, or with "" the default of namespaces without a quota."""
         if "\0" in namespace:
-            raise InvalidRequest("the name of a namespace holds no zero byte")
+            raise InvalidRequest("the name of a namespace must not contain a zero byte")
         key = quota_key(namespace)
         quota_before, default = self._effective_quota(namespace), self._effective_quota("")
         if not any(limits):
@@ -329,14 +352,12 @@ class _AclChange:
         self._confirm_lower_quota(namespace, quota_before, quota_after)
         self.put(key, quota_after.encode())
 
-    # --- what they share --------------------------------------------------------------------------
-
     def _require_confirmation(self, consequence: str) -> None:
         if not self._is_forced:
             raise ConfirmationRequired(consequence)
 
     def _effective_quota(self, namespace: str) -> NamespaceQuota:
-        """Its stored quota, otherwise the one of all namespaces without their own."""
+        """Return the stored quota of the namespace, otherwise the default."""
         for quota_namespace in dict.fromkeys((namespace, "")):
             item = None if self._is_first_change else self._state.get(quota_key(quota_namespace))
             if item is not None:
@@ -346,7 +367,10 @@ class _AclChange:
     def _confirm_lower_quota(
         self, namespace: str, old_quota: NamespaceQuota, new_quota: NamespaceQuota
     ) -> None:
-        """A limit that is lowered to 0, or to the present use, stops writers at their next segment."""
+        """Require confirmation for a limit that is lowered to 0, or to the present use.
+
+        It would stop writers at their next segment.
+        """
         namespaces = (
             [namespace]
             if namespace
@@ -354,9 +378,7 @@ class _AclChange:
         )
         for affected in namespaces or [""]:
             use = self._usage_by_namespace.get(affected, NamespaceUsage())
-            whose = (
-                f"namespace {affected}" if affected else "each namespace without a quota of its own"
-            )
+            whose = f"namespace {affected}" if affected else "each namespace without its own quota"
             for what, old, new, used in (
                 ("keys", old_quota.keys, new_quota.keys, use.keys),
                 ("bytes", old_quota.size_bytes, new_quota.size_bytes, use.size_bytes),
@@ -389,4 +411,4 @@ class _AclChange:
 
     def _require_other_admin(self, name: str) -> None:
         if list(self._admins) == [name]:
-            raise NotAllowed(f"{name} is the last admin: make another one first (H238)")
+            raise NotAllowed(f"{name} is the last admin. Make another user admin first (H238)")

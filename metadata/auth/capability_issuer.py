@@ -1,7 +1,10 @@
-"""The leader's answers to META_CAPS: who gets which capabilities, and what a bookie checks them by (pure).
+"""The leader's replies to META_CAPS (pure).
 
-Capabilities are given for any bookie that is named, registered or not: recovery writes to replacements before
-its close, copies go before a swap. What counts is the right on the ledger, as it is when this is answered.
+They contain capabilities for clients, or the keys by which a bookie verifies capabilities.
+
+Capabilities are issued for any bookie in a request, registered or not, because recovery writes to
+replacements before it closes a ledger, and copies are made before an ensemble change. The rights on the
+ledger count, as of the reply.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -31,9 +34,9 @@ from .quorum_secrets import GENERATIONS_KEY, decode_generations
 PAGE = 1000
 
 MayHaveCapability = Callable[[str, Token | None, CapabilityKind, int, Collection[str]], bool]
-"""(principal, the token that it came by, kind, ledger, bookies): may it have that there?"""
+"""(principal, its token, kind, ledger, bookies): whether the capability may be issued."""
 IsBookie = Callable[[str, str], bool]
-"""(principal, bookie id): is that its name?"""
+"""(principal, bookie ID): whether the principal is that bookie."""
 REQUIRED_RIGHT = {
     CapabilityKind.LIST: READ,
     CapabilityKind.READ: READ,
@@ -43,12 +46,15 @@ REQUIRED_RIGHT = {
 
 
 class CapabilityIssuer:
-    """Of one cluster. ``state`` is as it was after a quorum round that began after the question came."""
+    """Issues the capabilities of one cluster.
+
+    ``state`` is always the state after a quorum round that began after the request arrived.
+    """
 
     def __init__(
         self, cluster_id: str, may_have_right: MayHaveCapability, is_bookie: IsBookie
     ) -> None:
-        """``may`` goes by rights, whatever the mode, and counts who has none."""
+        """``may_have_right`` decides by rights in any mode, and counts refusals."""
         self._cluster_id = cluster_id
         self._may_have_right = may_have_right
         self._is_bookie = is_bookie
@@ -60,12 +66,17 @@ class CapabilityIssuer:
         principal: str,
         token: Token | None = None,
     ) -> bytes:
-        """The answer's body. Raises `NotAllowed`; `NotReady` where secrets are to be drawn first."""
+        """Return the body of the reply.
+
+        Raises:
+            NotAllowed: The principal is not that bookie.
+            NotReady: The secrets must be created first.
+        """
         mode_item = state.get(MODE_KEY)
         mode = decode_mode(None if mode_item is None else mode_item.value)
         generations = generations_of(state)
         if not generations and mode != "open":
-            raise NotReady("the secrets of ledgers are not drawn yet")
+            raise NotReady("the secrets of ledgers do not exist yet")
         if isinstance(request, BookieKeysRequest):
             return self._bookie_update(
                 state, mode, generations, request.bookie_id, principal
@@ -129,19 +140,19 @@ class CapabilityIssuer:
 
 
 def generations_of(state: KeyValueState) -> tuple[Generation, ...]:
-    """Newest first; none: not drawn yet. Raises `CorruptData`."""
+    """Return the generations of secrets, newest first, or none if none exist. Raises `CorruptData`."""
     item = state.get(GENERATIONS_KEY)
     return () if item is None else decode_generations(item.value)
 
 
 def revoked_at(state: KeyValueState, principal: str) -> int:
-    """The revision at which something was last taken from it; 0: never."""
+    """Return the revision at which a right of the principal was last revoked, or 0."""
     item = state.get(revoked_key(principal))
     return 0 if item is None else item.mod_revision
 
 
 def revoked_at_by_principal(state: KeyValueState) -> Mapping[str, int]:
-    """The same of all for whom it is not 0."""
+    """Return these revisions of all principals with a revocation."""
     revoked_at: dict[str, int] = {}
     start, end = REVOKED_PREFIX, prefix_end(REVOKED_PREFIX)
     while True:
@@ -161,15 +172,17 @@ def may_have_capability(
     ledger: int,
     bookies: Collection[str],
 ) -> bool:
-    """Whether a principal may have such a capability of a ledger at all these bookies (pure).
+    """Whether a principal may have a capability of this kind for a ledger at all these bookies (pure).
 
-    The rights on the ledger's log decide for users and proxies: read for reads, write for adds and recovery.
-    None of them recovers a closed ledger: recovery adds pass where a copy lacks an entry, and nothing could
-    verify their content (H231). A bookie may list the ledgers of any other bookie, read those that it holds
-    or is to hold, and write such copies to itself alone. The bookie that repairs may do all.
+    For users and proxies, the rights on the ledger's log decide: read for reads, write for adds and
+    recovery. None of them may recover a closed ledger. Recovery adds are accepted where a copy lacks an
+    entry, and nothing could verify their content (H231).
+
+    A bookie may list the ledgers of any bookie. It may read the ledgers that it stores or will store, and
+    write such copies only to itself. The repair leader may do all of this.
     """
     if principal == LOCAL:
-        return True  # the nodes of its cluster are its own
+        return True  # it owns the nodes of its cluster
     if not authorizer.is_active(principal):
         return False
     rights_held = authorizer.rights_on_ledger(principal, ledger)

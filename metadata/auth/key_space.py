@@ -1,8 +1,7 @@
-"""What the keys of the store are to those who judge who may touch them (pure).
+"""The kinds of keys in the metadata, by which requests are authorized (pure).
 
-This part knows no logs and no ledgers: who does (`cluster/auth/cluster_key_space.py`) fills a `KeySpace` with
-one row for each kind of key there is. A key that no row has is nobody's: to be read by an operator, and
-written by nobody.
+This part contains no knowledge of logs and ledgers. `cluster/auth/cluster_key_space.py` fills a `KeySpace`
+with one row per kind of key. A key without a row can be read by operators, and cannot be written.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,26 +10,32 @@ from dataclasses import dataclass, field
 from ..model.rights import OPERATOR
 
 RequiredRights = int | Callable[[bytes, bytes | None, bytes | None], int]
-"""Any one of these rights; or which ones, by the key, and its value before and after (None: none)."""
+"""Rights of which one is sufficient, or a function that returns them.
+
+Its arguments are the key, and its values before and after the change (None if it does not exist).
+"""
 
 AuditRule = Callable[[bytes, Mapping[bytes, bytes | None], bytes | None], tuple[str, str] | None]
-"""A key that is put or deleted, what the whole transaction puts (None: deletes), and what the key has now:
-the act and its subject, for a line of the audit; None: nothing that anybody asks about later."""
+"""Returns the action and the subject of an audit record, or None if no record is needed.
+
+Its arguments are the changed key, the values that the whole transaction puts (None for a deletion), and the
+present value of the key.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyScope:
-    """What a key belongs to; what is empty says nothing."""
+    """The objects that a key belongs to. Empty fields do not apply."""
 
     log: bytes = b""
-    """A log's id, as it stands in keys."""
+    """The ID of a log, as in keys."""
     ledger: bytes = b""
     """The key of a ledger's record."""
     path: tuple[str, str] | None = None
     """Namespace and log name."""
     bookie: bytes = b""
     user: str = ""
-    """Whose own it is, where the log's readers may have keys of their own."""
+    """The user that owns the key, if readers of a log may have their own keys."""
 
 
 NO_SCOPE = KeyScope()
@@ -38,30 +43,33 @@ NO_SCOPE = KeyScope()
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One key that a transaction changes, for `KeyClass.repair_rule`. Values; None: no such key."""
+    """One key that a transaction changes, for a `ChangeRule`. A value is None if the key does not exist."""
 
     key: bytes
     before: bytes | None
     after: bytes | None
     current_value: Callable[[bytes], bytes | None]
-    """What a key has now."""
+    """Returns the present value of a key."""
     value_after: Callable[[bytes], bytes | None]
-    """What it has after all that is done at once."""
+    """Returns the value of a key after the transaction."""
     namespace_of_log: Callable[[bytes], str]
-    """Where the log with that id has its name; "": nowhere."""
+    """Returns the namespace in which the log with this ID has its name, or ""."""
     is_own_bookie: Callable[[str], bool]
-    """Is the asker the bookie with that id?"""
+    """Whether the requester is the bookie with this ID."""
     is_janitor: bool
-    """Is it the one that repairs?"""
+    """Whether the requester is the repair leader."""
     rights: int
-    """All rights of the asker on this key."""
+    """All rights of the requester on this key."""
     is_pinned: Callable[[bytes], bool]
-    """Is the transaction conditional on the present version of that key? Other transactions may be applied
-    between this check and this change. Without that condition a rule decides from a value of the past."""
+    """Whether the transaction requires the present version of a key.
+
+    Other transactions may be applied between this check and the change. Without that condition, a rule
+    would decide from an outdated value.
+    """
 
 
 ChangeRule = Callable[[KeyChange], bool]
-"""Is it such a change? Raises `DistributedLogError` where that cannot be read."""
+"""Whether the change is valid. Raises `DistributedLogError` if a value cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,36 +77,54 @@ class KeyClass:
     """One kind of key."""
 
     read_rights: int
-    """Any one of these rights lets read it, compare it, and watch it."""
+    """Rights of which one is sufficient to read, compare and watch the key."""
     write_rights: RequiredRights
     scope_of: Callable[[bytes], KeyScope | None] = lambda key: NO_SCOPE
-    """Also of the beginning of a key, as far as `span` goes; None: no key of this kind looks so."""
+    """Returns the scope of a key, also of its beginning up to `scope_prefix`.
+
+    None if no key of this kind has that form.
+    """
     scope_prefix: Callable[[bytes], bytes] = lambda key: b""
-    """The beginning of ``key`` that says its place: a range with a right on one lies within. b"": none."""
+    """Returns the beginning of ``key`` that determines its scope, or b"".
+
+    A range within it can be read with a right on that scope.
+    """
     listing_prefix: Callable[[bytes], bytes] | None = None
-    """Of keys that end with a namespace and a path, what stands before them: a range is narrowed to paths
-    that its asker has any right on."""
+    """For keys that end with a namespace and a path, returns the part before them.
+
+    A range is then restricted to the paths on which the requester has any right.
+    """
     is_made_once: bool = False
-    """It is made once, and never again after it went: no condition on a version that is past will hold."""
+    """The key is created once, and never again after its deletion.
+
+    A condition on an earlier version then never holds.
+    """
     repair_rule: ChangeRule | None = None
-    """Of what a bookie may change only because it repairs, or holds a copy (H242)."""
+    """The rule for changes that a bookie may make only as repair leader or as holder of a copy (H242)."""
     change_rule: ChangeRule | None = None
-    """Of every change, by any principal."""
+    """The rule for every change, by any principal."""
     lease_protected: bool = False
-    """While the lease that it stands under lives, its holder changes it and nobody else."""
+    """While the lease of the key is active, only its holder may change the key."""
     allows_lease: bool = False
-    """It may stand under a lease, which deletes it without asking for a right or a form."""
+    """The key may be bound to a lease, which deletes it without a check of rights or rules."""
     is_note: Callable[[bytes], bool] = lambda key: False
-    """Does such a key say what is to be done, or where something is, and are there no more of these than of
-    what they tell of? One may be made also where its namespace is full."""
+    """Whether the key is a small record of pending work or of a location, at most one per object.
+
+    Such a key may be created even if its namespace is full.
+    """
     stage: Callable[[bytes, bytes], int] | None = None
-    """How far such a record is on its way to its end, by key and value: there it goes once. Raises
-    `CorruptData`."""
+    """Returns how close a record is to its final state, by key and value.
+
+    It never moves back. Raises `CorruptData`.
+    """
     filters_by_key: bool = False
-    """Whoever is known may list and watch all of them, and is shown those that it may read."""
+    """Any authenticated principal may list and watch these keys, and receives those that it may read."""
     referenced_ledger: Callable[[bytes], bytes] | None = None
-    """The key of the ledger's record that a value names: whoever puts one there where it was not named before
-    may write that ledger, for who goes by such keys does it with rights of its own. Raises `CorruptData`."""
+    """Returns the key of the ledger record that a value names. Raises `CorruptData`.
+
+    A principal that adds such a reference needs write access to that ledger, because nodes follow it with
+    their own rights.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,42 +132,45 @@ class KeySpace:
     """All kinds of keys."""
 
     by_first_part: Mapping[bytes, KeyClass] = field(default_factory=dict)
-    """By what goes up to the first slash, with it."""
+    """Kinds by the part of the key up to and including the first slash."""
     by_third_part: Mapping[tuple[bytes, bytes], KeyClass] = field(default_factory=dict)
-    """Where it depends on the third part: by the first and that one, without slashes after it."""
+    """Kinds by the first part and the third part, without a slash after the latter."""
     single_keys: Mapping[bytes, KeyClass] = field(default_factory=dict)
-    """Single keys."""
+    """Kinds of single keys."""
     names_prefix: bytes = b"name/"
-    """The keys NAMES namespace 00 log name; their values are the logs' ids."""
+    """Prefix of keys with namespace, zero byte and log name. The values are log IDs."""
     logs_prefix: bytes = b"log/"
-    """A log that is there has a key LOGS id STATE; with it go all others that begin so."""
+    """Prefix of the keys of logs. An existing log has a key of this prefix, its ID and `state_suffix`.
+
+    The deletion of a log also deletes all other keys with its ID.
+    """
     state_suffix: bytes = b"/state"
     ledgers_prefix: bytes = b"ledger/"
     janitor_key: bytes = b""
-    """Who holds the lease of this key is the janitor."""
+    """The holder of this key's lease is the repair leader."""
     cookies_prefix: bytes = b"cookie/"
     moves_prefix: bytes = b"move/"
     clock_key: bytes = b""
-    """A count of milliseconds that the janitor moves: never faster than the time."""
+    """A counter of milliseconds that the repair leader advances, never faster than time."""
     clock_ms: Callable[[bytes], int] = lambda value: 0
     clock_step_ms: int = 0
-    """It may be ahead of what the leader has seen pass by so much."""
+    """Tolerance by which it may be ahead of the time that the leader has measured."""
     log_of_ledger: Callable[[bytes, bytes], bytes] = lambda key, value: b""
-    """Key and value of a ledger's record; the id of the log that it was made for, b"": none."""
+    """Returns the ID of a ledger's log, by key and value of its record, or b"" without a log."""
     is_deleting: Callable[[bytes, bytes], bool] = lambda key, value: False
-    """Of such a record: no log refers to the ledger any more, and nobody reads it."""
+    """Whether no log refers to the ledger any more and it is not read, by its record."""
     bookies_of_ledger: Callable[[bytes, bytes], tuple[str, ...]] = lambda key, value: ()
     is_closed: Callable[[bytes, bytes], bool] = lambda key, value: False
-    """Key and value of a ledger's record: is its end known for good?"""
+    """Whether the end of a ledger is final, by key and value of its record."""
     owner_of_cookie: Callable[[bytes, bytes], str] = lambda key, value: ""
-    """Key and value of a bookie's cookie; the principal that is this bookie."""
+    """Returns the principal of a bookie, by key and value of its cookie."""
     audit_rules: Mapping[bytes, AuditRule] = field(default_factory=dict)
-    """Acts that a line of the audit tells of, by what goes up to the first slash of a key."""
+    """Rules for audit records, by the part of a key up to the first slash."""
     repeated_actions: frozenset[str] = frozenset()
-    """Acts that programs repeat: the audit has one line per hour, principal and subject of these."""
+    """Actions that programs repeat. The audit log has one record per hour, principal and subject."""
 
     def of(self, key: bytes) -> KeyClass:
-        """The row of a key."""
+        """Return the kind of a key."""
         key_class = self.single_keys.get(key)
         if key_class is not None:
             return key_class

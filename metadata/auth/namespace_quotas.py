@@ -1,17 +1,19 @@
-"""How much of the store a namespace may take, judged by the leader where rights are required (pure; H236).
+"""Limits of the metadata of a namespace, applied by the leader in mode "required" (pure; H236).
 
-Who may write a log may put keys into the store for as long as it likes, and everybody's metadata are in the
-memory of the same nodes. So a namespace has a bound of keys, bytes and ledgers, its own or everybody's
-(`trust_records.Bounds`). What would go beyond it is refused; what takes something away never is. A namespace
-at its bound goes on where it makes nothing new: what is read, truncated and deleted, and what an open segment
-needs to be closed, passes, and for that a change of what is there may still make it larger, a little, up to a
-quarter beyond. A ledger is closed, a log claimed and deleted, however far beyond it is: its bound may have
-been made less. What nodes do passes always: repair, recovery, retention.
+A client that may write a log can put keys without end, and the metadata of all namespaces are in the memory
+of the same nodes. So each namespace has a limit of keys, bytes and ledgers, its own or the default
+(`acl_records.NamespaceQuota`). Changes beyond the limit are refused, and deletions never are.
 
-Who may only read makes keys as well, positions of his own: they have nine tenths of each bound, so that no
+A namespace at its limit continues to work as long as nothing new is created. Reads, truncations, deletions
+and the steps that close an open segment are accepted. For these, a change of an existing key may still add
+some bytes, up to a quarter beyond the limit. A ledger can be closed and a log claimed or deleted with any
+usage, because the limit may have been lowered. Changes by nodes are always accepted: repair, recovery,
+retention.
+
+Readers create keys as well, for their own positions. They may use nine tenths of each limit, so that no
 reader keeps a writer from a new segment.
 
-Counted is what is applied, and what is under way: so a burst goes no further than one by one would.
+Applied and pending commands are both counted, so a burst has the same limit as single commands.
 """
 
 from collections import deque
@@ -26,18 +28,24 @@ from .key_space import KeySpace
 from .namespace_usage import NamespaceUsage, NamespaceUsageCounter, UsageGrowth
 
 FULL_NAMESPACE_CHANGE_BYTES = 1024
-"""By so much a change of what is there may make a full namespace larger: a close in other ensembles does."""
+"""A change of existing keys may add this many bytes to a full namespace.
+
+Closing with other ensembles does.
+"""
 QUOTA_TOLERANCE_FACTOR = 1.25
-"""Times its bytes, and so far."""
+"""Factor of the byte limit up to which such changes are accepted."""
 READER_QUOTA_FRACTION = 0.9
-"""Of a bound: what takes the right to read alone, a reader's own positions, leaves the rest to who writes."""
+"""Part of a limit for keys that need only the right to read, such as a reader's positions.
+
+The rest is reserved for writers.
+"""
 NO_GROWTH: Mapping[str, UsageGrowth] = {}
 NAMESPACES_REPORTED_MAX = 1000
-"""Namespaces that are told of, the fullest first."""
+"""Number of namespaces in a report, the fullest first."""
 
 
 class NamespaceQuotas:
-    """Of one node."""
+    """The quotas of all namespaces on one node."""
 
     def __init__(self, classes: KeySpace) -> None:
         self.usage = NamespaceUsageCounter(classes)
@@ -45,19 +53,19 @@ class NamespaceQuotas:
         self._quotas_version: tuple[object, int] = (None, -1)
         self._term = -1
         self._pending_growth: deque[tuple[int, str, UsageGrowth]] = deque()
-        """What was taken and is not applied: its place in the log, and what it adds to a namespace."""
+        """Accepted commands that are not applied: log index, namespace, and growth."""
         self._pending_by_namespace: dict[str, NamespaceUsage] = {}
-        """Of that, by namespace."""
+        """Sum of this growth by namespace."""
 
     def begin_term(self, term: int) -> None:
-        """This node leads in that term. What it took in another one is in the state, or never will be."""
+        """Start a term as leader. Commands of earlier terms are in the state, or never will be."""
         if term != self._term:
             self._term = term
             self._pending_growth.clear()
             self._pending_by_namespace.clear()
 
     def quota_of(self, state: KeyValueState, namespace: str) -> NamespaceQuota:
-        """Its own, or those of all that have none."""
+        """Return the quota of a namespace, or the default if it has none."""
         version = (state, state.authorization_revision)
         if version != self._quotas_version:
             self._quotas_version = version
@@ -72,7 +80,7 @@ class NamespaceQuotas:
     def growth_by_namespace(
         self, principal: str, transaction: Transaction
     ) -> Mapping[str, UsageGrowth]:
-        """What is to be asked about, by namespace; nothing of who has no bound."""
+        """Return the growth of namespaces by a transaction, or nothing if the principal has no limit."""
         if principal == LOCAL or principal_kind(principal) in (BOOKIE, METADATA):
             return NO_GROWTH
         return self.usage.growth_by_namespace(transaction)
@@ -80,7 +88,7 @@ class NamespaceQuotas:
     def quota_error(
         self, state: KeyValueState, growth_by_namespace: Mapping[str, UsageGrowth]
     ) -> NamespaceFull | None:
-        """Why that is not taken now."""
+        """Return why the growth is not accepted now, or None."""
         self._drop_applied(state.index)
         for namespace, namespace_growth in growth_by_namespace.items():
             if (
@@ -132,7 +140,7 @@ class NamespaceQuotas:
         return total
 
     def on_accepted(self, index: int, growth_by_namespace: Mapping[str, UsageGrowth]) -> None:
-        """That was put into the log, at this place."""
+        """Count the growth by a command that was added to the log at this index."""
         for namespace, namespace_growth in growth_by_namespace.items():
             if namespace_growth.keys > 0 or namespace_growth.size_bytes > 0:
                 self._pending_growth.append((index, namespace, namespace_growth))
@@ -154,7 +162,7 @@ class NamespaceQuotas:
     def usage_report(
         self, state: KeyValueState
     ) -> Iterator[tuple[str, NamespaceUsage, NamespaceQuota]]:
-        """The namespaces that have anything, or bounds of their own, the fullest first, so many."""
+        """Yield the namespaces with usage or a quota, the fullest first, up to a maximum."""
         usage_by_namespace = dict(self.usage.usage_by_namespace)
         for item in state.range(
             QUOTA_PREFIX, QUOTA_PREFIX + b"\xff", NAMESPACES_REPORTED_MAX
@@ -188,5 +196,5 @@ def _namespace_full_error(namespace: str, used: int, what: str, limit: int) -> N
     return NamespaceFull(
         f"namespace {namespace} has {used} {what} in the metadata, allowed are {limit}: delete or "
         "truncate logs"
-        " of it, or have an admin raise that (dlog trust quota)"
+        " in it, or ask an admin to raise the quota (dlog trust quota)"
     )

@@ -1,13 +1,16 @@
-"""How much of the store each namespace takes: keys, their bytes, ledgers (pure).
+"""Usage of the metadata per namespace: keys, their bytes, and ledgers (pure).
 
-Told of every change of the state (`KeyValueState.subscribe`), and of what was there before by a walk, some
-keys a turn; never by a list at a command. What a key belongs to is read off it (`classes.Place`): a path's
-namespace; a log's, by the name that the log has now; a ledger's log, by its record. So a log that gets a name
-in another namespace takes all of its own along, and the sums are a function of the state alone, whatever was
-told in which order: all nodes have the same, after an election, a snapshot and a start too.
+The counter receives every change of the state (`KeyValueState.subscribe`), and counts existing keys by a
+scan in small steps. No command causes a complete scan. The scope of a key determines its namespace
+(`key_space.KeyScope`). A path contains its namespace. A key of a log counts in the namespace of the log's
+present name, and a ledger in that of the log in its record.
 
-None of it is in the replicated state (decision 83). A version that counts differently decides differently
-while it leads, and creates the same state.
+So a log that is renamed to another namespace takes all its keys along. The sums depend only on the state
+and not on the order of the changes. All nodes have the same sums, also after an election, a snapshot or a
+restart.
+
+The sums are not part of the replicated state (decision 83). A version that counts differently accepts other
+commands while it leads, but computes the same state.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,25 +22,27 @@ from ..state.kv_state import VALUE_HEADER, KeyValueState
 from .key_space import KeyScope, KeySpace
 
 KEYS_PER_STEP = 100
-"""Keys that are counted in one turn, some milliseconds."""
+"""Number of keys that are counted in one step, which takes some milliseconds."""
 LASTING_BYTES_MAX = 1024
-"""Of the value of a note, or of a key that is there once a log (`KeyClass.is_made_once`), where it is
-small."""
+"""Size limit of a small value.
+
+It applies to keys that exist once per log (`KeyClass.is_note`, `KeyClass.is_made_once`).
+"""
 REOPENED_BYTES = 1024
-"""What goes back from its end counts so much more: else going there again adds more."""
+"""Bytes added for a record that moves back from its final state. Otherwise the way back to it would grow."""
 
 
 @dataclass(slots=True)
 class NamespaceUsage:
-    """Of a namespace, or of one log in it."""
+    """The usage of a namespace, or of one log in it."""
 
     keys: int = 0
     size_bytes: int = 0
-    """Of keys and values."""
+    """Size of keys and values."""
     ledgers: int = 0
 
     def add(self, keys: int, size_bytes: int, ledgers: int) -> None:
-        """Or take away, what is below 0."""
+        """Add to the usage, or subtract negative numbers."""
         self.keys += keys
         self.size_bytes += size_bytes
         self.ledgers += ledgers
@@ -45,20 +50,20 @@ class NamespaceUsage:
 
 @dataclass(slots=True)
 class UsageGrowth(NamespaceUsage):
-    """What a transaction would add to a namespace; below 0: take away."""
+    """The change of a namespace by a transaction. Negative numbers are a decrease."""
 
     new_keys: int = 0
-    """Keys that are no notes (`KeyClass.note`), without those that go."""
+    """Number of added keys, minus deleted ones, without those of `KeyClass.is_note`."""
     only_small: bool = True
-    """Is all that it puts small by itself, and there once a log or ledger: states, notes?"""
+    """Whether all values are small and belong to keys that exist once per log or ledger."""
     advances_stage: bool = False
-    """Does it bring a ledger or a segment nearer to its end?"""
+    """Whether a ledger or a segment moves closer to its final state."""
     by_reader: bool = False
-    """Does it make keys that take no more than the right to read?"""
+    """Whether keys are added that need only the right to read."""
 
 
 class _Log(NamespaceUsage):
-    """A log's share, with that of its ledgers; the namespaces where it has a name, mostly one, in order."""
+    """The usage of a log and its ledgers, and the sorted namespaces of its names, usually one."""
 
     __slots__ = ("namespaces",)
 
@@ -68,7 +73,7 @@ class _Log(NamespaceUsage):
 
     @property
     def counted_namespace(self) -> str | None:
-        """Where it counts; None: it has no name, and counts nowhere."""
+        """The namespace in which the log is counted, or None without a name."""
         return self.namespaces[0] if self.namespaces else None
 
 
@@ -76,31 +81,29 @@ NO_LOG = b""
 
 
 class NamespaceUsageCounter:
-    """Of one node, over one state at a time."""
+    """Counts the usage on one node, over one state at a time."""
 
     def __init__(self, key_space: KeySpace) -> None:
         self.usage_by_namespace: dict[str, NamespaceUsage] = {}
         self._key_space = key_space
         self._state: KeyValueState | None = None
         self._counted_to: bytes | None = b""
-        """Up to here all keys are counted; None: all are."""
+        """All keys up to this one are counted. None if the scan is complete."""
         self._logs: dict[bytes, _Log] = {}
         self._ledgers: dict[int, tuple[bytes, int, int, int]] = {}
-        """By id: its log, and its keys, bytes, records (one, or none yet)."""
-
-    # --- counting ---------------------------------------------------------------------------------
+        """By ledger ID: its log, keys, bytes, and records (0 or 1)."""
 
     @property
     def is_complete(self) -> bool:
-        """Is all counted that there is?"""
+        """Whether all keys are counted."""
         return self._counted_to is None
 
     def is_counting(self, state: KeyValueState) -> bool:
-        """Is it this state that is counted?"""
+        """Whether this state is being counted."""
         return self._state is state
 
     def start_counting(self, state: KeyValueState) -> None:
-        """Count this state from now on; `walk` follows, until it says that all is counted."""
+        """Start to count this state. The caller then calls `count_some` until it returns False."""
         if self._state is not None:
             self._state.subscribe(None)
         self._state, self._counted_to = state, b""
@@ -108,7 +111,7 @@ class NamespaceUsageCounter:
         state.subscribe(self._on_change)
 
     def count_some(self, keys_max: int = KEYS_PER_STEP) -> bool:
-        """Count some of what was there before; True while there is more."""
+        """Count some of the keys that existed before. Return whether there are more."""
         state = self._state
         if state is None or self._counted_to is None:
             return False
@@ -122,12 +125,15 @@ class NamespaceUsageCounter:
         self, key: bytes, stored_before: bytes | None, stored_after: bytes | None
     ) -> None:
         if self._counted_to is None or key <= self._counted_to:
-            self._count_change(key, stored_before, stored_after)  # else the walk comes to it
+            self._count_change(key, stored_before, stored_after)  # otherwise the scan will count it
 
     def _count_change(
         self, key: bytes, stored_before: bytes | None, stored_after: bytes | None
     ) -> None:
-        """``before`` and ``after``: as stored, `VALUE_HEADER` and the value; None: no such key."""
+        """Count a change.
+
+        The values are as stored, with `VALUE_HEADER`, or None if the key does not exist.
+        """
         scope = self._key_space.of(key).scope_of(key)
         if scope is None:
             return
@@ -157,7 +163,7 @@ class NamespaceUsageCounter:
         try:
             return self._key_space.log_of_ledger(key, record)
         except DistributedLogError:
-            return NO_LOG  # it cannot be read: nobody's
+            return NO_LOG  # an unreadable record belongs to no log
 
     def _add_ledger(self, ledger: int, keys: int, size: int, records: int) -> None:
         log, keys_before, size_before, records_before = self._ledgers.get(ledger, (NO_LOG, 0, 0, 0))
@@ -169,7 +175,7 @@ class NamespaceUsageCounter:
         self._add_log(log, keys, size, records)
 
     def _move_ledger(self, ledger: int, log: bytes) -> None:
-        """Its record says another log than before, or says one at last."""
+        """Set the log of a ledger, whose record may have changed."""
         previous_log, keys, size, records = self._ledgers.get(ledger, (NO_LOG, 0, 0, 0))
         if previous_log == log:
             return
@@ -190,7 +196,7 @@ class NamespaceUsageCounter:
             del self._logs[log]
 
     def _add_log_name(self, namespace: str, stored: bytes | None, step: int) -> None:
-        """A log has one more name in that namespace (``times`` 1), or one less (-1)."""
+        """Add a name of a log in that namespace (``step`` 1), or remove one (-1)."""
         if stored is None:
             return
         log = stored[VALUE_HEADER.size :]
@@ -229,12 +235,10 @@ class NamespaceUsageCounter:
         if not usage.keys:
             del self.usage_by_namespace[namespace]
 
-    # --- what a transaction would add -------------------------------------------------------------
-
     def growth_by_namespace(self, transaction: Transaction) -> Mapping[str, UsageGrowth]:
-        """By namespace, as the keys are now."""
+        """Return the growth by namespace if the transaction is applied to the present state."""
         state, key_space = self._state, self._key_space
-        assert state is not None, "asked of a state"
+        assert state is not None, "a state is being counted"
         growth_by_namespace: dict[str, UsageGrowth] = {}
         puts: dict[bytes, bytes] | None = None
         for operation in transaction.operations:
@@ -295,7 +299,7 @@ class NamespaceUsageCounter:
         puts: Mapping[bytes, bytes],
         growth_by_namespace: dict[str, UsageGrowth],
     ) -> None:
-        """A ledger that goes to a log of another namespace, or to its first one, brings all that it has."""
+        """Add all keys of a ledger that moves to a log of another namespace, or gets its first log."""
         ledger = int(scope.ledger[len(self._key_space.ledgers_prefix) :], 16)
         log, keys, size, records = self._ledgers.get(ledger, (NO_LOG, 0, 0, 0))
         new_log = self._log_of_ledger(scope.ledger, puts[scope.ledger])
@@ -310,7 +314,7 @@ class NamespaceUsageCounter:
         growth.only_small = False
 
     def _add_moved_log(self, log: bytes, namespace: str, growth: UsageGrowth) -> None:
-        """A log that has its name elsewhere now brings all that it has."""
+        """Add all keys of a log whose name moves to this namespace."""
         log_usage = self._logs.get(log)
         if log_usage is not None and log_usage.counted_namespace != namespace:
             growth.add(log_usage.keys, log_usage.size_bytes, log_usage.ledgers)
@@ -318,7 +322,7 @@ class NamespaceUsageCounter:
             growth.only_small = False
 
     def _namespace_of(self, scope: KeyScope, puts: Mapping[bytes, bytes]) -> str | None:
-        """Where it counts, or would after a transaction that puts these."""
+        """Return the namespace of a scope, possibly after a transaction with these puts."""
         if scope.path is not None:
             return scope.path[0]
         log = scope.log
@@ -347,7 +351,10 @@ def _stored_bytes(key: bytes, stored: bytes | None) -> int:
 def _stage_progress(
     stage: Callable[[bytes, bytes], int], key: bytes, record_before: bytes, record_after: bytes
 ) -> int:
-    """How much nearer it is to its end; below 0: it goes back. 0 where one cannot be read."""
+    """Return how much closer a record is to its final state.
+
+    Negative if it moves back, 0 if it is unreadable.
+    """
     try:
         return stage(key, record_after) - stage(key, record_before)
     except DistributedLogError:

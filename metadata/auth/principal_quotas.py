@@ -1,16 +1,16 @@
-"""How much one principal may have at the metadata at once, so that it takes nothing from others (pure; H216).
+"""Limits of requests, leases and watches per principal, so that none uses the share of others (pure; H216).
 
-Where rights are required, at the leader and at whoever serves a watch; nothing of it is in the replicated
-state. Nodes, and whoever has the secret of a cluster on its own machine, have no bound: what cures a cluster
-is not starved by who floods it (H236).
+They apply in mode "required", on the leader, and for watches on each node. Nothing of this is in the
+replicated state. Nodes and the local owner of a cluster have no limit, so that repair continues during a
+flood (H236).
 
-**Requests.** The answers to the newest commands are remembered (`request_dedup.py`), so that one that is sent
-again is not done again. A client sends again for less than `RESEND_WINDOW_S`; what is forgotten before that
-is unknown to it. So no more commands than are remembered are taken within `RESEND_WINDOW_S`: three quarters
-from whoever comes, the last quarter in equal shares. Who floods fills all but his share of that, and others'
-answers stay.
+**Requests.** The results of the newest commands are remembered (`request_dedup.py`), so that a repeated
+command is not executed again. A client repeats a command for less than `RESEND_WINDOW_S`. If its result is
+forgotten earlier, the outcome is unknown. So within this time at most as many commands are accepted as are
+remembered. Three quarters are for any principal, and the last quarter is divided equally. A principal that
+floods the leader gets only its share of the last quarter, and the results of others are kept.
 
-**Leases and watches** have a bound a principal; the last leases are for nodes.
+**Leases and watches** have a limit per principal. The last leases are reserved for nodes.
 """
 
 from collections import deque
@@ -23,34 +23,32 @@ from ..state.kv_state import LEASES_MAX, KeyValueState
 from ..state.request_dedup import RequestDedup
 
 RESEND_WINDOW_S = 35.0
-"""A client's deadline, and some."""
+"""Somewhat more than the time limit of a client."""
 LEASES_PER_PRINCIPAL_MAX = 1_000
 USER_LEASES_MAX = LEASES_MAX - 5_000
 SCOPED_TOKENS_MAX = 4 * LEASES_MAX
-"""Narrowed tokens that are known by whose they are: more than there are leases, and answers remembered."""
+"""Number of restricted tokens whose principal is stored. More than all leases and remembered results."""
 WATCHES_PER_PRINCIPAL_MAX = 10_000
-"""On one node, over all connections."""
+"""Limit on one node, over all connections."""
 
 
 class PrincipalQuotas:
-    """Of one node."""
+    """The quotas of all principals on one node."""
 
     def __init__(self) -> None:
         self._shared_limit = self._fair_share_limit = 0
         self._term = -1
         self._recent_commands: deque[tuple[float, str]] = deque()
-        """When each command was taken, and whose it is (`owners.owner_by`), the oldest first."""
+        """Time and owner of each accepted command (`request_identity.request_identity`), oldest first."""
         self._count_by_principal: dict[str, int] = {}
-        """By principal, as far as it is heard whose it is."""
+        """Number of these commands by principal, if the principal of the owner is known."""
         self._principal_of_owner: dict[str, str] = {}
-        """Whose a narrowed token is, as far as that was heard: the owner's principal."""
+        """The principal of each known owner that is a restricted token."""
         self._owners_of_principal: dict[str, set[str]] = {}
-        """The other way round: those that have asked since its leases were counted last, or have some."""
-
-    # --- requests ---------------------------------------------------------------------------------
+        """The owners of each principal that sent a request since its leases were counted, or have some."""
 
     def begin_term(self, term: int, request_dedup: RequestDedup, now: float) -> None:
-        """This node leads in that term: all that is remembered may have been asked for just now."""
+        """Start a term as leader. All remembered commands may have been sent just before."""
         if term == self._term:
             return
         self._term = term
@@ -62,10 +60,12 @@ class PrincipalQuotas:
             self.on_accepted(principal_of_client(client) or ANONYMOUS, now)
 
     def record_owner(self, owner: str, principal: str, leases_of: Mapping[str, int]) -> None:
-        """Whose it is that asks; said before a narrowed token is asked about, and when it gets a lease.
+        """Record the principal of a restricted token.
 
-        Else who takes a narrower token for each lease, or waits for another leader, would have no bound.
-        ``leases_of``: how many each owner has.
+        Called before its command is checked, and when it gets a lease.
+
+        Otherwise a user with a separate restricted token per lease, or after each change of the leader,
+        would have no limit. ``leases_of`` has the number of leases per owner.
         """
         if owner == principal:
             return
@@ -90,7 +90,10 @@ class PrincipalQuotas:
             ) + self._count_by_principal.pop(owner)
 
     def why_not_request(self, principal: str, now: float) -> TooBusy | None:
-        """Why no command is taken now from this principal: its client comes again by itself."""
+        """Return why no command of the principal is accepted now, or None.
+
+        Its client retries automatically.
+        """
         self._drop_old(now)
         if len(self._recent_commands) < self._shared_limit or is_unlimited(principal):
             return None
@@ -99,13 +102,13 @@ class PrincipalQuotas:
         if accepted_count < self._fair_share_limit // principal_count:
             return None
         return TooBusy(
-            f"{accepted_count} of the {len(self._recent_commands)} changes of the last "
-            f"{RESEND_WINDOW_S:g} s were asked for by"
-            f" {principal}: more would push the answers to others out of memory"
+            f"{principal} sent {accepted_count} of the {len(self._recent_commands)} changes of the last "
+            f"{RESEND_WINDOW_S:g} s,"
+            " which exceeds its share of remembered results. Retry later"
         )
 
     def on_accepted(self, owner: str, now: float) -> None:
-        """A command of that owner was put into the log."""
+        """Count a command of that owner that was added to the log."""
         self._recent_commands.append((now, owner))
         principal = self._principal_of_owner.get(owner, owner)
         self._count_by_principal[principal] = self._count_by_principal.get(principal, 0) + 1
@@ -119,10 +122,8 @@ class PrincipalQuotas:
             if not counts[principal]:
                 del counts[principal]
 
-    # --- leases and watches -----------------------------------------------------------------------
-
     def why_not_lease(self, state: KeyValueState, principal: str) -> OverQuota | None:
-        """Why it gets no further lease."""
+        """Return why the principal gets no further lease, or None."""
         if is_unlimited(principal):
             return None
         counts = state.lease_count_by_owner
@@ -141,12 +142,14 @@ class PrincipalQuotas:
                 f"{principal} holds {lease_count} leases, allowed are {LEASES_PER_PRINCIPAL_MAX}"
             )
         if len(state.leases) >= USER_LEASES_MAX:
-            return OverQuota(f"there are {len(state.leases)} leases: the last ones are for nodes")
+            return OverQuota(
+                f"there are {len(state.leases)} leases, and the remaining ones are reserved for nodes"
+            )
         return None
 
 
 def watch_quota_error(principal: str, watches: int) -> OverQuota | None:
-    """Why a node serves it no further watch; ``watches``: those that it has there."""
+    """Return why the principal may not open a further watch on a node with ``watches`` of it, or None."""
     if watches < WATCHES_PER_PRINCIPAL_MAX or is_unlimited(principal):
         return None
     return OverQuota(
@@ -155,5 +158,5 @@ def watch_quota_error(principal: str, watches: int) -> OverQuota | None:
 
 
 def is_unlimited(principal: str) -> bool:
-    """Has it no bound?"""
+    """Whether the principal has no limits."""
     return principal == LOCAL or principal.partition("/")[0] in SERVERS

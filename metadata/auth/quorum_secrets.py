@@ -1,10 +1,12 @@
-"""What the quorum keeps to itself, in the replicated state: secrets, nobody's to read or write (pure).
+"""Secrets in the replicated state, which no client can read or write (pure).
 
-    secret/ledgers      [1, [[number, K 32s, P 32s], ...]]       newest first, two at most
-    secret/tokens       [1, [[number, T 32s], ...]]              the same
+The keys and values::
 
-In no mode, and by no way: not a key, a range, a watch, nor a condition, which tells of what it compares. A
-save leaves them out, so that a cluster that is made from one draws others.
+    secret/ledgers      [1, [[number, K 32s, P 32s], ...]]       newest first, at most two
+    secret/tokens       [1, [[number, T 32s], ...]]              likewise
+
+This applies in every mode and to every request: keys, ranges, watches, and conditions, whose result depends
+on the compared value. A backup omits them, so that a cluster that is made from it creates new ones.
 """
 
 from collections.abc import Mapping
@@ -28,23 +30,23 @@ _TOKENS = row(number(FORMAT, FORMAT), rows(row(number(1, 0xFFFF), _SECRET), GENE
 
 
 def check_not_secret(start: bytes, end: bytes | None = None) -> None:
-    """Refuse a key, or a range that may hold one, which is nobody's. Raises `NotAllowed`."""
+    """Raise `NotAllowed` for a secret key, or a range that may contain one."""
     if end is None:
         touches_secret = start.startswith(SECRET_PREFIX)
     else:
         touches_secret = start < SECRET_END and end > SECRET_PREFIX
     if touches_secret:
-        raise NotAllowed("what is stored below secret/ is nobody's to read or write")
+        raise NotAllowed("keys below secret/ cannot be read or written by clients")
 
 
 def check_no_secrets(transaction: Transaction) -> None:
-    """Refuse one that touches a secret; a compare is a read (H234). Raises `NotAllowed`."""
+    """Raise `NotAllowed` for a transaction that contains a secret key. A compare is a read (H234)."""
     for item in (*transaction.compares, *transaction.operations):
         check_not_secret(item.key)
 
 
 def encode_generations(generations: tuple[Generation, ...]) -> bytes:
-    """The value of `GENERATIONS_KEY`."""
+    """Encode the value of `GENERATIONS_KEY`."""
     return pack(
         [
             FORMAT,
@@ -57,16 +59,16 @@ def encode_generations(generations: tuple[Generation, ...]) -> bytes:
 
 
 def decode_generations(value: bytes) -> tuple[Generation, ...]:
-    """Raises `CorruptData`."""
+    """Decode the value of `GENERATIONS_KEY`, or raise `CorruptData`."""
     _, generation_rows = decode_stored(value, _GENERATIONS, "the secrets of ledgers")
     return tuple(Generation(*generation_row) for generation_row in generation_rows)
 
 
 def encode_token_secrets(secrets: Mapping[int, bytes]) -> bytes:
-    """The value of `TOKENS_KEY`: T by its number, the newest first."""
+    """Encode the value of `TOKENS_KEY`, with the secrets by number, newest first."""
     return pack([FORMAT, [[number, secret] for number, secret in secrets.items()]])
 
 
 def decode_token_secrets(value: bytes) -> dict[int, bytes]:
-    """Raises `CorruptData`."""
+    """Decode the value of `TOKENS_KEY`, or raise `CorruptData`."""
     return dict(decode_stored(value, _TOKENS, "the secrets of tokens")[1])

@@ -1,8 +1,8 @@
-"""Makes tokens, at the leader, and says of one who has it, at every metadata node.
+"""Issue tokens on the leader, and verify them on every metadata node.
 
-A token is made for somebody by an admin, or asked for by somebody for himself: then for a day at most, and
-never wider or longer than what he came by. What ends it early is a number in its user's record, which each
-revocation changes; when it ends by itself, this node's steady clock says
+An admin can request a token for any user. A user can request one for itself, for a day at most, and never
+with more rights or a later end than the credentials of the request. A revocation changes a number in the
+user's record, which ends tokens early. Otherwise a token ends by the node's steady clock
 (`distributedlog/runtime/primitives/steady_clock.py`).
 """
 
@@ -30,7 +30,7 @@ VALID_S_MIN = 60
 
 
 class TokenService:
-    """Of one node."""
+    """The token service of one node."""
 
     def __init__(
         self,
@@ -39,23 +39,33 @@ class TokenService:
         time_s: Callable[[], float],
         secret_bytes: Callable[[int], bytes],
     ) -> None:
-        """``judge``: by the state as it is now. ``time_s``: seconds since 1970."""
+        """``authorizer`` returns the authorizer of the present state.
+
+        ``time_s`` returns seconds since 1970.
+        """
         self._cluster_id = cluster_id
         self._authorizer = authorizer
         self._secret_bytes = secret_bytes
         self.time_s = time_s
 
     def welcome(self, state: KeyValueState, proof: bytes) -> Welcome:
-        """Who shows this token. Raises `NotAuthenticated`; `NotReady` where this node may not know it yet."""
+        """Verify a token, and return its principal.
+
+        Raises:
+            NotAuthenticated: The token is invalid, has ended or was revoked.
+            NotReady: The state of this node may be too old to verify it.
+        """
         secrets = token_secrets_of(state)
 
         def secret_of(number: int) -> bytes:
             if number > max(secrets, default=0):
                 raise NotReady(
-                    "a token of a newer key than this metadata node knows, or of no cluster"
+                    "the token has a newer key than this metadata node has, or belongs to no cluster"
                 )
             if number not in secrets:
-                raise NotAuthenticated("a token whose key was rotated away: ask for another")
+                raise NotAuthenticated(
+                    "the key of the token is no longer valid after a rotation. Request a new token"
+                )
             return secrets[number]
 
         token = verify_token(proof, secret_of)
@@ -69,7 +79,7 @@ class TokenService:
         error = self._authorizer().why_no_token(token)
         if error is not None:
             if token.revoked_at_revision > state.index:
-                raise NotReady("a token of a user whom this metadata node does not know yet")
+                raise NotReady("the user of the token does not exist on this metadata node yet")
             raise error
         return Welcome(token.principal, token=token, valid_s=remaining_s)
 
@@ -81,30 +91,47 @@ class TokenService:
         valid_s: int,
         token_scope: TokenScope,
     ) -> None:
-        """May this principal have such a token made? ``user`` "": for itself. Raises `NotAllowed`,
-        `InvalidRequest`."""
+        """Check that a principal may request a token.
+
+        Args:
+            principal: The principal of the request.
+            presented_token: The token of its connection, if it used one.
+            user: The user of the new token, or "" for the principal itself.
+            valid_s: The lifetime in seconds.
+            token_scope: The restriction of the new token.
+
+        Raises:
+            NotAllowed: The principal may not request this token.
+            InvalidRequest: The lifetime or the user is invalid.
+        """
         authorizer = self._authorizer()
         if user:
             if presented_token is not None and presented_token.token_scope:
-                raise NotAllowed(f"a narrowed token of {principal} makes no tokens for others")
+                raise NotAllowed(
+                    f"a restricted token of {principal} may not request tokens for other users"
+                )
             if not authorizer.cluster_rights(principal) & ADMIN:
-                raise NotAllowed(f"{principal} makes no tokens for others: it needs admin")
+                raise NotAllowed(
+                    f"{principal} may not request tokens for other users: it needs admin"
+                )
             valid_min_s, valid_max_s = VALID_S_MIN, DAYS_MAX * DAY_S
         else:
             if not principal.startswith("user/"):
-                raise NotAllowed(f"{principal} is no user, and has no tokens")
+                raise NotAllowed(f"{principal} is not a user, and cannot have tokens")
             presented_scope = () if presented_token is None else presented_token.token_scope
             if not is_within(token_scope, presented_scope):
-                raise NotAllowed(f"{principal} came by a token that is narrower than that")
+                raise NotAllowed(
+                    f"{principal} uses a token with fewer rights than the requested one"
+                )
             valid_min_s, valid_max_s = VALID_S_MIN, OWN_TOKEN_S_MAX
         if not valid_min_s <= valid_s <= valid_max_s:
             raise InvalidRequest(
-                f"a token is for {valid_min_s} to {valid_max_s} seconds, not {valid_s}"
+                f"a token must be valid for {valid_min_s} to {valid_max_s} seconds, not {valid_s}"
             )
         name = user or principal.removeprefix("user/")
         user_record = authorizer.user(name)
         if f"user/{name}" == LOCAL:
-            raise InvalidRequest(f"{LOCAL} owns clusters on its own machine, and has no tokens")
+            raise InvalidRequest(f"{LOCAL} is the local owner of a cluster, and cannot have tokens")
         if user_record is None or user_record.disabled:
             raise InvalidRequest(f"there is no user {name}, or it is disabled: dlog user add")
 
@@ -116,11 +143,16 @@ class TokenService:
         token_scope: TokenScope,
         presented_token: Token | None = None,
     ) -> bytes:
-        """The token, after `check_request`. Raises `InvalidRequest`; `NotReady` before secrets are drawn."""
+        """Return a new token, after `check_request`.
+
+        Raises:
+            InvalidRequest: The token is too long.
+            NotReady: There are no token secrets yet.
+        """
         secrets = token_secrets_of(state)
         user_record = self._authorizer().user(user)
         if not secrets or user_record is None:
-            raise NotReady("the secrets of tokens are not drawn yet")
+            raise NotReady("the secrets of tokens do not exist yet")
         ends_max_s = presented_token.ends_s if presented_token is not None else inf
         token = Token(
             user,
@@ -138,6 +170,6 @@ class TokenService:
 
 
 def token_secrets_of(state: KeyValueState) -> dict[int, bytes]:
-    """T by its number; none: not drawn yet. Raises `CorruptData`."""
+    """Return the token secrets by number, or none if none exist. Raises `CorruptData`."""
     item = state.get(TOKENS_KEY)
     return {} if item is None else decode_token_secrets(item.value)
