@@ -38,7 +38,7 @@ async def serve_metadata(
         host: The machine with the disk.
         options: The options of the node.
         listeners: The open listeners, by name.
-        classes: The kinds of keys, by which requests are authorized.
+        key_space: The kinds of keys, by which requests are authorized.
         addresses: The addresses that other nodes dial. They are checked while the node runs.
         task_status: Receives the node ID when the node has started.
 

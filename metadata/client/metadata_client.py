@@ -95,8 +95,10 @@ class MetadataClient:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._connections.run)
             keep = self._failures.keep_running
-            nursery.start_soon(keep, "the deadlines of metadata questions", self._router.run)
-            nursery.start_soon(keep, "the renewal of cut leases", self._renew_orphaned_leases)
+            nursery.start_soon(keep, "the deadlines of metadata requests", self._router.run)
+            nursery.start_soon(
+                keep, "the renewal of leases after a lost connection", self._renew_orphaned_leases
+            )
             task_status.started()
 
     @property

@@ -56,15 +56,18 @@ _WORDS = {
     CONSUME: "consume",
     OPERATOR: "operator",
     ADMIN: "admin",
-    AUTHENTICATED: "to be known",
-    BOOKIE: "to be a bookie",
-    PROXY: "to be a proxy",
-    OWN: "to be its owner",
-    REPLICA_HOLDER: "to hold a copy",
-    REPAIR_LEADER: "to be the bookie that repairs",
+    AUTHENTICATED: "authentication",
+    BOOKIE: "the role of a bookie",
+    PROXY: "the role of a proxy",
+    OWN: "ownership",
+    REPLICA_HOLDER: "a copy of the ledger",
+    REPAIR_LEADER: "the role of repair leader",
 }
 
 
 def describe_rights(rights: int) -> str:
-    """Return the names of the rights, for example "write or operator"."""
-    return " or ".join(word for bit, word in _WORDS.items() if bit & rights) or "nobody may"
+    """Return the rights as text for messages, for example "write or operator"."""
+    return (
+        " or ".join(word for bit, word in _WORDS.items() if bit & rights)
+        or "a right that no principal has"
+    )

@@ -150,7 +150,7 @@ class StatusBoard:
             rows[queried.node_id] = await self._query_row(queried)
 
         try:
-            with self._endpoint.failures.attempt("the question to all members for a status"):
+            with self._endpoint.failures.attempt("the status query to all members"):
                 async with trio.open_nursery() as nursery:
                     for member in members:
                         if member.node_id != own_id:

@@ -333,7 +333,7 @@ class MetadataNode:
         while True:
             addresses = {**self.options.peers, **member_addresses(reports_by_voter)}
             addresses.pop(self.options.name, None)
-            unit = "the question what this node may have promised"
+            unit = "the recovery of the hard state"
             with self.endpoint.failures.attempt(unit) as attempt:
                 new_reports, recovered = await request_voter_reports(
                     self.endpoint, self.identity.node_id, addresses.values(), identity.cluster_id
@@ -393,7 +393,7 @@ class MetadataNode:
         self.member.start()
         nursery.start_soon(
             self.endpoint.failures.keep_running,
-            "the question for an admin",
+            "the request for an admin",
             request_if_configured,
             self._disk,
             self.member.request_admin,

@@ -255,11 +255,11 @@ class MemberNode:
             self._nursery.start_soon(ends_node)
         for unit, run in (
             ("snapshots", replica.take_snapshots),
-            ("the look at free space", replica.monitor_disk_space),
-            ("the look at the quorum's free space", self._monitor_quorum_disk_space),
+            ("the check of free space", replica.monitor_disk_space),
+            ("the check of the quorum's free space", self._monitor_quorum_disk_space),
             ("the count of namespaces", self._count_namespaces),
             ("changes of members", self.membership_changes.run),
-            ("the look for a leader", self.quorum_contact.run),
+            ("the check for a leader", self.quorum_contact.run),
             ("the end of leases", self.leases.run),
             ("the receipt of snapshots", self.snapshot_receiver.run),
         ):
