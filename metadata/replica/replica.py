@@ -143,7 +143,7 @@ class ReplicaListener:
     on_late: Callable[[float], None]
     """This node did not run for this number of seconds."""
     on_state_validity: Callable[[], None]
-    """`RaftReplica.digests` or ``raft.is_state_valid`` has changed: a node's state is wrong, or correct again."""
+    """`RaftReplica.digests` or ``raft.is_state_valid`` changed: a state is wrong, or correct again."""
     on_log_incomplete: Callable[[], None]
     """A leader counts entries as acknowledged by this node that its log lacks."""
     on_log_complete: Callable[[], Awaitable[None]]
