@@ -37,6 +37,8 @@ class AclCache:
         self._grants: dict[str, dict[tuple[str, str], int]] = {}
         """Rights by user, and then by namespace and path. Those on the cluster are at ("", "")."""
 
+    # --- updates ----------------------------------------------------------------------------------
+
     def update(self, key: bytes, value: bytes | None) -> str | None:
         """Apply a key that was put, or deleted if ``value`` is None.
 
@@ -77,6 +79,8 @@ class AclCache:
         if not grants:
             del self._grants[name]
         return name
+
+    # --- queries ----------------------------------------------------------------------------------
 
     def user(self, principal: str) -> User | None:
         """Return the record of a user. None if there is none, or the principal is not a user."""

@@ -211,6 +211,8 @@ class _AclChange:
             for key in existing_keys:
                 self.delete(key)
 
+    # --- changes ----------------------------------------------------------------------------------
+
     def do_mode(self, mode: str, admin: str) -> None:
         """Set the authorization mode."""
         if admin:
@@ -351,6 +353,8 @@ class _AclChange:
         quota_after = NamespaceQuota(*numbers)
         self._confirm_lower_quota(namespace, quota_before, quota_after)
         self.put(key, quota_after.encode())
+
+    # --- shared helpers ---------------------------------------------------------------------------
 
     def _require_confirmation(self, consequence: str) -> None:
         if not self._is_forced:

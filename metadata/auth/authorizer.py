@@ -1,11 +1,11 @@
-"""May this principal do that? (pure)
+"""Authorize the requests of principals (pure).
 
-The leader judges each request of a client by the state that it has applied: a compare is a read (H234: a
-transaction that does not hold tells what it compared), a range or a watch lies within one kind of keys and
-one log, or is narrowed to the paths that its asker may see. `trust_records` has what users may;
-`classes.Classes` what the keys are; the kinds of nodes have their rights here.
+The leader authorizes each request of a client by the state that it has applied. A compare is a read,
+because a failed transaction returns the compared keys (H234). A range or a watch must be within one kind of
+keys and one log, or it is restricted to the paths that the requester may see. `acl_records` has the rights
+of users, and `key_space.KeySpace` the kinds of keys. The rights of nodes are defined here.
 
-While `AuthorizationChange` was never applied nothing is asked here at all.
+As long as no `AuthorizationChange` was applied, no request is authorized.
 """
 
 import contextlib
@@ -62,44 +62,44 @@ from .key_space import KeyChange, KeyClass, KeyScope, KeySpace
 KEY_SHOWN_BYTES = 80
 NAMES = KeySpace().names_prefix
 GRANTS_PER_USER_MAX = 64
-"""Of one user."""
+"""Maximum number of grants of one user."""
 KEYS_PER_PAGE = 1000
 
 KeyRanges = tuple[tuple[bytes, bytes], ...]
-"""Parts of a range, in order: from, and up to."""
+"""Parts of a range, in order: start and end."""
 VisibleParts = KeyRanges | Callable[[bytes], bool]
-"""What somebody may see of a range; or of each key in it, whether."""
+"""The visible parts of a range, or a function that decides for each key in it."""
 
 
 class Authorizer:
-    """Of one node, over the state that it has applied."""
+    """Authorizes requests on one node, by the state that it has applied."""
 
     def __init__(self, key_space: KeySpace, now_s: Callable[[], float] = lambda: 0.0) -> None:
-        """``now_s``: this node's time, which no clock of anybody else moves."""
+        """``now_s`` returns this node's monotonic time, which no other clock changes."""
         self.mode = "open"
         self.revision = 0
-        """Of the last change of trust that is known here."""
+        """Revision of the last authorization change that was read."""
         self.rename_count = 0
-        """Grows where a log has got another name: who may what with it goes by that."""
+        """Incremented when a log gets another name, because rights depend on the name."""
         self.report_denials: dict[tuple[str, str], int] = {}
-        """In mode ``report``: principal and what it lacked, how often."""
+        """In mode "report", the number of refusals by principal and missing right."""
         self._key_space = key_space
         self._now_s = now_s
         self._clock_baseline: tuple[int, float] | None = None
-        """What the clock of the classes said when it was first moved here, and when that was, ms."""
+        """The cluster clock (ms) when it was first changed here, and the local time (ms) then."""
         self._state = KeyValueState()
         self._users: dict[str, User | None] = {}
         self._grants: dict[str, tuple[tuple[str, str, int], ...]] = {}
         self._name_by_log: dict[bytes, bytes] | None = None
-        """The names' keys by the logs' ids, while anything is judged; None: not read yet."""
+        """Name keys by log ID, while requests are authorized. None if they have not been read."""
         self._log_by_name: dict[bytes, bytes] = {}
-        """The other way round."""
+        """Log IDs by name key."""
         self._names_revision = 0
         self._token_scope: TokenScope = ()
         self._request_owner = ""
 
     def narrowed(self, token: Token | None) -> "Authorizer":
-        """The same, of what one may who came by that token; for a question or two at this moment."""
+        """Return an authorizer for the holder of a restricted token, to be used immediately and not kept."""
         if token is None or not token.token_scope:
             return self
         scoped_authorizer = copy(self)
@@ -111,7 +111,7 @@ class Authorizer:
         return scoped_authorizer
 
     def refresh(self, state: KeyValueState) -> None:
-        """This is the state from now on; called before each question, cheap where nothing has changed."""
+        """Use this state from now on. Called before each check, and fast if nothing has changed."""
         if state is not self._state:
             self._state, self._name_by_log = state, None
             self.revision = -1
@@ -159,23 +159,23 @@ class Authorizer:
     def _log_names(self) -> dict[bytes, bytes]:
         if self._name_by_log is None:
             self._update_names()
-        assert self._name_by_log is not None, "they were read just now"
+        assert self._name_by_log is not None, "names have just been read"
         return self._name_by_log
 
     def _set_name(self, key: bytes, log: bytes) -> None:
-        """That log has this name now; b"": none has it any more."""
+        """Set the log of a name key, or remove the name if ``log`` is b""."""
         assert self._name_by_log is not None
         previous_log = self._log_by_name.pop(key, b"")
         if previous_log != log and self._name_by_log.get(previous_log) == key:
-            del self._name_by_log[previous_log]  # else it has another one by now
+            del self._name_by_log[previous_log]  # otherwise the log has another name now
         if log:
             self._name_by_log[log] = key
             self._log_by_name[key] = log
 
-    # --- what somebody has ------------------------------------------------------------------------
+    # --- rights of principals ---------------------------------------------------------------------
 
     def user(self, name: str) -> User | None:
-        """What is known of a user; None: no such user, or a record that cannot be read."""
+        """Return the record of a user, or None. An unreadable record counts as a disabled user."""
         if name not in self._users:
             record = self._state.get(user_key(name))
             try:
@@ -185,7 +185,7 @@ class Authorizer:
         return self._users[name]
 
     def grants(self, name: str) -> tuple[tuple[str, str, int], ...]:
-        """A user's grants: namespace, path, rights."""
+        """Return a user's grants: namespace, path, rights."""
         grants = self._grants.get(name)
         if grants is None:
             prefix = grants_prefix(name)
@@ -198,7 +198,7 @@ class Authorizer:
                         decode_grant(self._state.stored_values[key][VALUE_HEADER.size :])
                     ]
                 except (CorruptData, UnsupportedFormat):
-                    continue  # what cannot be read gives nothing
+                    continue  # an unreadable grant gives no rights
                 decoded.append((namespace, path, rights))
             grants = tuple(decoded)
             if self._token_scope:
@@ -207,7 +207,7 @@ class Authorizer:
         return grants
 
     def is_active(self, principal: str, serial: str = "") -> bool:
-        """Not disabled, nor the certificate that it comes with refused. What it may do is another thing."""
+        """Whether the user and its certificate are not disabled. Rights are a separate question."""
         kind, _, name = principal.partition("/")
         if kind != "user":
             return principal != ANONYMOUS
@@ -215,10 +215,10 @@ class Authorizer:
         return user is None or not (user.disabled or (serial and serial in user.revoked_serials))
 
     def why_no_token(self, token: Token) -> NotAuthenticated | None:
-        """Why this one is taken no more, in no mode."""
+        """Return why the token is not accepted, in any mode, or None."""
         user = self.user(token.user)
         if user is None or user.disabled:
-            return NotAuthenticated(f"{token.principal} was disabled, or removed")
+            return NotAuthenticated(f"{token.principal} was disabled or removed")
         if user.tokens_valid_from != token.revoked_at_revision:
             return NotAuthenticated(f"the tokens of {token.principal} were revoked")
         return None
@@ -226,21 +226,24 @@ class Authorizer:
     def connection_error(
         self, principal: str, serial: str, token: Token | None = None
     ) -> NotAuthenticated | None:
-        """Why this connection ends, where rights are refused: who came by it is nobody here any more."""
+        """Return why a connection must be closed in mode "required", or None.
+
+        Its principal or token is disabled.
+        """
         if token is not None:
             return self.why_no_token(token)
         if self.mode != "required" or principal == ANONYMOUS or self.is_active(principal, serial):
             return None
-        return NotAuthenticated(f"{principal}, or the certificate that it comes with, was disabled")
+        return NotAuthenticated(f"{principal} or its certificate was disabled")
 
     def cluster_rights(self, principal: str) -> int:
-        """Those that need no place."""
+        """Return the rights of a principal that do not depend on a path."""
         kind, _, name = principal.partition("/")
         if not self.is_active(principal):
             return EVERYBODY
         rights_held = EVERYBODY | AUTHENTICATED
         if principal == LOCAL:
-            return ALL  # its cluster is its own, and the nodes are, too
+            return ALL  # it owns its cluster and the nodes
         if kind == "bookie":
             return rights_held | BOOKIE | (REPAIR_LEADER if self._is_janitor(principal) else 0)
         if kind == "proxy":
@@ -252,14 +255,14 @@ class Authorizer:
         return rights_held
 
     def rights(self, principal: str, namespace: str, path: str) -> int:
-        """On a log of that name, there or not."""
+        """Return the rights on a log of that name, whether it exists or not."""
         kind, _, name = principal.partition("/")
         if principal == LOCAL:
             return ALL_LOG_RIGHTS
         if kind == "proxy":
             return (
                 READ | WRITE | MANAGE
-            )  # a writer, a reader that many share; its clients it judges itself
+            )  # a proxy writes, and reads for many clients, which it authorizes itself
         if kind == "bookie":
             return READ
         rights_held = 0
@@ -270,20 +273,20 @@ class Authorizer:
         return rights_held
 
     def rights_on_log(self, principal: str, log: bytes, new: Mapping[bytes, bytes]) -> int:
-        """``new``: names that the same transaction makes, by log id."""
+        """Return the rights on a log. ``new`` has the names that the same transaction creates, by log ID."""
         key = self._log_names.get(log) or new.get(log)
         if key is None:
             return self.rights(principal, "", "")
         return self.rights(principal, *self._decode_name_key(key))
 
     def rights_on_ledger(self, principal: str, ledger_id: int) -> int:
-        """Of a ledger that is not there, none."""
+        """Return the rights on a ledger. A missing ledger gives none."""
         return self._rights_on_ledger_key(
             principal, self._key_space.ledgers_prefix + b"%016x" % ledger_id, None, {}
         )
 
     def is_closed(self, ledger_id: int) -> bool:
-        """Is that ledger's end known for good? So is that of one whose record cannot be read."""
+        """Whether the end of the ledger is final. An unreadable record counts as closed."""
         key = self._key_space.ledgers_prefix + b"%016x" % ledger_id
         stored = self._state.stored_values.get(key)
         try:
@@ -294,7 +297,7 @@ class Authorizer:
             return True
 
     def is_bookie(self, principal: str, bookie_id: str) -> bool:
-        """Is it the bookie with this id, by its cookie?"""
+        """Whether the principal is the bookie with this ID, by its cookie."""
         return self._is_bookie(principal, bookie_id.encode())
 
     def _rights_on_ledger_key(
@@ -304,7 +307,10 @@ class Authorizer:
         new_record: bytes | None,
         new_names: Mapping[bytes, bytes],
     ) -> int:
-        """``made``: the record that the same transaction puts."""
+        """Return the rights on the record of a ledger.
+
+        ``new_record`` is the value that the same transaction puts.
+        """
         key_space = self._key_space
         stored = self._state.stored_values.get(ledger_key)
         stored_record = stored[VALUE_HEADER.size :] if stored is not None else None
@@ -322,7 +328,7 @@ class Authorizer:
                     self._is_bookie(principal, bookie.encode()) for bookie in bookies
                 ) or self._is_move_target(principal, ledger_key):
                     rights_held |= REPLICA_HOLDER
-            # It goes from one log to another by who has both; to none as it is deleted.
+            # A move to another log requires the rights on both logs. A deletion needs no second log.
             if new_record is not None and not key_space.is_deleting(ledger_key, new_record):
                 rights_held &= (
                     self._rights_by_record(principal, ledger_key, new_record, new_names)
@@ -340,19 +346,22 @@ class Authorizer:
         )
 
     def _is_move_target(self, principal: str, ledger_key: bytes) -> bool:
-        """Is this bookie to take a place in that ledger?"""
+        """Whether this bookie is to store a copy of the ledger."""
         ledger = ledger_key.rpartition(b"/")[2]
         cookies = self._key_space.cookies_prefix
         for key in self._state.keys.between(cookies, prefix_end(cookies), KEYS_PER_PAGE):
             bookie = key.removeprefix(cookies)
             move = self._key_space.moves_prefix + bookie + b"/" + ledger
-            # One that lost its disks has the cookie of before, too, until that id is given up.
+            # A bookie that lost its disks also has the earlier cookie, until that ID is removed.
             if move in self._state.stored_values and self._is_bookie(principal, bookie):
                 return True
         return False
 
     def _is_bookie(self, principal: str, bookie: bytes, new_cookie: bytes | None = None) -> bool:
-        """Is that bookie's cookie this principal's? ``made``: the cookie, where it is being made."""
+        """Whether the cookie of that bookie belongs to the principal.
+
+        ``new_cookie`` is the cookie if the transaction creates it.
+        """
         key = self._key_space.cookies_prefix + bookie
         stored = self._state.stored_values.get(key)
         value = stored[VALUE_HEADER.size :] if stored is not None else new_cookie
@@ -371,7 +380,7 @@ class Authorizer:
         return lease is not None and lease.owner == principal
 
     def _decode_name_key(self, name_key: bytes) -> tuple[str, str]:
-        """Namespace and log name; ("", "") of a key that names none."""
+        """Return namespace and log name of a name key, or ("", "") if it is invalid."""
         namespace, _, name = name_key.removeprefix(self._key_space.names_prefix).partition(b"\0")
         try:
             return namespace.decode(), name.decode()
@@ -386,7 +395,7 @@ class Authorizer:
         puts: Mapping[bytes, bytes],
         new_names: Mapping[bytes, bytes],
     ) -> int:
-        """All that this principal has on a key with that place."""
+        """Return all rights of the principal on a key with this scope."""
         rights_held = base_rights
         if scope.path is not None:
             rights_held |= self.rights(principal, *scope.path)
@@ -404,10 +413,10 @@ class Authorizer:
             rights_held |= OWN
         return rights_held
 
-    # --- questions --------------------------------------------------------------------------------
+    # --- authorization ----------------------------------------------------------------------------
 
     def read_error(self, principal: str, key: bytes) -> NotAllowed | None:
-        """Of one key, there or not."""
+        """Return why the principal may not read a key, or None. The key may be missing."""
         return self._read_error(principal, self.cluster_rights(principal), key, {})
 
     def _read_error(
@@ -426,11 +435,12 @@ class Authorizer:
         ):
             return None
         if scope is not None and base_rights & AUTHENTICATED and self._is_deleted(scope):
-            return None  # nothing is there to be kept from anybody; who read a log learns that it was deleted
+            # No data is left to protect, and a reader of the log can detect its deletion.
+            return None
         return _not_allowed(principal, "read", key, key_class.read_rights)
 
     def _is_deleted(self, scope: KeyScope) -> bool:
-        """Is it the place of a log that is no more, or of a ledger that is not?"""
+        """Whether the scope is a log that was deleted, or a ledger that does not exist."""
         state, key_space = self._state, self._key_space
         if scope.path is not None or scope.bookie:
             return False
@@ -453,7 +463,10 @@ class Authorizer:
     def _is_cleanup(
         self, operation: Put | Delete, base_rights: int, scope: KeyScope | None
     ) -> bool:
-        """Does it clear away what a deleted log has left under its id? Deleting goes over that twice."""
+        """Whether the operation deletes a remaining key of a deleted log.
+
+        A deletion of a log visits its keys twice.
+        """
         return (
             isinstance(operation, Delete)
             and operation.key.startswith(self._key_space.logs_prefix)
@@ -471,7 +484,11 @@ class Authorizer:
     def check_range(
         self, principal: str, start: bytes, end: bytes
     ) -> NotAllowed | VisibleParts | None:
-        """None: it may have all of it; or the parts of it that it may have."""
+        """Check the read of a range.
+
+        Returns:
+            None if all of it is visible, the visible parts, or the refusal.
+        """
         base_rights = self.cluster_rights(principal)
         if end == start + b"\0" or (
             start in self._key_space.single_keys and end <= prefix_end(start)
@@ -523,7 +540,7 @@ class Authorizer:
         return _merge_ranges(key_ranges)
 
     def why_not_transact(self, principal: str, transaction: Transaction) -> NotAllowed | None:
-        """Every compare and every operation."""
+        """Check every compare and every operation. Return the refusal, or None."""
         base_rights = self.cluster_rights(principal)
         names = self._key_space.names_prefix
         puts = {o.key: o.value for o in transaction.operations if isinstance(o, Put)}
@@ -558,7 +575,7 @@ class Authorizer:
             ):
                 shown = repr(key[:KEY_SHOWN_BYTES])[1:]
                 return NotAllowed(
-                    f"{principal} may not change {shown} in this way: with its rights, as the record is now"
+                    f"{principal} may not make this change of {shown} with its rights and the present record"
                 )
             if isinstance(operation, Put) and not self._may_reference_ledger(
                 principal, base_rights, operation, puts, new_names
@@ -596,7 +613,7 @@ class Authorizer:
         key: bytes,
         new_value: bytes | None,
     ) -> int:
-        """Return the rights that allow this change of the value; 0 if the value is malformed."""
+        """Return the rights that allow this change of the value, or 0 if the value is malformed."""
         stored = self._state.stored_values.get(key)
         stored_value = stored[VALUE_HEADER.size :] if stored is not None else None
         try:
@@ -615,7 +632,9 @@ class Authorizer:
         is_granted_later = put.lease >= self._state.next_lease  # maybe to another owner
         owner = self._request_owner or principal
         if is_granted_later or (lease is not None and lease.owner and lease.owner != owner):
-            return NotAllowed(f"{principal} may not use lease {put.lease}: it is another's")
+            return NotAllowed(
+                f"{principal} may not use lease {put.lease}: it belongs to another principal"
+            )
         return None
 
     def _is_well_formed(
@@ -626,7 +645,10 @@ class Authorizer:
         key_class: KeyClass,
         operation: Put | Delete,
     ) -> bool:
-        """Does it change that key as it may? ``by``: the rights of ``held`` that let it change it at all."""
+        """Whether the operation satisfies the rules of its key.
+
+        ``sufficient_rights`` are those of ``rights_held`` that allow the change at all.
+        """
         rules = [key_class.change_rule] if key_class.change_rule is not None else []
         if key_class.repair_rule is not None and not sufficient_rights & ~(
             REPAIR_LEADER | REPLICA_HOLDER
@@ -662,13 +684,13 @@ class Authorizer:
         return None if stored is None else stored[VALUE_HEADER.size :]
 
     def _is_lease_free_for(self, principal: str, key: bytes) -> bool:
-        """Does no lease of somebody else's hold it?"""
+        """Whether the key is not bound to an active lease of another principal."""
         item = self._state.get(key)
         lease = None if item is None else self._state.leases.get(item.lease)
         return lease is None or lease.owner == principal
 
     def _is_clock_plausible(self, change: KeyChange) -> bool:
-        """Does the clock go on, and no faster than this node has seen time pass?"""
+        """Whether the cluster clock does not move back, and not faster than this node's time."""
         key_space, now_ms = self._key_space, self._now_s() * 1000
         if change.after is None:
             return False
@@ -683,9 +705,10 @@ class Authorizer:
         return ms_before <= ms_after <= baseline_ms + (now_ms - since_ms) + key_space.clock_step_ms
 
     def _condition_is_outdated(self, transaction: Transaction, key: bytes) -> bool:
-        """Is its condition past on this key, or on one that is never made again? Nothing will come of it.
+        """Whether a condition on this key, or on a key that is created only once, can never hold again.
 
-        Its asker is told so, as whoever comes too late, and not that it may not.
+        Then nothing will change, and the requester receives the failed condition, like any late client, and
+        no refusal.
         """
         for compare in transaction.compares:
             item = self._state.get(compare.key)
@@ -694,11 +717,12 @@ class Authorizer:
             if compare.kind == "mod_revision":
                 is_past = (
                     0 < compare.number <= self._state.revision
-                )  # no change has that revision again
+                )  # no later change has that revision
             elif item is None:
                 is_past = compare.number > 0 and self._key_space.of(compare.key).is_made_once
             else:
-                # Not a later version: the asker's next transactions may reach it before this is applied.
+                # A later version is not final: the requester's next transactions may reach it before this
+                # one is applied.
                 is_final = compare.key == key or self._key_space.of(compare.key).is_made_once
                 is_past = is_final and 0 < compare.number < item.version
             is_leased = (
@@ -716,9 +740,9 @@ class Authorizer:
         puts: Mapping[bytes, bytes],
         new_names: Mapping[bytes, bytes],
     ) -> bool:
-        """May it write the ledger that this value names, if it names one that was not named there before?
+        """Whether the principal may reference the ledger that the value names, if it did not name it before.
 
-        The bookie that repairs, and proxies, follow such a name with rights that its writer need not have.
+        The repair leader and proxies follow such a reference with rights that its writer need not have.
         """
         ledger_in = self._key_space.of(put.key).referenced_ledger
         if ledger_in is None or base_rights & REPAIR_LEADER:
@@ -737,7 +761,10 @@ class Authorizer:
         )
 
     def apply_mode(self, principal: str, error: NotAllowed | None) -> NotAllowed | None:
-        """What comes of a judgement in this mode: in ``report`` it is counted, and done all the same."""
+        """Return the result of a check in the present mode.
+
+        In "report", a refusal is counted and not returned.
+        """
         if error is not None and self._token_scope:
             error = NotAllowed(
                 f"{error}, and the token is narrowed to {self._describe_token_scope()}",
@@ -752,7 +779,7 @@ class Authorizer:
         return None
 
     def _describe_token_scope(self) -> str:
-        """What the token that was shown is for: "read of orders in ns"."""
+        """Return the restriction of the presented token as text, such as "read of orders in ns"."""
         return ", ".join(
             f"{describe_rights(rights)} of {path or 'all'} in {namespace}"
             for namespace, path, rights in self._token_scope
@@ -761,7 +788,7 @@ class Authorizer:
     def authorize_read(
         self, principal: str, start: bytes, end: bytes | None
     ) -> NotAllowed | VisibleParts | None:
-        """A read or a watch, in this mode; ``end`` None: of one key."""
+        """Authorize a read or a watch in the present mode. Without ``end``, it is for one key."""
         if self.mode == "open":
             return None
         if end is None:
@@ -776,7 +803,7 @@ class Authorizer:
         return self.apply_mode(principal, result)
 
     def authorize_transaction(self, principal: str, transaction: Transaction) -> NotAllowed | None:
-        """A change, in this mode. What says who may do what changes otherwise, in every mode."""
+        """Authorize a transaction in the present mode. Keys of authorization are refused in every mode."""
         for operation in transaction.operations:
             if operation.key.startswith(LEADER_ONLY_PREFIXES):
                 return _not_allowed(principal, "write", operation.key, 0)
@@ -785,7 +812,10 @@ class Authorizer:
         return self.apply_mode(principal, self.why_not_transact(principal, transaction))
 
     def audited_action(self, principal: str, transaction: Transaction) -> tuple[str, str] | None:
-        """What a line of the audit tells of it, if one does: the act and its subject. Not what nodes do."""
+        """Return action and subject of an audit record for a transaction, or None.
+
+        Actions of nodes have none.
+        """
         if principal.startswith(("bookie/", "metadata/", "proxy/")):
             return None
         audit_rules = self._key_space.audit_rules
@@ -805,14 +835,17 @@ class Authorizer:
         return None
 
     def authorize_operation(self, principal: str, needed: int, what: str) -> NotAllowed | None:
-        """What goes by no key, in this mode: any one of these rights of the cluster."""
+        """Authorize an operation without a key in the present mode.
+
+        One of the cluster rights is sufficient.
+        """
         if self.mode == "open" or needed & self.cluster_rights(principal):
             return None
         error = NotAllowed(f"{principal} may not {what}: it needs {describe_rights(needed)}")
         return self.apply_mode(principal, error)
 
     def admins(self) -> list[str]:
-        """The users, not disabled, who may say who may what."""
+        """Return the users that are admins and not disabled."""
         names = []
         start = GRANT_PREFIX
         while keys := self._state.keys.between(start, prefix_end(GRANT_PREFIX), KEYS_PER_PAGE):
@@ -827,7 +860,10 @@ class Authorizer:
         return names
 
     def _is_admin(self, name: str, grant: bytes) -> bool:
-        """Is that so by itself? Not asked by `grants`: these are a narrowed asker's, where there is one."""
+        """Whether the grant makes this user an admin.
+
+        It does not use `grants`, which a token may restrict.
+        """
         try:
             rights = ROLES[decode_grant(self._state.stored_values[grant][VALUE_HEADER.size :])]
         except (CorruptData, UnsupportedFormat):
@@ -836,7 +872,7 @@ class Authorizer:
 
 
 class _TransactionCheck:
-    """A transaction that is checked: computed once, for it may change some thousand keys."""
+    """Values that are computed once per transaction, because it may change thousands of keys."""
 
     def __init__(
         self, state: KeyValueState, principal: str, base: int, transaction: Transaction
@@ -853,11 +889,11 @@ class _TransactionCheck:
             for changed in transaction.compares
             if changed.kind != "exists" and changed.holds(state.get(changed.key))
         }
-        """Keys whose present version is a condition of it."""
+        """Keys whose present version is a condition of the transaction."""
         self._state = state
 
     def value_after(self, key: bytes) -> bytes | None:
-        """The value of a key after all that is done at once."""
+        """Return the value of a key after the transaction."""
         if key in self.values_after:
             return self.values_after[key]
         stored = self._state.stored_values.get(key)
@@ -865,11 +901,14 @@ class _TransactionCheck:
 
 
 LEADER_ONLY_PREFIXES = (ACL_PREFIX, AUDIT_PREFIX, b"secret/")
-"""Put by the leader itself alone."""
+"""Prefixes of keys that only the leader puts."""
 
 
 def _not_allowed(principal: str, verb: str, key: bytes, needed: int) -> NotAllowed:
-    """The same for what is absent and what is forbidden; the key is the asker's own word."""
+    """Return a refusal, which is the same for missing and forbidden keys.
+
+    It contains only the requested key.
+    """
     printable = repr(key[:KEY_SHOWN_BYTES])[1:]
     namespace, separator, log = key.removeprefix(NAMES).partition(b"\0")
     if key.startswith(NAMES) and separator:
@@ -881,7 +920,7 @@ def _not_allowed(principal: str, verb: str, key: bytes, needed: int) -> NotAllow
 
 
 def _is_outdated(transaction: Transaction, key: bytes, stored: bytes) -> bool:
-    """Was that key changed since the transaction's condition on it was read?"""
+    """Whether the key changed after the transaction's condition on it was read."""
     version = VALUE_HEADER.unpack_from(stored)[0]
     return any(
         compare.key == key and compare.kind == "version" and compare.number < version
@@ -890,14 +929,14 @@ def _is_outdated(transaction: Transaction, key: bytes, stored: bytes) -> bool:
 
 
 def is_visible(parts: VisibleParts, key: bytes) -> bool:
-    """Is it what somebody may see?"""
+    """Whether a key is in the visible parts."""
     if callable(parts):
         return parts(key)
     return any(start <= key < end for start, end in parts)
 
 
 def _merge_ranges(key_ranges: list[tuple[bytes, bytes]]) -> KeyRanges:
-    """In order, none overlapping another."""
+    """Return the ranges in order, without overlaps."""
     merged: list[tuple[bytes, bytes]] = []
     for start, end in sorted(key_ranges):
         if merged and start < merged[-1][1]:

@@ -93,6 +93,8 @@ class NamespaceUsageCounter:
         self._ledgers: dict[int, tuple[bytes, int, int, int]] = {}
         """By ledger ID: its log, keys, bytes, and records (0 or 1)."""
 
+    # --- counting ---------------------------------------------------------------------------------
+
     @property
     def is_complete(self) -> bool:
         """Whether all keys are counted."""
@@ -234,6 +236,8 @@ class NamespaceUsageCounter:
         usage.add(keys, size, ledgers)
         if not usage.keys:
             del self.usage_by_namespace[namespace]
+
+    # --- growth by a transaction ------------------------------------------------------------------
 
     def growth_by_namespace(self, transaction: Transaction) -> Mapping[str, UsageGrowth]:
         """Return the growth by namespace if the transaction is applied to the present state."""

@@ -47,6 +47,8 @@ class PrincipalQuotas:
         self._owners_of_principal: dict[str, set[str]] = {}
         """The owners of each principal that sent a request since its leases were counted, or have some."""
 
+    # --- requests ---------------------------------------------------------------------------------
+
     def begin_term(self, term: int, request_dedup: RequestDedup, now: float) -> None:
         """Start a term as leader. All remembered commands may have been sent just before."""
         if term == self._term:
@@ -121,6 +123,8 @@ class PrincipalQuotas:
             counts[principal] -= 1
             if not counts[principal]:
                 del counts[principal]
+
+    # --- leases and watches -----------------------------------------------------------------------
 
     def why_not_lease(self, state: KeyValueState, principal: str) -> OverQuota | None:
         """Return why the principal gets no further lease, or None."""

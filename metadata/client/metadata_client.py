@@ -114,6 +114,8 @@ class MetadataClient:
         """
         return self._connections.listener
 
+    # --- interface.Metadata -----------------------------------------------------------------------
+
     async def get(self, key: bytes) -> KeyValue | None:
         """See `interface.Metadata`."""
         reply = await self.request(Op.META_READ, RangeRequest(key, None).encode())
@@ -296,6 +298,8 @@ class MetadataClient:
             raise
         return decode_number(reply.body)
 
+    # --- leases -----------------------------------------------------------------------------------
+
     def _assign_lease(self, lease: int) -> None:
         """Assign a lease to the connection to the leader, which has just answered."""
         self._link_by_lease[lease] = self._connections.current_link(self._connections.leader)
@@ -327,6 +331,8 @@ class MetadataClient:
                 # The other leases are renewed when this task runs again.
                 self._lease_link_lost.set()
                 raise
+
+    # --- requests ---------------------------------------------------------------------------------
 
     async def _send_command(
         self,

@@ -199,6 +199,8 @@ class NodeConnections:
         )
         return link
 
+    # --- selection of a node ----------------------------------------------------------------------
+
     async def any_link(self) -> ClientLink:
         """Return a connection to any node that answers, preferably the leader.
 

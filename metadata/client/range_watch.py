@@ -32,7 +32,7 @@ async def follow_range(
         start: The first key of the range.
         end: The end of the range, which is not part of it.
         load: Read the keys, and return the revision after which their changes are to be applied. It may be
-            called again at any time, and then replaces all that was known.
+            called again at any time, and then replaces all earlier data.
         apply: Apply the changes of one batch. It does not wait.
         on_error: Called with each error, except `Compacted`, before the wait for the next attempt.
         retry_s: Seconds from an error to the next attempt.

@@ -222,6 +222,8 @@ class QuorumRequest:
         if self._wake is not None:
             self._wake.set()
 
+    # --- sending ----------------------------------------------------------------------------------
+
     async def _send_to(self, address: Address, op: int, body: Buffer, deadline: float) -> None:
         """Send the request to one more node, or record the error."""
         try:
@@ -258,6 +260,8 @@ class QuorumRequest:
         self._sent_by_address.clear()
         self._answers.clear()
         self._router.remove(self)
+
+    # --- waiting ----------------------------------------------------------------------------------
 
     async def _wait_for_answer(self, deadline: float) -> None:
         """Wait for a reply, or until all nodes with this request are silent."""
@@ -315,6 +319,8 @@ class QuorumRequest:
                 break
             connections.try_next_node()
         return None if self._answers else connections.leader
+
+    # --- replies ----------------------------------------------------------------------------------
 
     def _retry_action(self, address: Address, error: DistributedLogError) -> RetryAction:
         """Return the action after a refusal, or raise the error if it is the final reply."""

@@ -108,6 +108,8 @@ class MetadataNode:
         self._joining = False
         """Whether the node is storing its cluster. Further offers come too late."""
 
+    # --- identity ---------------------------------------------------------------------------------
+
     def hello(self) -> Hello:
         """Return the handshake message of every connection."""
         return Hello(
@@ -163,6 +165,8 @@ class MetadataNode:
         if self.member is None:
             raise NotReady(self.not_ready_reason)
         return self.member.token_service.welcome(self.member.replica.state, proof)
+
+    # --- bootstrap --------------------------------------------------------------------------------
 
     def offer_bootstrap(
         self, bootstrap: Bootstrap, reply: Callable[[BootstrapAnswer], None]
@@ -296,6 +300,8 @@ class MetadataNode:
             for name in names:
                 asking.start_soon(ask, name)
         return {name: answers[name] for name in names if name in answers}
+
+    # --- membership -------------------------------------------------------------------------------
 
     async def become_member(self, identity: MemberIdentity, nursery: trio.Nursery) -> None:
         """Load the data on the disk, and become a member. ``nursery`` runs the tasks of the member."""

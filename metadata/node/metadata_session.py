@@ -1,6 +1,7 @@
-"""The server's side of one connection to a metadata node: a client's requests, a peer's messages.
+"""The server's part of one connection to a metadata node: requests of a client, or messages of a peer.
 
-Synchronous: a frame is decoded and handed on; its answer is sent when the state has it. No task a request.
+All calls are synchronous. A frame is decoded and passed on, and its reply is sent when the state has it. No
+task is started per request.
 """
 
 from ...runtime.interfaces.errors import (
@@ -101,7 +102,7 @@ class MetadataSession:
         self._watches = ServedWatches(link)
         node.watches[self._watches] = None
         self._backup: BackupTransfer | None = None
-        """The one that is fetched on this connection; another beginning ends it."""
+        """The backup that is fetched on this connection. A new one ends it."""
         self._backup_count = 0
 
     # --- runtime.link.Session ---------------------------------------------------------------------
@@ -146,7 +147,7 @@ class MetadataSession:
                 self._link.reply(ident, pack(member.info()))
         else:
             raise ProtocolError(
-                f"{self._link.peer_address} asked a metadata node for operation {op}"
+                f"{self._link.peer_address} sent operation {op}, which metadata nodes do not support"
             )
 
     def on_batch_end(self) -> None:
@@ -169,11 +170,11 @@ class MetadataSession:
             raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
         message = decode(body)
         if message.sender != peer.node_id:
-            raise ProtocolError(f"{self._link.peer_address} speaks for {message.sender}")
+            raise ProtocolError(f"{self._link.peer_address} sent a message of {message.sender}")
         if isinstance(message, SnapshotChunkReply):
             raise ProtocolError("a snapshot's progress is a reply, not a message")
         if not member.peers.unknown_peers.is_trusted(peer.node_id, self._link.peer_address):
-            return  # said again, when it is known that it is a member
+            return  # Raft repeats the message, when the node may be known as a member
         if isinstance(message, SnapshotChunk):
             member.snapshot_receiver.on_chunk(
                 message, lambda offset: self._link.reply(ident, pack([offset]))
@@ -214,7 +215,8 @@ class MetadataSession:
                     page = state.range_of_parts(visible_parts, request.limit)
                 if callable(visible_parts):
                     visible_items = tuple(item for item in page.items if visible_parts(item.key))
-                    # A page is gone on from its last key: one that shows none is the last.
+                    # The client continues a page after its last key, so a page without visible keys must be
+                    # the last.
                     page = RangePage(
                         visible_items, page.revision, page.more and bool(visible_items)
                     )
@@ -241,11 +243,13 @@ class MetadataSession:
             if not self._check_right(member, ident, ADMIN, "have a save") or not self._check_credit(
                 ident
             ):
-                return  # also where that ended since it was begun
+                return  # also if the right was revoked after the backup began
             backup = self._backup
             try:
                 if backup is None or backup.number != request.backup_number:
-                    raise InvalidRequest("this save is not given out here any more: begin again")
+                    raise InvalidRequest(
+                        "this backup is no longer available here. Start the backup again"
+                    )
                 self._link.reply(ident, encode_chunk(backup.chunk(request.chunk)))
             except InvalidRequest as error:
                 self._link.reply_error(ident, error)
@@ -265,7 +269,7 @@ class MetadataSession:
             self._backup = BackupTransfer(self._backup_count, backup_chunks(head, replica.state))
             self._link.reply(ident, encode_backup_start(self._backup_count, self._backup.chunk(0)))
 
-        member.replica.read_linearizable(ready)  # after all that was acknowledged before
+        member.replica.read_linearizable(ready)  # after all earlier acknowledged commands
 
     def _decode_client_command(self, ident: int, command: bytes) -> ReplicatedCommand | None:
         """Decode a command. If it is malformed or names a secret, reply with the error and return None.
@@ -300,7 +304,7 @@ class MetadataSession:
             decoded_command.client = qualified_client(self._request_owner, decoded_command.client)
             command = encode_command(decoded_command)
         replica, growth = member.replica, NO_GROWTH
-        # One that is under way was judged, and will be done: a refusal now would be a lie soon.
+        # A pending command was authorized and will be executed, so a refusal now would be wrong.
         if replica.is_leader and not replica.is_pending(decoded_command):
             denial = self._command_error(member, decoded_command)
             if denial is not None and not _has_succeeded(
@@ -348,7 +352,7 @@ class MetadataSession:
 
         def drawn(error: DistributedLogError | None) -> None:
             if error is None:
-                error = TooBusy("the secrets of ledgers were just drawn: ask again")
+                error = TooBusy("the secrets of ledgers were just created. Retry")
             self._link.reply_error(ident, self._with_leader_address(member, error))
 
         def ready(error: DistributedLogError | None) -> None:
@@ -375,10 +379,10 @@ class MetadataSession:
     def _command_error(
         self, member: MemberNode, decoded_command: ReplicatedCommand
     ) -> DistributedLogError | None:
-        """Why this client's command is not proposed."""
+        """Return why this client's command must not be proposed, or None."""
         if not is_principal(self._principal) and self._principal != ANONYMOUS:
             return NotAllowed(
-                f"the name of a principal has at most {PRINCIPAL_CHARS_MAX} characters, with its kind"
+                f"the name of a principal, with its kind, must have at most {PRINCIPAL_CHARS_MAX} characters"
             )
         if isinstance(decoded_command, RevokeLease):
             return member.leases.why_not(decoded_command.lease, self._request_owner)
@@ -447,7 +451,8 @@ class MetadataSession:
     def _make_token(
         self, member: MemberNode, ident: int, deadline_ms: int, request: TokenRequest
     ) -> None:
-        # A request of its own: asked again, another token is made, and nobody has the one before.
+        # A separate request identity, because a repeated request makes a new token and the earlier one is
+        # lost.
         client = qualified_client(
             self._request_owner, self._node.endpoint.host.secret_bytes(8).hex()
         )
@@ -455,7 +460,7 @@ class MetadataSession:
         _TokenIssue(member, self._link, ident, request, client, timeout_s).begin()
 
     def _verify_token(self, member: MemberNode, ident: int, request: VerifyRequest) -> None:
-        """For a proxy, which took it from its client."""
+        """Verify a token for a proxy, which received it from its client."""
 
         def ready(error: DistributedLogError | None) -> None:
             try:
@@ -463,12 +468,12 @@ class MetadataSession:
                     raise self._with_leader_address(member, error)
                 trust, who = member.authorizer.narrowed(self._link.token), self._principal
                 if not self._link.is_secret or not trust.cluster_rights(who) & (PROXY | OPERATOR):
-                    raise NotAllowed(f"{who} looks at nobody's tokens: proxies do, by TLS")
+                    raise NotAllowed(f"{who} may not verify tokens: only proxies over TLS may")
                 try:
                     welcome = member.token_service.welcome(member.replica.state, request.proof)
                 except NotReady:
-                    # The leader, asked so, knows all that there is. "Not ready" would have the proxy look
-                    # for another one, for as long as strangers show it such tokens.
+                    # After a quorum round, the leader has all secrets. With `NotReady`, the proxy would
+                    # search another leader whenever clients present such tokens.
                     raise NotAuthenticated("a token that this cluster has not made") from None
             except DistributedLogError as refused:
                 self._link.reply_error(ident, refused)
@@ -493,7 +498,11 @@ class MetadataSession:
                 return
             trust = member.authorizer.narrowed(self._link.token)
             if not trust.cluster_rights(self._principal) & ADMIN:
-                done(NotAllowed(f"{self._principal} may not rotate secrets: it needs admin"))
+                done(
+                    NotAllowed(
+                        f"{self._principal} may not rotate secrets: this requires the role admin"
+                    )
+                )
                 return
             if member.replica.state.authorization_revision:
                 member.write_audit_line(
@@ -543,7 +552,7 @@ class MetadataSession:
         elif not member.status_board.query_all(
             lambda rows: self._link.reply(ident, encode_rows(rows))
         ):
-            self._link.reply_error(ident, TooBusy("too many ask for the status of all nodes"))
+            self._link.reply_error(ident, TooBusy("too many requests for the status of all nodes"))
 
     def _members(self, ident: int, body: memoryview) -> None:
         request = MembersRequest.decode(body)
@@ -577,7 +586,7 @@ class MetadataSession:
         self._link.reply(ident, encode_members(reached))
 
     def _check_right(self, member: MemberNode, ident: int, rights: int, what: str) -> bool:
-        """May this principal have that of the cluster? Else it is told."""
+        """Whether this principal has one of the rights on the cluster. Otherwise the error is sent."""
         if not member.replica.state.authorization_revision:
             return True
         denial = member.authorizer.narrowed(self._link.token).authorize_operation(
@@ -588,10 +597,13 @@ class MetadataSession:
         return denial is None
 
     def _check_credit(self, ident: int) -> bool:
-        """May it be answered? Else the peer is told to read what it was sent, and to come again."""
+        """Whether a reply may be sent.
+
+        Otherwise the peer receives `TooBusy`, because it has unread replies.
+        """
         if self._node.endpoint.has_credit(self._link):
             return True
-        self._link.reply_error(ident, TooBusy("answers wait here that are not read"))
+        self._link.reply_error(ident, TooBusy("this connection has unread replies"))
         return False
 
     def _reply_outcome(self, ident: int, member: MemberNode, answer: CommandResult) -> None:
@@ -601,7 +613,7 @@ class MetadataSession:
     def _refuse(self, op: int, ident: int, error: DistributedLogError) -> None:
         if op == Op.META_WATCH:
             self._watches.end(ident, error)
-        elif ident:  # Raft's messages have none, and are sent again
+        elif ident:  # Raft messages have no ident and are repeated
             self._link.reply_error(ident, error)
 
     def _with_leader_address(
@@ -614,7 +626,8 @@ class MetadataSession:
             request = WatchRequest.decode(body)
         except (
             ProtocolError
-        ) as error:  # for good: a client whose connection ended would send it again
+            # A final error, because a client whose connection is closed would send the request again.
+        ) as error:
             self._watches.end(ident, InvalidRequest(str(error)))
             return
         try:
@@ -628,8 +641,10 @@ class MetadataSession:
             return
         state = member.replica.state
         if state.authorization_revision and state.revision < request.after_revision:
-            # It knows of more than this node: perhaps of the very grant that it comes for.
-            self._watches.end(ident, NotReady("this metadata node is not so far yet"))
+            # The client has received a later revision, which may contain the grant that allows this watch.
+            self._watches.end(
+                ident, NotReady("this metadata node has not applied that revision yet")
+            )
             return
         visible_parts = member.may_read(self._link, request.start, request.end)
         quota_error = member.watch_quota_error(self._principal)
@@ -642,10 +657,11 @@ class MetadataSession:
 
 
 def _has_succeeded(earlier_result: CommandResult | None) -> bool:
-    """Was it done when it was sent before? Then it may be said again to whoever asked for it.
+    """Whether the command succeeded earlier. Then its result may be sent again to the requester.
 
-    What it did may have ended its own right: who deletes a log has none on it after that. What was not done
-    is judged as new: the answer to a condition that does not hold shows what is there now.
+    A command may have ended its own right: after the deletion of a log, its principal has no rights on it.
+    A command that failed is authorized again, because the reply to a failed condition contains present
+    keys.
     """
     if earlier_result is None or earlier_result.error is not None:
         return False
@@ -653,10 +669,10 @@ def _has_succeeded(earlier_result: CommandResult | None) -> bool:
 
 
 class _TokenIssue:
-    """The steps by which a leader makes one token.
+    """The steps by which a leader issues one token.
 
-    After a quorum round it checks the asker, has a secret for tokens, writes the audit line if the token is
-    for another user, and replies with the token. Any refusal ends it.
+    After a quorum round, it checks the requester, creates a token secret if there is none, writes the audit
+    record if the token is for another user, and replies with the token. Any refusal ends these steps.
     """
 
     def __init__(
@@ -668,7 +684,7 @@ class _TokenIssue:
         client: str,
         timeout_s: float,
     ) -> None:
-        """``client``: the name under which the audit line is written, once."""
+        """``client`` is the client ID under which the audit record is written once."""
         self._member = member
         self._link = link
         self._ident = ident
@@ -677,16 +693,17 @@ class _TokenIssue:
         self._timeout_s = timeout_s
 
     def begin(self) -> None:
-        """Start with a quorum round, so that no rights of before are used."""
+        """Start with a quorum round, so that no outdated rights are used."""
         self._member.replica.read_linearizable(self._check_requester)
 
     def _check_requester(self, error: DistributedLogError | None) -> None:
         link, member, request = self._link, self._member, self._request
         if error is None and not link.is_secret:
-            error = NotAllowed("a token is not said in clear: connect by TLS")
+            error = NotAllowed("tokens are issued only over TLS")
         try:
             if error is None and not member.authorizer.is_active(link.principal, serial_of(link)):
-                # In no mode: a token would be good for a day in the one that refuses.
+                # In every mode, because the token could be used for a day after the mode becomes
+                # "required".
                 error = NotAuthenticated(f"{link.principal}, or its certificate, was disabled")
             if error is None:
                 member.token_service.check_request(
@@ -700,7 +717,7 @@ class _TokenIssue:
             member.secrets.rotate_tokens(self._write_audit_line, only_first=True)
 
     def _write_audit_line(self, error: DistributedLogError | None) -> None:
-        """There is a secret: write the audit line, if the token is for another user."""
+        """Write the audit record if the token is for another user. A secret exists now."""
         member, request = self._member, self._request
         if error is not None:
             self._refuse(error)

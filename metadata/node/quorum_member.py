@@ -169,6 +169,8 @@ class MemberNode:
         if restored.loaded.recovery_floor is not None:
             conditions.set(condition(Code.METADATA_LOG_INCOMPLETE, last=-1))
 
+    # --- replica events: `ReplicaListener` --------------------------------------------------------
+
     def on_applied(self) -> None:
         """See `ReplicaListener`. Sends the changes to the watches."""
         state = self.replica.state
@@ -226,6 +228,8 @@ class MemberNode:
         self._identity = await self.replica.storage.clear_recovery_floor(self._identity)
         self._conditions.clear(Code.METADATA_LOG_INCOMPLETE)
         log.info("the log of this metadata node is complete again")
+
+    # --- start, counters, and calls of sessions ---------------------------------------------------
 
     def start(self) -> None:
         """Start all tasks in the nursery."""

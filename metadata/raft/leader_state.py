@@ -73,6 +73,8 @@ class LeaderState:
         self.noop_index = self._log.last_index + 1
         self._append(b"")
 
+    # --- commands ---------------------------------------------------------------------------------
+
     def propose(self, command: bytes) -> int | None:
         """Append a command, see `Raft.propose`."""
         if self.transferee:
@@ -95,6 +97,8 @@ class LeaderState:
         self.uncommitted_bytes += len(command)
         self.wants_flush = True
         return index
+
+    # --- members ----------------------------------------------------------------------------------
 
     def change_members(self, configuration: Configuration) -> int | None:
         """Append a configuration, see `Raft.change_members`, which then applies it."""
@@ -174,6 +178,8 @@ class LeaderState:
         if transferee:
             self._ready_builder.send(transferee, TimeoutNow(self.term, self.node_id))
 
+    # --- heartbeats and reads ---------------------------------------------------------------------
+
     def has_quorum(self, now: float) -> bool:
         """Whether a majority answered within the last election timeout (thesis 6.2)."""
         heard_at = self._voter_values(now, lambda progress: progress.last_contact)
@@ -220,6 +226,8 @@ class LeaderState:
     def _confirmed_round(self) -> int:
         """Return the latest round that a majority answered."""
         return reached_by_majority(self._voter_values(self.round, lambda progress: progress.round))
+
+    # --- replication ------------------------------------------------------------------------------
 
     def flush(self) -> None:
         """Send pending messages: a read round, appends, and commit indexes."""
@@ -363,6 +371,8 @@ class LeaderState:
         """
         return self._log.term_at(index) == self.term
 
+    # --- snapshots --------------------------------------------------------------------------------
+
     def compaction_limit(self, up_to: int) -> int:
         """Return how far up to ``up_to`` the log may be compacted.
 
@@ -382,6 +392,8 @@ class LeaderState:
         if peer in self.peers:
             self.peers[peer].on_snapshot_ended(index, delivered, self._log.last_index)
             self.wants_flush = True
+
+    # --- leadership transfer ----------------------------------------------------------------------
 
     def transfer_leadership(self, now: float, to: str = "") -> bool:
         """Start a leadership transfer (thesis 3.10).

@@ -28,6 +28,8 @@ class LogWatermarks:
             deque()
         )  # [number, last index] of Readys that are not durable yet
 
+    # --- changes of the log -----------------------------------------------------------------------
+
     def append_from_leader(self, prev_index: int, entries: Sequence[Entry]) -> int:
         """Add a leader's entries after ``prev_index``, which matches.
 
@@ -69,6 +71,8 @@ class LogWatermarks:
         """Set the commit index to at least ``index``."""
         assert index <= self.log.last_index, f"commit {index}, last {self.log.last_index}"
         self.commit = max(self.commit, index)
+
+    # --- disk and state machine -------------------------------------------------------------------
 
     @property
     def has_work(self) -> bool:

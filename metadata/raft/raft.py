@@ -1,61 +1,66 @@
-"""The Raft core (pure): elections, replication, commit, read index, snapshots, handing over.
+"""The Raft core (pure): elections, replication, commit, read index, snapshots, leadership transfer.
 
-What the driver must do with a `Ready`, and in which order, is the contract in metadata/raft/ready.py.
-Inputs, all synchronous; ``now`` is a monotonic time in seconds and may not go back:
+`Ready` and the order in which the driver executes it are described in metadata/raft/ready.py. All inputs
+are synchronous. ``now`` is a monotonic time in seconds and must not decrease.
 
-    on_message(message, now)              a decoded message; its sender was checked by the connection
-    on_time(now)                          at ``deadline``; calling earlier does nothing
-    on_connection_closed(peer, now)       the connection to a peer ended: pre-vote at once if it led
-    on_late(lateness_s, now)              the driver woke > 50 ms after ``deadline``, so it was not run:
-                                          first deliver what lies in the sockets, then call this, then
-                                          on_time
-    on_disk_stalled(stalled, now)         own syncs hang (one takes > 1 s): do not campaign; hand
-                                          leadership over. False when they work again
-    propose(command) -> index | None      None: not the leader, or handing over. Several proposals
-                                          before one ready() travel in one append. May raise `TooBusy`
-                                          (nothing taken) or `InvalidRequest` (empty, too large).
-                                          The entry's term is ``raft.term`` at that moment.
-    read_index(request_id) -> bool        False: not the leader, nothing taken. Else the id appears in
-                                          exactly one Ready, in ``reads`` or in ``reads_lost``
-    change_members(configuration, now) -> index | None
-                                          propose other members: one voter more or less, or learners.
-                                          None: not the leader, or handing over. They count from now
-                                          on; who is the leader may change by it. Raises `NotReady`
-                                          (another change is not committed yet, or nothing of this
-                                          leader's term) or `InvalidRequest` (more than one voter)
-    transfer_leadership(now, to="")       ask the peer (or the best one) to take over
-    on_persisted(number, now)             that Ready and all before it are durable
-    on_applied(index)                     the state machine stands at ``index``
-    compact(up_to) -> int                 a snapshot that ends at ``up_to`` or later is durable here:
-                                          forget entries up to it; returns the new first index kept - 1
-                                          (lower than asked while a peer gets a snapshot)
-    on_snapshot_sent(peer, index, delivered)
-                                          leader: sending ended. ``delivered``: the peer has all of it
-                                          and has called its own on_snapshot_received
-    on_snapshot_received(term, sender, snapshot, now)
-                                          follower: the whole snapshot of that leader is a durable file
-                                          here. If the next Ready carries ``snapshot``, install it; if
-                                          not, it was stale or nonsense: drop the file. Raises nothing
+Time, messages and connections:
 
-Reading: ``role``, ``term``, ``vote``, ``leader_id``, ``leadership``, ``commit``, ``applied``, ``deadline``,
-``log``; after `on_message` and `on_snapshot_received` also ``diverged``. If that is set, the driver ends the
-node. The members are what the newest configuration in the log says: only voters count and campaign, learners
-are replicated to (`configuration.py`). A node with ``may_vote=False`` never votes nor campaigns, whatever
-it is asked and whatever the configuration says.
+- ``on_message(message, now)``: Process a decoded message. The connection has verified its sender.
+- ``on_time(now)``: Called at ``deadline``. An earlier call does nothing.
+- ``on_connection_closed(peer, now)``: The connection to a peer closed. If that peer led, start a pre-vote
+  soon.
+- ``on_late(lateness_s, now)``: The driver woke up more than 50 ms after ``deadline``, so it did not run.
+  First deliver the messages in the sockets, then call this, then `on_time`.
+- ``on_disk_stalled(stalled, now)``: True if a sync takes more than 1 s. The node then does not campaign,
+  and transfers a leadership. False when syncs work again.
 
-Voters are asked and counted by the candidate's own configuration. Who is asked for a vote does not consult
-its own one: it may not know yet that it, or the candidate, has become a voter, and the new majority may
-need it (thesis 4.1). What keeps a removed node, or one that was cut off, from disturbing is that nobody
-helps to replace a leader that is alive (4.2.3), and that a candidate asks before it counts its term up (9.6).
-Nor need a leader be of the members that this node knows of: it may have been let in by entries that this
-node lacks, or this node may know of nobody yet (4.1).
+Requests:
 
-What exists only while a node leads is in `leader_state.py`. The term and the vote leave here as
-`Ready.hard_state`; `raft_storage.py` has them on disk before a vote is sent.
+- ``propose(command)``: Return the index, or None if this node is not the leader or transfers the
+  leadership. Several proposals before one `ready` call share an append. The entry has the term
+  ``raft.term`` of that moment. It raises `TooBusy` (the command was not added) or `InvalidRequest` (it is
+  empty or too large).
+- ``read_index(request_id)``: Return False if this node is not the leader. Otherwise the ID appears in
+  exactly one Ready, in ``reads`` or ``reads_lost``.
+- ``change_members(configuration, now)``: Propose members with one voter more or less, or with other
+  learners. Return None as for `propose`. They apply immediately, and the leader may change. It raises
+  `NotReady` (an earlier change, or the first entry of this term, is not committed) or `InvalidRequest`
+  (more than one voter).
+- ``transfer_leadership(now, to="")``: Ask the peer, or the best one, to become leader.
 
-Source: docs/concepts/guarantees.md, M1 to M4; Raft paper (Ongaro, Ousterhout 2014) figure 2; thesis (2014)
-3.10, 4, 6.4, 9.6, 10.2.1; for changes of members also the correction of single-server changes (Ongaro,
-raft-dev, 10 July 2015): a leader first commits an entry of its own term.
+Disk, state machine and snapshots:
+
+- ``on_persisted(number, now)``: That Ready and all earlier ones are durable.
+- ``on_applied(index)``: The state machine has applied all entries up to ``index``.
+- ``compact(up_to)``: A snapshot that ends at ``up_to`` or later is durable here, so discard entries up to
+  it. Return the index before the first remaining entry. It is lower than ``up_to`` while a peer receives a
+  snapshot.
+- ``on_snapshot_sent(peer, index, delivered)``: On a leader, the sending of a snapshot ended. If
+  ``delivered``, the peer has all of it and has called its `on_snapshot_received`.
+- ``on_snapshot_received(term, sender, snapshot, now)``: On a follower, the complete snapshot of that leader
+  is a durable file. If the next Ready has ``snapshot``, install it. Otherwise it was outdated or invalid,
+  so delete the file. Raises nothing.
+
+The driver may read ``role``, ``term``, ``vote``, ``leader_id``, ``leader_state``, ``commit``, ``applied``,
+``deadline`` and ``log``. After `on_message` and `on_snapshot_received` it reads ``diverged``. If that is
+set, the driver ends the node.
+
+The members are those of the newest configuration in the log (`configuration.py`). Only voters are counted
+and campaign, and learners receive the log. A node with ``may_vote=False`` never votes or campaigns.
+
+A candidate requests and counts votes by its own configuration. A node that receives the request does not
+check its own configuration, because it may not have received the entry that made it or the candidate a
+voter. The new majority may need its vote (thesis 4.1). Two rules keep a removed or disconnected node from
+disturbing the quorum. No node helps to replace a leader that is alive (4.2.3), and a candidate holds a
+pre-vote before it increases its term (9.6). Also a leader need not be among the known members: entries that
+this node lacks may have added it (4.1).
+
+State that exists only while a node leads is in `leader_state.py`. Term and vote are passed to the driver in
+`Ready.hard_state`, and `raft_storage.py` makes them durable before a vote is sent.
+
+Source: docs/concepts/guarantees.md, M1 to M4. Raft paper (Ongaro, Ousterhout 2014) figure 2. Thesis (2014)
+3.10, 4, 6.4, 9.6, 10.2.1. For changes of members, also the correction of single-server changes (Ongaro,
+raft-dev, 10 July 2015): a leader first commits an entry of the present term.
 """
 
 from collections.abc import Callable, Sequence
@@ -88,23 +93,31 @@ from .ready_builder import ReadyBuilder
 from .recovered_hard_state import RaftEntryId
 
 TERMS_AHEAD_MAX = 1_000_000
-"""So far ahead of the own term a peer's may be. A term that is entered is never left: one forged message
-with a high one would leave no term for the next election, on all nodes and for good."""
+"""Maximum distance of a peer's term from the own term.
+
+A term never decreases. A single forged message with the maximum term would leave no term for the next
+election, on all nodes and permanently.
+"""
 FIRST_ELECTION_TIMEOUT_FACTOR = 0.1
-"""Of an election's time-outs, in term 0."""
+"""Factor of the election timeout in term 0."""
 NON_MEMBER_MESSAGES = PreVote | Vote | AppendRequest | Heartbeat | TimeoutNow
-"""Taken also from nodes that are no members here: either side may lack an entry (thesis 4.1)."""
+"""Messages that are also accepted from nodes that are not known as members.
+
+Either side may lack an entry (thesis 4.1).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DurableState:
-    """The state that a node starts or restarts from, as found on its disk."""
+    """The state on disk from which a node starts or restarts."""
 
     log: RaftLog
     hard_state: HardState
     applied: int = 0
-    """The index of the restored state machine, if its snapshot is newer than the log's beginning. Entries up
-    to it are not handed out again."""
+    """The index of the restored state machine, if its snapshot is newer than the beginning of the log.
+
+    Entries up to it are not handed out again.
+    """
     recovery_floor: RaftEntryId | None = None
     """The last entry that this node ever had, if its disk has lost some (`recovered_hard_state.py`)."""
     commit_index: int = 0
@@ -112,7 +125,7 @@ class DurableState:
 
 
 class Raft:
-    """One node's view of the replicated log. The module names its inputs; `ready` gives its outputs."""
+    """One node of the replicated log. The module lists its inputs, and `ready` returns its outputs."""
 
     def __init__(
         self,
@@ -124,7 +137,16 @@ class Raft:
         now: float,
         may_vote: bool = True,
     ) -> None:
-        """``draw`` is in [0, 1). ``may_vote`` False: never, whatever the configuration says."""
+        """Create a node.
+
+        Args:
+            node_id: The ID of this node.
+            durable: The state on its disk.
+            options: Times and limits.
+            random: Returns random numbers in [0, 1).
+            now: The present time.
+            may_vote: If False, the node never votes, whatever the configuration is.
+        """
         self.node_id = node_id
         self.options = options
         self.log = durable.log
@@ -135,29 +157,33 @@ class Raft:
         self.deadline = inf
         self.may_vote = may_vote
         self.recovery_floor = durable.recovery_floor
-        """None once the log is no less than it ever was; set if a leader has this node's word for more."""
+        """Set while the log lacks entries that this node has acknowledged, otherwise None.
+
+        It is also set when a leader counts acknowledgements of this node for entries that it lacks.
+        """
         self.is_state_valid = True
-        """False: its state is not what most others have (`state_digest.py`); it stands for no election."""
+        """False if the state differs from the majority (`state_digest.py`).
+
+        The node then does not campaign.
+        """
         self.diverged: Diverged | None = None
-        """Set once. Afterwards no input counts, there is no output, and the driver ends the node."""
+        """Set once. Afterwards inputs are ignored, there is no output, and the driver ends the node."""
         self.state_digest = 0, 0
-        """What a follower says of its state: an index that was applied, and the digest after it."""
+        """The digest that a follower reports: an applied index, and the digest of the state after it."""
         self.configuration: Configuration
-        """In effect: the newest one in the log."""
+        """The newest configuration in the log, which applies."""
         self.voters: tuple[str, ...]
         self.peers: tuple[str, ...]
-        """All other members, learners included."""
+        """All other members, including learners."""
         self._stored_commit = durable.commit_index
         self._random = random
         self._disk_stalled = False
         self._last_leader_contact = -inf
         self._leader_claims_acked = RaftEntryId(0, 0)
-        """What a leader said last that it has this node's word for, and its term."""
+        """The last entry that the leader counts as acknowledged by this node, with the leader's term."""
         self._verified_up_to = RaftEntryId(0, 0)
-        """How far appends of that term's leader have shown the log to be its own."""
-        self._grace_available = (
-            True  # a late clock may still wait once for the leader's sign of life
-        )
+        """The end of the log that appends of that term's leader have verified."""
+        self._grace_available = True  # a late node may wait once more for a message of the leader
         self._votes: dict[str, bool] = {}
         self._leader_state: LeaderState | None = None
         self._ready_builder = ReadyBuilder()
@@ -183,24 +209,24 @@ class Raft:
 
     @property
     def commit(self) -> int:
-        """The last entry known to be committed."""
+        """Return the last entry that is known to be committed."""
         return self.watermarks.commit
 
     @property
     def applied(self) -> int:
-        """The last entry that the driver said was applied."""
+        """Return the last entry that the driver has reported as applied."""
         return self.watermarks.applied
 
     @property
     def durable_index(self) -> int:
-        """The last entry that is durable here."""
+        """Return the last entry that is durable here."""
         return self.watermarks.durable_index
 
     @property
     def can_campaign(self) -> bool:
         """Whether this node may campaign: it is a voter, or its removal is not known to be committed.
 
-        It may be the only one that has the entry which removes it: then nobody else can win (thesis 4.2.2).
+        It may be the only node with the entry that removes it. Then no other node can win (thesis 4.2.2).
         """
         committed_members = self.log.configuration_at(self.watermarks.commit)
         may_campaign = self.may_vote and self.term < TERM_MAX and len(self.voters) > 0
@@ -212,30 +238,30 @@ class Raft:
         )
 
     def _is_implausible_term(self, term: int) -> bool:
-        """Whether no honest peer can be in ``term``: terms move by elections, one at a time (H214).
+        """Whether a correct peer cannot be in ``term``, because elections increase terms one by one (H214).
 
-        A node that has nothing yet takes any: the cluster that it is let into may be old.
+        A node with an empty log accepts any term, because it may be added to an old cluster.
         """
         return term > self.term + TERMS_AHEAD_MAX and self.log.last_index > 0
 
     # --- inputs -----------------------------------------------------------------------------------
 
     def on_message(self, message: Message, now: float) -> None:
-        """Take one message. Raises `ProtocolError` about what no honest peer sends."""
+        """Process a message. Raises `ProtocolError` for a message that no correct peer sends."""
         if message.sender == self.node_id or self.diverged is not None:
             return
         if message.sender not in self.peers and not isinstance(message, NON_MEMBER_MESSAGES):
-            return  # it answers as a member that it is not, or not any more
+            return  # a reply of a node that is not a member, or is no longer one
         if self._is_implausible_term(message.term):
             raise ProtocolError(
-                f"{message.sender} speaks in term {message.term}, this node is in {self.term}:"
+                f"{message.sender} sent term {message.term}, but this node is in term {self.term}:"
                 f" more than {TERMS_AHEAD_MAX} elections ahead"
             )
         self._handlers[type(message)](message, now)
         self._check_invariants()
 
     def on_time(self, now: float) -> None:
-        """Do what is due at ``now``: a heartbeat, a campaign, a step down."""
+        """Do what is due at ``now``: send a heartbeat, campaign, or step down."""
         if now < self.deadline or self.diverged is not None:
             return
         leader_state = self._leader_state
@@ -249,13 +275,13 @@ class Raft:
         self._check_invariants()
 
     def on_connection_closed(self, peer: str, now: float) -> None:
-        """The connection to ``peer`` ended; what was on it is lost."""
+        """Process the end of the connection to ``peer``. Messages on it are lost."""
         if self._leader_state is not None:
             progress = self._leader_state.peers.get(peer)
             if progress is not None:
                 progress.on_connection_lost(self._leader_state.append_count)
         elif peer == self.leader_id:
-            self._last_leader_contact = -inf  # nothing binds this node to it any more
+            self._last_leader_contact = -inf  # this node is no longer bound to that leader
             if self.deadline < inf:
                 self.deadline = min(
                     self.deadline, now + self._random() * self.options.closed_jitter_s
@@ -263,29 +289,32 @@ class Raft:
         self._check_invariants()
 
     def on_late(self, lateness_s: float, now: float) -> None:
-        """This node was not run for ``lateness_s``: silence in that time says nothing of the others."""
+        """Extend the timeouts after this node did not run for ``lateness_s``.
+
+        Silence in that time proves nothing.
+        """
         if self._leader_state is not None:
             self._leader_state.extend_deadlines(lateness_s, now)
         else:
             self.deadline += lateness_s
             self._last_leader_contact = min(now, self._last_leader_contact + lateness_s)
             if self._grace_available and lateness_s > 0:
-                # The lateness counts from the deadline: shifted by it alone, the deadline would be now,
-                # and after a stall of the whole machine all would campaign at once. Once a timeout,
-                # so that a node that is always late campaigns in the end.
+                # The lateness counts from the deadline. If the deadline were only moved by it, it would be
+                # now, and after a stall of the whole machine all nodes would campaign at once. Once per
+                # timeout, so that a node that is always late campaigns eventually.
                 self._grace_available = False
                 self.deadline = max(self.deadline, now + 2 * self.options.heartbeat_s)
         self._check_invariants()
 
     def on_disk_stalled(self, stalled: bool, now: float) -> None:
-        """Own syncs hang (or do again): a leader hands over, others do not campaign (H25)."""
+        """Process the start or end of a disk stall. A stalled leader transfers the leadership (H25)."""
         self._disk_stalled = stalled
         if stalled and self._leader_state is not None:
             self.transfer_leadership(now)
         self._check_invariants()
 
     def propose(self, command: bytes) -> int | None:
-        """Append a command; its index, or None if this node cannot. See the module for errors."""
+        """Append a command. Return its index, or None if this node cannot. The module lists the errors."""
         if self._leader_state is None:
             return None
         index = self._leader_state.propose(command)
@@ -293,7 +322,7 @@ class Raft:
         return index
 
     def read_index(self, request_id: int) -> bool:
-        """Ask from which index on a read is linearizable; see `Ready.reads`."""
+        """Request the index from which a read is linearizable, see `Ready.reads`."""
         if self._leader_state is None:
             return False
         self._leader_state.read_index_queue.add(request_id)
@@ -302,13 +331,16 @@ class Raft:
         return True
 
     def change_members(self, configuration: Configuration, now: float) -> int | None:
-        """Propose other members; the entry's index, or None if this node cannot. See the module."""
+        """Propose other members.
+
+        Return the index of the entry, or None if this node cannot. See the module.
+        """
         if self._leader_state is None:
             return None
         commit = self.commit
         index = self._leader_state.change_members(configuration)
         self._on_log_changed(now)
-        if self.commit > commit:  # one voter less may be what was waited for
+        if self.commit > commit:  # one voter less may complete a majority
             self._schedule_commit_broadcast(self._leader_state, now)
         self._step_down_if_removed()
         self._check_invariants()
@@ -316,11 +348,11 @@ class Raft:
 
     @property
     def leader_state(self) -> LeaderState | None:
-        """The leader's view of the others, to be read only; None if this node does not lead."""
+        """Return the leader's state, to be read only, or None if this node does not lead."""
         return self._leader_state
 
     def transfer_leadership(self, now: float, to: str = "") -> bool:
-        """Let ``to`` (default: the best follower) take over; False if there is nobody to ask."""
+        """Let ``to`` (by default the best follower) become leader. Return False if no voter can."""
         if self._leader_state is None:
             return False
         started = self._leader_state.transfer_leadership(now, to)
@@ -328,7 +360,7 @@ class Raft:
         return started
 
     def set_state_valid(self, is_valid: bool, now: float) -> None:
-        """This node's state is found to be wrong: it leads no more; or it has another one, and may."""
+        """Set whether this node's state equals that of the majority. If not, the node steps down."""
         if is_valid == self.is_state_valid:
             return
         self.is_state_valid = is_valid
@@ -339,7 +371,7 @@ class Raft:
         self._check_invariants()
 
     def on_persisted(self, number: int, now: float) -> None:
-        """The Readys up to ``number`` are durable."""
+        """Record that the Readys up to ``number`` are durable."""
         self._ready_builder.on_persisted(number)
         self.watermarks.on_persisted(number)
         if self.recovery_floor is not None and self._clear_floor_if_caught_up():
@@ -350,12 +382,15 @@ class Raft:
         self._check_invariants()
 
     def on_applied(self, index: int) -> None:
-        """The state machine has applied everything up to ``index``."""
+        """Record that the state machine has applied all entries up to ``index``."""
         self.watermarks.on_applied(index)
         self._check_invariants()
 
     def compact(self, up_to: int) -> int:
-        """Forget entries up to ``up_to`` (applied, and in a durable snapshot); returns the new base."""
+        """Discard entries up to ``up_to``, which are applied and in a durable snapshot.
+
+        Return the new base.
+        """
         assert up_to <= self.applied, f"compact to {up_to}, applied {self.applied}"
         if self._leader_state is not None:
             up_to = self._leader_state.compaction_limit(up_to)
@@ -364,17 +399,17 @@ class Raft:
         return self.log.base_index
 
     def on_snapshot_sent(self, peer: str, index: int, delivered: bool) -> None:
-        """Sending a snapshot ended; see the module."""
+        """Record the end of sending a snapshot, see the module."""
         if self._leader_state is not None:
             self._leader_state.on_snapshot_sent(peer, index, delivered)
         self._check_invariants()
 
     def on_snapshot_received(self, term: int, sender: str, snapshot: Snapshot, now: float) -> None:
-        """A leader's snapshot is a durable file here; see the module."""
+        """Process a leader's snapshot that is a durable file here, see the module."""
         if term < self.term or self._has_rival(term, sender):
             return
         if not 0 < snapshot.term <= term or snapshot.index <= 0 or self._is_implausible_term(term):
-            return  # no entry is newer than its leader, no leader so far ahead
+            return  # No entry is newer than its leader's term, and no term is that far ahead.
         if self._replaces_committed(term, sender, (snapshot.index, snapshot.term)):
             return
         self._follow_leader(term, sender, now)
@@ -382,7 +417,7 @@ class Raft:
             if self.log.term_at(snapshot.index) == snapshot.term:
                 self.watermarks.commit_to(
                     snapshot.index
-                )  # paper 7: the log covers it, keep the rest
+                )  # paper 7: the log contains this entry, so keep the rest
             else:
                 self.watermarks.install_snapshot(snapshot)
                 self._on_log_changed(now)
@@ -393,7 +428,7 @@ class Raft:
 
     @property
     def has_ready(self) -> bool:
-        """Whether `ready` has something to say."""
+        """Whether `ready` would return actions."""
         state = (self.role, self.term, self.leader_id)
         if self.diverged is not None:
             return False
@@ -401,7 +436,7 @@ class Raft:
         return flush or self.watermarks.has_work or self._ready_builder.has_work(state)
 
     def ready(self) -> Ready:
-        """Everything to be done since the last call; metadata/raft/ready.py says in which order."""
+        """Return all actions since the last call. metadata/raft/ready.py defines their order."""
         if self._leader_state is not None and self._leader_state.wants_flush:
             self._leader_state.flush()
         builder = self._ready_builder
@@ -438,7 +473,7 @@ class Raft:
         self.peers = self.configuration.others(self.node_id)
 
     def _on_log_changed(self, now: float) -> None:
-        """Entries came or were cut off: a configuration counts from the moment it is in the log."""
+        """Apply a configuration that was added to the log or removed from it. It applies immediately."""
         if self.log.configuration is self.configuration:
             return
         self._apply_configuration()
@@ -451,16 +486,17 @@ class Raft:
 
     def _set_term(self, term: int, vote: str) -> None:
         assert term > self.term or (term == self.term and not self.vote), "a vote is never changed"
-        assert term <= TERM_MAX, f"term {term} cannot be told to anybody"
+        assert term <= TERM_MAX, f"term {term} is above the maximum"
         self.term, self.vote = term, vote
         self._ready_builder.hard_state = HardState(term, vote)
 
     def _reset_election_timer(self, now: float) -> None:
-        """Draw the next time at which silence means that nobody leads.
+        """Select a random time after which silence means that there is no leader.
 
-        Each voter that is not the leader draws from its own part of the interval: the first of them does not
-        collide with the second, and comes early, without a shorter timeout for anybody. In term 0 nobody has
-        led, so that no silence is waited for: only until the others are up, which a lost pre-vote asks again.
+        Each voter except the leader uses its own part of the interval. So the first of them starts early
+        and does not collide with the second, without a shorter timeout for any node. In term 0 there was no
+        leader to wait for, so the timeout only gives the other nodes time to start. A lost pre-vote is
+        repeated.
         """
         options = self.options
         timeout_factor = 1.0 if self.term else FIRST_ELECTION_TIMEOUT_FACTOR
@@ -488,7 +524,7 @@ class Raft:
         self._reset_election_timer(now)
 
     def _follow_leader(self, term: int, leader_id: str, now: float) -> None:
-        """A leader of ``term`` (not below the own) showed itself."""
+        """Accept a leader of ``term``, which is not below the own term."""
         if self._has_rival(term, leader_id):
             raise ProtocolError(
                 f"two leaders in term {term}: {leader_id} and {self.leader_id or self.node_id}"
@@ -497,13 +533,13 @@ class Raft:
         self._last_leader_contact = now
 
     def _has_rival(self, term: int, leader_id: str) -> bool:
-        """Whether another leader of that very term is known: somebody broke M1, or lies."""
+        """Whether another leader of the same term is known. Then a node violates M1 or is malicious."""
         return term == self.term and (
             self.role is RaftRole.LEADER or self.leader_id not in ("", leader_id)
         )
 
     def has_leader_contact(self, now: float) -> bool:
-        """Whether this node leads with a quorum, or heard its leader within the longest timeout."""
+        """Whether this node leads, or received a message of its leader within the longest timeout."""
         if self._leader_state is not None:
             return True
         return (
@@ -511,9 +547,11 @@ class Raft:
         )
 
     def _in_leader_lease(self, now: float) -> bool:
-        """Whether a leader is alive as far as this node knows: then nobody is helped to replace it.
+        """Whether a leader is alive as far as this node can determine.
 
-        Thesis 4.2.3 and 9.6: what keeps a node that was cut off from deposing a working leader.
+        Then the node does not help to replace it.
+
+        Thesis 4.2.3 and 9.6: otherwise a node that was disconnected could depose a working leader.
         """
         if self._leader_state is not None:
             return True
@@ -524,7 +562,7 @@ class Raft:
     # --- campaigns and votes ----------------------------------------------------------------------
 
     def _start_pre_vote(self, now: float) -> None:
-        """Ask whether an election could be won before disturbing anybody (pre-vote)."""
+        """Ask whether an election could be won before disturbing the quorum (pre-vote)."""
         self._reset_election_timer(now)
         if self._disk_stalled or not self.can_campaign:
             return
@@ -539,7 +577,7 @@ class Raft:
 
     def _campaign(self, now: float, transfer: bool = False) -> None:
         self._set_term(self.term + 1, self.node_id)
-        self._reset_election_timer(now)  # its votes take their time, in the first term as in any
+        self._reset_election_timer(now)  # votes need the full timeout, also in the first term
         self.role, self.leader_id = RaftRole.CANDIDATE, ""
         self._votes = {self.node_id: True}
         if tally(self._votes, self.voters) is VoteResult.WON:
@@ -572,7 +610,7 @@ class Raft:
         if self.role is not RaftRole.PRE_CANDIDATE:
             return
         if message.granted and message.term != self.term + 1:
-            return  # of an earlier question
+            return  # of an earlier pre-vote
         self._votes[message.sender] = message.granted
         result = tally(self._votes, self.voters)
         if result is VoteResult.WON:
@@ -583,7 +621,8 @@ class Raft:
     def _on_vote(self, message: Vote, now: float) -> None:
         if message.term > self.term:
             if self._in_leader_lease(now) and not message.transfer:
-                return  # thesis 4.2.3: neither the term nor the vote of a disturber is taken up
+                # thesis 4.2.3: accept neither the term nor the vote request of a disturbing node
+                return
             self._become_follower(message.term, "", now)
         granted = (
             message.term == self.term
@@ -598,7 +637,7 @@ class Raft:
         self._send(message.sender, VoteReply(self.term, self.node_id, granted), True)
 
     def _may_vote_for(self, candidate: str) -> bool:
-        """At most one vote a term (paper 5.2); asked again, the same answer again."""
+        """Whether the node may vote for a candidate: one vote per term (paper 5.2), which may be repeated."""
         return self.vote == candidate or (not self.vote and not self.leader_id)
 
     def _is_up_to_date(self, last_index: int, last_term: int) -> bool:
@@ -651,7 +690,7 @@ class Raft:
         leader_state.schedule_commit_broadcast(now)
         self.deadline = min(self.deadline, leader_state.commit_broadcast_at)
 
-    # --- what a follower takes from its leader ----------------------------------------------------
+    # --- messages of the leader -------------------------------------------------------------------
 
     def _on_append(self, message: AppendRequest, now: float) -> None:
         if message.term < self.term:
@@ -664,8 +703,9 @@ class Raft:
             ):
                 return
         self._follow_leader(message.term, message.sender, now)
-        if message.prev_index < self.commit:  # an old one, and committed entries are equal there
-            # Only as far as the append: a leader that has forgotten entries may not have the rest.
+        # an old message, and committed entries are equal there
+        if message.prev_index < self.commit:
+            # Only up to the end of the append, because a leader that has lost entries may lack the rest.
             verified_index = message.prev_index + len(message.entries)
             self._accept(message.sender, min(self.commit, verified_index), message.number)
             return
@@ -699,12 +739,14 @@ class Raft:
         previous_entry: tuple[int, int],
         entries: Sequence[Entry] = (),
     ) -> bool:
-        """Whether ``before`` (index, term) or one of the entries after it is not what is committed here.
+        """Whether an entry in a leader's message differs from an entry that is committed here.
 
-        An honest leader has all committed entries (M2), so a majority runs on older copies of its disks. To
-        follow it would delete the last copy of acknowledged entries. The terms of compacted entries are not
-        known, but terms never decrease along a log. Equal terms prove nothing: older copies may elect a
-        leader in a term that had one already.
+        ``previous_entry`` (index, term) and ``entries`` are checked. A correct leader has all committed
+        entries (M2). So a difference means that a majority runs on older copies of its disks. Following
+        that leader would delete the last copy of acknowledged entries.
+
+        The terms of compacted entries are unknown, but terms never decrease along a log. Equal terms prove
+        nothing, because older copies may elect a second leader in the same term.
         """
         commit, log = max(self.commit, self._stored_commit), self.log
         sent_entries = ((entry.index, entry.term, entry.data) for entry in entries)
@@ -731,8 +773,9 @@ class Raft:
         if message.commit > self.log.last_index:
             self._raise_floor(now)
         if self._verified_up_to.term == message.term:
-            # No more than was shown in this life to fit: it goes by what was acknowledged here before, and an
-            # older copy of this disk may end in entries that were replaced since (H107).
+            # Only entries that were verified since the start. The leader's commit index is based on earlier
+            # acknowledgements, and an older copy of this disk may end in entries that were replaced since
+            # (H107).
             self.watermarks.commit_to(
                 min(message.commit, self._verified_up_to.log_index, self.log.last_index)
             )
@@ -740,7 +783,7 @@ class Raft:
             self._send(message.sender, HeartbeatReply(self.term, self.node_id, message.round))
 
     def _check_divergence(self, append: AppendRequest, now: float) -> None:
-        """Whether what is here differs from what the leader has this node's word for (H107)."""
+        """Set the recovery floor if the log differs from entries that this node has acknowledged (H107)."""
         claimed_index = (
             self._leader_claims_acked.log_index
             if self._leader_claims_acked.term == append.term
@@ -754,14 +797,17 @@ class Raft:
             self._raise_floor(now)
 
     def _raise_floor(self, now: float) -> None:
-        """The leader has this node's word for more than is here: its disk is an older copy of itself, or lost
-        its end. What else it promised is no newer than that leader's last commit told here (H107)."""
+        """Set the recovery floor: the leader counts acknowledgements of this node for entries that it lacks.
+
+        The disk is then an older copy, or has lost the end of the log. Other acknowledgements of this node
+        are not newer than the last commit index that this leader has sent here (H107).
+        """
         if self.recovery_floor is None:
             self.recovery_floor = self._leader_claims_acked
             self._reset_election_timer(now)
 
     def _clear_floor_if_caught_up(self) -> bool:
-        """Whether what is durable here is no less than all that ever was; then the ghost is gone."""
+        """Remove the recovery floor if the durable log has reached it. Return whether there is none."""
         index = self.durable_index
         term = self.log.term_at(index)
         if (
@@ -773,17 +819,20 @@ class Raft:
         return self.recovery_floor is None
 
     def _reject_stale_leader(self, sender: str) -> None:
-        """Tell a leader of an earlier term that it is one; without this a node whose term ran ahead
-        while it was cut off, and whom nobody votes for, would never be heard again."""
+        """Notify a leader of an earlier term.
+
+        Otherwise a node whose term increased while it was disconnected, and which receives no votes, would
+        never receive messages of a leader again.
+        """
         self._send(sender, AppendReply(self.term, self.node_id, False, 0, 0, 0))
 
-    # --- the leader's side: metadata/raft/leader_state.py -------------------------------------------------
+    # --- leader state: metadata/raft/leader_state.py ----------------------------------------------
 
     def _on_leader_time(self, leader_state: LeaderState, now: float) -> None:
         if leader_state.has_quorum(now):
             leader_state.on_time(now, self._disk_stalled)
             self._send_heartbeats(leader_state, now)
-        else:  # thesis 6.2: its clients must not wait for it
+        else:  # thesis 6.2: its clients must not wait for this node
             self._become_follower(self.term, "", now)
 
     def _on_append_reply(self, message: AppendReply, now: float) -> None:
@@ -799,18 +848,21 @@ class Raft:
             leader_state.on_heartbeat_reply(message, now)
 
     def _leader_state_for(self, term: int, now: float) -> LeaderState | None:
-        """The leadership that an answer of ``term`` belongs to, if any; a higher term ends it."""
+        """Return the leader's state if a reply of ``term`` belongs to it.
+
+        A higher term ends the leadership.
+        """
         if term > self.term:
             self._become_follower(term, "", now)
         return self._leader_state if term == self.term else None
 
     def _step_down_if_removed(self) -> None:
-        """A leader that removed itself leads until that is committed, and no longer (thesis 4.2.2)."""
+        """Step down when the removal of this leader is committed (thesis 4.2.2)."""
         leader_state = self._leader_state
         is_removed = self.node_id not in self.voters
         if leader_state is not None and is_removed and self.commit >= self.log.configuration_index:
             leader_state.transfer_and_resign()
-            # No deadline depends on the time: it never campaigns.
+            # No deadline depends on the time, because this node never campaigns.
             self._become_follower(self.term, "", 0.0)
 
     def _send(self, to: str, message: Message, after_persist: bool = False) -> None:
@@ -819,7 +871,7 @@ class Raft:
     # --- invariants -------------------------------------------------------------------------------
 
     def _check_invariants(self) -> None:
-        """What holds between any two inputs."""
+        """Check the invariants between two inputs."""
         self.watermarks.check_invariants()
         assert self.log.last_term <= self.term, "an entry of a term not entered"
         is_leader = self._leader_state is not None

@@ -223,6 +223,8 @@ class RaftReplica:
         """Set the listener. A replica has one."""
         self._listener = listener
 
+    # --- inputs -----------------------------------------------------------------------------------
+
     @property
     def is_leader(self) -> bool:
         """Whether this node leads, according to its own state."""
@@ -447,6 +449,8 @@ class RaftReplica:
         member = self.raft.configuration.member(node_id)
         return member.name if member is not None else ""
 
+    # --- output -----------------------------------------------------------------------------------
+
     def drain(self) -> None:
         """Execute the actions of the core that need not wait for the disk.
 
@@ -613,6 +617,8 @@ class RaftReplica:
         else:
             text = f"this metadata node stepped down in term {raft.term}"
         LEADER.emit(log, "%s", text, leader=name, term=raft.term, own=self.is_leader)
+
+    # --- tasks ------------------------------------------------------------------------------------
 
     async def persist(self) -> None:
         """Persist the pending actions of the core with one sync, then send their messages."""

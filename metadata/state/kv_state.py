@@ -149,6 +149,8 @@ class KeyValueState:
         """Call ``on_change`` for each change of a key. The state has one subscriber, and None removes it."""
         self._on_change = on_change
 
+    # --- reading ----------------------------------------------------------------------------------
+
     @property
     def compacted_to(self) -> int:
         """Oldest revision after which a watch can begin."""
@@ -225,6 +227,8 @@ class KeyValueState:
             self._hash_sum & _SUM_MASK, *numbers, self.request_dedup.forgotten_through
         )
         return xxh3_64_intdigest(words) >> 64 - DIGEST_BITS
+
+    # --- commands ---------------------------------------------------------------------------------
 
     def apply(
         self, index: int, command: bytes, decoded_command: ReplicatedCommand | None = None
@@ -323,6 +327,8 @@ class KeyValueState:
         if isinstance(decoded_command, TRANSACTION_COMMANDS):
             return CommandResult(TransactionReply(True, int(remembered.outcome)))
         return CommandResult(lease=int(remembered.outcome))
+
+    # --- transactions -----------------------------------------------------------------------------
 
     def _transact(self, transaction: Transaction) -> tuple[CommandResult, tuple[WatchEvent, ...]]:
         for compare in transaction.compares:
@@ -426,6 +432,8 @@ class KeyValueState:
                 view.on_change(key, stored)
             self._has_views = bool(self._views)
 
+    # --- leases -----------------------------------------------------------------------------------
+
     def _grant(self, ttl_ms: int, owner: str) -> CommandResult:
         if len(self.leases) >= self._leases_max:
             return CommandResult(error=TooBusy(f"there are {len(self.leases)} leases already"))
@@ -448,6 +456,8 @@ class KeyValueState:
         if events:
             self.revision = revision
         return events
+
+    # --- snapshots --------------------------------------------------------------------------------
 
     def snapshot_view(self, changes_bytes_max: int = maxsize) -> "StateView":
         """Return a view of the state as of this call, for `kv_snapshot.py`. See `StateView`."""

@@ -1,33 +1,35 @@
-"""A metadata node's disk: term, vote and log as checksummed blocks in one file at a time.
+"""The disk of a metadata node: term, vote and log as checksummed blocks, in one log file at a time.
 
-A log file ends in zeros, written ahead: what is no block is the end, or a write that was never finished.
-Each begins with the whole state as it was when the file was made, so that a start never appends
-after a tail that it replayed (H4): it writes what it found into a new file, syncs that, deletes the old one,
-and only then goes on. A snapshot has it done, too, with what came after that, which is little: one is taken
-seldom (`replica.py`). Within a file a torn tail and a lost block are told apart by `blocks.judge`.
+The end of a log file is preallocated with zeros. Bytes that are not a block are the end of the log, or an
+unfinished write. Each file begins with the whole state at its creation, so that a start never appends after
+a replayed tail (H4). A start writes the replayed state into a new file, syncs it, deletes the old file, and
+then continues. After a snapshot, a new file is started as well. It is small, because snapshots are rare
+(`replica.py`). Within a file, `blocks.classify_tail` distinguishes a torn tail from a lost block. The files::
 
-    MEMBERS         who votes, and the seed of this disk's blocks (`member_identity.py`)
-    log.00000007    blocks of operations: hard state, entries, truncations, snapshots; and marks
-    snapshot.*      the state, up to some index (`snapshot_store.py`)
-    damaged.*       what could not be believed, kept for whoever wants to look; nothing reads it
+    MEMBERS         the cluster, the right to vote, and the seed of the blocks (`member_identity.py`)
+    log.00000007    blocks of operations (hard state, entries, truncations, snapshots) and marks
+    snapshot.*      the state up to some index (`snapshot_store.py`)
+    damaged.*       damaged files, kept for inspection and never read
 
-A node whose log or vote is damaged loses its right to vote, durably, before anything else is touched (M4).
-What its newest blocks say of its promises is kept beside (GHOST), with the sound beginning of its log
-(`recovered_hard_state.py`).
+A node with a damaged log or vote loses its right to vote, durably, before anything else is changed (M4).
+The hard state in its newest blocks is stored in the file GHOST, together with the sound beginning of its
+log (`recovered_hard_state.py`).
 
-A full disk ends nothing. What could not be written is kept and written when there is room, and nobody is told
-before; a new log file that there is no room for is not begun, the old one is gone on with. A start on a full
-disk goes on with the file it replayed, too: it cuts off the tail that it did not believe, and writes the rest
-over itself, so that nothing counts that only the page cache had.
+A full disk does not end the node. Operations that could not be written are kept until there is space, and
+are not acknowledged before. If there is no space for a new log file, the old one is used further. A start
+on a full disk also continues with the replayed file. It cuts off the invalid tail, and rewrites the rest in
+place, so that blocks that were only in the page cache do not count as durable.
 
 The header of each block also contains the last entry that is known to be committed
-(`log_operations.commit_note`). A node whose leader would replace such an entry ends (`ready.Diverged`).
+(`log_replay.commit_note`). A node whose leader would replace such an entry ends (`ready.Diverged`).
 
-What a mark is for: the last synced block has no successor, so that its rot looks like a torn tail. A small
-block after it, written when the log has been idle for about 20 ms, names it as durable, and says the vote and
-the last entry once more. What remains: rot of
-the newest block (a vote or acknowledged entries) before its mark, that is a power cut and a damaged sector
-within the same 20 ms. Nothing on this disk can tell that from a write that was never finished.
+The last synced block has no successor, so its corruption looks like a torn tail. Therefore a small block,
+the mark, is written after it when the log has been idle for about 20 ms. The mark states that the last
+block is durable, and repeats the vote and the last entry.
+
+One case remains: the newest block (a vote or acknowledged entries) is corrupted before its mark is written.
+That requires a power cut and a damaged sector within the same 20 ms. Nothing on this disk can distinguish
+it from an unfinished write.
 """
 
 import re
@@ -78,52 +80,57 @@ from .member_identity import (
 from .snapshot_store import SnapshotStore
 
 NEW_FILE_RETRY_BYTES = 1024 * 1024
-"""Where there was no room for a new file, it is tried again after so much more."""
+"""Bytes after which a new file is tried again that failed for lack of space."""
 WRITE_BYTES = 2 * 1024 * 1024
-"""A long beginning is written in pieces of about this size, one a turn."""
+"""The initial state of a file is written in parts of about this size, one per event-loop iteration."""
 ZEROED_AHEAD_BYTES = 512 * 1024
-"""So far ahead of its end a log file has zeros, which are no blocks: a sync that makes no file longer is
-cheaper by a half."""
+"""Length of the zeros that are written ahead of the end of the log.
+
+A sync that does not make a file longer costs only half as much.
+"""
 KIND_OPERATIONS = 1
 KIND_WATERMARK = 2
 DAMAGED_PREFIX = "damaged."
 
 
 class _BlockContent(NamedTuple):
-    """One block, not sealed yet."""
+    """A block that is not sealed yet."""
 
     kind: int
     payload: bytes
     last_index: int
-    """The last entry of the log after it."""
+    """The last entry of the log after this block."""
 
 
 @dataclass(slots=True)
 class LoadedRaftState:
-    """What a start found."""
+    """The state that a start found on the disk."""
 
     hard_state: HardState
     log: RaftLog
     snapshot: Snapshot | None
-    """The newest that the log vouches for."""
+    """The newest snapshot that matches the log."""
     damage: str
-    """What was found damaged now; "" if nothing."""
+    """The damage that this start found, or ""."""
     recovery_floor: RaftEntryId | None = None
-    """The last entry that there ever was, where the log is less than that: `recovered_hard_state.py`. Without
-    it, a node that may not vote does not know what it has promised: its log is empty, and so is the vote."""
+    """The last entry that ever existed, if the log ends before it (`recovered_hard_state.py`).
+
+    If a node may not vote and has no floor, its acknowledgements are unknown. Its log and its vote are then
+    empty.
+    """
     commit_index: int = 0
     """The last entry that is known to be committed, or 0. A damaged log may end before it."""
 
 
 async def remove_leftovers(disk: Disk) -> None:
-    """Remove what was being written when a node ended: it is nothing, and may be all the room there is."""
+    """Delete temporary files of an interrupted write. They have no value, and may occupy all free space."""
     await disk.delete(*(name for name in disk.list() if name.endswith(TEMPORARY_SUFFIX)))
 
 
 class RaftStorage:
     """Term, vote, log and snapshots of one node.
 
-    `save`, `compact` and `write_watermark` are one task's; the snapshot calls may come from others.
+    `save`, `compact` and `write_watermark` are called by one task. Other tasks may use the snapshots.
     """
 
     def __init__(self, disk: Disk, seed: int) -> None:
@@ -137,40 +144,46 @@ class RaftStorage:
         self._file_number = 0
         self._offset = 0
         self._retry_new_file_at = inf
-        """A new file that there was no room for is tried again when this one is so long."""
+        """Length of the file at which a new file is tried again, after a lack of space."""
         self._sequence = 0
         self._durable_to = 0
         self._watermarked_to = 0
-        """The block of this sequence is the last one, and its rot would lose nothing."""
+        """Sequence of the last block, if it is a mark or has one.
+
+        Its corruption would lose nothing.
+        """
         self._start_count = 0
         self._replayed_end = 0, 0
-        """Bytes and last sequence of the file that a start took its state from; no more of it is believed."""
+        """End and last sequence of the valid part of the replayed file."""
         self._preallocation = Preallocation(ZEROED_AHEAD_BYTES, seed)
         self._zeros_file: File | None = None
         self.zeroing_allowed = True
-        """There is room for zeros."""
+        """Whether there is space for zeros."""
         self._pending_operations: list[Any] = []
-        """Operations that a full disk did not take."""
+        """Operations that could not be written to a full disk."""
         self._hard_state = HardState()
         self._log = RaftLog()
-        """The durable log: what a new file begins with."""
+        """The durable log, which is the initial state of a new file."""
         self._written_index = 0
-        """The last entry in the blocks that were written."""
+        """The last entry in the written blocks."""
         self._commit_index = 0
         """The last entry that is known to be committed, which the note of each block stores."""
         self._recovered_state: RecoveredHardState | None = None
-        """What the newest blocks say of what was promised, where that is certain."""
+        """The hard state in the newest blocks, if it is certain."""
         self._sound_prefix: RaftLog | None = None
-        """The sound beginning of a log that is damaged."""
+        """The sound beginning of a damaged log."""
         self._damaged_logs: frozenset[int] = frozenset()
-        """Files that are put aside, not deleted, once a new one has been begun: no crash leaves none."""
+        """Files that are renamed and not deleted when a new file exists.
+
+        So a crash always leaves a file.
+        """
 
     @property
     def log_bytes(self) -> int:
-        """The size of the log file."""
+        """Return the size of the log file."""
         return self._offset
 
-    # --- a start ----------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     async def create_log(
         self,
@@ -178,11 +191,13 @@ class RaftStorage:
         *,
         base_snapshot: Snapshot | None = None,
     ) -> None:
-        """The first log file of a node that joins a cluster; before MEMBERS is stored.
+        """Create the first log file of a node that joins a cluster, before MEMBERS is stored.
 
-        ``founding``: the members, where the cluster forms; UNKNOWN for a node that is let in later.
-        ``after``: a snapshot that is durable here, and that this cluster goes on from
-        (`force_new_cluster.py`).
+        Args:
+            founders: The members of a new cluster, or `UNKNOWN_CONFIGURATION` for a node that is added
+                later.
+            base_snapshot: A durable snapshot on this disk with which the cluster continues
+                (`force_new_cluster.py`).
         """
         self._log = RaftLog(configuration=founders)
         if base_snapshot is not None:
@@ -193,13 +208,16 @@ class RaftStorage:
         self._start_count = 1
         self._file_number = max(self._log_files(), default=0)
         with self._exclusive_write():
-            await self._begin_file()  # also deletes those of a start that did not get to MEMBERS
+            await self._begin_file()  # also deletes files of a start that did not reach MEMBERS
 
     async def load(self, members: MemberIdentity) -> tuple[LoadedRaftState, MemberIdentity]:
-        """Replay, then begin a new file with what was found; durable when this returns.
+        """Replay the log, and begin a new file with the result. It is durable on return.
 
-        Where there is damage, the right to vote is given up first: the members that are returned, which
-        are stored already; then the ghost. Raises `UnsupportedFormat`.
+        If there is damage, the right to vote is removed first, and the hard state is stored next. The
+        returned identity is already stored.
+
+        Raises:
+            UnsupportedFormat: A newer version wrote the data.
         """
         damage, snapshot = await self._replay_and_check(members)
         if damage:
@@ -207,7 +225,7 @@ class RaftStorage:
                 members = replace(members, may_vote=False)
                 await store_member_identity(
                     self._disk, members
-                )  # a crash from here on finds it said
+                )  # a crash after this point finds the damage recorded
             snapshot = await self._salvage_damaged_log(members)
         ghost = await self._load_recovery_floor(members)
         self._start_count += 1
@@ -226,14 +244,14 @@ class RaftStorage:
         return loaded, members
 
     async def _salvage_damaged_log(self, members: MemberIdentity) -> Snapshot | None:
-        """Keep what is sound and put the rest aside; return the snapshot that it begins after, if any.
+        """Keep the sound data and rename the rest. Return the snapshot at the beginning of the log, if any.
 
-        A snapshot is of committed entries, whoever it came from: any sound one will do.
+        Any sound snapshot is usable, because a snapshot contains only committed entries.
         """
         recovered, prefix, snapshot = self._recovered_state, self._sound_prefix, None
         stored_state = await load_recovery_floor(self._disk)
         if recovered is None:
-            # What was promised since is not known; where there is no log at all, either: it may have voted.
+            # The hard state is unknown. Without any log it is unknown too, because the node may have voted.
             await remove_recovery_floor(self._disk)
         else:
             if (
@@ -241,7 +259,8 @@ class RaftStorage:
                 and RaftEntryId(prefix.last_term, prefix.last_index) > recovered.last
             ):
                 prefix = (
-                    None  # a lost block has cut off what it ends in: it is not what was promised
+                    # a lost block truncated this part, so it differs from the acknowledged log
+                    None
                 )
             if stored_state is not None:
                 recovered = recovered._replace(last=max(recovered.last, stored_state.last))
@@ -251,7 +270,7 @@ class RaftStorage:
                     snapshot = await self._with_configuration(candidate)
                     break
         self._hard_state = recovered.hard_state if recovered is not None else HardState()
-        # Of one that was let in, the entry that did so names the members.
+        # For a node that was added later, the entry that added it has the members.
         founding = members.founders if len(members.voters) > 1 else UNKNOWN_CONFIGURATION
         self._log = RaftLog(configuration=founding)
         if recovered is not None and prefix is not None and _can_continue_after(prefix, snapshot):
@@ -272,10 +291,13 @@ class RaftStorage:
         return snapshot
 
     async def _load_recovery_floor(self, members: MemberIdentity) -> RaftEntryId | None:
-        """The ghost of a node that may not vote by its own log alone; its vote, if it is kept with that."""
+        """Return the recovery floor of a node that may not vote by its log alone.
+
+        Adopt the vote stored with it.
+        """
         recovered = await load_recovery_floor(self._disk)
         if members.may_vote or recovered is None:
-            await remove_recovery_floor(self._disk)  # one that is damaged tells nothing
+            await remove_recovery_floor(self._disk)  # a damaged file is useless
             return None
         if recovered.hard_state.term >= self._hard_state.term:
             voted = self._hard_state.term == recovered.hard_state.term and self._hard_state.vote
@@ -283,9 +305,9 @@ class RaftStorage:
         return recovered.last
 
     async def store_recovered_state(self, recovered: RecoveredHardState) -> RecoveredHardState:
-        """What this node may have promised, as the other voters say: durable when this returns.
+        """Store the hard state that the reports of the other voters permit. It is durable on return.
 
-        Returned with the own term and vote where those are later than all others know of.
+        Return it with the own term and vote if they are later than those of the others.
         """
         if self._hard_state.term > recovered.hard_state.term:
             recovered = recovered._replace(hard_state=self._hard_state)
@@ -296,21 +318,25 @@ class RaftStorage:
         return recovered
 
     async def clear_recovery_floor(self, members: MemberIdentity) -> MemberIdentity:
-        """The log is no less than it ever was: it counts by itself again. Durable when this returns."""
+        """Record that the log is complete, so that the node may vote by its log alone. Durable on return."""
         members = replace(members, may_vote=True)
         await store_member_identity(self._disk, members)
         await remove_recovery_floor(self._disk)
         return members
 
     async def inspect(self, members: MemberIdentity) -> LoadedRaftState:
-        """What `load` would find; nothing is changed. For who only reads. Raises `UnsupportedFormat`."""
+        """Return the result of `load` without a change of the disk, for tools that only read.
+
+        Raises:
+            UnsupportedFormat: A newer version wrote the data.
+        """
         damage, snapshot = await self._replay_and_check(members)
         return LoadedRaftState(
             self._hard_state, self._log, snapshot, damage, commit_index=self._commit_index
         )
 
     async def _replay_and_check(self, members: MemberIdentity) -> tuple[str, Snapshot | None]:
-        """Replay; return the damage, "" if there is none, and the newest snapshot that counts."""
+        """Replay the log. Return the damage, or "", and the newest valid snapshot."""
         damage = await self._replay_newest(members.founders)
         snapshot = await self._newest_snapshot()
         base = self._log.base_index
@@ -319,18 +345,18 @@ class RaftStorage:
         return damage, snapshot
 
     async def _replay_newest(self, founding: Configuration) -> str:
-        """Take the state of the newest file that was begun whole; return its damage, "" if none."""
+        """Replay the newest file with a complete beginning. Return its damage, or ""."""
         numbers = self._log_files()
         self._file_number = max(numbers, default=0)
         for number in reversed(numbers):
             damage = await self._replay(number, founding)
             if damage is not None:
                 return damage
-            # Its beginning was never finished: the file before it still is the truth.
+            # The beginning of this file was never completed, so the previous file is valid.
         return f"no whole log file among {len(numbers)}"
 
     async def _replay(self, number: int, founding: Configuration) -> str | None:
-        """Take a file's state; return its damage, or None if its beginning is not whole."""
+        """Replay a file. Return its damage, or None if its beginning is incomplete."""
         name = _log_name(number)
         data, read_error, unreadable_end = await self._read_file(name)
         valid_blocks = list(blocks.scan(number, memoryview(data), self._seed))
@@ -364,13 +390,14 @@ class RaftStorage:
             except (ProtocolError, ValueError):
                 if replay.first_sequence == first_sequence:
                     return f"{name}: block {block.sequence} does not fit those before it"
-                lost_from = first_sequence  # without its beginning the file has only last words
+                # without its beginning, only the last values of the file are usable
+                lost_from = first_sequence
         is_begun = replay.first_sequence == first_sequence and replay.has_complete_beginning
         beginning_synced = any(first_sequence <= block.durable_to for block in valid_blocks)
         if read_error or scan_result.corrupt or (beginning_synced and not is_begun):
             newest = _newest_before(scan_result.tail_from, valid_blocks)
             end = newest.offset + newest.padded_length
-            # On a disk that rots, what lies behind may have been more than a write that was never finished.
+            # On a corrupted disk, bytes after the end may be more than an unfinished write.
             if unreadable_end <= end and not data[end:].strip(b"\0"):
                 self._recovered_state = scanner.recovered_state()
             self._sound_prefix = replay.log if replay.first_sequence == first_sequence else None
@@ -394,9 +421,12 @@ class RaftStorage:
             )
 
     async def _read_file(self, name: str) -> tuple[bytes, str, int]:
-        """A log file; what of it cannot be read is zeros, why in words, and where the last of it ends.
+        """Return a log file, the read error as text, and the end of the last unreadable part.
 
-        Raises `TooBusy` for a lack of descriptors.
+        Unreadable parts are replaced by zeros.
+
+        Raises:
+            TooBusy: There are too many open files.
         """
         why, unread_to = "", 0
 
@@ -409,7 +439,7 @@ class RaftStorage:
         except (
             FileNotFoundError,
             DiskFailed,
-        ) as error:  # nothing was written: it is this file alone
+        ) as error:  # nothing was written, so only this file is affected
             return b"", f"{name} cannot be opened: {error}", maxsize
         try:
             return (
@@ -421,12 +451,12 @@ class RaftStorage:
             file.close()
 
     async def _continue_file(self) -> None:
-        """Make what was replayed durable where it is, and the end of the file: see the module."""
+        """Make the replayed data and the end of the file durable in place, as the module describes."""
         name = _log_name(self._file_number)
         size, self._sequence = self._replayed_end
         for number in self._log_files():
             if number > self._file_number:
-                await self._disk.delete(_log_name(number))  # never begun whole
+                await self._disk.delete(_log_name(number))  # its beginning was never completed
         self._file = file = await self._disk.open(name)
         if file.size() > size:
             file.truncate(size)
@@ -440,10 +470,10 @@ class RaftStorage:
         self._durable_to = self._sequence
 
     async def _newest_snapshot(self) -> Snapshot | None:
-        """The newest sound one that the log begins after, or holds the last entry of.
+        """Return the newest sound snapshot at the beginning of the log, or whose last entry is in the log.
 
-        Any other was received from a leader whose Ready was never made durable: it does not count, the
-        log and it do not fit together (`ready.py`).
+        Any other snapshot was received from a leader, but its Ready was never made durable. It does not
+        match the log and does not count (`ready.py`).
         """
         for snapshot, _ in reversed(self.snapshots.list()):
             if self._log_contains(snapshot) and await self.snapshots.is_sound(snapshot):
@@ -456,12 +486,12 @@ class RaftStorage:
     async def _remove_stale_snapshots(self, newest: Snapshot | None) -> None:
         for snapshot, name in self.snapshots.list():
             if newest is None or snapshot.index < newest.index or not self._log_contains(snapshot):
-                await self._disk.delete(name)  # outdated, or does not count
+                await self._disk.delete(name)  # outdated, or not valid
             elif snapshot != newest:
                 await self._quarantine([name])  # newer, and damaged
 
     async def _quarantine(self, names: Iterable[str]) -> None:
-        """Give files names under which nobody takes them for good."""
+        """Rename files, so that they are not used."""
         for name in names:
             aside = DAMAGED_PREFIX + name
             while aside in self._disk.list():
@@ -471,9 +501,10 @@ class RaftStorage:
     # --- the log ----------------------------------------------------------------------------------
 
     async def save(self, readies: Sequence[Ready]) -> None:
-        """Make durable what these Readys ask for, in order, with one sync.
+        """Make the contents of these Readys durable, in order, with one sync.
 
-        Raises `DiskFull`: nothing counts yet, and the next call writes it with what it brings.
+        Raises:
+            DiskFull: Nothing is durable yet. The next call writes these contents too.
         """
         with self._exclusive_write():
             for ready in readies:
@@ -494,21 +525,21 @@ class RaftStorage:
         return True
 
     async def compact(self, snapshot: Snapshot) -> None:
-        """Forget the log up to a snapshot that is durable here, and older snapshots."""
+        """Discard the log up to a snapshot that is durable here, and older snapshots."""
         with self._exclusive_write():
             if snapshot.index > self._log.base_index:
                 self._log.compact(snapshot.index)
                 if not await self._try_new_file():
-                    # Of the snapshots the log that stays needs none but this one, whose end it holds.
+                    # The remaining log needs only this snapshot, whose last entry it contains.
                     await self.snapshots.delete_before(snapshot.index)
                     await self._try_new_file()
         await self.snapshots.delete_before(snapshot.index)
 
     async def write_watermark(self, commit: int = 0) -> None:
-        """Name the newest block as durable in a small one after it; nothing where that is done.
+        """Write a mark, which states that the newest block is durable, if it has none.
 
-        ``commit``: the last entry that is known to be committed.
-        Called when there was nothing to save for about 20 ms; the module has the reason.
+        Called when there was nothing to save for about 20 ms, see the module. ``commit`` is the last entry
+        that is known to be committed.
         """
         if self._watermarked_to == self._durable_to:
             return
@@ -521,7 +552,7 @@ class RaftStorage:
                     [_BlockContent(KIND_WATERMARK, watermark_payload(promised), last.log_index)]
                 )
             except DiskFull:
-                return  # what it would have said holds all the same
+                return  # The mark is not necessary.
             self._watermarked_to = self._durable_to
 
     def _operations_of(self, ready: Ready) -> Iterator[Any]:
@@ -541,14 +572,14 @@ class RaftStorage:
         if ready.truncate_from is not None and ready.truncate_from <= self._log.last_index:
             self._log.truncate(ready.truncate_from)
             yield ["truncate", ready.truncate_from]
-        # Entries that a snapshot of ours has overtaken meanwhile are no news.
+        # Ignore entries that an own snapshot contains already.
         new_entries = [entry for entry in ready.append if entry.index > self._log.last_index]
         self._log.append(new_entries)
         for entry in new_entries:
             yield ["entry", entry.index, entry.term, entry.data]
 
     async def _append(self, operations: Iterable[Any]) -> None:
-        # Each block begins with term and vote: whichever is lost, the newest says them.
+        # Each block begins with term and vote, so that the newest sound block always has them.
         hard = ["hard", self._hard_state.term, self._hard_state.vote]
         end = self._written_index
 
@@ -562,7 +593,11 @@ class RaftStorage:
         self._written_index = end
 
     async def _write_or_rollback(self, contents: Iterable["_BlockContent"]) -> None:
-        """Seal and write blocks one after another, and sync once. Raises `DiskFull`: as if not called."""
+        """Seal and write blocks, and sync once.
+
+        Raises:
+            DiskFull: The state is as before the call.
+        """
         position_before = self._offset, self._sequence
         try:
             await self._write_blocks(contents)
@@ -572,7 +607,7 @@ class RaftStorage:
             raise
 
     async def _reopen_file(self) -> None:
-        """A file that failed once stays failed: take another handle, and cut off what was begun."""
+        """Open the file again, because its handle stays failed, and cut off the unfinished write."""
         assert self._file is not None
         await self._stop_zeroing()
         self._file.close()
@@ -623,10 +658,12 @@ class RaftStorage:
         self.bytes_written += len(content)
 
     async def _begin_file(self) -> None:
-        """Write the whole state into a new file, then delete the old one, or put it aside if it is damaged.
+        """Write the whole state into a new file, then delete the old one, or rename it if it is damaged.
 
-        Rot of its beginning never looks like a torn tail: a file without a whole beginning is none.
-        Raises `DiskFull`: the old file stays, and is written on.
+        A file without a complete beginning is ignored, so corruption there never looks like a torn tail.
+
+        Raises:
+            DiskFull: The old file is used further.
         """
         old_numbers = self._log_files()
         await self._stop_zeroing()
@@ -655,7 +692,7 @@ class RaftStorage:
             raise
         if previous_state[0] is not None:
             previous_state[0].close()
-        self._pending_operations = []  # the state that was written holds it
+        self._pending_operations = []  # the written state contains it
         self._watermarked_to = self._durable_to
         self._retry_new_file_at = inf
         for number in old_numbers:
@@ -667,21 +704,25 @@ class RaftStorage:
         self._preallocation.reserve(0, self._offset)
 
     async def zero_ahead(self) -> None:
-        """Write zeros after the log's end as it grows, until cancelled. Raises `DiskFailed`."""
+        """Write zeros after the end of the log as it grows, until cancelled.
+
+        Raises:
+            DiskFailed: The disk returned an error.
+        """
         while True:
             try:
                 await self._preallocation.run()
             except (DiskFull, TooBusy):
-                await self._stop_zeroing()  # the next file has some again, if there is room
+                await self._stop_zeroing()  # The next file has zeros again, if there is space.
 
     async def _write_zeros(self, offset: int, length: int) -> None:
-        """By a handle of its own: where there is no room for zeros, the log itself has not failed."""
+        """Use a separate handle, so that a lack of space for zeros does not make the log's handle fail."""
         if self._zeros_file is None:
             self._zeros_file = await self._disk.open(_log_name(self._file_number))
         await self._zeros_file.write_zeros(offset, length)
 
     async def _stop_zeroing(self) -> None:
-        """No more zeros in this file; nothing of it is being zeroed when this returns."""
+        """Write no more zeros in this file. No write of zeros is in progress on return."""
         await self._preallocation.finish_file()
         if self._zeros_file is not None:
             self._zeros_file.close()
@@ -705,7 +746,7 @@ class RaftStorage:
 
     @contextmanager
     def _exclusive_write(self) -> Iterator[None]:
-        # Two at once would write blocks over each other and sync neither.
+        # Two concurrent writes would overwrite each other's blocks.
         assert not self._writing, "the log is written by one task"
         self._writing = True
         try:
@@ -715,7 +756,7 @@ class RaftStorage:
 
 
 def _can_continue_after(log: RaftLog, snapshot: Snapshot | None) -> bool:
-    """Whether a log can be gone on with after a snapshot, or needs none."""
+    """Whether a log can continue after a snapshot, or needs none."""
     if snapshot is None:
         return log.base_index == 0
     return log.term_at(snapshot.index) == snapshot.term

@@ -303,7 +303,7 @@ async def test_a_node_that_takes_plain_connections_too_takes_no_token_there(
         plain = Endpoint(here.nodes._network.host("plain"), lambda: Hello("", "", "client"))
         async with trio.open_nursery() as nursery:
             careless = Credentials("token", lambda meeting: token)
-            with pytest.raises(NotAuthenticated, match="not taken in clear"):
+            with pytest.raises(NotAuthenticated, match="accepted only over TLS"):
                 await plain.dial(("m1", 4181), nursery=nursery, credentials=careless)
             nursery.cancel_scope.cancel()
         assert await who(await here.by_token(token)) == "user/etl"
@@ -316,9 +316,9 @@ async def test_no_token_is_made_or_looked_at_in_clear_nor_for_who_owns_local_clu
     async with trusted_quorum() as plain:
         root = await plain.one("user/root")
         await root.change_trust("mode", "report", "root")
-        with pytest.raises(NotAllowed, match="not said in clear"):
+        with pytest.raises(NotAllowed, match="issued only over TLS"):
             await root.make_token(valid_s=DAY_S)
-        with pytest.raises(NotAllowed, match="by TLS"):
+        with pytest.raises(NotAllowed, match="over TLS"):
             await (await plain.one("proxy/p1")).verify_token(b"dlog1_whatever")
     async with world() as (_, root):
         await root.change_trust("user", "local")
