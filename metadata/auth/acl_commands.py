@@ -144,8 +144,6 @@ def audit_line_ops(state: KeyValueState, line: AuditLine, index: int) -> Transac
 
 
 class _RequesterCredentials(NamedTuple):
-    """The credentials of the connection that requests a change."""
-
     serial: str
     """Serial number of its certificate, or ""."""
     by_token: bool

@@ -5,7 +5,7 @@ because a failed transaction returns the compared keys (H234). A range or a watc
 keys and one log, or it is restricted to the paths that the requester may see. `acl_records` has the rights
 of users, and `key_space.KeySpace` the kinds of keys. The rights of nodes are defined here.
 
-As long as no `AuthorizationChange` was applied, no request is authorized.
+As long as no `AuthorizationChange` was applied, all requests are allowed without a check.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ class Authorizer:
         self._users: dict[str, User | None] = {}
         self._grants: dict[str, tuple[tuple[str, str, int], ...]] = {}
         self._name_by_log: dict[bytes, bytes] | None = None
-        """Name keys by log ID, while requests are authorized. None if they have not been read."""
+        """Name keys by log ID, while requests are checked. None if they have not been read."""
         self._log_by_name: dict[bytes, bytes] = {}
         """Log IDs by name key."""
         self._names_revision = 0
@@ -226,9 +226,9 @@ class Authorizer:
     def connection_error(
         self, principal: str, serial: str, token: Token | None = None
     ) -> NotAuthenticated | None:
-        """Return why a connection must be closed in mode "required", or None.
+        """Return why a connection must be closed, or None.
 
-        Its principal or token is disabled.
+        An invalid token ends it in any mode. A disabled user or certificate ends it in mode "required".
         """
         if token is not None:
             return self.why_no_token(token)
@@ -395,7 +395,6 @@ class Authorizer:
         puts: Mapping[bytes, bytes],
         new_names: Mapping[bytes, bytes],
     ) -> int:
-        """Return all rights of the principal on a key with this scope."""
         rights_held = base_rights
         if scope.path is not None:
             rights_held |= self.rights(principal, *scope.path)
@@ -625,7 +624,6 @@ class Authorizer:
         return needed
 
     def _lease_error(self, principal: str, key_class: KeyClass, put: Put) -> NotAllowed | None:
-        """Return the error if this put may not use its lease."""
         if not key_class.allows_lease:
             return _not_allowed(principal, "put under a lease", put.key, 0)
         lease = self._state.leases.get(put.lease)
@@ -684,7 +682,6 @@ class Authorizer:
         return None if stored is None else stored[VALUE_HEADER.size :]
 
     def _is_lease_free_for(self, principal: str, key: bytes) -> bool:
-        """Whether the key is not bound to an active lease of another principal."""
         item = self._state.get(key)
         lease = None if item is None else self._state.leases.get(item.lease)
         return lease is None or lease.owner == principal
@@ -936,7 +933,6 @@ def is_visible(parts: VisibleParts, key: bytes) -> bool:
 
 
 def _merge_ranges(key_ranges: list[tuple[bytes, bytes]]) -> KeyRanges:
-    """Return the ranges in order, without overlaps."""
     merged: list[tuple[bytes, bytes]] = []
     for start, end in sorted(key_ranges):
         if merged and start < merged[-1][1]:

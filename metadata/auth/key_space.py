@@ -113,9 +113,9 @@ class KeyClass:
     Such a key may be created even if its namespace is full.
     """
     stage: Callable[[bytes, bytes], int] | None = None
-    """Returns how close a record is to its final state, by key and value.
+    """Returns how close a record is to its final state, by key and value. Raises `CorruptData`.
 
-    It never moves back. Raises `CorruptData`.
+    It normally only increases.
     """
     filters_by_key: bool = False
     """Any authenticated principal may list and watch these keys, and receives those that it may read."""

@@ -30,7 +30,7 @@ from .namespace_usage import NamespaceUsage, NamespaceUsageCounter, UsageGrowth
 FULL_NAMESPACE_CHANGE_BYTES = 1024
 """A change of existing keys may add this many bytes to a full namespace.
 
-Closing with other ensembles does.
+For example, closing a ledger after ensemble changes does.
 """
 QUOTA_TOLERANCE_FACTOR = 1.25
 """Factor of the byte limit up to which such changes are accepted."""

@@ -5,8 +5,9 @@ The keys and values::
     secret/ledgers      [1, [[number, K 32s, P 32s], ...]]       newest first, at most two
     secret/tokens       [1, [[number, T 32s], ...]]              likewise
 
-This applies in every mode and to every request: keys, ranges, watches, and conditions, whose result depends
-on the compared value. A backup omits them, so that a cluster that is made from it creates new ones.
+This applies in every mode and to all reads and writes of keys, ranges and watches. It also applies to
+conditions, because their result depends on the compared value. A backup omits them, so that a cluster that
+is made from it creates new ones.
 """
 
 from collections.abc import Mapping

@@ -339,7 +339,6 @@ class MetadataClient:
         make_command: Callable[[int, int], ReplicatedCommand | AuthorizationRequest],
         op: int = Op.META_TRANSACT,
     ) -> CommandResult:
-        """Execute a command once, and return its result."""
         # H20: a request names the index that its client knew when it was first sent
         if self._base_index < 0:
             await self.get(b"\0")
@@ -376,7 +375,7 @@ class MetadataClient:
     async def request(
         self, op: int, body: Buffer, *, quorum_request: QuorumRequest | None = None
     ) -> Reply:
-        """Send a request to the leader, and search it until a node answers.
+        """Send a request to the leader, and search for the leader until a node answers.
 
         Raises:
             QuorumUnreachable: No node answered within the time limit of the client.
@@ -396,7 +395,6 @@ class MetadataClient:
             self._request_slots.release()
 
     async def _acquire_slot(self, deadline: float) -> None:
-        """Wait for a request slot, or raise `TooBusy` at the deadline."""
         with trio.move_on_at(deadline):
             await self._request_slots.acquire()
             return

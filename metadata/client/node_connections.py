@@ -21,7 +21,7 @@ from ..model.configuration import parse_host_port
 from ..protocol.client_messages import MembersRequest, decode_members
 
 DIAL_TIMEOUT_S = 2.0
-"""Time limit of a TCP connection."""
+"""Time limit to establish a TCP connection."""
 HANDSHAKE_TIMEOUT_S = 4.5
 """Time limit of the handshake on a new connection.
 
@@ -88,7 +88,7 @@ class NodeConnections:
         """Nodes that closed a connection before the handshake, with the time of the next attempt."""
         self._pinged_at: dict[Address, float] = {}
         self._search_lock = trio.Lock()
-        """Held by the caller of `any_link` that searches a node."""
+        """Held by the caller of `any_link` that searches for a node."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep the connections until cancelled."""
@@ -204,7 +204,7 @@ class NodeConnections:
     async def any_link(self) -> ClientLink:
         """Return a connection to any node that answers, preferably the leader.
 
-        One caller searches for all that wait. When thousands of callers gave up a node after `SILENCE_S`,
+        One caller searches for all that wait. When thousands of callers abandoned a node after `SILENCE_S`,
         they all woke up again and again, and left no time to establish the connection.
 
         Raises:

@@ -5,7 +5,7 @@ slow commit is no reason to send a command again. If a connection is silent and 
 node may be unresponsive or unreachable. Then the request is also sent to other nodes, and the first reply
 counts. This is safe because a command is executed once even if it is sent several times (H20).
 
-When the leader is silent, one request searches the new leader for all requests of the client
+When the leader is silent, one request searches for the new leader on behalf of all requests of the client
 (`RequestRouter.searcher`). If thousands of requests tried node after node, they would overload the next
 leader.
 """
@@ -67,7 +67,7 @@ class RetryAction(Enum):
     FOLLOW_REDIRECT = auto()
     """Try the leader that the reply named."""
     SEARCH = auto()
-    """No node leads: one request searches the leader, and the others wait for the result."""
+    """No node leads: one request searches for the leader, and the others wait for the result."""
     PAUSE = auto()
     """The leader is busy: pause and retry."""
 
@@ -87,7 +87,7 @@ class RequestRouter:
         self.connections = links
         self.pending_requests: dict[QuorumRequest, None] = {}
         self.searcher: QuorumRequest | None = None
-        """The request that searches the leader."""
+        """The request that searches for the leader."""
         self._request_added = trio.Event()
 
     async def run(self) -> None:
@@ -225,7 +225,6 @@ class QuorumRequest:
     # --- sending ----------------------------------------------------------------------------------
 
     async def _send_to(self, address: Address, op: int, body: Buffer, deadline: float) -> None:
-        """Send the request to one more node, or record the error."""
         try:
             link = self._connections.current_link(address) or await self._connections.connect(
                 address, deadline
@@ -292,7 +291,6 @@ class QuorumRequest:
         return min(now, last_contact)
 
     async def _wait_until(self, deadline: float) -> None:
-        """Wait for a reply, for news of a leader, or until the deadline."""
         if not self._answers:
             self._wake = wake_event = trio.Event()
             with trio.CancelScope(deadline=deadline):

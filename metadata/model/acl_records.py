@@ -34,8 +34,8 @@ FORMAT = 1
 MODES = ("open", "report", "required")
 """Stored values of the authorization mode.
 
-In "open", requests are not authorized. In "report", refusals are counted and the requests are executed. In
-"required", requests without the necessary rights are refused.
+In "open", all requests are executed without a check. In "report", refusals are counted and the requests are
+executed. In "required", requests without the necessary rights are refused.
 """
 NAME_CHARS_MAX = 64
 SERIALS_MAX = 64
@@ -158,7 +158,7 @@ def decode_mode(value: bytes | None) -> str:
 def mode_of(item: KeyValue | None) -> str:
     """Return the stored authorization mode.
 
-    An unreadable value counts as "required", which refuses all requests.
+    An unreadable value counts as "required", the strictest mode.
     """
     try:
         return decode_mode(None if item is None else item.value)

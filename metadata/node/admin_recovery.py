@@ -46,7 +46,7 @@ DENIED_RETRY_S = 30.0
 For example, another user becomes admin, or the authorization mode changes.
 """
 VOTE_LIFETIME_S = 2 * DENIED_RETRY_S
-"""The request of a node counts for this time, because a node does not withdraw a request when it stops."""
+"""The request of a node counts for this time, because a node does not withdraw an earlier request."""
 _FORM = row(number(), text(NAME_CHARS_MAX, 1))
 
 log = get_logger("distributedlog.metadata.node.admin_recovery")

@@ -1,10 +1,10 @@
 """Make a new cluster of one node from a backup, or from the disk of a remaining node (H104).
 
 Everything after the backup is lost, but its clients, bookies and old nodes continue to run. Numbers that
-were assigned in that time must not be assigned again. So every counter is advanced by more than can have
-been assigned:
+were assigned after the backup must not be assigned again. So every counter is advanced by more than can
+have been assigned:
 
-- **Log index**: a request that is repeated from that time is below the floor, so its outcome is unknown and
+- **Log index**: a repeated request from before the loss is below the floor, so its outcome is unknown and
   it is not executed twice (H20).
 - **Revision**: watches start again (`Compacted`), and no condition on an old revision holds by chance.
 - **Version of a key**: no condition on an old version holds by chance. A key may have changed from version

@@ -379,7 +379,6 @@ class MetadataSession:
     def _command_error(
         self, member: MemberNode, decoded_command: ReplicatedCommand
     ) -> DistributedLogError | None:
-        """Return why this client's command must not be proposed, or None."""
         if not is_principal(self._principal) and self._principal != ANONYMOUS:
             return NotAllowed(
                 f"the name of a principal, with its kind, must have at most {PRINCIPAL_CHARS_MAX} characters"
@@ -473,7 +472,7 @@ class MetadataSession:
                     welcome = member.token_service.welcome(member.replica.state, request.proof)
                 except NotReady:
                     # After a quorum round, the leader has all secrets. With `NotReady`, the proxy would
-                    # search another leader whenever clients present such tokens.
+                    # search for another leader whenever clients present such tokens.
                     raise NotAuthenticated("a token that this cluster has not made") from None
             except DistributedLogError as refused:
                 self._link.reply_error(ident, refused)

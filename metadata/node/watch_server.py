@@ -201,7 +201,7 @@ class ServedWatches:
 
 
 class LeaderContact:
-    """Whether this node has contact with a leader, and the end of its watches otherwise.
+    """Checks whether this node has contact with a leader, and ends its watches otherwise.
 
     A node that is disconnected from the quorum receives no changes. A watch on it would be silent
     permanently, which its client could not distinguish from a quiet range. So the watch ends, and the

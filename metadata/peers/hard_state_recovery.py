@@ -2,8 +2,8 @@
 
 A candidate that received this node's vote in a term had stored that term first, and still has it. An entry
 that was committed with this node's acknowledgement is durable on at least one other voter, and stays there.
-So the highest term and the last entry of *all* other voters limit all promises that this node can have
-made.
+So the highest term and the last entry of *all* other voters limit all votes and acknowledgements that this
+node can have given.
 
 The node adopts these limits as its own hard state (`recovered_hard_state.py`). Its new term is far above
 the highest one, and its vote in that term counts as given.

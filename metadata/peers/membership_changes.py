@@ -147,7 +147,6 @@ class MembershipChanges:
             ) from error
 
     async def _commit_change(self, new_configuration: Configuration) -> None:
-        """Propose a configuration, and return when it is committed."""
         old_configuration = self._replica.raft.configuration
         outcome: list[CommandResult | DistributedLogError] = []
         answered = trio.Event()

@@ -1,7 +1,7 @@
 """The connections of a metadata node to the other members, for Raft messages, snapshots and status.
 
-Each node dials each other known member, so each direction has its own connection. Only if a node has no
-connection to a peer, it replies over the connection of the request. A new node, or one that was away during
+Each node dials each other known member, so each direction has its own connection. A node replies over the
+connection of the request only if it has no connection to the peer. A new node, or one that was away during
 a change of the members, does not know its leader yet. A peer is dialed by its node ID. Another node at that
 address, or the same machine with an emptied directory, is rejected (H5).
 """
@@ -240,7 +240,7 @@ class RaftPeers:
         ]
 
     def name_of(self, peer: str) -> str:
-        """Return the name of a member, or the ID of a node that is no member, for messages."""
+        """Return the name of a member, or the ID of a node that is not a member, for messages."""
         member = self._replica.raft.configuration.member(peer)
         return member.name if member is not None else peer
 

@@ -418,7 +418,7 @@ class AuthorizationReport:
     would_refuse: tuple[tuple[str, str, int], ...] = ()
     """In mode "report", the requests that mode "required" would refuse.
 
-    Each row has the principal, the action, and its number since this node became leader.
+    Each row has the principal, the action, and how often it occurred since this node became leader.
     """
     counted: bool = True
     """Whether the namespace counts are complete."""

@@ -224,7 +224,6 @@ class LeaderState:
         )
 
     def _confirmed_round(self) -> int:
-        """Return the latest round that a majority answered."""
         return reached_by_majority(self._voter_values(self.round, lambda progress: progress.round))
 
     # --- replication ------------------------------------------------------------------------------
@@ -318,7 +317,6 @@ class LeaderState:
         return entries
 
     def _last_append_number(self) -> int:
-        """Return the number of the last append."""
         return self._last_append.number if self._last_append is not None else self.append_count
 
     def _send_to(self, peer: str, progress: Progress, append: AppendRequest) -> None:

@@ -5,9 +5,9 @@ before earlier ones are answered, with a limit in bytes. In SNAPSHOT, the peer n
 the leader sends nothing until the driver reports the end of the snapshot.
 
 An acknowledgement over a closed connection does not count, because the peer may have been restarted from an
-older copy of its directory. Heartbeats still carry commit indexes up to it, so that the peer can
-detect entries that it lost (H107). Acknowledgements count again when the peer has accepted an append that
-was sent later.
+older copy of its directory. Heartbeats still carry commit indexes up to it, so that the peer can detect
+entries that it lost (H107). Acknowledgements count again when the peer has accepted an append that was sent
+later.
 """
 
 from collections import deque

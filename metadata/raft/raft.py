@@ -12,7 +12,7 @@ Time, messages and connections:
 - ``on_late(lateness_s, now)``: The driver woke up more than 50 ms after ``deadline``, so it did not run.
   First deliver the messages in the sockets, then call this, then `on_time`.
 - ``on_disk_stalled(stalled, now)``: True if a sync takes more than 1 s. The node then does not campaign,
-  and transfers a leadership. False when syncs work again.
+  and a leader transfers the leadership. False when syncs work again.
 
 Requests:
 
@@ -194,7 +194,6 @@ class Raft:
         self._check_invariants()
 
     def _message_handlers(self) -> dict[type, Callable[..., None]]:
-        """Return the method that handles each type of message."""
         return {
             PreVote: self._on_pre_vote,
             PreVoteReply: self._on_pre_vote_reply,
@@ -871,7 +870,6 @@ class Raft:
     # --- invariants -------------------------------------------------------------------------------
 
     def _check_invariants(self) -> None:
-        """Check the invariants between two inputs."""
         self.watermarks.check_invariants()
         assert self.log.last_term <= self.term, "an entry of a term not entered"
         is_leader = self._leader_state is not None

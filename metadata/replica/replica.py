@@ -90,7 +90,9 @@ REPLIES_PER_REQUEST_MAX = 16
 NO_REQUEST = ("", 0)
 
 OnResult = Callable[[CommandResult | DistributedLogError], None]
-"""Receives the outcome of a command once: the result, or the error why it was (perhaps) not applied."""
+"""Receives the outcome of a command once, as a result or an error.
+
+After an error with an unknown outcome, the command may have been applied."""
 OnReadable = Callable[[DistributedLogError | None], None]
 """Called once, with None if the state may be read, otherwise with the error."""
 
@@ -259,7 +261,6 @@ class RaftReplica:
             self._compare_digest(message)
 
     def _compare_digest(self, message: AppendReply) -> None:
-        """Compare the state digest in a follower's acknowledgement with the own one."""
         peer, index, digest = message.sender, message.applied_index, message.state_digest
         if not self.is_leader or message.term != self.raft.term or peer not in self.raft.voters:
             return
@@ -594,7 +595,7 @@ class RaftReplica:
             self._listener.on_role()
 
     def _is_authorization_used(self) -> bool:
-        """Whether requests are authorized now, or will be after entries that are not applied yet."""
+        """Whether requests are checked now, or will be after entries that are not applied yet."""
         if self.state.authorization_revision:
             return True
         tail = self.raft.log.entries_from(self.state.index + 1)
@@ -662,7 +663,7 @@ class RaftReplica:
                     return
 
     async def _save_batch(self, batch: list[Ready]) -> None:
-        """Return when the batch is durable.
+        """Save a batch, and return when it is durable.
 
         This may take long on a full disk. Nothing is sent or counted before.
         """
@@ -679,7 +680,6 @@ class RaftReplica:
                 return
 
     async def _compact_log(self) -> None:
-        """Discard the log up to the newest snapshot, if there is a new one."""
         if self._compact_to is not None:
             snapshot, self._compact_to = self._compact_to, None
             await self.storage.compact(snapshot)

@@ -25,7 +25,7 @@ from .replica import RaftReplica
 
 OnRotated = Callable[[DistributedLogError | None], None]
 ROTATION_MARKER = "secrets"
-"""Name without a principal.
+"""A name that no principal has.
 
 A rotation puts its revocation key, which bookies watch, so that they request the new verification keys.
 """

@@ -49,7 +49,7 @@ from .request_dedup import MESSAGE_CHARS_MAX, RememberedRequest, RememberedRow
 
 SNAPSHOT_FORMAT = 3
 FORMAT_WITHOUT_OWNERS = 2
-"""Written if no lease has an owner and the authorization was never changed.
+"""Written if no lease has an owner and no authorization change was applied.
 
 Older versions read only this format.
 """
@@ -110,7 +110,7 @@ def _key_chunks(view: StateView, excluded_prefix: bytes) -> Iterator[bytes]:
 
 
 class SnapshotBuilder:
-    """Build a state from its chunks, in order."""
+    """Builds a state from its chunks, in order."""
 
     def __init__(self, state: KeyValueState) -> None:
         """Create a builder for ``state``, which is empty.
@@ -184,7 +184,6 @@ class SnapshotBuilder:
         self._state.add_lease(*lease)
 
     def _take_keys(self, chunk: bytes) -> int:
-        """Add the keys of a chunk and return their number."""
         offset, end, count = 1, len(chunk), 0
         while offset < end:
             if offset + KEY_ROW.size > end:

@@ -120,7 +120,7 @@ class KeyValueState:
         self.authorization_revision = 0
         """Revision of the last `AuthorizationChange`.
 
-        0 if there was none. Then requests are not authorized.
+        0 if there was none. Then all requests are executed without a check.
         """
         self.leases: dict[int, Lease] = {}
         self.lease_count_by_owner: dict[str, int] = {}

@@ -3,8 +3,9 @@
 The end of a log file is preallocated with zeros. Bytes that are not a block are the end of the log, or an
 unfinished write. Each file begins with the whole state at its creation, so that a start never appends after
 a replayed tail (H4). A start writes the replayed state into a new file, syncs it, deletes the old file, and
-then continues. After a snapshot, a new file is started as well. It is small, because snapshots are rare
-(`replica.py`). Within a file, `blocks.classify_tail` distinguishes a torn tail from a lost block. The files::
+then continues. A snapshot starts a new file too, which contains only the later entries. Snapshots are rare
+(`replica.py`), so this costs little. Within a file, `blocks.classify_tail` distinguishes a torn tail from a
+lost block. The files::
 
     MEMBERS         the cluster, the right to vote, and the seed of the blocks (`member_identity.py`)
     log.00000007    blocks of operations (hard state, entries, truncations, snapshots) and marks
@@ -12,13 +13,13 @@ then continues. After a snapshot, a new file is started as well. It is small, be
     damaged.*       damaged files, kept for inspection and never read
 
 A node with a damaged log or vote loses its right to vote, durably, before anything else is changed (M4).
-The hard state in its newest blocks is stored in the file GHOST, together with the sound beginning of its
-log (`recovered_hard_state.py`).
+The hard state in its newest blocks is stored in the file GHOST, and the sound beginning of its log is kept
+(`recovered_hard_state.py`).
 
 A full disk does not end the node. Operations that could not be written are kept until there is space, and
-are not acknowledged before. If there is no space for a new log file, the old one is used further. A start
-on a full disk also continues with the replayed file. It cuts off the invalid tail, and rewrites the rest in
-place, so that blocks that were only in the page cache do not count as durable.
+are not acknowledged before. If there is no space for a new log file, the old one continues to be used. A
+start on a full disk also continues with the replayed file. It cuts off the invalid tail, and rewrites the
+rest in place, so that blocks that were only in the page cache do not count as durable.
 
 The header of each block also contains the last entry that is known to be committed
 (`log_replay.commit_note`). A node whose leader would replace such an entry ends (`ready.Diverged`).
@@ -663,7 +664,7 @@ class RaftStorage:
         A file without a complete beginning is ignored, so corruption there never looks like a torn tail.
 
         Raises:
-            DiskFull: The old file is used further.
+            DiskFull: The old file continues to be used.
         """
         old_numbers = self._log_files()
         await self._stop_zeroing()
