@@ -343,7 +343,7 @@ class _AclChange:
             return
         for limit in limits:
             if limit and not (limit.isascii() and limit.isdigit() and int(limit) <= NUMBER_MAX):
-                raise InvalidRequest(f"a quota is a number, not {limit!r:.40}")
+                raise InvalidRequest(f"a quota must be a number, not {limit!r:.40}")
         current_limits = (quota_before.keys, quota_before.size_bytes, quota_before.ledgers)
         numbers = (
             int(limit) if limit else old for limit, old in zip(limits, current_limits, strict=True)

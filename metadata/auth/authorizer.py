@@ -764,7 +764,7 @@ class Authorizer:
         """
         if error is not None and self._token_scope:
             error = NotAllowed(
-                f"{error}, and the token is narrowed to {self._describe_token_scope()}",
+                f"{error}, and the token is restricted to {self._describe_token_scope()}",
                 NotAllowed.RESTRICTED_TOKEN,
             )
         if error is None or self.mode == "required":

@@ -167,7 +167,7 @@ class MetadataSession:
     def _on_raft_message(self, member: MemberNode, ident: int, body: memoryview) -> None:
         peer = self._link.peer
         if peer.kind != "metadata" or peer.cluster_id != self._node.cluster_id:
-            raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
+            raise WrongPeer(f"{self._link.peer_address} is not a metadata node of this cluster")
         message = decode(body)
         if message.sender != peer.node_id:
             raise ProtocolError(f"{self._link.peer_address} sent a message of {message.sender}")
@@ -227,7 +227,7 @@ class MetadataSession:
     def _on_state_differs(self, member: MemberNode, body: memoryview) -> None:
         peer = self._link.peer
         if peer.kind != "metadata" or peer.cluster_id != self._node.cluster_id:
-            raise WrongPeer(f"{self._link.peer_address} is no metadata node of this cluster")
+            raise WrongPeer(f"{self._link.peer_address} is not a metadata node of this cluster")
         member.replica.on_state_differs(peer.node_id, *decode_digest(body))
 
     def _report_hard_state(self, member: MemberNode, ident: int) -> None:
@@ -240,9 +240,9 @@ class MetadataSession:
 
     def _send_backup(self, member: MemberNode, ident: int, request: BackupRequest) -> None:
         if request.backup_number:
-            if not self._check_right(member, ident, ADMIN, "have a save") or not self._check_credit(
-                ident
-            ):
+            if not self._check_right(
+                member, ident, ADMIN, "fetch a backup"
+            ) or not self._check_credit(ident):
                 return  # also if the right was revoked after the backup began
             backup = self._backup
             try:
@@ -260,7 +260,7 @@ class MetadataSession:
             if error is not None:
                 self._link.reply_error(ident, self._with_leader_address(member, error))
                 return
-            if not self._check_right(member, ident, ADMIN, "have a save"):
+            if not self._check_right(member, ident, ADMIN, "fetch a backup"):
                 return
             index, log = replica.state.index, replica.raft.log
             term = log.term_at(index) or log.base_term
@@ -414,7 +414,7 @@ class MetadataSession:
                 if error is not None:
                     self._link.reply_error(ident, self._with_leader_address(member, error))
                 elif request.own_only or self._check_right(
-                    member, ident, ADMIN | OPERATOR, "see who is refused"
+                    member, ident, ADMIN | OPERATOR, "see the authorization report"
                 ):
                     self._link.reply(
                         ident,

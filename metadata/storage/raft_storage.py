@@ -354,7 +354,7 @@ class RaftStorage:
             if damage is not None:
                 return damage
             # The beginning of this file was never completed, so the previous file is valid.
-        return f"no whole log file among {len(numbers)}"
+        return f"no complete log file among {len(numbers)}"
 
     async def _replay(self, number: int, founding: Configuration) -> str | None:
         """Replay a file. Return its damage, or None if its beginning is incomplete."""
@@ -403,7 +403,7 @@ class RaftStorage:
                 self._recovered_state = scanner.recovered_state()
             self._sound_prefix = replay.log if replay.first_sequence == first_sequence else None
             lost_ranges = scan_result.corrupt or "of its beginning"
-            return read_error or f"{name}: blocks {lost_ranges} were synced and are gone"
+            return read_error or f"{name}: blocks {lost_ranges} were synced and are missing"
         if not is_begun:
             return None
         self._recovered_state = RecoveredHardState(
@@ -433,7 +433,7 @@ class RaftStorage:
 
         def on_unreadable(error: CorruptData, end: int) -> None:
             nonlocal why, unread_to
-            why, unread_to = why or f"{name} cannot be read everywhere: {error}", end
+            why, unread_to = why or f"{name} is partly unreadable: {error}", end
 
         try:
             file = await self._disk.open(name)

@@ -224,7 +224,7 @@ def test_who_may_not_is_told_who_gives_rights() -> None:
     ).endswith('; an admin gives rights: "dlog grant add USER ROLE PATH"')
     narrowed = with_hint(
         NotAllowed(
-            "user/etl may not read X: it needs read, and the token is narrowed to read of a in ns",
+            "user/etl may not read X: it needs read, and the token is restricted to read of a in ns",
             NotAllowed.RESTRICTED_TOKEN,
         )
     )

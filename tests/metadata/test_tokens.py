@@ -172,7 +172,7 @@ async def test_a_stolen_executors_token_does_what_its_narrowing_says_and_no_more
         names = log_keys.name_key("ns", "")
         page = await thief.range(names, prefix_end(names))
         assert [item.key for item in page.items] == [log_keys.name_key("ns", "orders")]
-        with pytest.raises(NotAllowed, match="the token is narrowed to read of orders in ns"):
+        with pytest.raises(NotAllowed, match="the token is restricted to read of orders in ns"):
             await thief.get(log_keys.state_key(BILLS))
         with pytest.raises(NotAllowed):
             await thief.transact(put(log_keys.position_key(ORDERS, "p")))

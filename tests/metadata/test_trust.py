@@ -296,7 +296,7 @@ async def test_a_save_that_was_begun_is_given_out_to_an_admin_alone(
             )
             again = BackupRequest(number, 1).encode()
             await admin.change_trust("revoke", "other", "", "")
-            with pytest.raises(NotAllowed, match="have a save"):
+            with pytest.raises(NotAllowed, match="fetch a backup"):
                 await link.request(Op.META_SAVE, again, timeout_s=5)
             nursery.cancel_scope.cancel()
 

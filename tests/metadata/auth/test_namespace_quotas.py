@@ -176,7 +176,7 @@ async def test_quotas_are_set_by_admins_and_written_down(
         with pytest.raises(NotAllowed, match="needs admin"):
             await etl.change_trust("quota", "ns", "1", "", "")
         for wrong in ("-1", "x", "1e9", "٣", "9" * 19):
-            with pytest.raises(InvalidRequest, match="a quota is a number"):
+            with pytest.raises(InvalidRequest, match="a quota must be a number"):
                 await admin.change_trust("quota", "ns", wrong, "", "")
         await admin.change_trust("quota", "", "7", "8", "9", force=True)
         await admin.change_trust("quota", "ns", "", "5", "", force=True)

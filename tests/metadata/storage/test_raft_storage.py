@@ -243,7 +243,7 @@ async def test_a_damaged_log_costs_the_vote_and_is_kept() -> None:
     damaged = await _content(disk, name)
     _, loaded, members = await started(disk)
 
-    assert "were synced and are gone" in loaded.damage
+    assert "were synced and are missing" in loaded.damage
     assert loaded.hard_state == HardState(1, "x")
     assert (loaded.log.last_index, loaded.recovery_floor) == (0, RaftEntryId(1, 3))
     assert not members.may_vote
