@@ -82,7 +82,7 @@ def test_one_voter_founds_alone() -> None:
             "lists other peers",
         ),
         (answer("m1"), {**ALL, "m3": answer("m2", node_id="x")}, "answers as m2"),
-        (answer("m1"), {**ALL, "m3": answer("m3", node_id="id of m1")}, "one node id"),
+        (answer("m1"), {**ALL, "m3": answer("m3", node_id="id of m1")}, "the same node ID"),
     ],
     ids=["not the smallest", "silent", "old member", "other list", "wrong name", "same machine"],
 )

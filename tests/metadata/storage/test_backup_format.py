@@ -113,7 +113,7 @@ async def test_a_save_ends_with_its_connection_and_says_so() -> None:
 
         await nodes.kill(leader)
 
-        with pytest.raises(InvalidRequest, match="begin again"):
+        with pytest.raises(InvalidRequest, match="the backup again"):
             async for _ in chunks:
                 pass
 
@@ -207,7 +207,7 @@ async def test_a_save_that_nobody_fetches_on_holds_no_more_than_a_bound() -> Non
         world.do(Transaction((), (Delete(b"new%d" % n),)))
         assert len(view._values_before) <= 100
 
-    with pytest.raises(InvalidRequest, match="begin again"):
+    with pytest.raises(InvalidRequest, match="the backup again"):
         view.next_keys(10)
     chunks = list(backup_chunks(BackupHeader("c", 1, 1, UNKNOWN_CONFIGURATION), world.state))
     assert len(chunks) > 2

@@ -158,7 +158,7 @@ async def test_what_was_being_written_when_a_node_was_killed_is_removed_first() 
 async def test_what_is_pending_refuses_a_request_and_does_not_make_the_disk_short(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Else "short" and "has room again" alternate with the requests, several times per second."""
+    """Else "short" and "has enough free space again" alternate with the requests, several times per second."""
     caplog.set_level("INFO")
     disk = MemoryDisk(bytes_max=DISK_BYTES)
     conditions = NodeConditions()
@@ -171,7 +171,7 @@ async def test_what_is_pending_refuses_a_request_and_does_not_make_the_disk_shor
         assert room.refusal(0) is None
         assert not room.is_low
         assert not is_disk_low(conditions.current())
-    assert "room" not in caplog.text
+    assert "space" not in caplog.text
 
 
 def test_what_makes_the_state_larger() -> None:
