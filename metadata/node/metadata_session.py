@@ -497,11 +497,7 @@ class MetadataSession:
                 return
             trust = member.authorizer.narrowed(self._link.token)
             if not trust.cluster_rights(self._principal) & ADMIN:
-                done(
-                    NotAllowed(
-                        f"{self._principal} may not rotate secrets: this requires the role admin"
-                    )
-                )
+                done(NotAllowed(f"{self._principal} may not rotate secrets: it needs admin"))
                 return
             if member.replica.state.authorization_revision:
                 member.write_audit_line(

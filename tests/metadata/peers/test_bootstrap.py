@@ -73,7 +73,7 @@ def test_one_voter_founds_alone() -> None:
 @pytest.mark.parametrize(
     ("ours", "answers", "why"),
     [
-        (answer("m2"), {"m1": answer("m1"), "m3": answer("m3")}, "m1 is the one"),
+        (answer("m2"), {"m1": answer("m1"), "m3": answer("m3")}, "m1 founds the cluster"),
         (answer("m1"), {"m2": answer("m2")}, "m3 has not answered"),
         (answer("m1"), {**ALL, "m3": answer("m3", cluster_id="c")}, "belongs to cluster c"),
         (

@@ -158,7 +158,7 @@ async def test_what_was_being_written_when_a_node_was_killed_is_removed_first() 
 async def test_what_is_pending_refuses_a_request_and_does_not_make_the_disk_short(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Else "short" and "has enough free space again" alternate with the requests, several times per second."""
+    """Else "short" and "has enough free space again" alternate with the requests."""
     caplog.set_level("INFO")
     disk = MemoryDisk(bytes_max=DISK_BYTES)
     conditions = NodeConditions()

@@ -450,7 +450,7 @@ async def test_what_the_device_cannot_read_of_a_log_costs_the_vote(
 
     _, loaded, members = await started(disk)
 
-    assert "cannot be read" in loaded.damage
+    assert "is partly unreadable" in loaded.damage
     assert not members.may_vote
     assert f"damaged.{name}" in disk.list()
     assert loaded.recovery_floor == (
@@ -722,7 +722,7 @@ async def test_the_loss_of_a_durable_block_is_seen_though_zeros_follow(
 
     _, loaded, members = await started(disk)
 
-    assert "gone" in loaded.damage
+    assert "are missing" in loaded.damage
     assert not members.may_vote
 
 
