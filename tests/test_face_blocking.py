@@ -199,7 +199,7 @@ def test_a_pending_write_is_as_a_future(namespace: Namespace) -> None:
         futures = [pending.future(), writer.submit(rec(2)).future()]
         assert (pending.done(), pending.running(), pending.cancelled()) == (False, True, False)
         assert pending.cancel() is False
-        assert repr(pending) == "PendingWrite(on its way)"
+        assert repr(pending) == "PendingWrite(pending)"
         assert all(future.running() for future in futures)
         assert futures[0].cancel() is False
         for call_it in (pending.exception, pending.result):

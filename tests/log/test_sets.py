@@ -70,10 +70,10 @@ def test_the_bytes_of_a_set() -> None:
         (b"\1\1\0", None, [(0, 3)]),
         (b"\0\1\0\0\1\1\0", None, [(1, 2), (4, 3)]),
         (b"\1\0\1\0", [3, 3, 4, 4], [(0, 2), (2, 2)]),
-        (b"\1\0\1\0", [3, 4, 4, 4], "one txid"),
-        (b"\0\1", None, "make no sets"),
-        (b"\2\0", None, "make no sets"),
-        (b"\1\0\0", b"two", "make no sets"),
+        (b"\1\0\1\0", [3, 4, 4, 4], "the same txid"),
+        (b"\0\1", None, "are invalid"),
+        (b"\2\0", None, "are invalid"),
+        (b"\1\0\0", b"two", "are invalid"),
     ],
 )
 def test_the_sets_of_a_frame(flags: bytes, txids: list[int] | bytes | None, sets: object) -> None:
@@ -201,8 +201,8 @@ async def test_what_cannot_be_a_set_is_refused_whole(
     least = RECORD_BYTES_MAX - 2 * SET_RECORD_BYTES
     wrong: list[tuple[list[object], type[DistributedLogError], str]] = [
         ([], InvalidRequest, "at least one"),
-        ([rec(5), rec(6)], InvalidRequest, "one txid"),
-        ([rec(5), b"without"], InvalidRequest, "one txid"),
+        ([rec(5), rec(6)], InvalidRequest, "the same txid"),
+        ([rec(5), b"without"], InvalidRequest, "the same txid"),
         ([rec(5), rec(5, None)], InvalidRequest, "bytes"),  # type: ignore[arg-type]
         ([rec(3), rec(3)], TransactionIdOutOfOrder, "lower than 4"),
         ([rec(5, half), rec(5, half)], RecordTooLarge, "a set of 2 records"),

@@ -1,4 +1,7 @@
-"""Records on their way: one outcome an entry, shared by all its records (no event or task a record)."""
+"""Buffered and sent records of a writer, with one outcome per entry.
+
+All records of an entry share its outcome, so no event or task is needed per record.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
@@ -18,11 +21,11 @@ from ..format.producer_table import EntryProducers
 from ..format.record import RECORD_MORE
 
 _new_tuple = tuple.__new__
-"""What makes a `DLSN` of its three numbers, without the call in Python that `DLSN` itself is."""
+"""Creates a `DLSN` from its three numbers without the Python-level call of the `DLSN` constructor."""
 
 
 class EntryBatch:
-    """The records of one entry, from the first that is buffered until the entry's outcome is known."""
+    """The records of one entry, from the first buffered record until the outcome of the entry is known."""
 
     __slots__ = (
         "_callbacks",
@@ -49,43 +52,47 @@ class EntryBatch:
 
     def __init__(self, bytes_max: int = 0) -> None:
         self.txids: Any = []
-        """Ints: a list, or a view of what came packed."""
+        """Integers: a list, or a view of packed transaction IDs."""
         self.payloads: Any = []
-        """A list of bytes, until it is done."""
+        """A list of bytes, until the batch is done."""
         self.sizes: list[int] | None = None
-        """Of the payloads, bytes, where all came with them (`take_columns`); fewer say nothing."""
+        """The payload sizes in bytes, if `add_records` added all records. A list that is shorter than the
+        payloads is ignored."""
         self.columns: PackedColumns | None = None
-        """Instead of `payloads`, where they came as the columns of an entry (`set_columns`)."""
+        """The columns of the entry, used in place of `payloads` (`set_columns`)."""
         self.sets: list[tuple[int, int]] | None = None
-        """First slot and number of records of each set; None: there is none."""
+        """First slot and number of records of each record set. None if there is no set."""
         self.producer_section: EntryProducers | None = None
-        """What it has of producers; with openings or a snapshot it has no record."""
+        """The producer data of the entry. An entry with openings or a snapshot has no records."""
         self.is_unordered = False
-        """Is one of its txids lower than one before it?"""
+        """Whether some transaction ID is lower than one before it."""
         self.has_given_txids = False
-        """Did its records come with txids? Set where a proxy fills in those of other batches."""
+        """Whether the records were submitted with transaction IDs. Set when the batch is closed. A proxy
+        assigns those of the other batches."""
         self.max_txid = -1
-        """The greatest of its segment up to this entry, once it was sent."""
+        """The greatest transaction ID of the segment up to this entry. Set when the batch is sent."""
         self.size_bytes = 0
-        """Columns and payloads; what counts against the writer's bound."""
+        """Columns and payloads, as counted against the writer's limit."""
         self.stored_bytes = 0
-        """Of its entry, once it was sent."""
+        """The length of the entry in bytes. Set when the batch is sent."""
         self.bytes_max = bytes_max
-        """What it may grow to, before `Pipeline.fit` is asked."""
+        """The size up to which records are added without a call of `SendQueue.try_reserve`."""
         self.segment = 0
         self.entry = -1
-        """Where it was sent; may change while it is not done (a roll after an error)."""
+        """Segment and entry to which the batch was sent. They can change until the batch is done (a roll
+        after an error)."""
         self.first_slot = 0
-        """Of its first record in that entry: other than 0 where a proxy put it behind others' records."""
+        """The slot of the first record. It is above 0 if a proxy stored records of others before it in the
+        entry."""
         self.is_done = False
         self.count = 0
-        """Its records, once it is done."""
+        """The number of records. Set when the batch is done."""
         self.error: DistributedLogError | None = None
         self._event: trio.Event | None = None
         self._callbacks: list[Callable[[], object]] = []
 
     def set_columns(self, columns: PackedColumns) -> None:
-        """An empty batch becomes an entry of these columns."""
+        """Turn an empty batch into an entry with these columns."""
         assert not self.txids, "columns are an entry of their own"
         self.txids, self.columns = columns.txids, columns
         self.size_bytes = columns.column_bytes - 4
@@ -93,7 +100,7 @@ class EntryBatch:
     def add_records(
         self, txids: Sequence[int], payloads: Sequence[bytes], sizes: Sequence[int]
     ) -> None:
-        """Put records into it; ``sizes``: of the payloads, bytes."""
+        """Add records, with the sizes of their payloads in bytes."""
         if not self.payloads:
             self.sizes = list(sizes)
         elif self.sizes is not None:
@@ -102,7 +109,7 @@ class EntryBatch:
         self.payloads += payloads
 
     def add_set(self, txid: int, payloads: Sequence[bytes]) -> int:
-        """Put a set into it; its first slot."""
+        """Add a record set and return its first slot."""
         first_set_slot, set_records = len(self.txids), len(payloads)
         if set_records > 1:
             self.sets = [*(self.sets or ()), (first_set_slot, set_records)]
@@ -111,7 +118,7 @@ class EntryBatch:
         return first_set_slot
 
     def record_flags(self) -> bytearray:
-        """A byte a record, of a batch with sets."""
+        """Return one byte of flags per record. The batch must have sets."""
         assert self.sets is not None, "asked where there are sets"
         flags = bytearray(len(self.txids))
         for first, set_records in self.sets:
@@ -119,11 +126,11 @@ class EntryBatch:
         return flags
 
     def finish(self, error: DistributedLogError | None = None) -> None:
-        """The outcome is known: stored at (segment, entry), or an error."""
+        """Set the outcome: stored at (segment, entry), or an error."""
         self.error = error
         self.count = len(self.txids)
         self.is_done = True
-        # Whoever keeps a handle must not keep the bytes.
+        # A pending write that a caller keeps must not keep the payloads in memory.
         self.txids = self.payloads = ()
         self.columns = self.sizes = None
         if self._event is not None:
@@ -131,21 +138,26 @@ class EntryBatch:
         while self._callbacks:
             try:
                 callback = self._callbacks.pop(0)
-            except IndexError:  # it was taken back at this moment
+            except IndexError:  # another thread removed the last one just now
                 break
             callback()
 
     def add_done_callback(self, callback: Callable[[], object]) -> None:
-        """Have it called once, by `finish`, or here where the outcome is known. It must not raise.
+        """Call ``callback`` once when the outcome is known, possibly during this call. It must not raise.
 
-        From any thread: here ``done`` is looked at after the appending, in `finish` it is set before.
+        Thread-safe: this method appends before it reads ``is_done``, and `finish` sets ``is_done`` before it
+        reads the callbacks.
         """
         self._callbacks.append(callback)
         if self.is_done and self.remove_done_callback(callback):
             callback()
 
     def remove_done_callback(self, callback: Callable[[], object]) -> bool:
-        """Take back what was given to `when_done`; False: it was called, or just will be. From any thread."""
+        """Remove a callback of `add_done_callback`. Thread-safe.
+
+        Returns:
+            False if the callback was called or is about to be called.
+        """
         try:
             self._callbacks.remove(callback)
         except ValueError:
@@ -153,54 +165,62 @@ class EntryBatch:
         return True
 
     async def wait(self) -> None:
-        """Until `done`. Cancelling the wait withdraws nothing (H31)."""
+        """Wait until the outcome is known. Cancelling the wait does not withdraw the records (H31)."""
         if not self.is_done:
             if self._event is None:
                 self._event = trio.Event()
             await self._event.wait()
 
     def dlsn(self, slot: int) -> DLSN:
-        """The position of one record. Raises the batch's error."""
+        """Return the position of the record in a slot. Raise the error of the batch."""
         if self.error is not None:
             raise self.error.again()
         return DLSN(self.segment, self.entry, self.first_slot + slot)
 
 
 def _positions(batch: EntryBatch, slot: int, record_count: int) -> "map[DLSN]":
-    """The positions of ``number`` records of a batch that is stored; made in C, at half the cost."""
+    """Return the positions of ``record_count`` records of a stored batch.
+
+    The C-level ``map`` halves the cost.
+    """
     slot += batch.first_slot
     components = zip(repeat(batch.segment), repeat(batch.entry), range(slot, slot + record_count))
     return map(_new_tuple, repeat(DLSN), components)
 
 
 class PendingWrite:
-    """A record that was taken: ``await`` gives its DLSN once it is durable, or raises (G2, G7).
+    """An accepted record. Await it to get its DLSN once the record is durable, or the error (G2, G7).
 
     Cancelling the wait does not withdraw the write.
     """
 
     __slots__ = ("_batch", "_slot")
 
-    # No `__init__`: one is made a record, and a call of Python's own is a fifteenth of what `submit` costs.
+    # No `__init__`: an object is created per record, and a Python-level call costs a fifteenth of `submit`.
     _batch: EntryBatch
     _slot: int
 
     @classmethod
     def of(cls, batch: EntryBatch, slot: int) -> "PendingWrite":
-        """Of the record in that slot."""
+        """Return the pending write of the record in a slot of a batch."""
         pending = cls()
         pending._batch = batch
         pending._slot = slot
         return pending
 
     def done(self) -> bool:
-        """Is the outcome known?"""
+        """Return whether the outcome is known."""
         return self._batch.is_done
 
     def result(self) -> DLSN:
-        """The DLSN. Raises the write's error, or `InvalidRequest` while the outcome is not known."""
+        """Return the DLSN.
+
+        Raises:
+            InvalidRequest: The outcome is not known yet.
+            DistributedLogError: The write failed.
+        """
         if not self._batch.is_done:
-            raise InvalidRequest("the write is not done yet: await it")
+            raise InvalidRequest("the write is not done yet. Await it.")
         return self._batch.dlsn(self._slot)
 
     def __await__(self) -> Generator[Any, Any, DLSN]:
@@ -213,9 +233,9 @@ class PendingWrite:
 
 
 def outcome_text(pending: Any) -> str:
-    """Of a write, or of many: the position, the error, or that it is on its way. For a ``repr``."""
+    """Describe a pending write or bulk for a ``repr``: its position, its error, or "pending"."""
     if not pending.done():
-        return "on its way"
+        return "pending"
     try:
         result = pending.result()
     except DistributedLogError as error:
@@ -226,10 +246,10 @@ def outcome_text(pending: Any) -> str:
 
 
 class PendingBulk(Sequence[PendingWrite]):
-    """Records that were handed over in one call; ``await`` gives their DLSNs, or raises the first error.
+    """Records that were submitted in one call. Await it to get their DLSNs, or the first error.
 
-    One of them, ``bulk[i]``, can be awaited alone. A record that was refused has its error; those after it
-    were not taken (`WriteCancelled`), those before it are written.
+    One record, ``bulk[i]``, can be awaited alone. A rejected record has its error, and the records before it
+    are written. The records after it are not accepted (`WriteCancelled`).
     """
 
     __slots__ = ("_first_indexes", "_length", "_spans")
@@ -240,18 +260,19 @@ class PendingBulk(Sequence[PendingWrite]):
         self._first_indexes: list[int] = []
 
     def add_span(self, index: int, batch: EntryBatch, slot: int) -> None:
-        """Records from ``index`` on are in this batch from ``slot`` on."""
+        """State that the records from ``index`` on are in ``batch`` from ``slot`` on."""
         self._spans.append((index, batch, slot))
         self._first_indexes.append(index)
 
     def add_refused(self, index: int, error: DistributedLogError) -> None:
-        """Records from ``index`` on (to the next span) were not taken."""
+        """State that the records from ``index`` to the next span were not accepted."""
         batch = EntryBatch()
         batch.finish(error)
         self.add_span(index, batch, 0)
 
     def add_part_of(self, index: int, other: "PendingBulk", first: int, record_count: int) -> None:
-        """Records from ``index`` on are ``number`` of another bulk, from ``first`` on."""
+        """State that the records from ``index`` on are ``record_count`` records of another bulk, from
+        ``first`` on."""
         end_index = first + record_count
         while first < end_index:
             self.add_span(index, *other.locate(first))
@@ -264,7 +285,13 @@ class PendingBulk(Sequence[PendingWrite]):
             index, first = index + end - first, end
 
     def when_done(self, callback: Callable[[], object], span_index: int = 0) -> None:
-        """Have it called once all are known, by who finishes the last, or here. From any thread."""
+        """Call ``callback`` once when all outcomes are known, possibly during this call. Thread-safe.
+
+        The call that finishes the last batch runs the callback.
+
+        Args:
+            span_index: The spans before this one are done.
+        """
         spans = self._spans
         while span_index < len(spans) and spans[span_index][1].is_done:
             span_index += 1
@@ -274,17 +301,17 @@ class PendingBulk(Sequence[PendingWrite]):
             callback()
 
     def locate(self, index: int) -> tuple[EntryBatch, int]:
-        """The batch of one record, 0 to the length - 1, and its slot there."""
+        """Return the batch of one record, and its slot in the batch. ``index`` is 0 to the length - 1."""
         first, batch, slot = self._spans[bisect_right(self._first_indexes, index) - 1]
         return batch, slot + index - first
 
     def done(self) -> bool:
-        """Are all outcomes known?"""
+        """Return whether all outcomes are known."""
         return all(batch.is_done for _, batch, _ in self._spans)
 
     @property
     def not_durable(self) -> int:
-        """How many of the records are not known to be durable."""
+        """The number of records that are not known to be durable."""
         return sum(
             end - first
             for first, end, batch, _ in self._spans_with_ends()
@@ -292,17 +319,17 @@ class PendingBulk(Sequence[PendingWrite]):
         )
 
     async def wait(self) -> None:
-        """Until `done`; raises nothing."""
+        """Wait until all outcomes are known. Raise no error of a write."""
         for _, batch, _ in self._spans:
             await batch.wait()
 
     async def outcomes(self) -> list[DLSN | DistributedLogError]:
-        """One a record, when all are known."""
+        """Wait until all outcomes are known, and return one DLSN or error per record."""
         await self.wait()
         return self.known_outcomes()
 
     def known_outcomes(self) -> list[DLSN | DistributedLogError]:
-        """One a record, of a bulk that is done."""
+        """Return one DLSN or error per record. The bulk must be done."""
         outcomes: list[DLSN | DistributedLogError] = []
         for first, end, batch, slot in self._spans_with_ends():
             if batch.error is not None:
@@ -312,9 +339,14 @@ class PendingBulk(Sequence[PendingWrite]):
         return outcomes
 
     def result(self) -> list[DLSN]:
-        """The DLSNs. Raises the first error, or `InvalidRequest` while an outcome is not known."""
+        """Return the DLSNs of all records.
+
+        Raises:
+            InvalidRequest: An outcome is not known yet.
+            DistributedLogError: The first error of a record.
+        """
         if not self.done():
-            raise InvalidRequest("the writes are not done yet: await them")
+            raise InvalidRequest("the writes are not done yet. Await them.")
         positions: list[DLSN] = []
         for first, end, batch, slot in self._spans_with_ends():
             if batch.error is not None:
@@ -342,7 +374,7 @@ class PendingBulk(Sequence[PendingWrite]):
         return PendingWrite.of(*self.locate(index))
 
     def _spans_with_ends(self) -> list[tuple[int, int, EntryBatch, int]]:
-        """First index, the one after the last, batch, slot of the first."""
+        """Return first index, end index (exclusive), batch and slot of the first record, per span."""
         ends = [first for first, _, _ in self._spans] + [self._length]
         return [
             (first, end, batch, slot)

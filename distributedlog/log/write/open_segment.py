@@ -1,6 +1,6 @@
-"""The segment that a writer is writing: its ledger, and what is in it, sent and confirmed.
+"""The open segment of a writer: its ledger, and its sent and confirmed entries.
 
-Entries go to one segment at a time (H11), so entry ids of what is in flight ascend without gaps.
+Entries are sent to one segment at a time (H11), so the entry IDs of batches in flight ascend without gaps.
 """
 
 from operator import attrgetter
@@ -20,12 +20,13 @@ from .entry_batch import EntryBatch
 from .producer_state_manager import ProducerStateManager
 
 PREPARE_NEXT_FRACTION = 15 / 16
-"""Of its size or age, when the next one is made ready: what is left is time for that (64 MiB of 1 GiB)."""
+"""The fraction of a segment's size or age at which the next one is prepared. The rest (64 MiB of 1 GiB)
+leaves time for that."""
 
 SNAPSHOT_BYTES = 32 * 1024 * 1024
-"""Sent after one snapshot of the producers before the next, or `SNAPSHOT_SIZE_FACTOR` times its size: what a
-takeover reads."""
+"""The least number of bytes that are sent between two snapshots of the producers. A takeover reads them."""
 SNAPSHOT_SIZE_FACTOR = 32
+"""At least this multiple of a snapshot's size is sent before the next one."""
 
 
 class OpenSegment:
@@ -64,54 +65,62 @@ class OpenSegment:
         *,
         age_factor: float,
     ) -> None:
-        """``age_share``: of the greatest age, how much this one is given."""
+        """Start with an empty ledger.
+
+        Args:
+            age_factor: The segment's share of the maximum age.
+        """
         self.record = record
         self.segment_number = record.segment
-        """Counts from 1 in the log."""
+        """The number of the segment in the log, counted from 1."""
         self.ledger = ledger
         self.opened_at = trio.current_time()
         self.start_sequence_id = record.start_sequence_id
-        """Of its first record; -1 until `follow`, where it was made ready under the one before it."""
+        """The sequence ID of the first record. -1 until `continue_after`, for a segment prepared while the
+        previous one is written."""
         self.sent_records = 0
         self.sent_bytes = 0
         self._age_factor = age_factor
         self.last_entry = UNKNOWN
-        """The last one that is confirmed; -1: none is."""
+        """The last confirmed entry. -1 if there is none."""
         self._confirmed_bytes = 0
-        self._newest_batch: EntryBatch | None = None  # that was sent
+        self._newest_batch: EntryBatch | None = None  # the last one sent with records
         self._snapshot_entry = UNKNOWN
-        """The newest one that was sent, of the log's producers."""
+        """The newest snapshot of the log's producers that was sent."""
         self._snapshot_bytes = self._snapshot_after = 0
         self._confirmed_names_snapshot = False
-        """Does the last entry that is confirmed name one?"""
-        self._first_txid = UNKNOWN  # of what was sent
-        self._max_txid = UNKNOWN  # sent; a search for a txid uses the greatest so far
-        self._confirmed_txid = UNKNOWN  # the greatest confirmed one
+        """Whether the last confirmed entry refers to a snapshot."""
+        self._first_txid = UNKNOWN  # of the sent records
+        self._max_txid = UNKNOWN  # of the sent records; searches use the greatest so far
+        self._confirmed_txid = UNKNOWN  # the greatest of the confirmed records
         self._last_confirmed = (UNKNOWN, UNKNOWN, 0)
-        """Entry and slot of the last record that is confirmed, and how many are. One value: it is looked at
-        from other threads."""
-        self._last_time_ms = 0  # of what was sent: of what is confirmed, or later
+        """Entry and slot of the last confirmed record, and the number of confirmed records. One value,
+        because other threads read it."""
+        self._last_time_ms = 0  # of the last sent entry, so not before that of the confirmed ones
         self._pending_begin: SegmentBegin | None = None
-        """What its first entry is to say, while there is none."""
+        """The begin data that the first entry carries, until that entry is sent."""
         self._compression = compression
 
     has_capacity = property(attrgetter("ledger.room"))
-    """Does its ledger take another entry now? Without a call of Python's own: it is asked for each."""
+    """Whether the ledger accepts another entry now. Read for each entry, so it avoids a Python-level call."""
 
     @property
     def position(self) -> tuple[DLSN, int]:
-        """After the last record that is confirmed, with the sequence id there. From any thread."""
+        """The position and the sequence ID after the last confirmed record. Thread-safe."""
         entry, slot, records = self._last_confirmed
         dlsn = DLSN(self.segment_number, entry, slot + 1) if records else self.record.first_dlsn
         return dlsn, self.start_sequence_id + records
 
     @property
     def is_drained(self) -> bool:
-        """Is all that was sent to it confirmed?"""
+        """Whether all sent entries are confirmed."""
         return self.sent_bytes == self._confirmed_bytes
 
     def continue_after(self, previous: "OpenSegment") -> None:
-        """It is written from now on. All of the one before it is confirmed, and no more is written there."""
+        """Become the segment that is written.
+
+        All entries of ``previous`` must be confirmed, and none may follow.
+        """
         self.start_sequence_id = previous.position[1]
         self._pending_begin = SegmentBegin(previous.last_entry, self.start_sequence_id)
         self.opened_at = trio.current_time()
@@ -119,9 +128,14 @@ class OpenSegment:
     def send(
         self, batch: EntryBatch, written_ms: int, producers: ProducerStateManager | None = None
     ) -> None:
-        """Give a batch its place and hand it to the ledger. Raises the ledger's error.
+        """Assign the position of a batch and add it to the ledger. A batch without records becomes a control
+        entry.
 
-        One without records becomes a control entry. ``producers``: of a log that has any.
+        Args:
+            written_ms: The log time of the entry, in milliseconds since 1970.
+            producers: The producers of the log. None if it never had one.
+        Raises:
+            DistributedLogError: The ledger has failed.
         """
         txids, snapshot_entry, max_txid_if_greater = batch.txids, UNKNOWN, 0
         if txids:
@@ -170,7 +184,10 @@ class OpenSegment:
         snapshot_entry: int,
         max_txid: int,
     ) -> tuple[list[Buffer], int]:
-        """The buffers of its entry, and their length. ``max_txid``: as of `record.build`."""
+        """Return the buffers of the entry and their length.
+
+        ``max_txid`` has the meaning as in `build_entry`.
+        """
         sections: tuple[tuple[int, int, Buffer], ...] = ()
         if producers is not None:
             section = producers.encode_section(batch, snapshot_entry, self._snapshot_entry)
@@ -197,14 +214,14 @@ class OpenSegment:
 
     @property
     def needs_snapshot(self) -> bool:
-        """Is the next entry of a log with producers to be a snapshot of them?"""
+        """Whether the next entry, in a log with producers, must be a snapshot of them."""
         if self._snapshot_entry < 0:
             return True
         threshold_bytes = max(SNAPSHOT_BYTES, SNAPSHOT_SIZE_FACTOR * self._snapshot_bytes)
         return self.sent_bytes - self._snapshot_after > threshold_bytes
 
     def confirm(self, batch: EntryBatch) -> None:
-        """The batch is durable here: count it, and tell whoever waits for it."""
+        """Count a batch that is durable in this segment, and finish it."""
         txids = batch.txids
         self.last_entry = batch.entry
         self._confirmed_bytes += batch.stored_bytes
@@ -228,7 +245,7 @@ class OpenSegment:
             None,
         )
         if newest_batch is not None:
-            # What was sent before it is in front of it, wherever the ledger ends.
+            # The entries sent before it are stored before it, wherever the ledger ends.
             entry, slot, _ = self._last_confirmed
             max_txid = self._confirmed_txid
             if not newest_batch.is_done:
@@ -240,7 +257,7 @@ class OpenSegment:
         )
 
     def segment_end(self) -> SegmentEnd:
-        """What it holds, when everything that counts is confirmed."""
+        """Return the end of the segment, once all entries to be kept are confirmed."""
         last_record_entry, slot, records = self._last_confirmed
         return SegmentEnd(
             self.last_entry,
@@ -255,23 +272,26 @@ class OpenSegment:
         )
 
     def next_segment_reason(self, options: LogOptions) -> str:
-        """Why the next one should be made ready by now; "" when it should not."""
+        """Return the reason to prepare the next segment now, or ""."""
         return self._roll_reason(options, PREPARE_NEXT_FRACTION)
 
     def is_full(self, options: LogOptions) -> bool:
-        """Should it end, whatever is in flight?"""
+        """Return whether the segment must end, regardless of the entries in flight."""
         return self._roll_reason(options, 1.0) != ""
 
     @property
     def needs_better_ensemble(self) -> bool:
-        """Would another ledger be better off (H22)? What is empty has nothing to gain."""
+        """Whether the log should continue in another ledger (H22).
+
+        False for an empty segment, which gains nothing.
+        """
         return self.ledger.needs_roll and self.sent_bytes > 0
 
     def _roll_reason(self, options: LogOptions, fraction: float) -> str:
         if not options.rolling:
             return ""
         if self.ledger.unwanted:
-            return "a bookie of its ledger is to leave, or gone, or has lost data"
+            return "a bookie of its ledger leaves the cluster, is lost, or has lost data"
         return roll_reason(
             bytes_written=self.sent_bytes,
             bytes_max=options.segment_bytes_max * fraction,
@@ -282,5 +302,5 @@ class OpenSegment:
         )
 
     def publish(self) -> None:
-        """Make what is confirmed readable, where no later entry says so."""
+        """Send the LAC to the bookies, if no later entry carries it."""
         self.ledger.publish_lac()

@@ -1,10 +1,15 @@
-"""The producers of a log at its writer: what is stored of each, what is on its way, who may go on.
+"""Track the producers of a log at its writer: their stored frames, their frames in flight, and fenced
+producers.
 
-What is *stored* is a `ProducerTable`, moved on by what is confirmed, in order. What is *taken* is that and
-the frames on their way. A frame is taken where it follows what was taken before it; one that was taken before
-is answered when its first copy is durable, never earlier (H62). A snapshot, which is sent at a segment's
-beginning and then by bytes, holds what is stored and what was sent to this very ledger before it: what was
-sent to another one, and was cut off there by a recovery, is no more than taken.
+The *stored* state is a `ProducerTable`, which confirmed entries update in order. The *accepted* state also
+includes the frames in flight.
+
+A frame is accepted if it follows the frames accepted before. A repeated frame is answered when its first copy
+is durable, never earlier (H62).
+
+A snapshot is sent at the start of a segment and then after a number of bytes. It has the stored state and the
+frames that were sent to the same ledger before it. Frames that were sent to another ledger and cut off by
+recovery are accepted, but not in the snapshot.
 """
 
 from collections import deque
@@ -32,27 +37,29 @@ from .entry_batch import EntryBatch
 from .sequenced_batch import SequencedBatch
 
 IDLE_MS = 3_600_000
-"""Of the log's clock: who was idle for so long may be forgotten for another one."""
+"""A producer that was idle for this long, by the log's producer clock, can be evicted for a new one."""
 FENCED_NUMBERS_MAX = 10_000
-"""Numbers that were replaced under this writer; of others it is not said by whom."""
+"""The maximum number of replaced producers that are remembered. For others the error is
+`ProducerForgotten`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedProducer:
-    """A producer, as it was opened."""
+    """A producer at the time it was opened."""
 
     name: str
     number: int
-    """Of this opening; it ends the one before."""
+    """The number of this opening. It fences the previous one."""
     next_sequence: int
-    """How many records of it are stored: where its source goes on."""
+    """The number of stored records of the producer, where its source continues."""
     known: bool
-    """Is anything of the name stored, as far as the log knows? Of one that was forgotten it does not say what
-    it had stored; nor is it known when it is opened once more after that, whose answer may have been lost."""
+    """Whether records of this name are known to be stored. After the producer was evicted this is False,
+    although it may have stored records. That also applies to further openings after the eviction, because
+    the answer of an earlier opening may have been lost."""
 
 
 class SequenceCheck(Enum):
-    """A frame that neither is on its way nor has a place that is known."""
+    """The result for a frame that is not in flight and has no known position."""
 
     NEW = "the next one"
     WINDOW_FULL = "the next one, and too many are on their way"
@@ -60,25 +67,25 @@ class SequenceCheck(Enum):
 
 
 class _ActiveProducer:
-    """A producer that may send."""
+    """A producer that can send."""
 
     __slots__ = ("next_sequence", "unacked_batches")
 
     def __init__(self, next_sequence: int) -> None:
         self.next_sequence = next_sequence
-        """After what was taken."""
+        """The sequence after the accepted records."""
         self.unacked_batches: deque[SequencedBatch] = deque()
-        """On their way, ascending."""
+        """The frames in flight, in ascending order."""
 
 
 class ProducerStateManager:
-    """The producers of one log that is open for writing. Nothing waits here."""
+    """The producers of one log that is open for writing. No call waits."""
 
     def __init__(self, table: ProducerTable, log_name: str) -> None:
         self.table = table
-        """What is stored."""
+        """The stored state."""
         self.default_number = 0
-        """The number of who writes the records that come without a frame; 0: nobody."""
+        """The number of the producer of all records without a frame. 0 if there is none."""
         self._log_name = log_name
         self._opened_at, self._clock_base_ms = trio.current_time(), table.clock_ms
         self._next_number = table.next_number
@@ -86,30 +93,38 @@ class ProducerStateManager:
             row.number: _ActiveProducer(row.next_sequence) for row in table.rows.values()
         }
         self._numbers = {row.name: row.number for row in table.rows.values()}
-        """As they were taken: of names whose opening is not stored yet, too."""
+        """The newest number per name, also of openings that are not stored yet."""
         self._fenced: dict[int, None] = {}
-        self._default_from_slot = (
-            0  # of the open batch: from here on its records are its owner's, and not noted
-        )
+        self._default_from_slot = 0
+        """From this slot of the open batch on, the records of the default producer are not recorded yet."""
 
     @property
     def clock_ms(self) -> int:
-        """The log's: how long it was being written, in sum."""
+        """The log's producer clock: the total time for which writers had the log open, in milliseconds."""
         return self._clock_base_ms + int((trio.current_time() - self._opened_at) * 1000)
 
-    # --- what is taken ----------------------------------------------------------------------------
+    # --- accepted frames --------------------------------------------------------------------------
 
     def next_sequence(self, number: int) -> int:
-        """How many records of a producer were taken. Raises `ProducerFenced`, `ProducerForgotten`."""
+        """Return the number of accepted records of a producer.
+
+        Raises:
+            ProducerFenced: The name was opened again.
+            ProducerForgotten: The number is unknown, for example because it was evicted.
+        """
         return self._require_active(number).next_sequence
 
     def check_sequence(
         self, number: int, sequence: int, records: int
     ) -> SequenceCheck | SequencedBatch | DLSN:
-        """What a frame is: new, or its first copy on its way, or where that is.
+        """Classify a frame by its sequence and number of records.
 
-        Raises `ProducerFenced`, `ProducerForgotten`; `InvalidRequest` for one that leaves a gap or does not
-        have the borders that it had before.
+        Returns:
+            The result for a new or long stored frame, the first copy that is in flight, or the stored
+                position.
+        Raises:
+            ProducerFenced, ProducerForgotten: As for `next_sequence`.
+            InvalidRequest: The frame leaves a gap, or some of its records were sent in other frames.
         """
         active = self._require_active(number)
         if sequence == active.next_sequence:
@@ -120,8 +135,8 @@ class ProducerStateManager:
             )
         if sequence > active.next_sequence:
             raise InvalidRequest(
-                f'log "{self._log_name}": producer {number} sends from {sequence} on, and '
-                f"{active.next_sequence} is next"
+                f'log "{self._log_name}": producer {number} sent a frame from {sequence} on, expected '
+                f"{active.next_sequence}"
             )
         stored = self.table.rows[number]
         for unacked in active.unacked_batches:
@@ -136,12 +151,12 @@ class ProducerStateManager:
         if sequence + records <= oldest_known:
             return SequenceCheck.EVICTED
         raise InvalidRequest(
-            f'log "{self._log_name}": producer {number} sends {records} records from {sequence} on, of which '
-            f"some were sent in other frames; {active.next_sequence} is next"
+            f'log "{self._log_name}": producer {number} sent {records} records from {sequence} on, of which '
+            f"some were sent in other frames. Expected {active.next_sequence}."
         )
 
     def record_batch(self, batch: EntryBatch, slot: int, new_batch: SequencedBatch) -> None:
-        """A new frame is in a batch."""
+        """Record a new frame that starts at a slot of a batch."""
         if self.default_number:
             self.record_default(batch, slot)
             self._default_from_slot = slot + new_batch.records
@@ -151,7 +166,7 @@ class ProducerStateManager:
         self._require_active(new_batch.producer).unacked_batches.append(new_batch)
 
     def record_default(self, batch: EntryBatch, end: int) -> None:
-        """The records of a batch up to a slot were taken, those that no frame holds from the `own` one."""
+        """Assign the records before slot ``end`` that belong to no frame to the default producer."""
         slot, self._default_from_slot = self._default_from_slot, end
         if end > slot:
             self._record_span(
@@ -162,7 +177,7 @@ class ProducerStateManager:
             )
 
     def close_batch(self, batch: EntryBatch) -> None:
-        """The open batch takes no more."""
+        """Record the default producer's last records of a batch that is being closed."""
         if self.default_number:
             self.record_default(batch, len(batch.txids))
             self._default_from_slot = 0
@@ -176,8 +191,10 @@ class ProducerStateManager:
     def batches_from(
         self, number: int, sequence: int, on_done: Callable[[SequencedBatch], object]
     ) -> list[SequencedBatch]:
-        """What is known of a producer's frames from there on, ascending, each with an outcome of its own:
-        ``on_done`` is called for those that are stored in here. Raises as `next_sequence`."""
+        """Return the known frames of a producer from ``sequence`` on, ascending, as new objects.
+
+        Stored frames are finished in this call, so ``on_done`` is called for them. Raises as `next_sequence`.
+        """
         active, batches = self._require_active(number), list[SequencedBatch]()
         for kept_batch in self.table.rows[number].stored_batches:
             if kept_batch.sequence >= sequence:
@@ -201,18 +218,18 @@ class ProducerStateManager:
             return active
         if number in self._fenced:
             raise ProducerFenced(
-                f'log "{self._log_name}": producer {number} was opened by another one, under the same name'
+                f'log "{self._log_name}": producer {number} was fenced, because its name was opened again'
             )
         raise self._forgotten_error(str(number))
 
     def _forgotten_error(self, who: str) -> ProducerForgotten:
         return ProducerForgotten(
-            f'log "{self._log_name}": nothing is known of producer {who} (any more): this call stored '
-            "nothing; what was not acknowledged before may be stored. Open it by its name"
+            f'log "{self._log_name}": producer {who} is unknown or was evicted. This call stored nothing, '
+            "earlier unacknowledged records may be stored. Open the producer by its name."
         )
 
     def window_blocker(self, number: int) -> EntryBatch | None:
-        """What is to be waited for where too many of a producer's frames are on their way; else None.
+        """Return the batch to wait for if too many frames of a producer are in flight. Otherwise return None.
 
         Raises as `next_sequence`.
         """
@@ -222,9 +239,11 @@ class ProducerStateManager:
     # --- openings ---------------------------------------------------------------------------------
 
     def resume(self, name: str, number: int) -> OpenedProducer:
-        """A producer that was opened before, by this writer or an earlier one: it goes on.
+        """Return a producer that was opened earlier, by this writer or a previous one.
 
-        Raises `ProducerFenced`, `ProducerForgotten`.
+        Raises:
+            ProducerFenced: The name was opened again.
+            ProducerForgotten: The name or the number is unknown.
         """
         current_number = self._numbers.get(name)
         if current_number is not None and current_number > number and number not in self._active:
@@ -234,10 +253,13 @@ class ProducerStateManager:
         return OpenedProducer(name, number, self._require_active(number).next_sequence, known=True)
 
     def open(self, name: str) -> tuple[int, EntryBatch]:
-        """A new number for a name, and the batch that says so, to be sent after all that was taken. Who had
-        the name is fenced from now on.
+        """Return a new number for a name and the batch that stores the opening.
 
-        Raises `TooBusy` where there are too many, none of them idle for an hour.
+        The caller sends the batch after all accepted records. The previous producer of the name is fenced
+        immediately.
+
+        Raises:
+            TooBusy: The log has too many producers, none of which was idle for an hour.
         """
         # The rate of opening one name is not limited.
         old_number = self._numbers.get(name)
@@ -259,7 +281,11 @@ class ProducerStateManager:
         return number, batch
 
     def opened(self, name: str, number: int) -> OpenedProducer:
-        """The opening is stored. Raises `ProducerFenced` where the next one was faster."""
+        """Return the producer whose opening is stored.
+
+        Raises:
+            ProducerFenced: The name was opened once more since.
+        """
         next_sequence = self._require_active(number).next_sequence
         return OpenedProducer(name, number, next_sequence, known=next_sequence > 0)
 
@@ -279,17 +305,19 @@ class ProducerStateManager:
         last_ms, number = min(candidates, default=(self.clock_ms, 0))
         if self.clock_ms - last_ms < IDLE_MS:
             raise TooBusy(
-                f'log "{self._log_name}" has {PRODUCERS_MAX} producers, none of which has been idle for '
+                f'log "{self._log_name}" has {PRODUCERS_MAX} producers, and none was idle for '
                 f"{IDLE_MS // 60_000} min"
             )
         return number
 
-    # --- what is sent and stored ------------------------------------------------------------------
+    # --- sent and stored entries ------------------------------------------------------------------
 
     def snapshot(self, in_flight: Iterable[EntryBatch]) -> EntryBatch:
-        """A batch that says what is stored, and what was sent to this ledger since: ``in_flight``.
+        """Return a batch with the stored state and the frames sent to this ledger since, which are
+        ``in_flight``.
 
-        One that is being told there is `done`, and stored: who is told may write, and so come here.
+        The callbacks of a finished batch can write and so call this method. The batch is then still in
+        flight, but done, and the table already includes it.
         """
         table = self.table.copy()
         for batch in in_flight:
@@ -306,7 +334,7 @@ class ProducerStateManager:
         return snapshot_batch
 
     def encode_section(self, batch: EntryBatch, entry: int, snapshot_entry: int) -> bytes:
-        """What the entry of a batch says, which is sent now."""
+        """Return the producer section of an entry that is sent now."""
         clock_ms, entry_section = self.clock_ms, batch.producer_section
         if entry_section is None:
             return encode_section(snapshot_entry, clock_ms, self._next_number)
@@ -321,7 +349,7 @@ class ProducerStateManager:
         )
 
     def apply_confirmed(self, batch: EntryBatch) -> None:
-        """A batch is durable; before anybody is told."""
+        """Apply a durable batch to the stored state, before the batch is finished."""
         entry_section = batch.producer_section
         if entry_section is None:
             return
@@ -347,18 +375,21 @@ class ProducerStateManager:
 
 
 def check_sequence(sequence: object) -> None:
-    """Raise `InvalidRequest` unless it is one: a number below 0 must not pass for one stored long ago."""
+    """Raise `InvalidRequest` for an invalid sequence.
+
+    A negative number must not be treated as a frame that was stored long ago.
+    """
     check_whole("sequence", sequence, 0, NUMBER_MAX)
 
 
 def check_producer_name(name: object) -> str:
-    """Return it, or raise `InvalidRequest`: a producer's name is text of 1 to 255 bytes."""
+    """Return the name, or raise `InvalidRequest` unless it is text of 1 to 255 bytes."""
     if not isinstance(name, str) or not 0 < len(name.encode(errors="replace")) <= NAME_BYTES_MAX:
         raise InvalidRequest(
-            f"a producer's name is text of 1 to {NAME_BYTES_MAX} bytes, not {quoted(name)}"
+            f"a producer name must be text of 1 to {NAME_BYTES_MAX} bytes, got {quoted(name)}"
         )
     try:
         name.encode()
     except UnicodeEncodeError:
-        raise InvalidRequest(f"a producer's name is text of UTF-8, not {quoted(name)}") from None
+        raise InvalidRequest(f"a producer name must be valid UTF-8, got {quoted(name)}") from None
     return name

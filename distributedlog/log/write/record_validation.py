@@ -1,7 +1,7 @@
-"""What a writer takes: the checks of records, one by one and in columns (pure).
+"""Validate submitted records, one by one or in columns (pure).
 
-The columns' check costs about 100 ns a record and looks at single records only when something is wrong.
-What it takes is exact: each txid is an int and nothing that only passes for one, each payload is bytes.
+The column check costs about 100 ns per record. It inspects single records only if the check of the columns
+fails. Accepted records are exact: each transaction ID is an int (not a bool), each payload is bytes.
 """
 
 from bisect import bisect_right
@@ -17,15 +17,18 @@ from ..model.log_state import BYTES
 from ..model.txid_policy import txid_order_error, txid_refused_error
 
 SET_RECORD_BYTES = RECORD_COLUMN_BYTES + 1
-"""What a record of a set costs beside its payload: one with flags."""
+"""The size of a record of a set in addition to its payload: its column and its flags."""
 _SET_FLAGS = bytes((0, RECORD_MORE))
 
 
 def exact_txid(txid: Any) -> int:
-    """Return a caller's txid as a plain int. Raises `InvalidRequest` for what is no txid.
+    """Return a caller's transaction ID as a plain int.
 
-    Whole numbers of other types are accepted, such as NumPy's or an `IntEnum`'s member. True and False are
-    refused, because decoding refuses them.
+    Whole numbers of other types are accepted, such as NumPy's or a member of an `IntEnum`. True and False are
+    rejected, because decoding rejects them.
+
+    Raises:
+        InvalidRequest: The value is no transaction ID.
     """
     if type(txid) is not int:
         try:
@@ -34,28 +37,30 @@ def exact_txid(txid: Any) -> int:
             txid = int(index(txid))
         except TypeError:
             raise InvalidRequest(
-                f"a txid is a whole number from 0 to 2**63 - 2, not {quoted(txid)}"
+                f"a txid must be a whole number from 0 to 2**63 - 2, got {quoted(txid)}"
             ) from None
     if not 0 <= txid <= TXID_MAX:
-        raise InvalidRequest(f"a txid is a whole number from 0 to 2**63 - 2, not {quoted(txid)}")
+        raise InvalidRequest(
+            f"a txid must be a whole number from 0 to 2**63 - 2, got {quoted(txid)}"
+        )
     return int(txid)
 
 
 def validate_record(
     txid: object, payload: object, min_txid: int, name: str, policy: str
 ) -> tuple[int | None, bytes]:
-    """Check one record and return its txid and payload as plain int and bytes.
+    """Check one record and return its transaction ID and payload as plain int and bytes.
 
     Args:
-        txid: None for a record without.
+        txid: None for a record without one.
         payload: Bytes, or a buffer, which is copied.
-        floor: Of a log that checks the order: the greatest txid so far. Otherwise 0.
-        name: Of the log.
-        rule: The stored name of its txid policy.
+        min_txid: The greatest transaction ID so far, if the log checks the order. Otherwise 0.
+        name: The name of the log.
+        policy: The stored name of the log's transaction ID policy.
     Raises:
-        InvalidRequest: It is no record, or has a txid and the log is a byte stream.
+        InvalidRequest: An argument is invalid, or a transaction ID is given and the log is a byte stream.
         RecordTooLarge: The payload is above the limit.
-        TransactionIdOutOfOrder: The txid is below ``floor``.
+        TransactionIdOutOfOrder: The transaction ID is below ``min_txid``.
     """
     exact = None
     if txid is not None:
@@ -63,11 +68,11 @@ def validate_record(
         if policy == BYTES:
             raise txid_refused_error(name)
     if not isinstance(payload, bytes | bytearray | memoryview):
-        raise InvalidRequest(f"a payload is bytes, not {type(payload).__name__}")
+        raise InvalidRequest(f"a payload must be bytes, got {type(payload).__name__}")
     copied = bytes(payload)
     if len(copied) > RECORD_BYTES_MAX:
         raise RecordTooLarge(
-            f"a record of {len(copied)} bytes (txid {exact}); the most are {RECORD_BYTES_MAX}"
+            f"a record of {len(copied)} bytes (txid {exact}) is above the limit of {RECORD_BYTES_MAX}"
         )
     if exact is not None and exact < min_txid:
         raise txid_order_error(exact, min_txid, name)
@@ -77,24 +82,28 @@ def validate_record(
 def validate_record_set(
     txids: Sequence[object], payloads: Sequence[object], min_txid: int, name: str, policy: str
 ) -> tuple[int | None, list[bytes]]:
-    """The txid and the payloads of a set, as `validate_record` gives them. Raises as that; all are taken, or
-    none."""
+    """Check a record set and return its transaction ID and its payloads, as `validate_record`.
+
+    Raises:
+        InvalidRequest: The set is empty, has several transaction IDs, or the log is a byte stream.
+        RecordTooLarge, TransactionIdOutOfOrder: As for `validate_record`.
+    """
     if not payloads:
-        raise InvalidRequest("a set has at least one record")
+        raise InvalidRequest("a record set must have at least one record")
     if any(txid != txids[0] for txid in txids):
         raise InvalidRequest(
-            f"the records of a set have one txid, these have {quoted(txids[0])} and others"
+            f"the records of a set must have the same txid, these have {quoted(txids[0])} and others"
         )
     if policy == BYTES:
         raise InvalidRequest(
-            f'log "{name}" is a byte stream (txid policy "{BYTES}"): it takes no sets of records'
+            f'log "{name}" is a byte stream (txid policy "{BYTES}") and accepts no record sets'
         )
     validated = [validate_record(txids[0], payload, min_txid, name, policy) for payload in payloads]
     copied = [payload for _, payload in validated]
     if set_bytes(copied) > RECORD_BYTES_MAX:
         raise RecordTooLarge(
-            f"a set of {len(copied)} records and {set_bytes(copied)} bytes with {SET_RECORD_BYTES} a record; "
-            f"the most are {RECORD_BYTES_MAX}"
+            f"a set of {len(copied)} records and {set_bytes(copied)} bytes, with {SET_RECORD_BYTES} per "
+            f"record, is above the limit of {RECORD_BYTES_MAX}"
         )
     return validated[0][0], copied
 
@@ -102,14 +111,19 @@ def validate_record_set(
 def validate_sets(
     flags: bytes, txids: Sequence[int] | None, payloads: Sequence[bytes], name: str, policy: str
 ) -> list[tuple[int, int]] | None:
-    """First record and number of each set of a frame, by a byte a record; None: there is none.
+    """Return the first record and the number of records of each set in a frame. None if there is no set.
 
-    ``txids``: None where the log fills them in. Raises as `validate_record_set`, and `InvalidRequest` for
-    flags that are not known, or say that more follows the last record.
+    Args:
+        flags: One byte per record.
+        txids: None if the log assigns them.
+    Raises:
+        InvalidRequest: A flag is unknown, or the last record is marked to be continued. Also as for
+            `validate_record_set`.
+        RecordTooLarge: A set is above the limit.
     """
     if len(flags) != len(payloads) or flags.translate(None, _SET_FLAGS) or flags[-1] & RECORD_MORE:
         raise InvalidRequest(
-            f'log "{name}": the flags of a frame of {len(payloads)} records make no sets'
+            f'log "{name}": the flags of a frame of {len(payloads)} records are invalid'
         )
     sets = []
     end = -1
@@ -122,12 +136,12 @@ def validate_sets(
 
 
 def set_bytes(payloads: Sequence[bytes]) -> int:
-    """What a set counts in its entry."""
+    """Return the size of a record set, as counted in its entry."""
     return sum(map(len, payloads)) + len(payloads) * SET_RECORD_BYTES
 
 
 class ValidatedBatch:
-    """The records of one call up to the first that is refused."""
+    """The records of one call, up to the first that is rejected."""
 
     __slots__ = (
         "_end_offsets",
@@ -152,24 +166,26 @@ class ValidatedBatch:
         unordered: bool = False,
     ) -> None:
         self.txids: Any = txids
-        """Ints, perhaps with None for a record without; None: no record has one."""
+        """Integers, with None for a record without a transaction ID. None if no record has one."""
         self.has_mixed_txids = False
-        """Do some have a txid and others none?"""
+        """Whether only some records have a transaction ID."""
         self.is_unordered = unordered
-        """Is a given txid lower than one before it, when they are checked?"""
+        """Whether a given transaction ID is lower than one before it, at the time of the check."""
         self.payloads = payloads
         self.sizes = sizes
-        """Of the payloads, bytes."""
+        """The payload sizes in bytes."""
         record_count = len(sizes)
         self.record_count = record_count
-        """How many are taken; the record after them has ``refusal``, if that is not None."""
+        """The number of accepted records. If ``refusal`` is not None, it is the error of the record after
+        them."""
         self.refusal = refusal
         self._total_bytes = sum(sizes) + record_count * RECORD_COLUMN_BYTES
         self._end_offsets: list[int] | None = None
         self._is_copied = False
 
     def copy_records(self) -> None:
-        """Before a wait: have the records as they were checked, whatever becomes of the caller's lists."""
+        """Copy the lists before a wait, so that the records stay as they were checked if the caller
+        changes them."""
         if self._is_copied:
             return
         self._is_copied = True
@@ -178,7 +194,10 @@ class ValidatedBatch:
             self.txids = list(self.txids)
 
     def same_kind_end(self, first: int, stop: int) -> int:
-        """Where the records from ``at`` on cease to have txids, or to have none; ``fitting_end`` at most."""
+        """Return the end of the records from ``first`` on that all have transaction IDs, or all have none.
+
+        Returns at most ``stop``.
+        """
         if self.has_mixed_txids:
             has_txid = self.txids[first] is not None
             for record_index in range(first + 1, stop):
@@ -187,10 +206,11 @@ class ValidatedBatch:
         return stop
 
     def fitting_end(self, first: int, entry_bytes_max: int, used_bytes: int) -> int:
-        """How far the records from ``at`` on fit into an entry that holds ``used`` bytes already.
+        """Return the end of the records from ``first`` on that fit into an entry that holds ``used_bytes``
+        already.
 
-        At least one into an empty entry; ``at`` when they should begin a new one: a call that fits into
-        one entry whole is not divided.
+        At least one record fits into an empty entry. The result is ``first`` if the records must begin a new
+        entry, because a call that fits into one entry is not divided.
         """
         if first == 0 and self._total_bytes + used_bytes <= entry_bytes_max:
             return self.record_count
@@ -200,10 +220,10 @@ class ValidatedBatch:
         stop = bisect_right(offsets, offsets[first] + entry_bytes_max - used_bytes) - 1
         return max(
             stop, first if used_bytes else first + 1
-        )  # one large record may have overfilled the entry
+        )  # the entry may be above its limit already, by one large record
 
     def entry_bytes(self, start: int, stop: int) -> int:
-        """What these records count in an entry."""
+        """Return the size of these records, as counted in an entry."""
         if start == 0 and stop == self.record_count:
             return self._total_bytes
         offsets = self._offsets()
@@ -227,14 +247,14 @@ def validate_columns(
     """Check many records at once.
 
     Args:
-        txids: Of each record, None for one without; None: no record has one.
-        payloads: As many.
-        last: The greatest txid so far.
-        strict: Whether a txid below it, or below one before it in the call, is refused.
-        name: Of the log.
-        rule: The stored name of its txid policy.
+        txids: One per record, with None for a record without. None if no record has one.
+        payloads: One per record.
+        last: The greatest transaction ID so far.
+        strict: Whether to reject a transaction ID below ``last`` or below one before it in the call.
+        name: The name of the log.
+        policy: The stored name of the log's transaction ID policy.
     Returns:
-        The records up to the first that is refused.
+        The records up to the first that is rejected.
     """
     record_count = len(payloads)
     given_txids: Any = None if txids is None else txids if type(txids) is list else list(txids)
@@ -248,7 +268,7 @@ def validate_columns(
         unordered, is_valid = False, given_txids is None or not record_count
         if given_txids and len(given_txids) == record_count and policy != BYTES:
             try:
-                # The sum of ints with anything that is no int is no int either, or fails.
+                # If some value is not an int, the sum is not an int either, or fails.
                 if int is type(given_txids[0]) is type(given_txids[-1]) is type(sum(given_txids)):
                     unordered = not (
                         max(last, 0) <= given_txids[0] and sorted(given_txids) == given_txids
@@ -258,7 +278,7 @@ def validate_columns(
                         not (unordered and strict)
                         and min_given >= 0
                         and (max(given_txids) if unordered else given_txids[-1]) <= TXID_MAX
-                        # But a bool is an int to it, and would be stored as one.
+                        # The sum accepts a bool as an int, and the log must not store one.
                         and (
                             min_given > 1 or list(map(type, given_txids)).count(int) == record_count
                         )

@@ -1,16 +1,17 @@
-"""The segments under a writer: made ready, rolled, replaced, completed.
+"""Prepare, roll, replace and close the segments of a writer.
 
-A roll (H11): near its end the next segment is created and registered while this one is written on. The writer
-goes over to it at the first moment when nothing is in flight, once readers have had time to open it too; when
-this one is full it sends nothing more until all of it is acknowledged. After that this one is closed, in the
-transaction that also writes where the next one's sequence ids begin. At most two are in progress.
+A roll (H11): near the end of a segment the next one is created and registered, while the present one is
+written. The writer enters the next segment as soon as no entry is in flight and readers have had time to open
+it. If the present segment is full, nothing is sent until all its entries are acknowledged. The present
+segment is then closed in the transaction that stores the first sequence ID of the next one. At most two
+segments are in progress.
 
-What keeps a next segment from being made ready stops no writes: this one is written on, and it is tried
-again. So it is where the next one's ledger fails before anything was sent to it (H150): it is recovered,
-empty, and the writer goes over to it only then, to replace it at once.
+If the next segment cannot be prepared, the writer continues in the present one and retries. The same applies
+if the ledger of the next segment fails before anything was sent to it (H150). That ledger is recovered, which
+proves that it is empty. Only then does the writer enter it, to replace it at once.
 
-After a ledger's error the writer recovers its own segment, so that it learns its end: what is below is
-acknowledged, what is above is sent again, each once, to the next segment.
+After an error of its ledger the writer recovers its own segment to find the end. Entries up to the end are
+acknowledged. Entries above it are sent again, each once, to the next segment.
 """
 
 from collections.abc import Awaitable, Callable
@@ -42,20 +43,21 @@ from ..takeover.takeover import SegmentOpening, close_segment, read_end
 from .open_segment import PREPARE_NEXT_FRACTION, OpenSegment
 
 READER_OPEN_TIME_S = 0.1
-"""Readers at the log's end are given so long to open the next segment before it is entered."""
+"""The time that readers at the end of the log have to open the next segment before the writer enters it."""
 ROLL_CHECK_INTERVAL_S = 5.0
-"""So often it is looked whether a segment should end for its age or its ledger (H22: within 60 s)."""
+"""How often the age and the ledger of a segment are checked for a roll (H22: within 60 s)."""
 CAPACITY_WAIT_S = 1.0
 IDLE_CHECK_INTERVAL_S = 0.25
-"""How late it may be noticed that a writer has had nothing to write."""
+"""The greatest delay with which an idle writer is detected."""
 AGE_FACTOR_MIN = 0.9
-"""Of the greatest age, what a segment is given at least: logs that are opened together do not roll so."""
+"""The smallest random share of the maximum age that a segment gets, so that logs opened together do not
+roll together."""
 
 log = get_logger("distributedlog.log")
 
 
 class SegmentRoller:
-    """The segment in progress of one writer, the one before it, and the next one."""
+    """The open segment of one writer, the segment before it until it is closed, and the prepared next one."""
 
     __slots__ = (
         "_backoff",
@@ -102,9 +104,16 @@ class SegmentRoller:
         on_idle: Callable[[], None],
         on_failed: Callable[[DistributedLogError], None],
     ) -> None:
-        """Tells, in this order: entries of a segment up to one are durable; what is in flight must be sent
-        again, to another; entries may go; nothing was sent for `keep_alive_s`; the writer is over. None of it
-        waits.
+        """Start with the first segment, whose ledger is not written yet.
+
+        No callback waits.
+
+        Args:
+            on_confirmed: All entries of a segment up to this one are durable.
+            on_replaced: The batches in flight must be sent again, to another segment.
+            on_sendable: Entries can be sent again.
+            on_idle: Nothing was sent for ``keep_alive_s``.
+            on_failed: The writer has ended.
         """
         self._on_confirmed = on_confirmed
         self._on_replaced = on_replaced
@@ -131,17 +140,18 @@ class SegmentRoller:
         self._step_lock = trio.Lock()
         self._segment_opening: SegmentOpening | None = None
         self.next_segment: OpenSegment | None = None
-        """The next one, where it is made ready."""
+        """The next segment, once it is prepared."""
         self._next_closed_empty = False
-        """Its ledger failed, and was recovered: certainly empty."""
+        """Whether the ledger of the next segment failed and was recovered, so that it is certainly empty."""
         self._readers_ready = False
-        """Have readers had time to open the next one? Else it is entered only when this one is full."""
+        """Whether readers have had time to open the next segment. Otherwise it is entered only when the
+        present one is full."""
         self._drained_segment: OpenSegment | None = None
-        """The one before it, while it waits for its close."""
+        """The previous segment, while it waits to be closed."""
         self._roll_reason = ""
         self._permit = RollPermit(context.roll_semaphore, self.wake)
         self._prepare_error: DistributedLogError | None = None
-        """Why there was no next segment: no error of the writer's."""
+        """The reason why the next segment could not be prepared. It does not end the writer."""
         self._capacity_wanted = False
         self._backoff = Backoff(longest_s=RETRY_MAX_S)
         self._failing_since: float | None = None
@@ -150,11 +160,11 @@ class SegmentRoller:
         self.current_target = self._begin_segment(*first_segment)
 
     conditional_append = None
-    """Records that belong together are sent as such."""
+    """None: the writer itself checks expected positions and accepts frames."""
 
     @property
     def can_send(self) -> bool:
-        """May an entry go to the segment in progress?"""
+        """Whether an entry can be sent to the open segment."""
         current = self.current_target
         if (
             self.next_segment is not None
@@ -165,8 +175,13 @@ class SegmentRoller:
         return current.ledger.error is None
 
     def prepare_send(self, *, drained: bool) -> bool:
-        """At each turn of the sender: go over to the next segment, or see that one is wanted. Is it
-        `can_send` then?"""
+        """Enter the next segment, or check whether one is needed. Called before each send.
+
+        Args:
+            drained: No batch is in flight.
+        Returns:
+            `can_send` after this call.
+        """
         if self.next_segment is None:
             current = self.current_target
             if current.sent_bytes >= self._prepare_at_bytes:
@@ -182,18 +197,18 @@ class SegmentRoller:
         return self.can_send
 
     async def make_readable(self) -> None:
-        """Wait until readers see every record that is confirmed."""
+        """Wait until readers can see every confirmed record."""
         drained = (
             self._drained_segment
-        )  # its last records are readable by their LAC or by its close
+        )  # its last records become readable by its LAC or by its close
         if drained is not None:
             await drained.ledger.flush_lac()
         await self.current_target.ledger.flush_lac()
 
     def _enter_next(self, next_segment: OpenSegment) -> None:
-        """To the next segment; all of this one is acknowledged."""
+        """Enter the next segment. All entries of the present one are acknowledged."""
         current = self.current_target
-        assert current.is_drained, "readers are told that it ends with what is confirmed"
+        assert current.is_drained, "the segment ends for readers at its last confirmed entry"
         current.publish()
         next_segment.continue_after(current)
         self._context.meters.rolls += 1
@@ -201,11 +216,11 @@ class SegmentRoller:
         self._wake.set()
 
     def _is_usable(self, next_segment: OpenSegment) -> bool:
-        """May the writer go over to it? Else it writes on where it is."""
+        """Return whether the writer can enter the next segment. Otherwise it continues in the present one."""
         return next_segment.ledger.error is None or self._next_closed_empty
 
     def _check_segment(self) -> None:
-        """Is a next one wanted, for whatever reason?"""
+        """Check whether a next segment is needed, for whatever reason."""
         if self.next_segment is None and not self._roll_reason:
             self._apply_options(self._context.current_options)
             self._roll_reason = self.current_target.next_segment_reason(self._options)
@@ -229,17 +244,17 @@ class SegmentRoller:
         )
 
     def wake(self) -> None:
-        """A ledger has an error, or there is a permit to roll."""
+        """Check for due work, because a ledger has failed or a permit to roll was granted."""
         self._wake.set()
 
     def wake_on_capacity(self) -> None:
-        """The ledger's window is full: have the sender woken when it is not."""
+        """Wake the sender when the ledger's window is no longer full."""
         self._capacity_wanted = True
         self._wake.set()
 
     def abort(self) -> None:
-        """Send nothing more. Synchronous and idempotent."""
-        # A step that waits may come back in this very turn, before it is cancelled.
+        """Stop sending. Synchronous and idempotent."""
+        # A waiting step can resume in the same event-loop iteration, before it is cancelled.
         self._is_ended = True
         self._release()
         for segment in (self._drained_segment, self.current_target, self.next_segment):
@@ -247,7 +262,7 @@ class SegmentRoller:
                 segment.ledger.abort()
 
     async def run(self) -> None:
-        """Do what is due, until cancelled or the writer is over."""
+        """Run due steps until cancelled, or until the writer has ended."""
         if not self._is_ended:
             self._periodic_checks.add(self._roll_check)
             self._keep_alive.set_interval(self._options.keep_alive_s)
@@ -267,7 +282,7 @@ class SegmentRoller:
             self._wake = trio.Event()
             try:
                 async with self._step_lock:
-                    while await self._run_step():  # what is due may be more than one thing
+                    while await self._run_step():  # several steps can be due
                         pass
                 self._backoff.reset()
             except DistributedLogError as error:
@@ -277,18 +292,19 @@ class SegmentRoller:
                 ):
                     self._on_failed(error)
                     return
-                log.warning('log "%s": %s; it is tried again', self._writer_state.state.name, error)
+                log.warning('log "%s": %s. Retrying.', self._writer_state.state.name, error)
                 await trio.sleep(self._backoff.next_s())
                 self._wake.set()
 
     async def finish(
         self, final_change: Callable[[LogState], LogState] = LogState.without_owner
     ) -> None:
-        """Complete the segment in progress and give the log up. All writes are settled.
+        """Close the segments in progress and release the log. All writes have an outcome.
 
-        ``then`` is what becomes of the log in the transaction that closes its last segment.
+        Retryable errors are retried. The caller sets the deadline.
 
-        The caller sets the deadline; until then what is retryable is tried again.
+        Args:
+            final_change: Applied to the log's state in the transaction that closes the last segment.
         """
         self._wake.set()
         async with self._step_lock:
@@ -301,10 +317,10 @@ class SegmentRoller:
                         raise
                 await trio.sleep(self._backoff.next_s())
 
-    # --- steps, each may be repeated after any failure ----------------------------------------------
+    # --- steps, each of which can be repeated after any failure -------------------------------------
 
     async def _run_step(self) -> bool:
-        """Do one of the things that are due; False: there was none."""
+        """Run one due step. Return False if there was none."""
         next_segment = self.next_segment
         if self._capacity_wanted:
             self._capacity_wanted = False
@@ -331,7 +347,10 @@ class SegmentRoller:
         return True
 
     async def _run_nonfatal(self, prepare: Callable[[], Awaitable[None]]) -> None:
-        """What fails here ends no writer, unless the log is not ours any more: this segment is written on."""
+        """Run a step whose errors do not end the writer, which continues in the present segment.
+
+        Errors that show the loss of the log are the exception.
+        """
         try:
             await prepare()
         except DistributedLogError as error:
@@ -344,13 +363,13 @@ class SegmentRoller:
         self.next_segment, self._next_closed_empty = await self._open_segment(), False
         self._readers_ready, self._roll_reason = False, ""
         with trio.move_on_after(READER_OPEN_TIME_S):
-            await self._wake.wait()  # whatever else is to be done is more urgent
+            await self._wake.wait()  # any other step is more urgent
         self._readers_ready = True
         self._on_sendable()
 
     async def _close_failed_next(self, next_segment: OpenSegment) -> None:
-        """The next one's ledger failed before anything was sent to it: make certain that it is empty."""
-        self._permit.release()  # who knows how long that takes
+        """Prove that the next segment is empty, after its ledger failed before anything was sent to it."""
+        self._permit.release()  # the recovery can take long
         ledger = await self._ledgers.recover(next_segment.record.ledger_id)
         assert ledger.last_entry == -1, "nothing was ever sent to it"
         self._next_closed_empty = True
@@ -363,7 +382,7 @@ class SegmentRoller:
         timeout_s = self._options.recover_timeout_s
         if not await self._recovery_semaphore.acquire(timeout_s):
             raise error.again()
-        self._failing_since += trio.current_time() - started  # other logs were recovered
+        self._failing_since += trio.current_time() - started  # without the wait for other logs
         try:
             with trio.move_on_at(self._failing_since + timeout_s) as scope:
                 await self._replace_current()
@@ -374,13 +393,14 @@ class SegmentRoller:
             raise error.again()
 
     async def _replace_current(self) -> None:
-        """The segment in progress failed: make its end certain, acknowledge or take back, go on."""
+        """Recover the failed open segment, acknowledge or requeue its entries, and continue in the next
+        one."""
         segment = self.current_target
         await self._writer_state.refresh()
         await self._complete_drained()
         ledger = await self._ledgers.recover(segment.record.ledger_id)
-        self._check_not_ended()  # else what was in flight is nobody's any more
-        assert ledger.last_entry is not None, "a recovered ledger knows its end"
+        self._check_not_ended()  # after the end, the batches in flight have an outcome already
+        assert ledger.last_entry is not None, "a recovered ledger has an end"
         self._on_confirmed(segment, ledger.last_entry)
         self._on_replaced()
         segment.ledger.abort()
@@ -404,7 +424,8 @@ class SegmentRoller:
     async def _close(
         self, segment: OpenSegment, final_change: Callable[[LogState], LogState] | None = None
     ) -> None:
-        """Close a segment whose entries are all acknowledged, ledger and log in one transaction."""
+        """Close a segment whose entries are all acknowledged: its ledger and its record, in one
+        transaction."""
         ledger = segment.ledger
         close = partial(
             close_segment, self._writer_state, closed_ms=self._clock_ms(), final_change=final_change
@@ -415,8 +436,8 @@ class SegmentRoller:
         except DistributedLogError as error:
             if not isinstance(error, VersionConflict) and error is not ledger.error:
                 raise
-            # Somebody recovered the ledger without taking the log, or it failed after its last
-            # acknowledged entry: recovery finds all that we know of.
+            # Another client recovered the ledger without taking over the log, or the ledger failed after
+            # its last acknowledged entry. Recovery finds all acknowledged entries.
             await self._writer_state.refresh()
             closed = await self._ledgers.recover(segment.record.ledger_id)
             await close(segment.record, await read_end(self._ledgers, segment.record, closed))
@@ -426,13 +447,13 @@ class SegmentRoller:
         if self.next_segment is not None:
             self.prepare_send(drained=True)
         await self._complete_drained()
-        if self.next_segment is not None:  # of the two ledgers one has failed
+        if self.next_segment is not None:  # one of the two ledgers has failed
             await self._close(self.current_target)
             self.next_segment.continue_after(self.current_target)
             self.current_target, self.next_segment = self.next_segment, None
         await self._close(self.current_target, final_change)
         if self._writer_state.state.in_progress:
-            # A registration whose outcome was not known: it went through before the close.
+            # The registration of a next segment had an unknown outcome, and took effect before the close.
             leftover = await self._open_segment()
             leftover.continue_after(self.current_target)
             self.current_target = leftover
@@ -452,14 +473,14 @@ class SegmentRoller:
         def on_confirmed(lac: int) -> None:
             try:
                 self._on_confirmed(segment, lac)
-            except Exception as error:  # this is a call of a connection that other logs share
+            except Exception as error:  # a connection that other logs share makes this call
                 self._fail_internal(error)
 
         writer = self._ledgers.writer(
             ledger, on_confirmed=on_confirmed, on_failed=lambda _: self.wake()
         )
         age_factor = self._context.random.uniform(AGE_FACTOR_MIN, 1.0)
-        # Nothing is confirmed before something is sent to it.
+        # Nothing is confirmed before the first entry is sent, so the callback has a segment.
         segment = OpenSegment(record, writer, self._compression, age_factor=age_factor)
         return segment
 
@@ -476,7 +497,7 @@ class SegmentRoller:
 
 
 class KeepAlive:
-    """Calls back when one writer has sent nothing for so long; costs nothing while it is off."""
+    """Call back when one writer has sent nothing for an interval. Costs nothing while it is off."""
 
     def __init__(
         self,
@@ -486,7 +507,12 @@ class KeepAlive:
         on_idle: Callable[[], None],
         on_error: Callable[[Exception], None],
     ) -> None:
-        """``sent``: something that is another with each entry; ``on_quiet``: nothing was sent for so long."""
+        """Start switched off.
+
+        Args:
+            sent_marker: Returns a value that differs after each sent entry.
+            on_idle: Called when nothing was sent for the interval.
+        """
         self._periodic_checks = periodic_checks
         self._check = PeriodicCheck(self._check_idle, on_error)
         self._sent_marker = sent_marker
@@ -496,14 +522,14 @@ class KeepAlive:
         self._last_sent_at = 0.0
 
     def set_interval(self, interval_s: float) -> None:
-        """Look from now on; 0: not any more."""
+        """Set the interval in seconds. 0 switches the check off."""
         if interval_s and not self._interval_s:
             self._last_marker, self._last_sent_at = self._sent_marker(), trio.current_time()
             self._periodic_checks.add(self._check)
         self._interval_s = interval_s
 
     def stop(self) -> None:
-        """Look no more. Idempotent."""
+        """Switch the check off. Idempotent."""
         self._interval_s = 0.0
         self._periodic_checks.remove(self._check)
 

@@ -1,7 +1,8 @@
-"""A frame: records that one call hands over, which lie next to each other in one entry and have one outcome.
+"""A frame: records of one call that are stored next to each other in one entry and have one outcome.
 
-What a proxy writes with: a frame holds what a producer sent in one go, an entry the frames of many producers.
-It is never divided and never merged with what is not its own, so that whoever sends it again sends the same.
+Proxies write frames. A frame holds the records that a producer sent in one call, and an entry holds frames of
+many producers. A frame is never divided or merged with other records, so that a client that repeats it sends
+the same records.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from .entry_batch import EntryBatch
 
 
 class SequencedBatch:
-    """Records on their way, until ``on_done`` was called with this, once."""
+    """A frame in flight, until ``on_done`` was called with it, once."""
 
     __slots__ = (
         "_batch",
@@ -37,45 +38,45 @@ class SequencedBatch:
         sequence: int = 0,
     ) -> None:
         self.records = records
-        """How many it holds."""
+        """The number of its records."""
         self.producer = producer
-        """The number of who wrote it; 0: of nobody who wants it once."""
+        """The number of the producer. 0 for a frame without a producer, which is not deduplicated."""
         self.sequence = sequence
-        """The producer's count of its records before these."""
+        """The number of records that the producer wrote before these."""
         self.is_done = False
         self.error: DistributedLogError | None = None
         self.first_dlsn: DLSN | None = None
-        """Where its first record is, once it is done without error. None: stored before, and the place was
-        let go, for the producer has had the answer."""
+        """The position of the first record, once the frame is done without error. None if the frame was
+        stored earlier and the position is no longer kept, because the producer has received it."""
         self.first_txid = -1
-        """Of its first record; -1: not known, of one that was stored before."""
+        """The transaction ID of the first record. -1 if unknown, for a frame that was stored earlier."""
         self.is_duplicate = False
-        """Was it there already, stored or on its way?"""
+        """Whether the frame was already stored or in flight."""
         self._on_done = on_done
         self._batch: EntryBatch | None = None
         self._slot = 0
 
     def attach(self, batch: EntryBatch, slot: int) -> None:
-        """It shares the outcome of a batch; its records begin at this slot."""
+        """Share the outcome of a batch, in which the records begin at this slot."""
         self._batch, self._slot = batch, slot
         batch.add_done_callback(self._finish)
 
     def share_outcome(self, original: "SequencedBatch") -> None:
-        """It is a copy of one that is on its way: one outcome for both."""
+        """Share the outcome of the first copy of this frame, which is in flight."""
         self.is_duplicate = True
-        assert original._batch is not None, "it is on its way"
+        assert original._batch is not None, "the first copy is in flight"
         self.attach(original._batch, original._slot)
 
     def finish_stored(self, first_dlsn: DLSN | None) -> None:
-        """It is stored, and was before."""
+        """Finish the frame as a duplicate of a stored one, and call ``on_done``."""
         self.is_duplicate = self.is_done = True
         self.first_dlsn = first_dlsn
         self._on_done(self)
 
     @property
     def batch_and_slot(self) -> tuple[EntryBatch, int]:
-        """The batch and the slot of its first record, while it is on its way."""
-        assert self._batch is not None, "asked of what is on its way"
+        """The batch and the slot of the first record. Only available while the frame is in flight."""
+        assert self._batch is not None, "the frame is in flight"
         return self._batch, self._slot
 
     def _finish(self) -> None:

@@ -1,8 +1,8 @@
-"""The writer's calls for proxies, gateways and producers: frames of records, each stored whole and once.
+"""The writer's calls for proxies, gateways and producers: frames, each stored completely and once.
 
-A frame is what one producer sent in one call. It is in one entry, has one outcome, and is not stored twice if
-its producer repeats it. `LogWriter.sequenced_writer` has this object; programs that write records of their
-own need none of it.
+A frame holds the records that one producer sent in one call. It is stored in one entry, has one outcome, and
+is not stored twice if the producer repeats it. `LogWriter.sequenced_writer` is the object. Programs that only
+write their own records do not need it.
 """
 
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ from .writer_ownership import WriterOwnership
 
 
 class SequencedWriter:
-    """Takes frames of producers for one log, and opens producers."""
+    """Accepts frames of producers for one log, and opens producers."""
 
     def __init__(
         self,
@@ -58,13 +58,14 @@ class SequencedWriter:
         self._writer_ownership = writer_ownership
         self._name = send_queue.name
         self._default_producer: OpenedProducer | None = None
-        self._tail_at_open: DLSN | None = None  # of the writers before; None: not looked for yet
+        self._tail_at_open: DLSN | None = None  # last record of earlier writers, once read
         self._must_record_unordered = False
-        """A frame whose txids decrease waits until the state records that (`wait_capacity`)."""
+        """Whether a frame with decreasing transaction IDs waits until the state records them
+        (`wait_capacity`)."""
 
     @property
     def log_name(self) -> str:
-        """The log's name when its state was read last; it may have changed since the log was opened."""
+        """The log's name when its state was last read. It may have changed since the log was opened."""
         return self._log_lock.writer_state.state.name
 
     # --- frames -----------------------------------------------------------------------------------
@@ -79,35 +80,46 @@ class SequencedWriter:
         producer: int = 0,
         sequence: int = 0,
     ) -> SequencedBatch | None:
-        """Take records that one producer sent in one go, whole into one entry; waits for nothing.
+        """Accept a frame, which one producer sent in one call, completely into one entry. Never waits.
 
-        None: it must wait (`wait_capacity`), nothing was taken. ``on_done`` is called once, with the
-        frame, when its outcome is known, perhaps in here; it must neither raise nor wait. ``txids``: None
-        to have the log fill them in. At least one record; payloads of at most
-        1,040,384 bytes, with 12 more for each record after the first. ``record_flags``: a byte a record,
-        where some belong together, as an entry has them (`docs/reference/formats.md`).
+        After an error nothing was accepted. Before an answer that depends on the writer's producer table is
+        sent to a client, `check_owner` must confirm the ownership of the log.
 
-        ``producer``: the number of who sent it (`open_producer`), ``sequence``: how many records it sent
-        before it. One that was taken before is not taken again; it is told when its first copy is durable.
-
-        Raises `InvalidRequest` (also for a frame that leaves a gap, or repeats one with other borders),
-        `RecordTooLarge`, `TransactionIdOutOfOrder`,
-        `ProducerFenced`, `ProducerForgotten`, or what ended the writer; nothing is taken then. What rests on
-        the writer's knowing of producers is told to others after `check_owner` only.
+        Args:
+            payloads: At least one, at most 1,040,384 bytes in sum, counting 12 more for each record after the
+                first.
+            on_done: Called once with the frame when its outcome is known, possibly during this call. It must
+                neither raise nor wait.
+            txids: None if the log assigns them.
+            record_flags: One byte per record, if the frame has record sets, as in an entry
+                (`docs/reference/formats.md`).
+            producer: The number of the producer (`open_producer`). 0 for none.
+            sequence: The number of records that the producer sent before this frame.
+        Returns:
+            The frame. None if nothing was accepted because the call would have to wait (`wait_capacity`). A
+                repeated frame is not accepted again, and has the outcome of its first copy.
+        Raises:
+            InvalidRequest: An argument is invalid, or the frame leaves a gap, or some of its records were
+                sent in other frames.
+            RecordTooLarge: The frame is above the limit.
+            TransactionIdOutOfOrder: A transaction ID decreases, and the log checks the order.
+            ProducerFenced: Another opening fenced the producer.
+            ProducerForgotten: The producer is unknown.
+            DistributedLogError: The error that ended the writer.
         """
         send_queue, assigner = self._send_queue, self._txid_admission.assigner
         send_queue.raise_if_over()
         record_count = len(payloads)
         policy = assigner.policy
         if set(map(type, payloads)) != {bytes}:
-            raise InvalidRequest("a frame holds at least one payload, and payloads are bytes")
+            raise InvalidRequest("a frame must have payloads, and payloads must be bytes")
         sizes = list(map(len, payloads))
         size = sum(sizes) + record_count * RECORD_COLUMN_BYTES
         if size - RECORD_COLUMN_BYTES > RECORD_BYTES_MAX:
             raise RecordTooLarge(
-                f"a frame of {record_count} records and {sum(sizes)} bytes; the most are "
-                f"{RECORD_BYTES_MAX} in sum "
-                f"with {RECORD_COLUMN_BYTES} bytes for each record after the first"
+                f"a frame of {record_count} records and {sum(sizes)} bytes is above the limit of "
+                f"{RECORD_BYTES_MAX}, "
+                f"counting {RECORD_COLUMN_BYTES} more bytes for each record after the first"
             )
         sets = None
         if record_flags is not None:
@@ -189,11 +201,21 @@ class SequencedWriter:
         return duplicate
 
     async def wait_capacity(self, records: int, size: int, producer: int = 0) -> None:
-        """Wait until a frame of so many records and payload bytes may be taken: then `append_batch` without a
-        checkpoint between, which may say None again, for others write too.
+        """Wait until a frame of this size may be accepted.
 
-        If its txids decrease, the log's state records that first. Raises `TooBusy` if the log is over a
-        limit, `WriteCancelled` if its state cannot be changed, as `next_sequence`, and the writer's error.
+        Then call `append_batch` without a checkpoint between. It can still return None, because other tasks
+        write, too. If the transaction IDs of a waiting frame
+        decrease, this call records that in the log's state first.
+
+        Args:
+            records: The number of records.
+            size: The payload bytes.
+            producer: The number of the producer. 0 for none.
+        Raises:
+            TooBusy: The log is above a limit.
+            WriteCancelled: The log's state cannot be changed.
+            ProducerFenced, ProducerForgotten: As for `next_sequence`.
+            DistributedLogError: The error that ended the writer.
         """
         send_queue = self._send_queue
         if self._must_record_unordered:
@@ -220,12 +242,20 @@ class SequencedWriter:
         sequence: int = 0,
         on_done: Callable[[SequencedBatch], object] | None = None,
     ) -> SequencedBatch:
-        """As `append_batch`, where the log's last record is the one at ``expect``; returns when it is done,
-        or, with ``on_done``, when it is taken.
+        """Accept a frame as `append_batch`, but only if the last record of the log is at ``expect``.
 
-        What was taken before it is waited for: only then it is known which record is the last. One of a
-        producer that was taken before is a copy, whatever is expected. Raises as `append_batch`, and
-        `PositionConflict`, each only after the metadata have said that the log is still ours (H64).
+        Records accepted earlier are waited for, because only then the last record is known. A repeated frame
+        of a producer is a duplicate, whatever position is expected.
+
+        Args:
+            expect: The position of the last record.
+            on_done: If given, the call returns when the frame is accepted. Otherwise it returns when the
+                frame is done.
+        Raises:
+            PositionConflict: The last record is at another position. Raised only after the metadata confirmed
+                the ownership of the log (H64).
+            DistributedLogError: As for `append_batch`. Answers that depend on the producer table are checked
+                in the same way.
         """
         send_queue, done, waited = self._send_queue, trio.Event(), False
         await self._resolve_tail()
@@ -236,7 +266,7 @@ class SequencedWriter:
                     last = self._last_stored
                     all_stored = not send_queue.records_left
                     if last > expect or (last != expect and (waited or all_stored)):
-                        break  # once: others may write without end, and never come to a far place
+                        break  # wait once: other tasks can write endlessly and never reach ``expect``
                     if not all_stored:
                         self._send_queue.send_open()
                         await send_queue.settle()
@@ -260,13 +290,13 @@ class SequencedWriter:
             await self.wait_capacity(len(payloads), sum(map(len, payloads)), producer)
         await self.check_owner()
         raise PositionConflict(
-            f'log "{self._name}": its last record is at {last}, not at {expect}; nothing was written',
+            f'log "{self._name}": the last record is at {last}, not at {expect} (nothing was written)',
             str(last),
         )
 
     @property
     def _last_stored(self) -> DLSN:
-        """Where the last record is that is durable; `_resolve_tail` comes first."""
+        """The position of the last durable record. Call `_resolve_tail` first."""
         batch = self._send_queue.last_durable_batch
         if batch is not None:
             return DLSN(batch.segment, batch.entry, batch.count - 1)
@@ -280,20 +310,20 @@ class SequencedWriter:
         last = writer_state.state.last_dlsn
         if last is None and not writer_state.state.next_sequence_id:
             last = DLSN.NONE
-        if last is None:  # a log of the first format: its segments know, or nobody
+        if last is None:  # a log of the first format stores its last position only in its segments
             state_watch = await open_state_watch(
                 writer_state.metadata, writer_state.log_id, self._name
             )
             last = await last_readable(writer_state.metadata, state_watch, self._ledgers)
         if last is None:
             raise InvalidRequest(
-                f'log "{self._name}": it is not known where its last record was, for it is gone: write one '
-                "without expecting any"
+                f'log "{self._name}": the position of the last record is unknown, because it was deleted. '
+                "Write a record without expect= first."
             )
         self._tail_at_open = last
 
     async def write(self, sequence: int, records: Sequence[LogRecord | Buffer]) -> list[DLSN]:
-        """Write a frame of the writer's own producer and wait until it is durable; as `write_frame`."""
+        """Write a frame of the default producer and wait until it is durable, as `LogWriter.write_frame`."""
         default_producer = self._default_producer
         assert default_producer is not None, "the caller has checked it"
         txids, payloads = await self._split_batch(records)
@@ -322,11 +352,11 @@ class SequencedWriter:
     async def _split_batch(
         self, records: Sequence[LogRecord | Buffer]
     ) -> tuple[list[int] | None, list[bytes]]:
-        """Records as a frame has them."""
+        """Return the transaction IDs and payloads of records as a frame has them."""
         txids, payloads = split_columns(records)
         has_txids = bool(txids) and txids[0] is not None
         if any((txid is not None) != has_txids for txid in txids):
-            raise InvalidRequest("all records of a frame have a txid, or none has")
+            raise InvalidRequest("either all records of a frame must have a txid, or none")
         await trio.lowlevel.checkpoint()
         policy = self._txid_admission.assigner.policy
         validated = [
@@ -352,7 +382,8 @@ class SequencedWriter:
         producer: int = 0,
         sequence: int = 0,
     ) -> list[DLSN]:
-        """Write records directly after the one at ``expect``; returns when they are durable."""
+        """Write records directly after the record at ``expect``, and return their positions when they are
+        durable."""
         check_dlsn(expect)
         if self._send_queue.sink.conditional_append is not None:
             return [
@@ -370,7 +401,7 @@ class SequencedWriter:
     async def _append_through_proxy(
         self, append: ConditionalAppend, expect: DLSN, records: Sequence[LogRecord | Buffer]
     ) -> DLSN:
-        """Have the owner of the log append one record of this writer's producer, as `append_if_last`.
+        """Append one record of the default producer through the log's owner, as `append_if_last`.
 
         A frame without a sequence cannot be sent again after its connection broke, so its outcome would stay
         unknown.
@@ -384,7 +415,7 @@ class SequencedWriter:
         txid = None if txids is None else txids[0]
         send_queue = self._send_queue
         send_queue.send_open()
-        await send_queue.settle()  # records that this writer accepted before are in front
+        await send_queue.settle()  # earlier records of this writer are stored before it
         self._check_order(txids, payload)
         position = await append(expect, payload, txid)
         if txid is not None:
@@ -392,7 +423,8 @@ class SequencedWriter:
         return position
 
     def _check_order(self, txids: list[int] | None, payload: bytes) -> None:
-        """Raise `TransactionIdOutOfOrder` here. A refusal by the log's owner would end the writer."""
+        """Raise `TransactionIdOutOfOrder` here, because a rejection by the log's owner would end the
+        writer."""
         if txids is None:
             return
         admission = self._txid_admission
@@ -408,7 +440,7 @@ class SequencedWriter:
             raise refusal
 
     def _count_default_producer(self) -> None:
-        """The records of the open batch are counted, so that it is known what is next."""
+        """Count the records of the open batch, so that the default producer's next sequence is known."""
         if self._default_producer is not None:
             self._require_producers().record_default(
                 self._send_queue.batch, len(self._send_queue.batch.txids)
@@ -418,14 +450,19 @@ class SequencedWriter:
 
     @property
     def default_producer(self) -> OpenedProducer | None:
-        """The producer of all records that come without a frame; None: there is none."""
+        """The producer of all records that are submitted without a frame. None if there is none."""
         return self._default_producer
 
     async def open_producer(self, name: str) -> OpenedProducer:
-        """A number for a producer; returns when that is durable. Who had the name is fenced.
+        """Assign a new number to a producer name, and return when the opening is durable.
 
-        Raises `InvalidRequest`; `TooBusy` where the log has 1,000 producers, none of them idle for an hour;
-        `ProducerFenced` where another one opened the name meanwhile; what ended the writer.
+        The previous producer of the name is fenced.
+
+        Raises:
+            InvalidRequest: The name is invalid.
+            TooBusy: The log has 1,000 producers, none of which was idle for an hour.
+            ProducerFenced: Another call opened the name at the same time.
+            DistributedLogError: The error that ended the writer.
         """
         check_producer_name(name)
         send_queue = self._send_queue
@@ -444,18 +481,32 @@ class SequencedWriter:
         return send_queue.producers.opened(name, number)
 
     def resume_producer(self, name: str, number: int) -> OpenedProducer:
-        """A producer that was opened before, by this writer or one before it, goes on with its number.
+        """Continue a producer with its number, which this writer or a previous one assigned.
 
-        Raises `ProducerFenced`, `ProducerForgotten`; see `append_batch`.
+        See `append_batch` for the check of the ownership.
+
+        Raises:
+            ProducerFenced: The name was opened again.
+            ProducerForgotten: The name or the number is unknown.
         """
         return self._require_producers().resume(name, number)
 
     def next_sequence(self, number: int) -> int:
-        """How many records of a producer were taken. Raises `ProducerFenced`, `ProducerForgotten`."""
+        """Return the number of accepted records of a producer.
+
+        Raises:
+            ProducerFenced: The name was opened again.
+            ProducerForgotten: The number is unknown.
+        """
         return self._require_producers().next_sequence(number)
 
     def is_duplicate(self, number: int, sequence: int) -> bool:
-        """Was a frame from there on taken before? Raises `InvalidRequest`, and as `next_sequence`."""
+        """Return whether a frame with this sequence was accepted before.
+
+        Raises:
+            InvalidRequest: The sequence is invalid.
+            ProducerFenced, ProducerForgotten: As for `next_sequence`.
+        """
         check_sequence(sequence)
         self._count_default_producer()
         return sequence < self._require_producers().next_sequence(number)
@@ -463,10 +514,13 @@ class SequencedWriter:
     def batches_from(
         self, number: int, sequence: int, on_done: Callable[[SequencedBatch], object]
     ) -> list[SequencedBatch]:
-        """The frames of a producer from there on that are stored and not let go, or on their way; ascending.
+        """Return the known frames of a producer from ``sequence`` on, ascending: those in flight and the
+        newest stored ones.
 
-        Each has an outcome of its own; ``on_done`` is called in here for those that are stored. Raises as
-        `next_sequence`.
+        Each is a new object with its own outcome. For stored frames, ``on_done`` is called during this call.
+
+        Raises:
+            ProducerFenced, ProducerForgotten: As for `next_sequence`.
         """
         return self._require_producers().batches_from(number, sequence, on_done)
 
@@ -476,15 +530,18 @@ class SequencedWriter:
         return self._send_queue.producers
 
     async def check_owner(self) -> None:
-        """Read from the metadata whether the log is ours; see `WriterOwnership.check`."""
+        """Read from the metadata whether this writer owns the log, as `WriterOwnership.check`."""
         await self._writer_ownership.check()
 
     async def open_default_producer(self, name: str) -> None:
-        """Have all records that come without a frame written by a producer; before the first one."""
+        """Open a producer for all records that are submitted without a frame.
+
+        Call it before the first record.
+        """
         opened = await self.open_producer(name)
         self._require_producers().default_number = opened.number
         self._default_producer = opened
 
     def set_default_producer(self, opened: OpenedProducer) -> None:
-        """A proxy has opened it: the writer's records are those of this producer."""
+        """Set the default producer, which a proxy has opened."""
         self._default_producer = opened

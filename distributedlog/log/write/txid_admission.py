@@ -1,7 +1,8 @@
-"""The txids of one writer's records: which records are accepted, and what is sent before a lower txid.
+"""Check and assign the transaction IDs of one writer's records, and record decreasing ones.
 
-One object for all calls that take records (`LogWriter`, `SequencedWriter`): they share the greatest txid so
-far. Behind a proxy, which fills in omitted txids, all records of an entry have a txid, or none has.
+All calls that accept records (`LogWriter`, `SequencedWriter`) share one object, because they share the
+greatest transaction ID so far. With a proxy, which assigns omitted transaction IDs, either all records of an
+entry have a transaction ID, or none has.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from .writer_ownership import WriterOwnership
 
 
 class TxidAdmission:
-    """Accepts the txids of one writer's records. `LogWriter.submit` reads `source` directly."""
+    """Checks the transaction IDs of one writer's records. `LogWriter.submit` uses ``assigner`` directly."""
 
     __slots__ = (
         "_is_proxied",
@@ -36,20 +37,26 @@ class TxidAdmission:
         clock_ms: Callable[[], int],
         checks_order: bool,
     ) -> None:
-        """``checked``: the option ``max_txid_check``."""
+        """Start after the last transaction ID of the log.
+
+        Args:
+            checks_order: The option ``max_txid_check``.
+        """
         self.assigner = TxidAssigner(state.policy, state.last_txid, clock_ms, send_queue.name)
         self.checks_order = checks_order and state.policy == GIVEN
-        """Is a given txid below the last one refused?"""
+        """Whether a given transaction ID below the last one is rejected."""
         self.unordered_recorded = state.had_unordered_txids
-        """Does the log's state record that its txids decrease?"""
+        """Whether the log's state records that its transaction IDs decrease."""
         self._send_queue = send_queue
         self._writer_ownership = writer_ownership
         self._is_proxied = send_queue.sink.conditional_append is not None
         self._set_fast_path()
 
     def _set_fast_path(self) -> None:
-        """Set which records `submit` accepts without `validate_record`; not the first given txid of an empty
-        log."""
+        """Set which records `submit` accepts without `validate_record`.
+
+        The first given transaction ID of an empty log is always validated.
+        """
         given = self._send_queue.txids_given
         self.assigner.accepts_bare_payload = not (self._is_proxied and given)
         allows_given = self.assigner.policy != BYTES and self.assigner.last >= 0
@@ -58,19 +65,23 @@ class TxidAdmission:
         )
 
     def separate_given(self, *, given: bool) -> None:
-        """Records with a txid follow, or records without; behind proxies no entry has both."""
+        """Close the open batch if it has records with transaction IDs and the next ones have none, or vice
+        versa.
+
+        Only for writers through proxies, where no entry has both kinds.
+        """
         send_queue = self._send_queue
         if self._is_proxied and send_queue.txids_given != given:
             if send_queue.batch.txids:
                 send_queue.close_batch()
-                send_queue.raise_if_over()  # what it sent may have met the writer's end
+                send_queue.raise_if_over()  # sending the batch may have ended the writer
             send_queue.txids_given = given
             self._set_fast_path()
 
     def record_given(
         self, batch: EntryBatch, first: int, last: int, greatest: int, *, unordered: bool = False
     ) -> None:
-        """Update the greatest txid for given ones of a batch, and mark a batch where one decreases."""
+        """Update the greatest transaction ID for given ones, and mark the batch if one decreases."""
         assigner = self.assigner
         if unordered or first < assigner.last:
             batch.is_unordered = True
@@ -81,7 +92,10 @@ class TxidAdmission:
             self._set_fast_path()
 
     async def validate(self, txid: object, payload: object) -> tuple[int | None, bytes]:
-        """A record that is not plainly fine; None for a txid that the log fills in."""
+        """Validate a record that is not on the fast path.
+
+        Return None for a transaction ID that the log assigns.
+        """
         assigner = self.assigner
         min_txid = assigner.last if self.checks_order else 0
         record_txid, record_payload = validate_record(
@@ -94,7 +108,7 @@ class TxidAdmission:
     async def validate_set(
         self, txids: Sequence[object], payloads: Sequence[object]
     ) -> tuple[int | None, list[bytes]]:
-        """As `validate_record`, of a set."""
+        """Validate a record set, as `validate`."""
         assigner = self.assigner
         min_txid = assigner.last if self.checks_order else 0
         record_txid, set_payloads = validate_record_set(
@@ -105,9 +119,10 @@ class TxidAdmission:
         return record_txid, set_payloads
 
     async def record_unordered(self) -> None:
-        """Record in the log's state that txids decrease, before the first lower one is sent.
+        """Record in the log's state that transaction IDs decrease, before the first lower one is sent.
 
-        Programs that would close its segments by their last txid cannot change the log afterwards.
+        Older programs, which would close its segments with the last transaction ID, cannot change the log
+        afterwards.
         """
         if not self.unordered_recorded:
             await self._writer_ownership.change_state(

@@ -1,7 +1,6 @@
-"""The log's ownership as its writer uses it: is the log still ours, and changes of its state before a record.
+"""Check the ownership of a log for its writer, and change the log's state before a record is sent.
 
-Both reads and changes may show that another writer owns the log. Then the writer ends here
-(`SendQueue.fail`).
+Both can show that another writer owns the log. In that case this writer ends (`SendQueue.fail`).
 """
 
 from collections.abc import Callable
@@ -21,19 +20,27 @@ class WriterOwnership:
     """Checks that a writer owns its log, and changes the log's state for it."""
 
     def __init__(self, log_lock: LogLock, send_queue: SendQueue, timeout_s: float) -> None:
-        """``timeout_s``: a change of the state that cannot be made is tried again for so long."""
+        """Start without any check.
+
+        Args:
+            timeout_s: How long a failed change of the state is retried.
+        """
         self._log_lock = log_lock
         self._send_queue = send_queue
         self._timeout_s = timeout_s
         self._checks = (0, 0)
-        """The number of reads that were begun, and the last one that found the log to be ours."""
+        """The number of reads that were started, and the last one that confirmed the ownership."""
         self._check_lock = trio.Lock()
 
     async def check(self) -> None:
-        """Read from the metadata whether the log is ours; before that a paused writer refuses nothing (H64).
+        """Read from the metadata whether this writer still owns the log.
 
-        A read that began after this call and found our epoch serves all callers that wait. Raises
-        `WriterFenced`, `LogNotFound`, which end the writer, and what keeps the metadata from answering.
+        A writer that was paused must not reject a request before this check (H64). A read that started after
+        this call and confirmed the epoch serves all waiting callers.
+
+        Raises:
+            WriterFenced, LogNotFound: The writer has lost the log and ends.
+            DistributedLogError: The metadata could not be read.
         """
         earlier_checks, _ = self._checks
         async with self._check_lock:
@@ -52,12 +59,14 @@ class WriterOwnership:
     async def change_state(
         self, apply: Callable[[LogState], LogState], is_done: Callable[[LogState], bool]
     ) -> None:
-        """Store in the log's state what a record is, before that record is sent.
+        """Store a property of the next record in the log's state, before that record is sent.
 
-        Raises the writer's error, and `WriteCancelled` if the state cannot be changed: no record is taken.
+        Raises:
+            WriteCancelled: The state could not be changed in time. No record was accepted.
+            DistributedLogError: The error that ended the writer.
         """
         send_queue, writer_state = self._send_queue, self._log_lock.writer_state
-        send_queue.is_direct_write = False  # this waits, and others may submit meanwhile
+        send_queue.is_direct_write = False  # other tasks can submit during the wait
         deadline = trio.current_time() + self._timeout_s
         while True:
             try:
