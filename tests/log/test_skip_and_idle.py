@@ -91,7 +91,7 @@ async def test_what_may_come_back_is_waited_for_and_never_passed_over(
         world.ledgers.broken = {(1, 1): ""}
         async with log.open_reader(broken="skip") as reader:
             assert len(await reader.read_bulk(9)) == 1
-            with pytest.raises(LedgerStateUnknown, match="not all replicas deny it"):
+            with pytest.raises(LedgerStateUnknown, match="not all replicas confirm its loss"):
                 await reader.read_next()
         world.ledgers.broken = {(2, 0): DENIED}
         async with log.open_writer() as writer:
@@ -170,7 +170,7 @@ async def test_a_reader_knows_how_long_nothing_came_and_nobody_answered(
             assert await reader.read_next(wait_s=2) is None
             (ledger,) = (w for w in world.ledgers.writers if not w.over and not w.closing)
             ledger.add(*control_entry(1, records_before=1))
-            with trio.fail_after(11), pytest.raises(ReaderIdle, match="no entry came for 10"):
+            with trio.fail_after(11), pytest.raises(ReaderIdle, match="no entry arrived for 10"):
                 await reader.read_next()
             assert trio.current_time() > 17
             assert await reader.read_next(wait_s=0) is None, "what does not wait is not told"

@@ -1,9 +1,9 @@
-"""What was fetched and not yet taken: the entries between a reader and its source.
+"""A bounded queue of fetched entries between a reader and its source.
 
-A source fills it (`fetcher.py` from the bookies; a subscription at a read proxy) and `LogReader` takes from
-it. Here entries are cut to what the reader asked for, their sequence ids are checked to have no gap, and what
-ends the reader is kept until everything before it was taken. It is bounded in bytes: a source waits while it
-is full.
+A source fills it (`fetcher.py` from the bookies, or a subscription at a read proxy), and `LogReader` takes
+entries from it. The queue cuts entries to the requested records and checks that sequence IDs have no gap. An
+error that ends the reader is raised only after all entries before it. The queue is limited in bytes, and a
+source waits while it is full.
 """
 
 from collections import deque
@@ -23,24 +23,27 @@ from .skipped_entries import SkipRecorder
 
 @dataclass(frozen=True, slots=True)
 class ReadRange:
-    """The records of an open log that a reader is given."""
+    """The records of an open log that a reader returns."""
 
     start: DLSN
-    """No record before it is given."""
+    """No record before this position is returned."""
     position: Position | None = None
-    """The start with its sequence id, if that is known before anything is read."""
+    """The start with its sequence ID, if it is known before anything is read."""
     from_txid: int | None = None
-    """The first record that is given has at least this txid."""
+    """The first returned record has at least this transaction ID."""
     from_time_ms: int | None = None
-    """The first record that is given has at least this log time."""
+    """The first returned record has at least this log time, in milliseconds since 1970."""
     last_dlsn: DLSN | None = None
-    """The last record that is given; None: there is no end."""
+    """The last record that is returned. None for no end."""
     is_empty: bool = False
-    """No record is between start and end."""
+    """Whether no record is between start and end."""
 
 
 class EntryQueue:
-    """Decoded entries, cut to what was asked for, in order. One source fills it, one task takes from it."""
+    """Decoded entries in order, cut to the requested records.
+
+    One source adds entries, one task takes them.
+    """
 
     def __init__(
         self,
@@ -53,38 +56,44 @@ class EntryQueue:
         skips: SkipRecorder | None = None,
         on_activity: Callable[[], object] | None = None,
     ) -> None:
-        """``on_news`` is called when an entry comes, or the end is reached; see also `subscribe`."""
+        """Start with an empty queue.
+
+        Args:
+            on_activity: Called when an entry was added or the end is reached. See also `subscribe`.
+            skips: Records skipped entries. None if no entry can be skipped.
+        """
         self.name = name
         self.incarnation = incarnation
-        """Which log of this name it is."""
+        """The incarnation of the log with this name."""
         start, position = read_range.start, read_range.position
         self.start, self.position, self.last_dlsn = start, position, read_range.last_dlsn
         self.entries: deque[Columns] = deque()
         self.buffered_bytes = 0
         self.ended = read_range.is_empty
-        """Nothing more will come."""
+        """Whether no more entries will be added."""
         self.sealed = False
-        """It ended because the log does."""
+        """Whether the queue ended at the end of a sealed log."""
         self.error: DistributedLogError | None = None
-        """It ended because of this, after what is here."""
+        """The error that ended the queue. It is raised after the queued entries."""
         self.last_entry_at = trio.current_time()
-        """When an entry came last, a control entry too, or the reader was opened, or had no room."""
+        """The time of the last entry, control entries included, or the time when the reader was opened or
+        was last full."""
         self.is_at_tail = False
-        """Has all that is there been fetched, as far as it is known here?"""
+        """Whether all entries that are known here to exist were fetched."""
         self.next_sequence_id = None if position is None else position.sequence_id - start.slot
-        """The sequence id of the record that comes next; None: whatever comes is the first."""
+        """The sequence ID of the next record. None if the next entry is the first one, and is not checked."""
         self.skips = skips
-        """What was passed over; None: nothing may be."""
+        """The skipped entries. None if no entry can be skipped."""
         self.waited_s = 0.0
-        """For how long the reader has waited here."""
+        """The total time for which the reader waited for entries, in seconds."""
         self.bytes_max = options.read_ahead_bytes
-        """Above it a source waits."""
+        """The source waits while more bytes than this are queued."""
         self.read_bytes = options.read_bytes
-        """Of one request of the source."""
+        """The size of one request of the source, in bytes."""
         self.meters = meters
         self.meters.readers += 1
         self._options = options
-        # Both are compared until the first record that is wanted is found.
+        # Both are compared until the first requested record is found.
         self._from_txid, self._from_time_ms = read_range.from_txid, read_range.from_time_ms
         self._on_activity = on_activity
         self._last_response: Callable[[], float] | None = None
@@ -94,7 +103,7 @@ class EntryQueue:
         self._consumed_event = trio.Event()
 
     def subscribe(self, on_activity: Callable[[], object]) -> None:
-        """Have ``on_news`` called when an entry comes, or the end is reached."""
+        """Call ``on_activity`` when an entry was added or the end is reached."""
         self._on_activity = on_activity
 
     def connect_source(
@@ -104,19 +113,19 @@ class EntryQueue:
         stop: Callable[[], object],
         on_capacity: Callable[[], object] | None = None,
     ) -> None:
-        """Connect the source that fills it.
+        """Connect the source that fills the queue.
 
         Args:
-            heard: Returns when a server last answered for this log.
-            stop: Called at each `close` and `fail`: no more entries are wanted.
-            on_room: Called at each `pop_entry` after which at least half of the capacity is free.
+            last_response: Returns the time when a server last answered for this log.
+            stop: Called at each `close` and `fail`, because no more entries are needed.
+            on_capacity: Called after each `pop_entry` that leaves at least half of the capacity free.
         """
         self._last_response, self._stop_source, self._on_capacity = last_response, stop, on_capacity
 
     # --- for the reader ---------------------------------------------------------------------------
 
     async def wait_filled(self) -> None:
-        """Until there is something here, or nothing more will come. Yields at least once."""
+        """Wait until an entry is queued, or the end is reached. Yields at least once."""
         if self.entries or self.ended:
             await trio.lowlevel.checkpoint()
         while not self.entries and not self.ended:
@@ -127,19 +136,19 @@ class EntryQueue:
             self.waited_s += trio.current_time() - wait_started
 
     def pop_entry(self) -> Columns:
-        """The next entry; there is one."""
+        """Remove and return the next entry. The queue must not be empty."""
         columns = self.entries.popleft()
         bytes_before = self.buffered_bytes
         self.buffered_bytes = bytes_before - columns.held_bytes
         if 2 * self.buffered_bytes <= self.bytes_max:
             if 2 * bytes_before > self.bytes_max:
-                self._consumed_event.set()  # not for each entry: the source's task would wake for nothing
+                self._consumed_event.set()  # only here, so that not each entry wakes the source's task
             if self._on_capacity is not None:
                 self._on_capacity()
         return columns
 
     def limit_bytes(self, limit_bytes: int) -> None:
-        """What is fetched and not taken, and what is on its way, are as many bytes each, or an entry."""
+        """Limit the queued bytes, and the bytes of one request, to ``limit_bytes`` each, or to one entry."""
         options = self._options
         self.bytes_max = min(limit_bytes, options.read_ahead_bytes)
         self.read_bytes = max(1, min(limit_bytes, options.read_bytes))
@@ -147,11 +156,11 @@ class EntryQueue:
 
     @property
     def has_full_capacity(self) -> bool:
-        """May it hold as much as its reader was opened with?"""
+        """Whether the queue can hold as many bytes as at the opening of the reader."""
         return self.bytes_max >= self._options.read_ahead_bytes
 
     def return_entries(self, returned: Sequence[Columns]) -> None:
-        """Entries that were taken, and not used."""
+        """Put entries back that were taken and not used."""
         if not isinstance(self.error, AlreadyClosed):
             self.entries.extendleft(reversed(returned))
             self.buffered_bytes += sum(columns.held_bytes for columns in returned)
@@ -159,15 +168,15 @@ class EntryQueue:
 
     @property
     def last_response_at(self) -> float:
-        """When a server last answered for this log, or the reader was opened."""
+        """The time when a server last answered for this log, or when the reader was opened."""
         return self.last_entry_at if self._last_response is None else self._last_response()
 
     def close(self) -> None:
-        """Nothing more is wanted; forget what is here. Idempotent."""
+        """Stop the source and drop the queued entries. Idempotent."""
         self._stop(AlreadyClosed(f'log "{self.name}": this reader is closed'))
 
     def fail(self, error: DistributedLogError) -> None:
-        """It is not the caller's any more: nothing that is here is given."""
+        """End the queue with an error and drop the queued entries, because the caller has lost the log."""
         self._stop(error)
 
     def _stop(self, error: DistributedLogError) -> None:
@@ -180,7 +189,11 @@ class EntryQueue:
     # --- for the source ---------------------------------------------------------------------------
 
     def check_sequence(self, position: DLSN, sequence_id: int, records: int) -> None:
-        """An entry of so many records came. Raises `CorruptData` where it is not the one that comes next."""
+        """Record the arrival of an entry with this number of records.
+
+        Raises:
+            CorruptData: The sequence ID is not the expected one.
+        """
         if self.next_sequence_id is not None and sequence_id != self.next_sequence_id:
             raise CorruptData(
                 f'log "{self.name}" entry {position.segment}.{position.entry}: its first record has '
@@ -190,8 +203,11 @@ class EntryQueue:
         self.next_sequence_id = sequence_id + records
 
     def add_entry(self, columns: Columns) -> None:
-        """Cut an entry's records to what the reader asked for, and keep them for it. Raises as
-        `check_sequence`."""
+        """Cut an entry to the requested records and queue it.
+
+        Raises:
+            CorruptData: The sequence ID is not the expected one.
+        """
         origin = columns.origin
         entry_address = (origin.segment, origin.entry)
         start, stop = 0, columns.count
@@ -204,7 +220,7 @@ class EntryQueue:
             while start < stop and columns.txids[start] < self._from_txid:
                 start += 1
             if start < stop:
-                self._from_txid = None  # found; the records after it are all wanted
+                self._from_txid = None  # found, and all records after it are returned
         if self._from_time_ms is not None:
             if columns.time_ms < self._from_time_ms:
                 start = stop
@@ -218,7 +234,7 @@ class EntryQueue:
             if start or stop < columns.count:
                 columns = columns.cut(start, stop)
             if not self.entries:
-                self._filled_event.set()  # nobody waits while there are some
+                self._filled_event.set()  # the reader only waits while the queue is empty
             self.entries.append(columns)
             self.buffered_bytes += columns.held_bytes
             if self._on_activity is not None:
@@ -227,7 +243,7 @@ class EntryQueue:
             self.end()
 
     async def wait_capacity(self) -> None:
-        """While it is full."""
+        """Wait while the queue is full."""
         while self.buffered_bytes > self.bytes_max and not self.ended:
             if self._consumed_event.is_set():
                 self._consumed_event = trio.Event()
@@ -237,7 +253,7 @@ class EntryQueue:
             )  # the source waited for its reader, not for entries
 
     def end(self, error: DistributedLogError | None = None) -> None:
-        """Nothing more will come; ``error`` is raised after what is here."""
+        """End the queue. ``error`` is raised after the queued entries."""
         self.ended = True
         if self.error is None:
             self.error = error
@@ -247,26 +263,30 @@ class EntryQueue:
             self._on_activity()
 
 
-# On one machine more bookies add no capacity, and each costs more: a record of its ledger, and buffers that
-# no cache has. So several are asked only by a reader that waits nearly all the time.
+# On one machine more bookies add no capacity, and each one has a cost: a record of its ledger, and buffers
+# that are in no cache. So only a reader that waits nearly all the time reads from several bookies.
 
 STARVATION_WINDOW_S = 0.5
-"""For so long it is looked what one source is good for,"""
+"""The time for which the throughput of one source is observed."""
 STARVED_FRACTION = 0.9
-"""and this share of it was waited: who decodes most of the time needs no other."""
+"""The fraction of the window for which a starved reader waited. A reader that mostly decodes needs no
+other source."""
 
 
 class StarvationDetector:
-    """Of one that takes. It counts how long it waited, by a clock of its own."""
+    """Detects whether a reader waits for its source nearly all the time."""
 
     def __init__(self) -> None:
         self._window_start: float | None = None
         self._waited_at_start_s = 0.0
 
     def is_starved(self, waited_s: float, now: float) -> bool:
-        """Did it wait nearly all of the time that it was looked at? Asked whenever it was given something.
+        """Return whether the reader waited nearly all of the observed time. Called whenever it received
+        something.
 
-        ``waited_s``: since its beginning, in all.
+        Args:
+            waited_s: The total wait since its start, in seconds.
+            now: The present time, in seconds.
         """
         window_start = self._window_start
         if window_start is None:
@@ -278,5 +298,5 @@ class StarvationDetector:
         return waited_s - self._waited_at_start_s >= STARVED_FRACTION * (now - window_start)
 
     def reset(self) -> None:
-        """Look anew."""
+        """Restart the observation."""
         self._window_start = None

@@ -1,9 +1,8 @@
-"""What fetches for a reader: the entries from a position on, segment by segment, into its `EntryQueue`.
+"""Fetch the entries of a log from a position on, segment by segment, into a reader's `EntryQueue`.
 
-One task owns where the fetching is; it never leaves a segment before that one is drained, and closed or
-proved to have ended there (H11).
-What is fetched and not taken is bounded in bytes. What ends it (truncation, deletion, data that cannot be
-read) is known after everything that came before.
+One task owns the fetch position. It leaves a segment only when all its entries are read, and the segment is
+closed or proved to have ended (H11). The fetched entries are limited in bytes. An error that ends the reader
+(truncation, deletion, unreadable data) is raised after all entries before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,22 +43,23 @@ from .skipped_entries import Skipped, SkipRecorder
 from .state_watch import StateWatch
 
 SKIP_LOG_INTERVAL_S = 10.0
-"""A reader that passes over entries says so in one line in this time; `LogReader.skipped` has all."""
+"""The least time between two log lines about skipped entries of a reader. `LogReader.skipped` has them
+all."""
 
 PARALLEL_READ_MIN_BYTES = 32 * 1024 * 1024
-"""A reader that is further behind reads from several bookies at once."""
+"""A reader with a larger backlog reads from several bookies at once."""
 PARALLEL_READ_AHEAD_BYTES = 8 * 1024 * 1024
-"""Then fetched and not yet in its turn, beside ``read_ahead_bytes`` that are."""
+"""The additional bytes that a parallel read fetches ahead, besides ``read_ahead_bytes``."""
 PARALLEL_READ_SEGMENTS = 64
 
 OnStoredEntry = Callable[[SegmentRecord, SegmentEntry, EntryHeader], None]
-"""Takes an entry as it is stored; not a control entry."""
+"""Receives an entry in its stored form. Not called for control entries."""
 
 log = get_logger("distributedlog.log")
 
 
 class Fetcher:
-    """Fetches the entries of a log from the bookies, in a task (`run`), for one reader."""
+    """Fetches the entries of a log from the bookies for one reader. `run` is its task."""
 
     def __init__(
         self,
@@ -70,9 +70,14 @@ class Fetcher:
         on_skipped: Callable[[Skipped], object] | None = None,
         on_stored_entry: OnStoredEntry | None = None,
     ) -> None:
-        """``take_stored`` gets the entries as they are stored; then nothing comes into ``out``."""
+        """Start at the start of the queue.
+
+        Args:
+            on_skipped: Called for each range of skipped entries.
+            on_stored_entry: Receives the entries in their stored form. The queue then stays empty.
+        """
         self.queue = queue
-        """Where they go, and where they begin and end."""
+        """The queue that receives the entries, with the range to fetch."""
         self._name = queue.name
         self._last_response_at = queue.last_entry_at
         self._ledger: SegmentEntryReader | None = None
@@ -84,34 +89,35 @@ class Fetcher:
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._tail_wait_scope = trio.CancelScope()
-        """Around a wait for the end of the segment at hand."""
+        """Around a wait for more entries of the present segment."""
         self._next_segment: NextSegment | None = None
-        """After the segment at hand, while that is in progress; or the segment that was entered by it."""
+        """The segment after the present one, while that is in progress, or the segment that is about to be
+        entered."""
         self._entered_record: SegmentRecord | None = None
-        """Of the segment that was entered before the log said where it begins."""
+        """The record of a segment that was entered before the log's metadata had its first sequence ID."""
         self._proven_before = None if queue.position is None else queue.start
         self._segment_number, self._next_entry = queue.start.segment, queue.start.entry
         self._failing_since: float | None = None
         self._context = context
         self._parallel_read = False
-        """Is so much ahead that several bookies are read at once?"""
+        """Whether the backlog is read from several bookies at once."""
         self._starvation = StarvationDetector()
-        """Since when it is looked what one bookie is good for; None: it is not."""
+        """Observes whether one bookie is too slow for the reader."""
         self._sequential_segment = 0
-        """The segment that is read from one bookie, for reading it from several failed."""
+        """A segment that is read from one bookie, because a parallel read of it failed."""
         self._skip_logged_at = -float("inf")
         self._segment_ledger_id = 0
-        """The ledger where the segment at hand was looked for."""
+        """The ledger from which the present segment is read."""
         queue.connect_source(last_response=self._latest_response_at, stop=self._scope.cancel)
 
     def _latest_response_at(self) -> float:
-        """When a bookie last answered for this log, or the reader was opened."""
+        """Return the time when a bookie last answered for this log, or when the reader was opened."""
         return max(
             self._last_response_at, -1.0 if self._ledger is None else self._ledger.last_response_at
         )
 
     def mark_readable_before(self, dlsn: DLSN) -> None:
-        """Somebody was given everything before this position: so it is confirmed (H24)."""
+        """State that a reader received all records before this position, so that they are confirmed (H24)."""
         if self._proven_before is None or self._proven_before < dlsn:
             self._proven_before = dlsn
             if self._ledger is not None:
@@ -119,8 +125,12 @@ class Fetcher:
                 self._tail_wait_scope.cancel()
 
     def _record_proven_lac(self, ledger: SegmentEntryReader) -> None:
-        """A DLSN where the caller began proves nothing: anybody writes one down. What bookies say is
-        confirmed, or a closed end, is all that is read (G5); a position says what was given (H141)."""
+        """Pass the proven position to the ledger.
+
+        A DLSN at which the caller began proves nothing, because users can write one down. Readers read only
+        entries that bookies report as confirmed, or up to a closed end (G5). A position proves what was
+        delivered (H141).
+        """
         proven_before = self._proven_before
         if (
             proven_before is not None
@@ -130,7 +140,7 @@ class Fetcher:
             ledger.record_lac(proven_before.entry - (proven_before.slot == 0))
 
     async def run(self) -> None:
-        """Fetch until the end, an error, or the reader is closed. A task of the namespace."""
+        """Fetch until the end, an error, or the reader is closed. Runs in a task of the namespace."""
         try:
             with self._scope, error_boundary(f'a reader of log "{self._name}"', self.queue.end):
                 async with trio.open_nursery() as nursery:
@@ -173,7 +183,8 @@ class Fetcher:
             await trio.sleep(backoff.next_s())
 
     async def _read_current_segment(self) -> None:
-        """From the position at hand to the end of its segment; then the position is the next one's start."""
+        """Fetch from the present position to the end of its segment, then move to the start of the next
+        one."""
         number = self._segment_number
         if self._next_segment is not None:
             (record, ledger), self._next_segment = self._next_segment.enter(), None
@@ -215,12 +226,13 @@ class Fetcher:
             if self.queue.last_dlsn is not None and self.queue.last_dlsn.segment <= number:
                 self.queue.end()
                 return
-            # The ledger may be closed a moment before the log says so, and the log says what follows.
+            # The ledger can be closed shortly before the log's state has the close and the next segment.
             await self._state_watch.wait_until(lambda state: state.first_open_segment > number)
         self._segment_number, self._next_entry = number + 1, 0
 
     async def _find_segment(self, number: int) -> SegmentRecord | None:
-        """A segment's record, numbered, once that can be had; None: the log is sealed before it."""
+        """Wait for a segment's record with its first sequence ID. Return None if the log is sealed before
+        it."""
         self.queue.is_at_tail = number > self._state_watch.state.last_segment
         state = await self._state_watch.wait_until(
             lambda state: number <= state.last_segment or state.sealed
@@ -232,14 +244,14 @@ class Fetcher:
             entered_record = self._entered_record
             if entered_record is not None and entered_record.segment == number:
                 return entered_record
-            # Opened in a roll whose older segment is not closed yet, and that one has not been read
-            # here: wait until it is, as everybody who comes from there does (H11).
+            # The segment was opened in a roll whose older segment is not closed yet and was not read
+            # here. Wait until that one is closed, as readers of it do (H11).
             await self._state_watch.wait_until(lambda state: state.first_open_segment >= number)
             record = await self._state_watch.segment(number)
         return record
 
     def _open_ahead(self, record: SegmentRecord, ledger: SegmentEntryReader) -> NextSegment | None:
-        """Have the segment after this one opened while this one is in progress, if it may be wanted."""
+        """Start to open the next segment while this one is in progress, unless the range ends in this one."""
         if ledger.closed or (
             self.queue.last_dlsn is not None and self.queue.last_dlsn.segment <= record.segment
         ):
@@ -261,7 +273,7 @@ class Fetcher:
         return next_segment
 
     def _proves_drained(self, next_segment: NextSegment | None) -> bool:
-        """Does the next segment prove that all of the one at hand has been had?"""
+        """Return whether the next segment proves that all entries of the present one were read."""
         return (
             next_segment is not None
             and not (self.queue.skips is not None and self.queue.skips.has_open_range)
@@ -271,7 +283,8 @@ class Fetcher:
     async def _drain(
         self, record: SegmentRecord, ledger: SegmentEntryReader, next_segment: NextSegment | None
     ) -> None:
-        """Deliver the segment from the position at hand until all of it is, and it is closed or has ended."""
+        """Deliver the segment from the present position until all entries are delivered and it is closed
+        or has ended."""
         number = record.segment
 
         def take(entries: Sequence[SegmentEntry]) -> int:
@@ -282,7 +295,8 @@ class Fetcher:
             closed, lac = ledger.closed, ledger.lac
             self.queue.is_at_tail = self._next_entry > lac
             if not self.queue.is_at_tail:
-                # Only here: a reader that has had everything before the point has lost nothing.
+                # Checked only here, because a reader that has read all entries before the truncation
+                # point has lost nothing.
                 self._state_watch.check_position(number, self._next_entry)
                 try:
                     read_entries = await ledger.read(
@@ -295,7 +309,7 @@ class Fetcher:
                     continue
                 self._failing_since = None
                 self._last_response_at = self.queue.last_entry_at = trio.current_time()
-                # What was compressed may be any number of times as long as what was read.
+                # Decompressed entries can be many times as large as the read ones.
                 queue_bytes_max = self.queue.bytes_max + self.queue.read_bytes
                 for entry in read_entries:
                     if self.queue.buffered_bytes > queue_bytes_max:
@@ -317,10 +331,10 @@ class Fetcher:
     def _should_read_parallel(
         self, record: SegmentRecord, entries: Sequence[SegmentEntry], lac: int
     ) -> bool:
-        """Does it pay to read what is after what was found from several bookies?
+        """Return whether to read the entries after the read ones from several bookies.
 
-        There must be much, and the reader must have waited for the one it has. Not where entries may be
-        passed over, or where a few bytes are to be held, or where entries are wanted as they are stored.
+        The backlog must be large, and the reader must have waited for its only bookie. Excluded are readers
+        that skip entries, have a small byte limit, or receive stored entries.
         """
         if (
             self.queue.skips is not None
@@ -341,12 +355,12 @@ class Fetcher:
             return False
         return self._starvation.is_starved(
             self.queue.waited_s, self.queue.last_entry_at
-        )  # it has just been set
+        )  # `last_entry_at` is the present time
 
     async def _read_parallel(self) -> None:
-        """Read what is far before the end from several bookies at once, in order (`range_reader.py`).
+        """Read a large backlog from several bookies at once, in order (`range_reader.py`).
 
-        What fails there is tried in the plain way, which knows what to say of it.
+        After an error there, the segment is read from one bookie, which handles the error.
         """
         self._parallel_read = False
         state_watch, context = self._state_watch, self._context
@@ -395,13 +409,13 @@ class Fetcher:
                 parallel_error = error
             nursery.cancel_scope.cancel()
         if parallel_error is not None:
-            log.info('log "%s" is read from one bookie: %s', self._name, parallel_error)
+            log.info('log "%s": reading from one bookie again (%s)', self._name, parallel_error)
             self._sequential_segment = self._segment_number
 
     def _deliver_tail(self, record: SegmentRecord, entries: Sequence[SegmentEntry]) -> int:
-        """Deliver what comes at the end of the log, without a turn of the fetching task.
+        """Deliver entries that arrive at the end of the log, without a switch to the fetching task.
 
-        What cannot be delivered is left to that task, which reads it anew and says what is wrong.
+        An entry that cannot be delivered is left to that task, which reads it again and reports the error.
         """
         first_entry = self._next_entry
         self.queue.last_entry_at = trio.current_time()
@@ -419,7 +433,7 @@ class Fetcher:
         return 0 if self.queue.ended else self._next_entry - first_entry
 
     def _deliver(self, record: SegmentRecord, entry: SegmentEntry) -> None:
-        """Decode one entry and give it to whoever it is for."""
+        """Decode one entry and pass it to the queue or to `on_stored_entry`."""
         if self.queue.ended:
             return
         header = decode_header(entry.payload)
@@ -439,21 +453,21 @@ class Fetcher:
     async def _skip_entry(
         self, record: SegmentRecord, ledger: SegmentEntryReader, error: DistributedLogError
     ) -> None:
-        """Pass over the entry at hand, which the replicas did not give, if they certainly cannot."""
+        """Skip the next entry, which no replica returned, if all replicas certainly cannot return it."""
         assert self.queue.skips is not None
         number, entry = record.segment, self._next_entry
         reason = await ledger.why_unreadable(entry)
-        if not reason:  # somebody who is away may have it
-            raise LedgerStateUnknown(f"{error}; not all replicas deny it") from error
+        if not reason:  # an unreachable bookie may have the entry
+            raise LedgerStateUnknown(f"{error}; not all replicas confirm its loss") from error
         self._state_watch.check_position(number, entry)
         self.queue.skips.add_entry(DLSN(number, entry, 0), reason)
         now = trio.current_time()
         if (
             now >= self._skip_logged_at + SKIP_LOG_INTERVAL_S
-        ):  # a whole disk may be gone: not a line an entry
+        ):  # no line per entry, because a whole disk may be lost
             self._skip_logged_at = now
             log.warning(
-                'log "%s" entry %d.%d is passed over, %d of this reader so far: %s',
+                'log "%s": skipped entry %d.%d, %d skipped by this reader so far (%s)',
                 self._name,
                 number,
                 entry,
@@ -466,7 +480,7 @@ class Fetcher:
             self.queue.end()
 
     def _finish_skip(self, position: DLSN, sequence_id: int | None) -> None:
-        """What was passed over ends here; the record that comes next has this sequence id."""
+        """End the range of skipped entries. The next record has this sequence ID."""
         assert self.queue.skips is not None
         records = None
         if sequence_id is not None and self.queue.next_sequence_id is not None:
@@ -475,32 +489,30 @@ class Fetcher:
                 raise CorruptData(
                     f'log "{self._name}" entry {position.segment}.{position.entry}: its first record has '
                     "sequence id "
-                    f"{sequence_id}, and {self.queue.next_sequence_id} were given or passed over before it"
+                    f"{sequence_id}, but {self.queue.next_sequence_id} records were read or skipped before it"
                 )
         self.queue.next_sequence_id = sequence_id
         skipped = self.queue.skips.end_range(position, records)
         if self._on_skipped is not None:
             try:
                 self._on_skipped(skipped)
-            except (
-                Exception
-            ):  # its own affair: this may be a call of a connection that others share
+            except Exception:  # a user's error must not break a connection that others share
                 log.exception('log "%s": on_skipped raised', self._name)
 
     async def _resolve_position(self, error: DistributedLogError) -> None:
-        """Something is not there: end by what has become of the log (H30), or go on where that does.
+        """End the reader if the log was truncated or deleted (H30), or continue at the resolved position.
 
-        A reader that stands after a segment's last record loses nothing with it (G6).
+        A reader after the last record of a segment loses nothing if that segment is deleted (G6).
         """
         held_position = self._held_position()
         resolution = await self._state_watch.resolve_position(held_position)
         if resolution.outcome is not PositionOutcome.CONTINUE:
             self.queue.end(resolution.error(self._name, held_position))
             return
-        assert resolution.position is not None, "it says where"
+        assert resolution.position is not None, "it has a position"
         if resolution.position == held_position.dlsn:
-            # The log says that it is there: merged into another ledger since it was opened, or a loss, or
-            # that a deletion has begun, and all is there yet.
+            # By the log's state the entry exists. It was merged into another ledger since the segment was
+            # opened, or it is lost, or a deletion has started that has deleted nothing yet.
             is_moved = (
                 await self._state_watch.segment(held_position.dlsn.segment)
             ).ledger_id != self._segment_ledger_id
@@ -512,7 +524,7 @@ class Fetcher:
             self._segment_number, self._next_entry, _ = resolution.position
 
     def _held_position(self) -> HeldPosition:
-        """What comes next."""
+        """Return the position of the next record."""
         position = DLSN(self._segment_number, self._next_entry, 0)
         if position[:2] == self.queue.start[:2]:
             position = self.queue.start
@@ -530,7 +542,11 @@ async def resolve_read_range(
     start: ReadStart,
     to: DLSN | Literal["end"] | None = None,
 ) -> ReadRange:
-    """Find where to begin and end. Raises `LogDeleted`, `LogRecreated`, `LogTruncated`."""
+    """Find the start and the end of a read.
+
+    Raises:
+        LogDeleted, LogRecreated, LogTruncated: The start is no longer in the log.
+    """
     metadata, ledgers, state = context.metadata, context.ledgers, state_watch.state
     earliest = state.earliest
     end = await last_readable(metadata, state_watch, ledgers) if to == "end" else to
@@ -538,7 +554,7 @@ async def resolve_read_range(
         case Position() | DLSN():
             read_range = await _resolve_start(context, state_watch, start)
         case TxidStart(txid):
-            # What is written from here on may have lower ones, where it is not there yet: `from_txid`.
+            # Records written from now on can have lower transaction IDs, so `from_txid` excludes those.
             dlsn = await find_txid(metadata, state_watch, ledgers, txid)
             read_range = ReadRange(dlsn, from_txid=txid)
         case TimeStart(time_ms):
@@ -559,23 +575,23 @@ async def resolve_read_range(
 async def _resolve_start(
     context: LogContext, state_watch: StateWatch, start: Position | DLSN
 ) -> ReadRange:
-    """Find where the records from a position or DLSN on are now. Raises as `resolve_read_range`."""
+    """Find the present place of the records from a position or DLSN on. Raises as `resolve_read_range`."""
     metadata, state = context.metadata, state_watch.state
     if isinstance(start, Position):
         held_position = HeldPosition.of(start)
         if start.incarnation != state_watch.incarnation:
             raise await explain_deleted(metadata, context.namespace, state.name, held_position)
     else:
-        # The log's first position is one like any other: "from the beginning" is no position.
+        # The log's first DLSN has no special meaning. "From the beginning" is not a position.
         held_position = await held_position_at(metadata, context.ledgers, state, start)
     resolution = resolve_position(held_position, LogLookup.of(state))
     if resolution.outcome is not PositionOutcome.CONTINUE:
         message = resolution.describe(state.name, held_position)
-        raise resolution.error_with_message(f'{message}; at="earliest" begins there')
-    assert resolution.position is not None, "it says where"
+        raise resolution.error_with_message(f'{message}. Use at="earliest" to start there.')
+    assert resolution.position is not None, "it has a position"
     if isinstance(start, DLSN):
         return ReadRange(resolution.position)
-    # Perhaps the same place by another name.
+    # The resolved DLSN can be another name of the same position.
     return ReadRange(
         resolution.position, Position(start.incarnation, resolution.position, start.sequence_id)
     )
@@ -590,7 +606,7 @@ async def open_fetcher(
     skip: bool = False,
     on_skipped: Callable[[Skipped], object] | None = None,
 ) -> Fetcher:
-    """What fetches for a reader; run it. Raises as `resolve_read_range`."""
+    """Return the fetcher of a reader. The caller runs it. Raises as `resolve_read_range`."""
     queue = EntryQueue(
         state_watch.state.name,
         state_watch.incarnation,

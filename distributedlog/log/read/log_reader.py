@@ -1,7 +1,7 @@
-"""LogReader: records in order from a position, across segments, then as they are written.
+"""LogReader: records in order from a position, across segments, then new records when they are readable.
 
-A source reads ahead (`fetcher.py`, into an `entry_queue.py`); here the caller takes entries from the queue,
-and records from them. What ends a reader is raised after everything that came before it, and again at each
+A source reads ahead (`fetcher.py`, into an `entry_queue.py`). The reader takes entries from the queue and
+returns their records. The error that ends a reader is raised after all records before it, and again at each
 further call.
 """
 
@@ -22,30 +22,31 @@ from .entry_queue import EntryQueue
 from .skipped_entries import Skips
 
 BYTES_PER_TURN = 1024 * 1024
-"""What is taken without waiting before others get a turn of the loop: as much as one reply brings."""
+"""The bytes that are taken without waiting before other tasks run: as many as one reply has."""
 ENTRY_OVERHEAD_BYTES = 16 * 1024
-"""What an entry counts beside its payload: taking it costs about as much as reading so many bytes."""
+"""The bytes that an entry counts in addition to its payload, because taking it costs about as much as
+reading them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """How long a reader has had no news."""
+    """How long a reader has received nothing. Returned by `LogReader.idle`."""
 
     heard_s: float
-    """Since any bookie answered for the log: large where bookies are away."""
+    """Seconds since any bookie answered for the log. Large if bookies are unreachable."""
     idle_s: float
-    """Since the last entry came here, a control entry too: large where nobody writes. A reader that has just
-    read history counts from there on, for by its own clock alone it knows how long; `LogRecord.time_ms` says
-    when the last record was written."""
+    """Seconds since the last entry arrived, control entries included. Large if no client writes. For a
+    reader that has just read old records it counts from that time, because only the reader's own clock is
+    used. `LogRecord.time_ms` has the time when the last record was written."""
 
 
 class LogReader:
-    """Reads one log. Made by `Log.open_reader`; for one task at a time."""
+    """Reads one log. `Log.open_reader` creates it. Only one task may use it at a time."""
 
     def __init__(self, queue: EntryQueue, idle_error_s: float | None = None) -> None:
         self.name = queue.name
         self.incarnation = queue.incarnation
-        """Which log of this name it is."""
+        """The incarnation of the log with this name, 16 hex digits."""
         self._queue = queue
         self._idle_error_s = idle_error_s
         self._idle_raised_at = -float("inf")
@@ -59,11 +60,17 @@ class LogReader:
     # --- for the caller ---------------------------------------------------------------------------
 
     async def read_next(self, wait_s: float | None = None) -> LogRecord | None:
-        """The next record; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
-        or at the end that ``to`` set.
+        """Return the next record, waiting for it if necessary.
 
-        Raises `EndOfStream` at the end of a sealed log, `LogTruncated`, `LogDeleted`, `CorruptData`;
-        after an error the reader is over.
+        At the end of a sealed log it raises `EndOfStream`. After any error except `ReaderIdle` and
+        `InvalidRequest` the reader has ended, and each further call raises the error again.
+
+        Args:
+            wait_s: The longest wait in seconds. None for no limit, 0 to return only a record that is already
+                fetched.
+        Returns:
+            The record. None after ``wait_s``, or after the last record of a reader that was opened with
+                ``to``.
 
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
@@ -77,13 +84,17 @@ class LogReader:
         return next(self._records)
 
     async def read_set(self, wait_s: float | None = None) -> list[LogRecord]:
-        """The next record and those of its set (`LogWriter.submit_set`); a record of no set is alone.
+        """Return the next record and the other records of its set (`LogWriter.submit_set`).
 
-        [] where `read_next` gives None, and errors as that. Where the reader begins or ends within a set, it
-        is what the reader has of it.
+        A record that is in no set is returned alone. If the reader starts or ends within a set, only its part
+        of the set is returned.
 
-        Raises: EndOfStream, LogTruncated, LogNotFound, CorruptData, ReaderIdle, InvalidRequest,
-        AlreadyClosed.
+        Args:
+            wait_s: As for `read_next`.
+        Returns:
+            The records. An empty list where `read_next` returns None.
+
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
         first = await self.read_next(wait_s)
         set_records = [] if first is None else [first]
@@ -95,13 +106,18 @@ class LogReader:
         return set_records
 
     async def read_bulk(self, number: int, wait_s: float | None = None) -> list[LogRecord]:
-        """Up to ``number`` records: waits for the first one, then takes what comes until ``wait_s`` after
-        the call (None: what is here; 0: does not wait for the first either).
+        """Return up to ``number`` records, waiting for the first one.
 
-        Fewer, also none, at the end that ``to`` set. Raises as `read_next`, and only when it has no record.
+        An error is raised only by a call that has no record to return.
 
-        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed,
-        InvalidRequest.
+        Args:
+            number: The largest number of records, at least 1.
+            wait_s: After the first record, wait for more until this many seconds after the call. None to
+                return the fetched records without a further wait. 0 to wait for no record at all.
+        Returns:
+            The records. Fewer or none at the end of a reader that was opened with ``to``.
+
+        Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, AlreadyClosed, InvalidRequest.
         """
         check_whole("number", number, 1)
         check_wait(wait_s)
@@ -122,13 +138,13 @@ class LogReader:
         while len(records) < number:
             remaining_s = deadline - trio.current_time() if wait_s else 0.0
             if remaining_s <= 0 and not self._queue.entries:
-                break  # what is here was taken: nothing is waited for, no error is met
+                break  # all fetched entries were taken, and nothing is to be waited for
             try:
                 if not await self._advance(max(0.0, remaining_s), as_records=False):
                     break
             except DistributedLogError:
-                break  # it sticks, and is the next call's
-            except BaseException:  # cancelled: the next call has what this one gives nobody
+                break  # the error is permanent, and the next call raises it
+            except BaseException:  # cancelled: the next call returns these records
                 self._queue.return_entries(taken_entries)
                 self._columns, self._records = taken_entries[0].cut(0, 0), iter(())
                 raise
@@ -136,22 +152,27 @@ class LogReader:
         return records
 
     def _add_records(self, result: list[LogRecord], number: int) -> Columns:
-        """Add up to ``number`` records of the entry that has just been taken; the others are kept."""
+        """Add up to ``number`` records of the entry that was just taken. The others are kept."""
         columns = self._columns
         assert columns is not None, "an entry was taken"
         records = columns.records()
         if len(records) > number:
             self._records = iter(records)
             result += islice(self._records, number)
-        else:  # without an iterator's step a record
+        else:  # avoids one iterator step per record
             self._records = iter(())
             result += records
         return columns
 
     async def read_columns(self, wait_s: float | None = None) -> Columns | None:
-        """The rest of the entry at hand, or the next one, as columns: memoryviews that Arrow wraps.
+        """Return the rest of the present entry, or the next one, as columns: memoryviews that Arrow can wrap.
 
-        They pin their whole entry. None and errors as `read_next`.
+        The columns keep their whole entry in memory.
+
+        Args:
+            wait_s: As for `read_next`.
+        Returns:
+            The columns. None where `read_next` returns None.
 
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """
@@ -170,9 +191,15 @@ class LogReader:
     async def read_columns_many(
         self, wait_s: float | None = None, *, bytes_max: int = 1024 * 1024
     ) -> list[Columns]:
-        """As `read_columns`, then all further entries that are here, up to about ``bytes_max``.
+        """Return an entry as `read_columns`, and all further fetched entries up to about ``bytes_max``.
 
-        [] for its None. Only in this API: the blocking and asyncio readers are built on it.
+        Only in this API. The blocking and asyncio readers are built on it.
+
+        Args:
+            wait_s: As for `read_next`.
+            bytes_max: The payload bytes after which no further entry is added.
+        Returns:
+            The entries. An empty list where `read_columns` returns None.
         """
         check_whole("bytes_max", bytes_max, 1)
         first = await self.read_columns(wait_s)
@@ -198,9 +225,10 @@ class LogReader:
 
     @property
     def position(self) -> Position | None:
-        """Where a reader goes on after the last record that was given: ``open_reader(position=…)``.
+        """The position after the last returned record. ``open_reader(position=…)`` continues there.
 
-        None for one that was opened at a dlsn, a txid or the latest, until it has given a record.
+        None for a reader that was opened at a DLSN, a transaction ID or the latest record, until it has
+        returned a record.
         """
         columns = self._columns
         if columns is None:
@@ -210,12 +238,15 @@ class LogReader:
 
     @property
     def skipped(self) -> Skips:
-        """What ``broken="skip"`` has passed over so far, some MiB ahead of what was given."""
+        """The entries that ``broken="skip"`` has skipped so far.
+
+        Fetching is some MiB ahead of the returned records.
+        """
         skip_log = self._queue.skips
         return Skips() if skip_log is None else skip_log.to_value()
 
     async def idle(self) -> Idle:
-        """For how long nothing has come, and for how long nobody has answered.
+        """Return for how long no entry has arrived, and for how long no bookie has answered.
 
         Raises: AlreadyClosed.
         """
@@ -225,7 +256,7 @@ class LogReader:
 
     @property
     def ended(self) -> bool:
-        """Has everything up to ``to``, or up to the end of a sealed log, been taken?"""
+        """Whether all records up to ``to``, or up to the end of a sealed log, were returned."""
         return self._queue.ended and not self._queue.entries and not length_hint(self._records)
 
     async def aclose(self) -> None:
@@ -250,12 +281,12 @@ class LogReader:
         buffered_count = length_hint(self._records)
         if (
             buffered_count and self._columns is not None
-        ):  # what nobody was given is after `position`
+        ):  # records that were not returned are after `position`
             self._columns = self._columns.cut(0, self._columns.count - buffered_count)
         self._records = iter(())
 
     async def _advance(self, wait_s: float | None, *, as_records: bool = True) -> bool:
-        """Take the next entry from the queue; False when the wait is over or the end is reached."""
+        """Take the next entry from the queue. Return False if the wait or the log has ended."""
         queue = self._queue
         if not queue.entries:
             self._turn_bytes = 0
@@ -271,7 +302,7 @@ class LogReader:
                     raise queue.error.again()
                 return False
         elif self._turn_bytes >= BYTES_PER_TURN:
-            await trio.lowlevel.checkpoint()  # a caller that never waits starves nobody
+            await trio.lowlevel.checkpoint()  # even a caller that never waits lets others run
             self._turn_bytes = 0
         columns = self._take_entry()
         if as_records:
@@ -279,11 +310,15 @@ class LogReader:
         return True
 
     async def _wait_active(self, wait_s: float | None, limit_s: float) -> None:
-        """Until something is here, or ``wait_s`` is over. Raises `ReaderIdle`."""
+        """Wait until an entry is queued, or ``wait_s`` has passed.
+
+        Raises:
+            ReaderIdle: No entry arrived for ``limit_s``.
+        """
         queue = self._queue
         deadline = trio.current_time() + (float("inf") if wait_s is None else wait_s)
         while True:
-            # Who tries again at once after the error waits again: no loop of his is a busy one.
+            # A caller that retries at once after the error waits again, so its loop is not a busy one.
             idle_at = max(queue.last_entry_at, self._idle_raised_at) + limit_s
             with trio.move_on_at(min(deadline, idle_at)):
                 return await queue.wait_filled()
@@ -293,8 +328,8 @@ class LogReader:
                 return
             now = self._idle_raised_at = trio.current_time()
             raise ReaderIdle(
-                f'log "{self.name}": no entry came for {now - queue.last_entry_at:.1f} s; a bookie answered '
-                f"{now - queue.last_response_at:.1f} s ago"
+                f'log "{self.name}": no entry arrived for {now - queue.last_entry_at:.1f} s. A bookie last '
+                f"answered {now - queue.last_response_at:.1f} s ago."
             )
 
     def _take_entry(self) -> Columns:
@@ -308,18 +343,18 @@ class LogReader:
 
     def _raise_if_sealed(self) -> None:
         if self._queue.sealed and self.ended:
-            raise EndOfStream(f'log "{self.name}" is sealed, and this was its end')
+            raise EndOfStream(f'log "{self.name}": end of the sealed log')
 
 
 def reader_text(name: str, position: Position | None, error: DistributedLogError | None) -> str:
-    """A reader as its ``repr`` shows it."""
+    """Return the ``repr`` of a reader."""
     position_text = "before its first record" if position is None else f"at {position.dlsn}"
     error_text = "" if error is None else f", {type(error).__name__}: {error}"
     return f'LogReader("{name}", {position_text}{error_text})'
 
 
 def position_after(incarnation: str, columns: Columns, row_count: int) -> Position:
-    """Where a reader goes on that was given the first ``rows`` rows of these columns."""
+    """Return the position after the first ``row_count`` rows of these columns."""
     origin, slot = columns.origin, columns.first_slot + row_count
     return Position(
         incarnation, DLSN(origin.segment, origin.entry, slot), origin.sequence_id + slot

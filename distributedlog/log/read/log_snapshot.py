@@ -1,7 +1,7 @@
-"""A log as it can be read now, for planners: segments, how far each goes, positions of both ends.
+"""The readable state of a log for planners: its segments, their ends, and the positions of both ends.
 
-Three reads of the metadata store, a page of segments at a time, and for the segment in progress one question
-to its bookies and two entries. Nothing is fenced, nothing is written.
+The cost is three reads of the metadata and one per page of segments. For the open segment, its bookies are
+queried once and two entries are read. Nothing is fenced or written.
 """
 
 from dataclasses import replace
@@ -28,8 +28,14 @@ async def take_snapshot(
     first: int = 0,
     limit: int | None = None,
 ) -> LogSnapshot:
-    """Of a log whose state has just been loaded, with its segments from number ``first`` on, ``limit`` of
-    them at most. Raises `LedgerStateUnknown` when too few bookies answer."""
+    """Return a snapshot of a log whose state has just been loaded.
+
+    Args:
+        first: The number of the first segment to include.
+        limit: The maximum number of segments. None for no limit.
+    Raises:
+        LedgerStateUnknown: Too few bookies answered.
+    """
     await wait_for_roll(state_watch, ledgers)
     state = state_watch.state
     owner = await lock_owner(metadata, state.log_id)
@@ -37,7 +43,7 @@ async def take_snapshot(
     end, end_sequence_id = DLSN(state.first_open_segment, 0, 0), state.next_sequence_id
     last_txid = state.last_txid
     if state.in_progress:
-        # Whatever comes after the first one in progress cannot be read yet (H11).
+        # Segments after the first one in progress cannot be read yet (H11).
         record = await state_watch.segment(state.first_open_segment)
         if record.start_sequence_id != UNKNOWN:
             tail = (
@@ -48,9 +54,9 @@ async def take_snapshot(
             end_sequence_id = tail.start_sequence_id + tail.records
             last_txid = max(last_txid, tail.last_txid)
             end = DLSN(record.segment, tail.last_entry + 1, 0)
-            if record.closed:  # since the state was read
+            if record.closed:  # it was closed since the state was read
                 end = DLSN(record.segment + 1, 0, 0)
-    # Those that have nothing to read, for they are truncated, are passed over.
+    # Segments that are completely truncated are skipped.
     first = max(
         first, state.first_segment, min(state.truncated_to.segment, state.first_open_segment)
     )

@@ -1,8 +1,8 @@
-"""One log as it can be read now, for planners: its segments, how far it is confirmed, what lies where.
+"""A cached view of one log for planners: its segments, its readable end, and record counts at positions.
 
-`refresh` is a read of the log's state and, where a segment is in progress, one question to its bookies;
-closed segments are read once and kept, until one is not where it was (`segment_merge.py`). Between refreshes
-everything is answered from memory.
+`refresh` reads the log's state and, if a segment is in progress, queries its bookies once. Closed segments
+are read once and cached, until one has moved to another ledger (`segment_merge.py`). Between refreshes, most
+answers come from memory.
 """
 
 from bisect import bisect_left
@@ -27,14 +27,14 @@ CACHED_TOTALS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class PositionTotals:
-    """What lies before an entry: records of the log, and entry bytes of its segment."""
+    """The records of the log before an entry, and the entry bytes of its segment before it."""
 
     sequence_id: int
     segment_bytes: int
 
 
 class LogView:
-    """One log of one incarnation. Made by `view_log`; `close` it."""
+    """One incarnation of a log. `view_log` creates it, and the caller closes it."""
 
     def __init__(
         self, metadata: Metadata, ledgers: SegmentEntryStore, state_watch: StateWatch
@@ -42,25 +42,30 @@ class LogView:
         self.state = state_watch.state
         self.name = self.state.name
         self.incarnation = incarnation_text(self.state.log_id)
-        """Which log of this name it is."""
+        """The incarnation of the log with this name, 16 hex digits."""
         self.closed: list[SegmentRecord] = []
         self.tail: SegmentRecord | None = None
-        """The oldest segment in progress, as far as it is confirmed; readers see no further (H11)."""
+        """The oldest segment in progress, up to its last confirmed entry. Readers read no further (H11)."""
         self._metadata = metadata
         self._ledgers = ledgers
         self._state_watch = state_watch
         self._reader: SegmentEntryReader | None = None
         self._totals_cache: dict[tuple[int, int], PositionTotals] = {}
 
-    # --- how far ----------------------------------------------------------------------------------
+    # --- the readable range -----------------------------------------------------------------------
 
     async def refresh(self) -> None:
-        """Look again. Raises `LogNotFound`, and what keeps the cluster from answering; then all stays."""
+        """Read the log again. After an error the view is unchanged.
+
+        Raises:
+            LogNotFound: The log was deleted.
+            DistributedLogError: The cluster did not answer.
+        """
         await self._state_watch.load()
         await self.load_new_segments()
 
     async def load_new_segments(self) -> None:
-        """Read what the follower's state names and is not known yet. Raises as `refresh`."""
+        """Read the segments of the watched state that are not cached yet. Raises as `refresh`."""
         state = self._state_watch.state
         while not await self._read_closed(state):  # truncated while it was read
             await self._state_watch.load()
@@ -71,42 +76,45 @@ class LogView:
 
     @property
     def earliest(self) -> DLSN:
-        """The first position that is left."""
+        """The first position that is not truncated."""
         return self.state.earliest
 
     @property
     def end(self) -> DLSN:
-        """The position after all that can be read."""
+        """The position after the last readable record."""
         if self.tail is not None:
             return DLSN(self.tail.segment, self.tail.last_entry + 1, 0)
         return DLSN(self.state.last_segment + 1, 0, 0)
 
     @property
     def segments(self) -> list[SegmentRecord]:
-        """All that can be read, ascending."""
+        """All readable segments, in ascending order."""
         return [*self.closed, *([self.tail] if self.tail is not None else [])]
 
     def ranges(self, start: DLSN, end: DLSN) -> list[SegmentRange]:
-        """What lies between two positions, as far as it can be read."""
+        """Return the readable ranges between two positions."""
         return ranges_between(self.name, self.incarnation, self.segments, start, end)
 
     def mark_readable_before(self, dlsn: DLSN) -> None:
-        """Somebody was given ``dlsn`` as the end of what can be read, before a restart perhaps: then it is
-        confirmed up to there, whatever the bookies remember (H24)."""
+        """State that a reader received ``dlsn`` as the end of the readable records, possibly before a
+        restart.
+
+        The entries before it are then confirmed, even if the bookies have lost the LAC (H24).
+        """
         tail = self.tail
         if tail is not None and dlsn.segment == tail.segment and dlsn.entry - 1 > tail.last_entry:
             self.tail = replace(tail, last_entry=dlsn.entry - 1)
 
     def close(self) -> None:
-        """Follow nothing more."""
+        """Stop following the open segment."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
 
-    # --- what lies at a position ------------------------------------------------------------------
+    # --- counts at positions ----------------------------------------------------------------------
 
     async def totals_before(self, dlsn: DLSN) -> PositionTotals:
-        """What lies before a position of this log, its slot included."""
+        """Return the totals before a position of this log, including the slots before it."""
         record = self._find_segment(dlsn.segment)
         if record is None:  # before the first or after the last one
             if dlsn.segment < self.state.first_segment:
@@ -121,7 +129,7 @@ class LogView:
         return PositionTotals(entry_totals.sequence_id + dlsn.slot, entry_totals.segment_bytes)
 
     async def totals_between(self, start: DLSN, end: DLSN) -> tuple[int, int]:
-        """Records and entry bytes from ``start`` to ``end``."""
+        """Return the number of records and the entry bytes from ``start`` to ``end``."""
         if start >= end:
             return 0, 0
         records = (await self.totals_before(end)).sequence_id - (
@@ -154,10 +162,18 @@ class LogView:
     async def limit_position(
         self, start: DLSN, end: DLSN, *, records: int | None, size: int | None
     ) -> DLSN:
-        """The last entry boundary up to which at most so many records, or bytes, follow ``start``.
+        """Return the last entry boundary up to which at most ``records`` records, or ``size`` bytes, follow
+        ``start``.
 
-        Found by interpolation, in a few reads. Never beyond ``end``; ``start`` itself where not even one
-        entry fits.
+        It is found by interpolation, with a few reads.
+
+        Args:
+            start: The first position.
+            end: The largest result.
+            records: The number of records. Give either this or ``size``.
+            size: The entry bytes.
+        Returns:
+            The position. ``start`` itself if not even one entry fits.
         """
         assert (records is None) != (size is None)
         remaining = records if records is not None else size
@@ -204,7 +220,7 @@ class LogView:
         remaining: int,
         by_records: bool,
     ) -> int:
-        """The greatest entry before which at most ``left`` lies, counted from ``first``."""
+        """Return the greatest entry before which at most ``remaining`` records or bytes follow ``first``."""
         low, low_total, high, high_total = first, 0, stop, segment_total
         while high - low > 1:
             guess = low + int(
@@ -217,7 +233,7 @@ class LogView:
             )
             if guess_total <= remaining:
                 low, low_total = guess, guess_total
-                # Entries are much alike: the next boundary usually is the answer's other side.
+                # Entries have similar sizes, so the next boundary usually is above the limit.
                 next_total = (
                     _select_total(await self._totals_before_entry(record, guess + 1), by_records)
                     - base_total
@@ -229,14 +245,15 @@ class LogView:
         return low
 
     def entry_after(self, dlsn: DLSN) -> DLSN:
-        """The position after the first entry at or after ``dlsn``."""
+        """Return the position after the first entry at or after ``dlsn``."""
         ranges = self.ranges(dlsn, self.end)
         return DLSN(ranges[0].segment, ranges[0].first_entry + 1, 0) if ranges else dlsn
 
     async def first_with_txid(self, txid: int) -> DLSN:
-        """The first position whose record has a txid of at least this; the end where there is none.
+        """Return the first position whose record has at least this transaction ID, or the end.
 
-        Raises `InvalidRequest` as `check_searchable`.
+        Raises:
+            InvalidRequest: The log cannot be searched (`check_searchable`).
         """
         check_searchable(self.state)
         try:
@@ -251,7 +268,7 @@ class LogView:
         return min(position, self.end)
 
     async def _segments_with_txid(self, txid: int) -> AsyncGenerator[SegmentRecord, None]:
-        """The segments from the first on that may hold such a record."""
+        """Yield the segments, from the first on that may have such a record."""
         for record in self.closed[
             bisect_left(self.closed, txid, key=lambda closed_segment: closed_segment.last_txid) :
         ]:
@@ -260,7 +277,8 @@ class LogView:
             yield self.tail
 
     async def first_with_time(self, time_ms: int) -> DLSN:
-        """The first position whose log time is at least this, ms since 1970; the end where there is none."""
+        """Return the first position whose log time is at least ``time_ms`` (milliseconds since 1970), or
+        the end."""
         try:
             position = await search_time(
                 self.state, self._ledgers, self._segments_with_time(time_ms), time_ms
@@ -273,7 +291,7 @@ class LogView:
         return min(position, self.end)
 
     async def _segments_with_time(self, time_ms: int) -> AsyncGenerator[SegmentRecord, None]:
-        """The segments from the first on that may hold such a record."""
+        """Yield the segments, from the first on that may have such a record."""
         start_index = bisect_left(
             self.closed, time_ms, key=lambda closed_segment: closed_segment.end_time_ms
         )
@@ -283,12 +301,15 @@ class LogView:
             yield self.tail
 
     async def time_at(self, dlsn: DLSN) -> int | None:
-        """The log time of the first entry at or after a position, ms since 1970; None where there is none."""
+        """Return the log time of the first entry at or after a position, in milliseconds since 1970.
+
+        None if there is no entry.
+        """
         ranges = self.ranges(dlsn, self.end)
         if not ranges:
             return None
         record = self._find_segment(ranges[0].segment)
-        assert record is not None, "a range is of a segment that is known"
+        assert record is not None, "ranges are only of known segments"
         header, _ = await self._read_header(record, ranges[0].first_entry)
         return record.time_of(header)
 
@@ -301,7 +322,7 @@ class LogView:
         return self.closed[segment_index] if 0 <= segment_index < len(self.closed) else None
 
     async def _read_closed(self, state: LogState) -> bool:
-        """Read the closed segments that are new; False when some are gone meanwhile."""
+        """Read the new closed segments. Return False if some were deleted during the read."""
         last_known = self.closed[-1].segment if self.closed else state.first_segment - 1
         last_known = max(last_known, state.first_segment - 1)
         new_records: list[SegmentRecord] = []
@@ -321,18 +342,18 @@ class LogView:
         return True
 
     async def _reload(self) -> None:
-        """A ledger is gone: its segment was merged into another one, or truncated. Read all records again."""
+        """Read all records again, because a ledger was deleted after its segment was merged or truncated."""
         self.closed = []
         await self.refresh()
 
     async def _read_tail(self, state: LogState, number: int) -> SegmentRecord | None:
-        """The segment in progress, as far as its bookies say that it is confirmed."""
+        """Return the open segment, up to the last entry that its bookies report as confirmed."""
         known_tail = self.tail if self.tail is not None and self.tail.segment == number else None
         if known_tail is None or self._reader is None:
             stored = await self._metadata.get(segment_key(state.log_id, number))
             if stored is None:
                 return None
-            # It may have been closed since the state was read: what counts is where it lies.
+            # It may have been closed since the state was read. Only its location is used.
             record = SegmentRecord.decode(stored.value)
             known_tail = replace(
                 SegmentRecord(
@@ -352,7 +373,7 @@ class LogView:
         lac = reader.lac
         if known_tail.last_entry >= lac:
             return (
-                known_tail  # what was seen confirmed stays so, whatever the bookies remember (H24)
+                known_tail  # confirmed entries stay confirmed, even if bookies lose the LAC (H24)
             )
         entry = (await reader.read(lac, lac, bytes_max=1))[0]
         header = decode_header(entry.payload)
@@ -372,7 +393,7 @@ class LogView:
         return reader
 
     async def _read_header(self, record: SegmentRecord, entry: int) -> tuple[EntryHeader, int]:
-        """An entry's header, and the entry bytes of its segment up to and with it."""
+        """Return the header of an entry, and the entry bytes of its segment up to and including it."""
         try:
             reader = await self._open_reader(record)
         except NoSuchLedger:
@@ -391,7 +412,12 @@ class LogView:
 async def view_log(
     metadata: Metadata, ledgers: SegmentEntryStore, name: str, log_id: int
 ) -> LogView:
-    """A log as it is now. Raises `LogNotFound`, and what keeps the cluster from answering."""
+    """Return a view of the present log.
+
+    Raises:
+        LogNotFound: The log was deleted.
+        DistributedLogError: The cluster did not answer.
+    """
     view = LogView(metadata, ledgers, await open_state_watch(metadata, log_id, name))
     try:
         await view.load_new_segments()

@@ -1,12 +1,13 @@
-"""Several logs as one stream: a fetcher and a queue a log, one bound of bytes over them all.
+"""Read several logs as one stream, with one fetcher and queue per log and one byte limit for all.
 
-What is held of a log, and what is fetched of it at a time, are its share of the bound: no log crowds out
-another. In the order of arrival logs take turns by bytes; in the order of time the oldest entry that is here
-comes next, by log time, and a log of which nothing is here is waited for, but no longer than ``time_wait_s``
-(H172). What one log meets is told as an event, and stops no other.
+Each log has a share of the byte limit, for its queued bytes and for its requests, so that no log displaces
+another. In the order of arrival, the logs take turns by bytes. In the order of time, the oldest queued entry
+by log time is next. The reader waits for a log without a queued entry, but no longer than ``time_wait_s``
+(H172). A failure of one log is reported as an event and does not stop the others.
 
-A log is meant by its id and called by its name as it is now: one that is renamed goes on under the new one,
-and one that is made under a name that another one had is another log, also while that one is still read.
+Logs are identified by their ID and reported with their present name. A renamed log continues under the new
+name. A log that is created under a name that was used before is another log, even while the older one is
+still read.
 """
 
 import re
@@ -43,47 +44,48 @@ from .state_watch import open_state_watch
 
 PARALLEL_OPENS_MAX = 16
 BYTES_PER_TURN = 64 * 1024
-"""What a log gives in a row while others have something too."""
+"""The bytes that one log delivers in a row while other logs have entries, too."""
 ENTRY_OVERHEAD_BYTES = 4 * 1024
-"""What an entry counts beside its payload."""
+"""The bytes that an entry counts in addition to its payload."""
 
 Order = Literal["arrival", "time"]
 
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """An entry of one of the logs."""
+    """One entry of one of the logs."""
 
     log: str
     incarnation: str
     columns: Columns
     late: bool = False
-    """By time: something newer was given before it."""
+    """Only in the order of time: a newer entry was delivered before this one."""
 
     @property
     def position(self) -> Position:
-        """Where a reader of this log goes on after it."""
+        """The position after this entry, where a reader of this log continues."""
         return position_after(self.incarnation, self.columns, self.columns.count)
 
 
 @dataclass(frozen=True, slots=True)
 class LogEvent:
-    """What one of the logs met."""
+    """A change of one of the logs."""
 
     log: str
     kind: Literal[
         "joined", "renamed", "ended", "sealed", "truncated", "deleted", "recreated", "failed"
     ]
-    """All but the first two: nothing more comes of it. ``ended``: what there was at the beginning was given.
-    ``renamed``: it is called ``log`` from here on, also where no pattern would take that name in."""
+    """After all kinds except "joined" and "renamed", no more entries of the log follow. With "ended", all
+    records that were readable at the opening were delivered. With "renamed", the log has the name ``log``
+    from now on, even if the pattern does not match it."""
     position: Position | None = None
-    """Of ``joined``: where it begins, if that is known before it gives a record."""
+    """For "joined": the start of the log, if it is known before the first record."""
     error: DistributedLogError | None = None
-    """Of the last four."""
+    """The error, for "truncated", "deleted", "recreated" and "failed"."""
     incarnation: str = ""
-    """Which log of this name; "" where it was never opened."""
+    """The incarnation of the log with this name. Empty if the log was never opened."""
     old_name: str = ""
-    """Of ``renamed``."""
+    """The previous name, for "renamed"."""
 
 
 Item = LogBatch | LogEvent
@@ -91,7 +93,7 @@ Item = LogBatch | LogEvent
 
 @dataclass(frozen=True, slots=True)
 class MultiReadOptions:
-    """How several logs are read as one; see `Namespace.open_reader`."""
+    """How several logs are read as one, as the arguments of `Namespace.open_reader`."""
 
     positions: Mapping[str, Position]
     at: Literal["earliest", "latest"]
@@ -106,16 +108,16 @@ class _Member:
     name: str
     queue: EntryQueue
     empty_since: float
-    """When nothing of it was here any more, or yet."""
+    """When its queue became empty."""
     last_activity: float
-    """When something of it came last."""
+    """When it last received an entry or ended."""
     turn_bytes: int = 0
     is_ready: bool = False
-    """Is it among those that have something?"""
+    """Whether it is in `_ready`."""
 
 
 class MultiReader:
-    """Gives entries of several logs, and what became of the logs. Made by `Namespace.open_reader`."""
+    """Delivers entries of several logs, and changes of the logs. `Namespace.open_reader` creates it."""
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class MultiReader:
         self._bytes_max = options.bytes_max
         self._members: list[_Member] = []
         self._ready: deque[_Member] = deque()
-        """Those that have something, or have ended; the first one's turn it is."""
+        """The members with queued entries or an end, in the order of their turns."""
         self._events: deque[LogEvent] = deque()
         self._pending_opens = len(names)
         self._newest_delivered_ms = -1
@@ -151,19 +153,26 @@ class MultiReader:
         self._error: DistributedLogError | None = None
         self._positions: dict[str, Position] = {}
         self._incarnations: dict[str, str] = {}
-        """Which log has a name, as far as the caller was told: an older one of it may go on for a while."""
+        """The incarnation of each name, as reported to the caller. An older log with the name can still be
+        read for a while."""
         self._log_ids: set[int] = set()
-        """The ids of those that are followed, or being opened."""
+        """The IDs of the logs that are read or being opened."""
         self._renamed_while_opening: dict[int, str] = {}
-        """What those are called now that were renamed while they were being opened."""
+        """The new names of logs that were renamed while they were being opened."""
 
     # --- for the caller ---------------------------------------------------------------------------
 
     async def next(self, wait_s: float | None = None) -> Item | None:
-        """The next entry or event; None when ``wait_s`` is over (None: no limit; 0: takes only what is here),
-        or when nothing more will come of any log.
+        """Return the next entry or event, waiting for it if necessary.
 
-        Raises `AlreadyClosed`, and what keeps a ``pattern`` from being followed.
+        An error that prevents the watch of a ``pattern`` ends the reader, and each further call raises it
+        again.
+
+        Args:
+            wait_s: The longest wait in seconds. None for no limit, 0 to return only an item that is already
+                fetched.
+        Returns:
+            The item. None after ``wait_s``, or if no log will deliver anything more.
 
         Raises: InvalidRequest, AlreadyClosed.
         """
@@ -187,7 +196,14 @@ class MultiReader:
     async def next_many(
         self, wait_s: float | None = None, *, bytes_max: int = 1024 * 1024
     ) -> list[Item]:
-        """As `next`, then what else is here, up to about ``bytes_max``; [] for its None."""
+        """Return an item as `next`, and further fetched items, up to about ``bytes_max``.
+
+        Args:
+            wait_s: As for `next`.
+            bytes_max: The bytes after which no further item is added.
+        Returns:
+            The items. An empty list where `next` returns None.
+        """
         check_whole("bytes_max", bytes_max, 1)
         first = await self.next(wait_s)
         items: list[Item] = [] if first is None else [first]
@@ -207,16 +223,16 @@ class MultiReader:
 
     @property
     def positions(self) -> dict[str, Position]:
-        """Where each log goes on after what was given of it: ``open_reader(positions=…)``.
+        """The position of each log after its delivered records. ``open_reader(positions=…)`` continues there.
 
-        By the names that were told; of two logs that had one name, the newer one's. Without those that are
-        deleted.
+        The keys are the names as reported in events. If two logs had the same name, it is the position of the
+        newer one. Deleted logs are not included.
         """
         return dict(self._positions)
 
     @property
     def ended(self) -> bool:
-        """Will nothing more come of any log?"""
+        """Whether no log will deliver anything more."""
         return (
             self._watch is None
             and not self._pending_opens
@@ -250,7 +266,7 @@ class MultiReader:
         self._close()
 
     def _record_delivery(self, item: Item) -> Item:
-        """The caller gets it: `positions` goes with it."""
+        """Update `positions` for an item that the caller receives."""
         incarnations, positions = self._incarnations, self._positions
         kind = item.kind if isinstance(item, LogEvent) else ""
         if kind == "joined":
@@ -265,7 +281,7 @@ class MultiReader:
                 if moved_position is not None:
                     positions[item.log] = moved_position
         elif incarnations.get(item.log) != item.incarnation:
-            return item  # of an older log of that name
+            return item  # it belongs to an older log with that name
         elif kind in ("deleted", "recreated"):
             del incarnations[item.log]
             positions.pop(item.log, None)
@@ -273,10 +289,10 @@ class MultiReader:
             positions[item.log] = item.position
         return item
 
-    # --- what comes next --------------------------------------------------------------------------
+    # --- selection of the next item ---------------------------------------------------------------
 
     def _next_item(self) -> tuple[Item | None, float]:
-        """The next item that is here and may be given; else when to look again."""
+        """Return the next available item. If there is none, return None and the time to check again."""
         if self._events:
             return self._events.popleft(), 0.0
         if self._ordered_by_time:
@@ -310,8 +326,8 @@ class MultiReader:
             elif queue.ended:
                 return self._remove_member(member), 0.0
             else:
-                # At its end everything that is there has come: it is waited for from its last news on, so
-                # that many logs that fall silent together are waited for once, not one after the other.
+                # At the end of the log all entries have arrived. The wait starts at its last activity, so
+                # that the waits for many logs that become idle together overlap.
                 since = (
                     member.last_activity
                     if queue.is_at_tail
@@ -335,7 +351,7 @@ class MultiReader:
         return LogBatch(member.name, member.queue.incarnation, columns, late)
 
     def _remove_member(self, member: _Member) -> LogEvent:
-        """Nothing more comes of it."""
+        """Remove a log that has ended, and return the event."""
         self._members.remove(member)
         self._divide_budget()
         queue = member.queue
@@ -348,7 +364,7 @@ class MultiReader:
     # --- the tasks --------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Open and follow the logs until closed. A task of the namespace."""
+        """Open and read the logs until closed. Runs in a task of the namespace."""
         finished = False
         try:
             with self._scope, error_boundary("a reader of several logs", self._end_with):
@@ -373,12 +389,12 @@ class MultiReader:
             log_id = incarnation_id(change.incarnation)
             if log_id in self._log_ids:
                 name = change.name
-                if change.kind == "deleted":  # or renamed to where the watch does not look
+                if change.kind == "deleted":  # or renamed to a name outside the prefix
                     name = await self._current_name(log_id)
                 if name:
                     self._rename(log_id, name)
                 continue
-            # One that matched before has ended here: it does not begin anew under another name.
+            # A log that matched before has ended here, and does not start again under another name.
             was_matched = change.kind == "renamed" and fnmatchcase(change.old_name, self._pattern)
             if (
                 change.kind != "deleted"
@@ -392,7 +408,7 @@ class MultiReader:
         try:
             return await current_name(self._context.metadata, log_id)
         except DistributedLogError:
-            return ""  # its own reader says what it is
+            return ""  # the fetcher of the log reports the error
 
     def _rename(self, log_id: int, name: str) -> None:
         for member in self._members:
@@ -412,7 +428,7 @@ class MultiReader:
         self._renamed_while_opening[log_id] = name
 
     def _start_opening(self, name: str, log_id: int | None, nursery: trio.Nursery) -> None:
-        """One more log; ``left_to_open`` has counted it."""
+        """Open one more log, which `_pending_opens` has already counted."""
         if log_id is not None:
             self._log_ids.add(log_id)
         nursery.start_soon(self._open_member, name, log_id, nursery)
@@ -459,14 +475,16 @@ class MultiReader:
         return await open_fetcher(context, state_watch, position or self._default_start, to)
 
     def _divide_budget(self) -> None:
-        """A half of each one's share is held, a half may be on its way. Shares are not lent: they would have
-        to be taken back."""
+        """Divide the byte limit: each log can queue half of its share and request the other half.
+
+        Shares are not lent to other logs, because they would have to be reclaimed.
+        """
         member_bytes = self._bytes_max // (2 * max(1, len(self._members)))
         for member in self._members:
             member.queue.limit_bytes(member_bytes)
 
     def _handle_activity(self, member: _Member) -> None:
-        """Something of it came, or it ended. Also a call of a connection that others share."""
+        """Record that a log received an entry or ended. A connection that others share can make this call."""
         if self._ordered_by_time:
             member.last_activity = trio.current_time()
             self._notify()
@@ -508,14 +526,14 @@ def _failure_event(name: str, error: DistributedLogError, incarnation: str = "")
 def check_multi_read(
     pattern: object, positions: object, time_wait_s: object, bytes_max: object
 ) -> None:
-    """Raise `InvalidRequest` for what cannot be meant by `Namespace.open_reader`."""
+    """Raise `InvalidRequest` for invalid arguments of `Namespace.open_reader`."""
     if not (pattern is None or (isinstance(pattern, str) and pattern)):
-        raise InvalidRequest(f"a pattern is a text for whole names, not {quoted(pattern)}")
+        raise InvalidRequest(f"pattern must be a non-empty text, got {quoted(pattern)}")
     if not isinstance(positions, Mapping | None) or not all(
         isinstance(name, str) and isinstance(start, Position)
         for name, start in (positions or {}).items()
     ):
-        raise InvalidRequest(f"positions are names to `Position`, not {quoted(positions)}")
+        raise InvalidRequest(f"positions must map names to `Position`, got {quoted(positions)}")
     check_seconds("time_wait_s", time_wait_s)
     check_whole("bytes_max", bytes_max, 1)
 
@@ -528,7 +546,7 @@ async def open_multi_reader(
     pattern: str | None,
     options: MultiReadOptions,
 ) -> MultiReader:
-    """See `Namespace.open_reader`."""
+    """Open a reader of several logs, as `Namespace.open_reader`."""
     watch = None
     if pattern is not None:
         prefix = re.split(r"[*?\[]", pattern, maxsplit=1)[0]

@@ -1,10 +1,14 @@
-"""The segment after the one at whose end a reader is: opened before the roll, entered without its close.
+"""The segment after the one that a reader reads: opened before the roll, entered before the close.
 
-The next segment is registered while this one is written on. So a reader of this one opens it, too, and waits
-there as well. Its first entry says where this one ended (`segment_record.py`): up to there all is confirmed,
-and nothing comes after. That is the only proof but the close (H173): an entry in the next segment alone does
-not say that this reader has heard of all before it. Where the entry says nothing, for an older program wrote
-it, or the next segment stays empty (H150), the reader waits for the close, as ever.
+The writer registers the next segment while it still writes the present one. A reader of the present segment
+opens the next one at that time and waits for its first entry, too.
+
+That entry states the end of the present segment (`segment_record.py`). All entries up to it are confirmed,
+and none follow. Besides the close of the segment, this is the only proof of the end (H173). An entry in the
+next segment alone does not prove that this reader has received all entries before it.
+
+The first entry has no such statement if an older program wrote it, and there is no entry if the segment stays
+empty (H150). The reader then waits for the close.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +26,7 @@ log = get_logger("distributedlog.log")
 
 
 class NextSegment:
-    """What is known of the segment after ``before``, which is in progress. `run` is a task of its reader."""
+    """The segment after ``previous``, which is in progress. `run` is a task of the reader."""
 
     def __init__(
         self,
@@ -33,13 +37,18 @@ class NextSegment:
         wait_s: float,
         on_begin_known: Callable[[SegmentBegin], object],
     ) -> None:
-        """``on_begun`` is called at most once, by `run`, when `begin` is known."""
+        """Start to wait when `run` is started.
+
+        Args:
+            wait_s: The duration of one long poll, in seconds.
+            on_begin_known: Called by `run` at most once, when `begin` is known.
+        """
         self.begin: SegmentBegin | None = None
-        """Where ``before`` ended; None: not known yet."""
+        """The statement of the first entry with the end of ``previous``. None until it is known."""
         self.record: SegmentRecord | None = None
-        """Its record, numbered, once `begin` is known."""
+        """The record of the segment, with its first sequence ID. Set together with `begin`."""
         self.ledger: SegmentEntryReader | None = None
-        """Whoever enters the segment takes it, and closes it."""
+        """The reader of the segment's ledger. `enter` passes it to the caller, who closes it."""
         self._previous = previous
         self._number = previous.segment + 1
         self._state_watch = state_watch
@@ -49,10 +58,13 @@ class NextSegment:
         self._scope = trio.CancelScope()
 
     def proves_read_before(self, entry: int, sequence_id: int | None) -> bool:
-        """Is ``before`` certainly read to its end, by who has had all before ``entry`` of it?
+        """Return whether all entries of ``previous`` were read, given that all before ``entry`` were.
 
-        ``sequence_id``: of the record that comes next, as the reader has counted; None: it has not. Where the
-        two do not agree the log's own word is waited for.
+        If the sequence IDs do not match, the result is False, and the reader waits for the log's metadata.
+
+        Args:
+            entry: The next entry to read.
+            sequence_id: The sequence ID of the next record, as the reader counted. None if it has not.
         """
         begin = self.begin
         return (
@@ -62,20 +74,20 @@ class NextSegment:
         )
 
     def enter(self) -> tuple[SegmentRecord, SegmentEntryReader]:
-        """The segment, for whoever enters it."""
+        """Return the segment's record and ledger. The caller closes the ledger."""
         record, ledger = self.record, self.ledger
-        assert record is not None, "its begin is known"
+        assert record is not None, "the begin is known"
         assert ledger is not None, "it is entered once"
         self.ledger = None
         return record, ledger
 
     def close(self) -> None:
-        """Wait for it no longer. Idempotent."""
+        """Stop waiting for the segment. Idempotent."""
         self._scope.cancel()
         self._close_ledger()
 
     async def run(self) -> None:
-        """Until `begin` is known, or there is nothing to be known, or `close`."""
+        """Run until `begin` is known, or the wait is pointless, or `close` is called."""
         try:
             with self._scope:
                 while True:
@@ -83,10 +95,10 @@ class NextSegment:
                         await self._find_begin()
                         return
                     except DistributedLogError as error:
-                        # What is wrong is met again by who reads it when the log says that it may be read.
+                        # The reader of the segment encounters the error again, once it may read it.
                         self._close_ledger()
                         if not error.retryable:
-                            log.debug("segment %d is waited for: %s", self._number, error)
+                            log.debug("wait for segment %d ended: %s", self._number, error)
                             return
                     await trio.sleep(RETRY_S)
         finally:
@@ -98,16 +110,16 @@ class NextSegment:
             lambda state: state.last_segment >= self._number or state.sealed
         )
         if not state.first_open_segment < self._number <= state.last_segment:
-            return  # this one is closed: the log says all there is to know
+            return  # the previous segment is closed, and the log's state has its end
         record = await self._state_watch.segment(self._number)
         if record.start_sequence_id != UNKNOWN or record.epoch != self._previous.epoch:
-            return  # closed since, or not by the writer of this one
+            return  # the previous segment was closed just now, or another writer registered this one
         self.ledger = ledger = await self._ledgers.follow(record.ledger_id)
         first_entries: list[SegmentEntry] = []
 
         def look(entries: Sequence[SegmentEntry]) -> int:
             first_entries.extend(entries[:1])
-            return 0  # they are for whoever reads the segment
+            return 0  # not consumed: the reader of the segment reads them
 
         while not first_entries:
             lac = await ledger.wait(-1, wait_s=self._wait_s, on_entries=look)
@@ -115,11 +127,11 @@ class NextSegment:
                 first_entries.extend(await ledger.read(0, 0, bytes_max=1))
             elif ledger.closed and lac < 0:
                 return
-        assert first_entries[0].entry == 0, "entries come from the first one on"
+        assert first_entries[0].entry == 0, "entries arrive from the first one on"
         begin = segment_begin(first_entries[0].payload)
         if begin is None:
             return
-        # Whoever wrote both never lets time go back, so an entry of this one is not before that one's.
+        # The log time of a writer never decreases, so it is not below that of the previous segment.
         min_time_ms = max(record.time_floor_ms, self._previous.time_floor_ms)
         self.record = replace(
             record, start_sequence_id=begin.sequence_id, time_floor_ms=min_time_ms

@@ -1,12 +1,13 @@
-"""Reading ranges that a planner chose, in any process: entries as columns, fetched ahead, from several places
-at once where one is not enough.
+"""Read planned ranges of entries, in any process, as columns that are fetched ahead.
 
-No search and no following: where the entries lie is in the range. Small ranges are fetched a few at a time,
-a large one alone: to begin with a ledger costs as much as some replies. While the caller waits nearly all the
-time, what is left is cut into parts of some MiB, and a few of them are fetched at a time, from bookies of
-their own. What is fetched and not taken is bounded in bytes, but the part whose turn it is always gets on. A
-log's state is read once at the beginning and again on any miss, so that a log which was deleted or truncated
-meanwhile says so (H30); until a miss, what is there is given.
+There is no search and no tailing, because each range has the location of its entries. Several small ranges
+are fetched at a time, because opening a ledger costs as much as some replies. A large range is fetched alone.
+If the caller waits nearly all the time, the rest is divided into parts of some MiB, and a few parts are
+fetched at a time from different bookies.
+
+The fetched entries are limited in bytes, but the part that is being delivered always makes progress. The
+log's state is read at the start and again after a missing entry, so that a truncation or deletion is reported
+(H30). Until then, all entries that exist are returned.
 """
 
 from collections import deque
@@ -43,7 +44,8 @@ from .entry_queue import StarvationDetector
 PART_BYTES = 8 * 1024 * 1024
 PARALLEL_PARTS = 3
 PARALLEL_SMALL_PARTS_MAX = 16
-"""Of parts that are small, and so cost more waiting than reading: thousands of logs of a few records."""
+"""The maximum number of parts fetched at a time, if they are small and so cost more waiting than reading:
+for example thousands of logs with a few records each."""
 
 log = get_logger("distributedlog.log")
 
@@ -53,7 +55,7 @@ OnReady = Callable[[], None]
 
 @dataclass(slots=True)
 class RangePart:
-    """A part of a range, as far as it has been fetched and not taken."""
+    """A part of a range, with its fetched entries that were not taken yet."""
 
     segment_range: SegmentRange
     next_entry: int
@@ -61,13 +63,13 @@ class RangePart:
     ready: deque[Columns] = field(default_factory=deque)
     is_fetched: bool = False
     error: DistributedLogError | None = None
-    """Why the rest of it does not come; known after what is ready."""
+    """The error that prevents the fetch of the rest. It is raised after the fetched entries."""
 
     next_sequence_id: int | None = None
-    """The sequence id of the record that comes next; None: whatever comes is the first."""
+    """The sequence ID of the next record. None if the next entry is the first one, and is not checked."""
 
     def next_position(self, slot: int) -> HeldPosition:
-        """The next position to fetch, in this slot of the next entry."""
+        """Return the next position to fetch, at this slot of the next entry."""
         segment_range, sequence_id_before = self.segment_range, self.next_sequence_id
         if sequence_id_before is None and self.next_entry == 0:
             sequence_id_before = segment_range.start_sequence_id
@@ -79,11 +81,11 @@ class RangePart:
         )
 
     def fail(self, error: DistributedLogError) -> None:
-        """Nothing more of it comes."""
+        """End the part with an error."""
         self.error = error
 
     def split_off_rest(self) -> list[SegmentRange]:
-        """What is further away than a part's bytes is not this part's any more."""
+        """Shorten the part to its next `PART_BYTES` bytes, and return the rest as ranges."""
         segment_range, entries_left = (
             self.segment_range,
             self.segment_range.last_entry + 1 - self.next_entry,
@@ -97,12 +99,16 @@ class RangePart:
         return [rest]
 
     def resume_at(self, entry: int) -> None:
-        """What is before it has been truncated."""
+        """Continue at this entry, because the entries before it were truncated."""
         if entry != self.next_entry:
             self.next_entry, self.next_sequence_id = entry, None
 
     def decode_next(self, entry: int, payload: memoryview) -> Columns | None:
-        """The records of the next entry that are asked for; None for none. Raises `CorruptData`."""
+        """Return the requested records of the next entry. None if there are none.
+
+        Raises:
+            CorruptData: The entry is damaged, or its sequence ID is not the expected one.
+        """
         segment_range = self.segment_range
         header = decode_header(payload)
         if header.is_control:
@@ -129,11 +135,10 @@ class RangePart:
 
 
 class RangeReader:
-    """Gives the user records of some ranges, entry by entry, in the order of the ranges.
+    """Delivers the user records of ranges, entry by entry, in the order of the ranges.
 
-    Made by `Log.open_ranges`; for one task at a time. Columns pin their whole entry (H17). The ranges may be
-    of several logs. ``on_loss`` is told what was truncated or deleted since the ranges were planned: what it
-    returns from is left out. Without it that ends the reader.
+    `Log.open_ranges` creates it. Only one task may use it at a time. Columns keep their whole entry in memory
+    (H17). The ranges can belong to several logs.
     """
 
     def __init__(
@@ -145,9 +150,13 @@ class RangeReader:
         on_ready: OnReady | None = None,
         parallel: bool = False,
     ) -> None:
-        """``on_ready`` is called whenever `read_ready` may give something, or its end: it must not raise.
+        """Start at the first range.
 
-        ``several``: from several bookies at once from the beginning.
+        Args:
+            on_loss: Called for each truncation or deletion since the ranges were planned. If it returns, the
+                lost records are left out. By default, a loss ends the reader.
+            on_ready: Called whenever `read_ready` may return entries or the end. It must not raise.
+            parallel: Read from several bookies at once from the start.
         """
         self._context = context
         self._options = context.options
@@ -166,29 +175,33 @@ class RangeReader:
             )
         ]
         self._next_to_fetch = 0
-        """The next part to be fetched."""
+        """The index of the next part to fetch."""
         self._current_index = 0
-        """The part from which entries are taken."""
+        """The index of the part from which entries are taken."""
         self._buffered_bytes = 0
         self._nursery: trio.Nursery | None = None
-        """While `run` runs."""
+        """Set while `run` is active."""
         self._scope = trio.CancelScope()
         self._ready_event = trio.Event()
         self._consumed_event = trio.Event()
         self._end_error: DistributedLogError | None = None
-        """Why nothing can be taken any more."""
+        """The error of all further calls."""
         self._lookups: dict[str, LogLookup] = {}
-        """Of each incarnation, as it was looked at last."""
+        """The state of each incarnation when it was last read."""
         self._starvation = StarvationDetector()
         self._waited_s = 0.0
 
     # --- for the caller ---------------------------------------------------------------------------
 
     async def read_columns(self) -> Columns | None:
-        """The records of the next entry; None after the last one.
+        """Return the records of the next entry, or None after the last one.
 
-        Raises `LogTruncated` (naming the first position that is left), `LogDeleted`, `CorruptData`, or what
-        kept the entries from being read for ``read_retry_s``; after an error the reader is over.
+        Raises:
+            LogTruncated: Entries were truncated. The error has the first position that remains.
+            LogDeleted: The log was deleted.
+            CorruptData: An entry is damaged.
+            DistributedLogError: The entries could not be read for ``read_retry_s``, or an earlier error ended
+                the reader.
         """
         part = await self._wait_ready()
         if part is None:
@@ -199,7 +212,12 @@ class RangeReader:
         return columns
 
     async def read_columns_many(self, *, bytes_max: int = 1024 * 1024) -> list[Columns]:
-        """As `read_columns`, then further entries that are here, up to ``bytes_max``; [] at the end.
+        """Return the next entry as `read_columns`, and further fetched entries, up to ``bytes_max``.
+
+        Args:
+            bytes_max: The payload bytes after which no further entry is added.
+        Returns:
+            The entries. An empty list after the last one.
 
         Raises: LogTruncated, LogDeleted, LogRecreated, LedgerStateUnknown, CorruptData, InvalidRequest,
         AlreadyClosed.
@@ -212,12 +230,16 @@ class RangeReader:
         ]
 
     async def read_by_log(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]]:
-        """As `read_columns_many`, each log's entries beside its name."""
+        """Return entries as `read_columns_many`, grouped by log name."""
         await self._wait_ready()
         return self.read_ready(bytes_max=bytes_max) or []
 
     def read_ready(self, *, bytes_max: int) -> list[tuple[str, list[Columns]]] | None:
-        """As `read_by_log`, but what is here now: [] for nothing yet, None after the last one."""
+        """Return the fetched entries as `read_by_log`, without waiting.
+
+        Returns:
+            The entries by log name. An empty list if none is fetched, None after the last one.
+        """
         part = self._ready_part()
         if part is None:
             self._raise_if_ended()
@@ -237,9 +259,9 @@ class RangeReader:
         return batches
 
     def start_parallel_read(self) -> None:
-        """From here on, several bookies at once: the caller waits for one. Idempotent.
+        """Read from several bookies at once from now on, because the caller waits for one. Idempotent.
 
-        Only while `run` runs.
+        Has no effect unless `run` is active.
         """
         if self._parallel or self._nursery is None or any(part.error for part in self._parts):
             return
@@ -253,13 +275,13 @@ class RangeReader:
             for part in _split_range(segment_range)
         ]
         task_count = _parallelism(self._parts[self._next_to_fetch :], parallel=True)
-        # Those that are at work go on with what is new.
+        # The running tasks continue with the new parts.
         for _ in range(task_count - len(self._nursery.child_tasks)):
             self._nursery.start_soon(self._fetch_parts)
 
     @property
     def current_range(self) -> SegmentRange | None:
-        """The range, or the part of one, whose turn it is; None at the end."""
+        """The range that is being delivered, or its part. None at the end."""
         return (
             self._parts[self._current_index].segment_range
             if self._current_index < len(self._parts)
@@ -292,7 +314,10 @@ class RangeReader:
         self._close()
 
     async def _wait_ready(self) -> RangePart | None:
-        """The part whose turn it is, when an entry of it is here; None after the last one."""
+        """Wait until an entry of the present part is fetched, and return the part.
+
+        None after the last one.
+        """
         await trio.lowlevel.checkpoint()
         while (part := self._ready_part()) is None:
             self._raise_if_ended()
@@ -309,7 +334,7 @@ class RangeReader:
         return part
 
     def _raise_if_ended(self) -> None:
-        """Nothing is ready. Raises where nothing will be."""
+        """Raise the error that ended the reader, if nothing is fetched."""
         if self._end_error is None and self._current_index < len(self._parts):
             self._end_error = self._parts[self._current_index].error
             if self._end_error is not None:
@@ -318,7 +343,7 @@ class RangeReader:
             raise self._end_error.again()
 
     def _ready_part(self) -> RangePart | None:
-        """The part whose turn it is, if an entry of it is here."""
+        """Return the present part if it has a fetched entry."""
         while self._current_index < len(self._parts):
             part = self._parts[self._current_index]
             if part.ready:
@@ -326,18 +351,22 @@ class RangeReader:
             if not part.is_fetched:
                 return None
             self._current_index += 1
-            self._consumed_event.set()  # the next one may be waiting for its turn
+            self._consumed_event.set()  # the fetch of the next part may wait for capacity
         return None
 
     # --- the fetching tasks -----------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Before `run`: is each range there? Raises `LogNotFound`, `LogTruncated`."""
+        """Check before `run` that all ranges exist.
+
+        Raises:
+            LogNotFound, LogTruncated: A range was deleted, and ``on_loss`` is not given or raised.
+        """
         for part in self._parts:
             await self._resume_entry(part, part.segment_range.first_slot)
 
     async def run(self) -> None:
-        """Fetch all ranges ahead of the caller. A task of the namespace."""
+        """Fetch all ranges ahead of the caller. Runs in a task of the namespace."""
         fetched = False
         try:
             with self._scope:
@@ -360,12 +389,12 @@ class RangeReader:
                 await self._fetch(number, part)
                 part.is_fetched = True
             if part.error is not None:
-                self._next_to_fetch = len(self._parts)  # nothing after it will be taken
+                self._next_to_fetch = len(self._parts)  # no part after it will be delivered
             if number == self._current_index:
                 self._notify_ready()
 
     async def _fetch(self, number: int, part: RangePart) -> None:
-        segment_range = part.segment_range  # but for where it lies, and how much of it there is
+        segment_range = part.segment_range  # its location and its end may change below
         failing_since: float | None = None
         failed_entry = -1
         backoff = Backoff()
@@ -378,7 +407,7 @@ class RangeReader:
                 self._lookups.pop(segment_range.incarnation, None)
                 next_entry = await self._resume_entry(part)
                 if next_entry == part.next_entry and not await self._follow_merge(part):
-                    raise error  # the log says it is there: a loss, not a truncation (H30)
+                    raise error  # by the log's state the entry exists, so it is lost, not truncated (H30)
                 part.resume_at(next_entry)
             except DistributedLogError as error:
                 now = trio.current_time()
@@ -388,7 +417,7 @@ class RangeReader:
                 if not error.retryable or now - failing_since > self._options.read_retry_s:
                     raise
                 log.info(
-                    'log "%s" %d.%d: %s; tried again',
+                    'retrying log "%s" %d.%d after an error: %s',
                     segment_range.log,
                     segment_range.segment,
                     part.next_entry,
@@ -398,16 +427,16 @@ class RangeReader:
 
     async def _fetch_from(self, number: int, part: RangePart) -> None:
         segment_range, base = part.segment_range, part.segment_range.base_entry
-        # A part of a ledger is another bookie's, whoever reads it, than the part before it.
+        # Each part of a ledger is read from another bookie than the part before it, in any process.
         replica_turn = segment_range.first_entry // segment_range.entries
         ledger = await self._context.ledgers.open(segment_range.ledger_id, turn=replica_turn)
-        # What was compressed may be any number of times as long as what was read.
+        # Decompressed entries can be many times as large as the read ones.
         buffer_bytes_max = self._options.read_ahead_bytes + self._options.read_bytes
         try:
             if not ledger.closed:
                 ledger.record_lac(
                     base + segment_range.last_entry
-                )  # the planner saw that it can be read (H24)
+                )  # the planner has seen that the range is readable (H24)
             while part.next_entry <= part.segment_range.last_entry:
                 entries = await ledger.read(
                     base + part.next_entry,
@@ -420,7 +449,7 @@ class RangeReader:
                             self._notify_ready()
                         await self._wait_capacity(number, part)
                     if part.next_entry > part.segment_range.last_entry:
-                        break  # it was cut off meanwhile
+                        break  # the part was shortened during the wait
                     columns = part.decode_next(entry.entry - base, entry.payload)
                     part.next_entry = entry.entry - base + 1
                     if columns is not None:
@@ -433,7 +462,7 @@ class RangeReader:
             ledger.close()
 
     def _notify_ready(self) -> None:
-        """Something of the part whose turn it is, or its end, is here."""
+        """Wake the caller: an entry of the present part, or its end, is available."""
         self._ready_event.set()
         if self._on_ready is not None:
             self._on_ready()
@@ -447,10 +476,12 @@ class RangeReader:
             await self._consumed_event.wait()
 
     async def _resume_entry(self, part: RangePart, slot: int | None = None) -> int:
-        """The entry to read on from: the part's next one, or what is left after a truncation.
+        """Return the entry at which to continue: the part's next one, or the first one after a truncation.
 
-        Without ``slot`` an entry is there as long as a part of it is. Raises `LogTruncated` or `LogNotFound`
-        unless it may be left out.
+        Without ``slot``, an entry counts as existing if some part of it is not truncated.
+
+        Raises:
+            LogTruncated, LogNotFound: Entries are lost, and ``on_loss`` is not given or raised.
         """
         segment_range = part.segment_range
         lookup = self._lookups.get(segment_range.incarnation)
@@ -471,7 +502,7 @@ class RangeReader:
         return resolution.position.entry
 
     async def _follow_merge(self, part: RangePart) -> bool:
-        """Does its segment lie in another ledger by now, since it was merged? Then it is read there."""
+        """Return whether the segment was merged into another ledger. If so, the part is read there."""
         segment_range = part.segment_range
         stored = await self._context.metadata.get(
             segment_key(incarnation_id(segment_range.incarnation), segment_range.segment)
@@ -491,12 +522,12 @@ class RangeReader:
         stored = await context.metadata.get(state_key(log_id))
         if stored is not None:
             state = LogState.decode(stored.value)
-            if state.end is None:  # all that it has is there
+            if state.end is None:  # no deletion has started, so all entries exist
                 return LogLookup.of(state)
         return await look_up(context.metadata, context.namespace, segment_range.log, log_id)
 
     def _report_loss(self, error: DistributedLogError) -> None:
-        assert isinstance(error, LogTruncated | LogNotFound), "nothing else becomes of a log"
+        assert isinstance(error, LogTruncated | LogNotFound), "a log is truncated or deleted"
         if self._on_loss is None:
             raise error
         self._on_loss(error)
@@ -524,7 +555,13 @@ class RangeReader:
 async def open_ranges(
     context: LogContext, name: str, log_id: int, ranges: Sequence[SegmentRange]
 ) -> RangeReader:
-    """A reader of ranges of one log. Raises `LogRecreated`, `LogNotFound`, `LogTruncated`."""
+    """Open a reader of ranges of one log.
+
+    Raises:
+        LogRecreated: A range belongs to a deleted log of the same name.
+        LogNotFound: The log was deleted.
+        LogTruncated: A range starts before the truncation point.
+    """
     incarnation = incarnation_text(log_id)
     for segment_range in ranges:
         if segment_range.incarnation != incarnation:
@@ -550,7 +587,8 @@ def _split_range(segment_range: SegmentRange) -> Iterator[SegmentRange]:
 
 
 def _parallelism(parts: Sequence[RangePart], *, parallel: bool) -> int:
-    """How many to fetch at a time: as many bytes as that are few of the usual size."""
+    """Return how many parts to fetch at a time, so that small parts have as many bytes in sum as a few
+    large ones."""
     if not parts:
         return 0
     mean_bytes = sum(part.segment_range.size_bytes for part in parts) // len(parts)

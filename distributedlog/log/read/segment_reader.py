@@ -1,8 +1,8 @@
-"""The one door to a segment's entries: a ledger of its own, or its part of one that several segments share.
+"""Open the entries of a segment, which is a whole ledger or a part of a shared one.
 
-A merged segment (`segment_merge.py`) has its entries somewhere in a ledger; in here they have the segment's
-own numbers and lengths again. So nobody adds a base to an entry id but ranges, which take the place with them
-(`range_reader.py`), and nobody reads a neighbour's entries.
+The entries of a merged segment (`segment_merge.py`) are in the middle of a ledger. This module gives them the
+segment's own entry IDs and lengths again. So only range readers (`range_reader.py`), whose ranges include the
+location, add a base to an entry ID, and no reader sees the entries of another segment.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,13 +18,13 @@ from ..model.segment_record import SegmentRecord
 
 @dataclass(slots=True)
 class SharedEntry:
-    """An entry of a shared ledger, as its segment counts."""
+    """An entry of a shared ledger, with the numbers of its segment."""
 
     entry: int
     payload: memoryview
     length_so_far: int
     record: memoryview
-    """The ledger's record: its entry id is the ledger's."""
+    """The ledger's record, which has the entry ID of the ledger."""
 
 
 class SharedSegment:
@@ -43,33 +43,33 @@ class SharedSegment:
 
     @property
     def closed(self) -> bool:
-        """What is merged was closed before."""
+        """True, because only closed segments are merged."""
         return True
 
     @property
     def last_response_at(self) -> float:
-        """As of its ledger: nobody waits for the end of a segment that is closed."""
+        """The time of the ledger. No reader waits for the end of a closed segment."""
         return self._ledger.last_response_at
 
     async def why_unreadable(self, entry: int) -> str:
-        """As of its ledger."""
+        """Return the reason for the entry of the ledger."""
         return await self._ledger.why_unreadable(self._base_entry + entry)
 
     def record_lac(self, lac: int) -> None:
-        """Its end is known."""
+        """Do nothing, because the end is known."""
 
     def close(self) -> None:
-        """As of its ledger."""
+        """Close the reader of the ledger."""
         self._ledger.close()
 
     async def refresh_lac(self) -> int:
-        """Its last entry."""
+        """Return the segment's last entry."""
         await trio.lowlevel.checkpoint()
         return self._last_entry
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> Sequence[SegmentEntry]:
-        """Contiguous entries from ``first``, at least one, none of another segment."""
-        assert 0 <= first <= last <= self._last_entry, "only what the segment has is asked for"
+        """Return contiguous entries from ``first`` on, at least one, and none of another segment."""
+        assert 0 <= first <= last <= self._last_entry, "the entries belong to the segment"
         base, base_bytes = self._base_entry, self._base_bytes
         ledger_entries = await self._ledger.read(base + first, base + last, bytes_max=bytes_max)
         return [
@@ -89,13 +89,18 @@ class SharedSegment:
         wait_s: float,
         on_entries: Callable[[Sequence[SegmentEntry]], int] | None = None,
     ) -> int:
-        """Its last entry: there will be no other."""
+        """Return the segment's last entry, because no further one will follow."""
         await trio.lowlevel.checkpoint()
         return self._last_entry
 
 
 async def open_segment(ledgers: SegmentEntryStore, record: SegmentRecord) -> SegmentEntryReader:
-    """What reads a segment's entries by their own numbers. Raises `NoSuchLedger`, `CorruptData`."""
+    """Open the ledger of a segment to read its entries by their segment-relative IDs.
+
+    Raises:
+        NoSuchLedger: The ledger was deleted.
+        CorruptData: A shared ledger ends before the segment does.
+    """
     ledger = await ledgers.open(record.ledger_id)
     if not record.shares_ledger:
         return ledger
@@ -103,7 +108,7 @@ async def open_segment(ledgers: SegmentEntryStore, record: SegmentRecord) -> Seg
     if not ledger.closed or ledger.lac < end:
         ledger.close()
         raise CorruptData(
-            f"segment {record.segment} ends at entry {end} of ledger {record.ledger_id}, which has "
+            f"segment {record.segment} ends at entry {end} of ledger {record.ledger_id}, which has only "
             f"{ledger.lac + 1} entries"
         )
     return SharedSegment(ledger, record)

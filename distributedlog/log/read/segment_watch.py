@@ -1,7 +1,8 @@
-"""Following the segments of a log: which one is opened, closed, or cut off.
+"""Watch the segments of a log: opened, closed and truncated segments.
 
-Level-triggered (H29): what is told next is the difference between the newest state and what was told, and
-only segments that are new are read. Nothing waits in a queue: who is slow finds what is there by then.
+The watch is level-triggered (H29): the next change is the difference between the newest state and the
+reported one, and only new segments are read. Changes are not queued, so a slow caller receives the present
+state.
 """
 
 from dataclasses import dataclass
@@ -22,18 +23,22 @@ from .state_watch import StateWatch
 
 @dataclass(frozen=True, slots=True)
 class SegmentChange:
-    """What became of a log's segments."""
+    """A change of a log's segments."""
 
     kind: Literal["opened", "closed", "truncated", "sealed"]
-    """A segment that was linked, or opened and closed before anybody looked, is ``closed`` at once."""
+    """A linked segment, or one that was opened and closed between two calls, is reported only as
+    ``closed``."""
     segment: SegmentRecord | None = None
-    """Of ``opened`` and ``closed``."""
+    """The segment, for ``opened`` and ``closed``."""
     first_dlsn: DLSN | None = None
-    """Of ``truncated``: the first position that is left."""
+    """The first position that is not truncated, for ``truncated``."""
 
 
 class SegmentWatch:
-    """The changes of a log's segments, in order. Made by `Log.watch_segments`; for one task at a time."""
+    """The changes of a log's segments, in order.
+
+    `Log.watch_segments` creates it. Only one task may use it at a time.
+    """
 
     def __init__(self, state_watch: StateWatch, first: int | None) -> None:
         self.name = state_watch.state.name
@@ -42,7 +47,7 @@ class SegmentWatch:
         self._next_to_close = (
             state.first_open_segment if first is None else max(first, state.first_segment)
         )
-        """The first segment whose end was not told."""
+        """The first segment whose close was not reported."""
         self._last_opened = state.last_segment if first is None else self._next_to_close - 1
         self._truncated_to = state.truncated_to
         self._sealed = False
@@ -50,10 +55,15 @@ class SegmentWatch:
         self._closed = False
 
     async def next(self, wait_s: float | None = None) -> SegmentChange | None:
-        """The next change; None when ``wait_s`` is over (None: no limit; 0: takes only what is here), or
-        after the end of a sealed log was told.
+        """Return the next change, waiting for it if necessary.
 
-        Raises `LogDeleted` when the log is deleted, `AlreadyClosed`.
+        `LogDeleted` is raised when the log is deleted.
+
+        Args:
+            wait_s: The longest wait in seconds. None for no limit, 0 to return only a change that is already
+                known.
+        Returns:
+            The change. None after ``wait_s``, or after the seal of the log was reported.
 
         Raises: LogDeleted, QuorumUnreachable, InvalidRequest, AlreadyClosed.
         """
@@ -76,12 +86,12 @@ class SegmentWatch:
         return newest is not known_state or self._closed
 
     async def _next_change(self) -> SegmentChange | None:
-        """Something that the newest state has and nobody was told of."""
+        """Return a change of the newest state that was not reported yet."""
         state = self._state_watch.state
         if state.truncated_to > self._truncated_to:
             self._truncated_to = state.truncated_to
             return SegmentChange("truncated", first_dlsn=state.earliest)
-        # What went before its end was told is cut off: that was told.
+        # Segments deleted before their close was reported were reported as truncated.
         number = self._next_to_close = max(self._next_to_close, state.first_segment)
         try:
             if number < state.first_open_segment:
@@ -94,14 +104,14 @@ class SegmentWatch:
                 self._last_opened = number
                 return SegmentChange("opened", record)
         except LogTruncated:
-            return await self._next_change()  # by a newer state, which was read for the error
+            return await self._next_change()  # the lookup for the error read a newer state
         if state.sealed and not self._sealed:
             self._sealed = True
             return SegmentChange("sealed")
         return None
 
     async def aclose(self) -> None:
-        """Stop following. Idempotent.
+        """Stop watching. Idempotent.
 
         Raises: nothing.
         """
@@ -126,7 +136,7 @@ class SegmentWatch:
         self._close()
 
     async def run(self) -> None:
-        """Follow until closed. A task of the namespace."""
+        """Watch until closed. Runs in a task of the namespace."""
         try:
             with (
                 self._scope,

@@ -1,4 +1,5 @@
-"""What a reader with ``broken="skip"`` has passed over: entries that certainly cannot be read (pure)."""
+"""Record the entries that a reader with ``broken="skip"`` skips because they certainly cannot be read
+(pure)."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -10,55 +11,57 @@ SKIPPED_RANGES_KEPT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A stretch of entries that was passed over."""
+    """A range of skipped entries."""
 
     first: DLSN
-    """Where it began."""
+    """The position of the first skipped entry."""
     next: DLSN
-    """The first position after it: readable, or the next segment's first."""
+    """The first position after the range: a readable entry, or the start of the next segment."""
     records: int | None
-    """How many there were, by what the entries around it count; None: the reader began within."""
+    """The number of skipped records, computed from the entries around the range. None if the reader
+    started within it."""
     why: str
-    """What each replica of the first of these entries says."""
+    """The errors of all replicas for the first of these entries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """All that one reader has passed over so far."""
+    """All entries that one reader has skipped so far."""
 
     stretches: int = 0
+    """The number of ranges."""
     entries: int = 0
     records: int = 0
-    """Of the stretches that know."""
+    """The number of records in ranges where it is known."""
     last: tuple[Skipped, ...] = ()
-    """The newest thousand."""
+    """The newest thousand ranges."""
 
 
 class SkipRecorder:
-    """Gathers entries into stretches. Told of each broken entry, and of whatever comes after it."""
+    """Groups skipped entries into ranges. Called for each broken entry, and for the first entry after it."""
 
     def __init__(self) -> None:
         self._first: DLSN | None = None
         self._reason = ""
         self.entries = 0
-        """Passed over so far."""
+        """The number of entries skipped so far."""
         self._stretches = self._records = 0
         self._last: deque[Skipped] = deque(maxlen=SKIPPED_RANGES_KEPT)
 
     @property
     def has_open_range(self) -> bool:
-        """Is a stretch begun and not ended?"""
+        """Whether a range has started and not ended."""
         return self._first is not None
 
     def add_entry(self, position: DLSN, reason: str) -> None:
-        """The entry there is passed over."""
+        """Record that the entry at ``position`` is skipped."""
         if self._first is None:
             self._first, self._reason = position, reason
         self.entries += 1
 
     def end_range(self, next_position: DLSN, records: int | None) -> Skipped:
-        """The stretch ends here, and ``records`` are missing."""
-        assert self._first is not None, "a stretch is begun"
+        """End the range at ``next_position``, after ``records`` skipped records, and return it."""
+        assert self._first is not None, "a range has started"
         skipped = Skipped(self._first, next_position, records, self._reason)
         self._first = None
         self._stretches += 1
@@ -67,5 +70,5 @@ class SkipRecorder:
         return skipped
 
     def to_value(self) -> Skips:
-        """As a value."""
+        """Return the totals so far."""
         return Skips(self._stretches, self.entries, self._records, tuple(self._last))

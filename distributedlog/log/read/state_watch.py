@@ -1,8 +1,8 @@
-"""A log's state as its readers follow it: loaded once, then pushed by a watch.
+"""The state of a log as its readers watch it: loaded once, then updated by a watch.
 
-Level-triggered (H29): what counts is the newest state, never the steps to it; a watch that fell behind the
-history reads the state and goes on from there. What a reader that cannot go on has met is
-`resolve_position`'s to say, by the state as it is then (H30).
+The watch is level-triggered (H29). Only the newest state counts, never the steps to it. A watch that has
+fallen behind the metadata history reads the state and continues from there. If a reader cannot continue at
+its position, `resolve_position` classifies the loss by the present state (H30).
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ RETRY_S = 0.2
 
 
 class StateWatch:
-    """The newest state of one log, as far as it is known here. Made by `open_state_watch`."""
+    """The newest known state of one log. `open_state_watch` creates it."""
 
     def __init__(
         self, metadata: Metadata, namespace: str | None, name: str, state: LogState, revision: int
@@ -41,19 +41,24 @@ class StateWatch:
         self._revision = revision
         self._changed = trio.Event()
         self._is_deleted = False
-        """Is its state's key deleted?"""
+        """Whether the key of the state is deleted."""
         self.state = state
         self.error: DistributedLogError | None = None
-        """`LogDeleted` once the log is deleted, or is being so and its end is noted: until then all that it
-        has is there."""
+        """`LogDeleted` once the log is deleted, or once its deletion has recorded the end. Before that,
+        all its entries exist."""
 
     @property
     def incarnation(self) -> str:
-        """Which log of its name it is."""
+        """The incarnation of the log with this name, 16 hex digits."""
         return incarnation_text(self._log_id)
 
     async def load(self) -> None:
-        """Read the state again. Raises `LogDeleted`, also where that has only begun."""
+        """Read the state again.
+
+        Raises:
+            LogDeleted: The log is deleted, or its deletion has started.
+            DistributedLogError: The metadata could not be read, or the watch has ended with this error.
+        """
         self._update(await self._metadata.get(state_key(self._log_id)))
         if self.error is None and self.state.deleting:
             raise _deleting_error(self.state)
@@ -61,7 +66,7 @@ class StateWatch:
             raise self.error.again()
 
     async def run(self) -> None:
-        """Follow until cancelled, or the log is deleted. Raises nothing: `error` says why it ended."""
+        """Watch until cancelled, or until the log is deleted. Raises nothing, but sets `error` at the end."""
         while self.error is None:
             try:
                 await self._run_watch()
@@ -73,7 +78,12 @@ class StateWatch:
                 await trio.sleep(RETRY_S)
 
     async def wait_until(self, condition: Callable[[LogState], bool]) -> LogState:
-        """Wait for a state. Raises `LogDeleted` when the log is deleted and it did not come before."""
+        """Wait until the state fulfills a condition, and return the state.
+
+        Raises:
+            LogDeleted: The log was deleted before.
+            DistributedLogError: The watch has ended with this error.
+        """
         while not condition(self.state):
             if self.error is not None:
                 raise self.error.again()
@@ -81,11 +91,16 @@ class StateWatch:
         return self.state
 
     def wake_waiters(self) -> None:
-        """Have whoever waits look again."""
+        """Let all waiting calls check their condition again."""
         self._notify_changed()
 
     async def segment(self, number: int) -> SegmentRecord:
-        """One segment's record. Raises `LogDeleted` or `LogTruncated` when it is gone (H30)."""
+        """Read the record of one segment.
+
+        Raises:
+            LogDeleted, LogTruncated: The segment was deleted (H30).
+            NoSuchLedger: The record is missing although the segment should exist.
+        """
         stored = await self._metadata.get(segment_key(self._log_id, number))
         if stored is None:
             held_position = self.held_position(DLSN(number, 0, 0))
@@ -98,18 +113,18 @@ class StateWatch:
             if resolution.outcome is PositionOutcome.CONTINUE:
                 raise self.truncated_error(
                     held_position.dlsn
-                )  # nothing is lost: who knows where he is goes on
+                )  # no record is lost, so a reader with a known position continues
             raise resolution.error(self._name, held_position)
         return SegmentRecord.decode(stored.value)
 
     def held_position(self, dlsn: DLSN, sequence_id: int | None = None) -> HeldPosition:
-        """A position of this log."""
+        """Return a position of this log."""
         return HeldPosition(dlsn, self.incarnation, sequence_id)
 
     async def resolve_position(self, held_position: HeldPosition) -> PositionResolution:
-        """What has become of the log, and of the records from this position on, by its *current* state."""
+        """Return the fate of the records from a position on, by the present state in the metadata."""
         self._update(await self._metadata.get(state_key(self._log_id)))
-        if self._is_deleted and self.state.end is None:  # it went faster than was told
+        if self._is_deleted and self.state.end is None:  # deleted before the watch reported the end
             lookup, namespace = LogLookup(), self._namespace
             if namespace is not None:
                 name = self.state.name
@@ -118,10 +133,15 @@ class StateWatch:
         return resolve_position(held_position, LogLookup.of(self.state))
 
     def check_position(self, segment: int, entry: int, slot: int | None = None) -> None:
-        """Raise `LogTruncated` or `LogDeleted` where the entry here may be cut off: it is time to
-        `resolve_position`.
+        """Raise an error if this entry may be truncated, so that the caller calls `resolve_position`.
 
-        Or its slot, if one is given. Called for each entry that is read.
+        Called for each entry that is read.
+
+        Args:
+            slot: Check this slot of the entry. By default, an entry counts as existing if some part of it is
+                not truncated.
+        Raises:
+            LogTruncated, LogDeleted: The entry may not exist any more.
         """
         if self.error is not None:
             raise self.error.again()
@@ -132,14 +152,14 @@ class StateWatch:
             raise self.truncated_error(DLSN(segment, entry, slot or 0))
 
     def truncated_error(self, requested: DLSN) -> DistributedLogError:
-        """The error that names the first position that is left."""
+        """Return the error with the first position that is not truncated."""
         held_position = self.held_position(requested)
         return PositionResolution(PositionOutcome.TRUNCATED, self.state.earliest, None).error(
             self._name, held_position
         )
 
     async def _run_watch(self) -> None:
-        """One watch. What raises here, reading the state anew as well, is `run`'s to judge."""
+        """Run one watch. `run` handles its errors, and those of reading the state again."""
         key = state_key(self._log_id)
         try:
             async with self._metadata.watch(
@@ -174,9 +194,12 @@ class StateWatch:
 async def open_state_watch(
     metadata: Metadata, log_id: int, name: str, namespace: str | None = None
 ) -> StateWatch:
-    """Read a log's state; who wants to know of its changes runs what this gives. Raises `LogDeleted`.
+    """Read a log's state. To receive its changes, run the result.
 
-    Without ``namespace`` nobody looks where a log ended that is gone.
+    Args:
+        namespace: Where to look up the end of a deleted log. None for no lookup.
+    Raises:
+        LogDeleted: The log is deleted, or its deletion has started.
     """
     stored = await metadata.get(state_key(log_id))
     if stored is None:
@@ -192,11 +215,11 @@ def _log_deleted_error(name: str) -> LogDeleted:
 
 
 def _deleting_error(state: LogState) -> LogDeleted:
-    message = f'log "{state.name}" is being deleted by {state.owner or "nobody any more"}'
+    message = f'log "{state.name}" is being deleted by {state.owner or "an interrupted client"}'
     if state.end is None:
-        return LogDeleted(f"{message}; where that was cut short, deleting it again finishes it")
+        return LogDeleted(f"{message}. Delete it again if the deletion was interrupted.")
     bound, end = "exactly" if state.end.is_exact else "at least", state.end
     return LogDeleted(
-        f"{message}: it had {bound} {end.sequence_id} records, up to {end.dlsn}",
+        f"{message}. It had {bound} {end.sequence_id} records, up to {end.dlsn}.",
         LogDeleted.packed(str(end.dlsn), None, end.is_exact),
     )
