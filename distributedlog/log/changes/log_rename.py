@@ -1,7 +1,8 @@
-"""Renaming a log: one transaction, whatever its size, for all that is kept of a log goes by its id (H30).
+"""Rename a log in one transaction of constant size, because all data of a log is stored under its ID (H30).
 
-Only the name's key and the name in the state change. Readers, positions, links and a paused writer notice
-nothing; the lock is looked at as a courtesy, as everywhere: what protects a log is its epoch (H12).
+Only the key of the name and the name in the state change. Readers, positions, links and a paused writer are
+not affected. The lock is only checked as a courtesy, as everywhere else, because the epoch protects a log
+(H12).
 """
 
 from ...metadata.model.interface import Metadata
@@ -21,16 +22,23 @@ from ..services.log_watch import current_name
 
 
 async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None:
-    """Give the log ``old`` the name ``new``, which no log has. An unknown outcome is asked again.
+    """Rename the log ``old`` to ``new``, which must be an unused name.
 
-    Raises `LogNotFound`, also for a log that is being deleted; `LogExists`; `OwnershipAcquireFailed` while a
-    writer's lock lives; `InvalidRequest` where both names are one.
+    After an unknown outcome the call checks whether the log was renamed, and retries if not.
+
+    Raises:
+        LogNotFound: The log does not exist or is being deleted.
+        LogExists: A log has the new name.
+        OwnershipAcquireFailed: A writer holds the lock.
+        InvalidRequest: Both names are equal.
+        OutcomeUnknown: The metadata quorum did not answer, and the log may be renamed.
     """
     if old == new:
         raise InvalidRequest(f'log "{old}" has that name already')
     old_name_key, new_name_key = name_key(namespace, old), name_key(namespace, new)
     uncertain_log_id: int | None = None
-    """The log of a try whose outcome is not known: from then on that one is meant, whatever has its name."""
+    """The log of an attempt with an unknown outcome. Later attempts rename this one, whatever log has its
+    name."""
     try:
         while True:
             stored_name = await metadata.get(old_name_key)
@@ -39,9 +47,9 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
             ):
                 name = await current_name(metadata, uncertain_log_id)
                 if name == new:
-                    return  # by the earlier try
+                    return  # the earlier attempt renamed it
                 if name == old:
-                    continue  # it was renamed to and fro between the two looks
+                    continue  # it was renamed back between the two reads
                 raise LogNotFound(
                     f'log "{old}" is called "{name}" now' if name else f'log "{old}" was deleted'
                 )
@@ -64,21 +72,22 @@ async def rename(metadata: Metadata, namespace: str, old: str, new: str) -> None
                 raise LogExists(f'log "{new}" exists already in namespace {namespace}')
             if reply.current[3] is not None:
                 owner = await lock_owner(metadata, log_id)
-                if owner is not None:  # else it has just been given back
+                if owner is not None:  # otherwise the lock has just been released
                     raise OwnershipAcquireFailed(
-                        f'log "{old}" is being written by {owner}: it is renamed when nobody writes it',
+                        f'log "{old}" is being written by {owner}. Rename it when it has no writer.',
                         owner,
                     )
     except QuorumUnreachable as error:
         if uncertain_log_id is None:
             raise
-        raise OutcomeUnknown(f'whether log "{old}" was renamed is not known: {error}') from error
+        raise OutcomeUnknown(f'log "{old}" may or may not be renamed: {error}') from error
 
 
 def _rename_change(
     name: KeyValue, new_key: bytes, state: KeyValue, renamed: LogState
 ) -> Transaction:
-    """Return the change of both names, if nothing changed, the new name is free and no lock lives."""
+    """Return the change of both names, if nothing changed, the new name is unused and no writer holds the
+    lock."""
     return Transaction(
         (
             Compare.version(name.key, name.version),

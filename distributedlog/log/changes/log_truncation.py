@@ -43,7 +43,7 @@ async def truncate(
     present one changes nothing.
 
     Args:
-        follower: The log's state, which the caller has just loaded.
+        state_watch: The log's state, which the caller has just loaded.
         to: The new truncation point.
     Raises:
         InvalidRequest: ``to`` is not a DLSN.
@@ -142,7 +142,7 @@ async def update_shared_state(
 
     Args:
         apply: Return the changed state. It must be harmless to apply it twice.
-        share: Return further operations for the same transaction, given the changed state.
+        extra_ops: Return further operations for the same transaction, given the changed state.
     Raises:
         LogNotFound: The log has been deleted or is being deleted.
     """

@@ -1,4 +1,4 @@
-"""What each application has linked last to a log: keys of their own beside the log's state (H14)."""
+"""The last version that each application has linked to a log, in one key per application (H14)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,12 +23,15 @@ from ..model.log_state import decode_fields
 
 FORMAT = 1
 FORMAT_CONTENT = 2
-"""Of a note that says what was linked."""
+"""The format of a record with the content of the link."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkContent:
-    """What was linked, whatever its packing and order: tells a repetition from another write."""
+    """The linked records, regardless of their packing and order.
+
+    Distinguishes a repeated link from a different one.
+    """
 
     records: int
     digest: int
@@ -36,7 +39,7 @@ class LinkContent:
 
     @classmethod
     def of(cls, txids: Iterable[int], payloads: Iterable[Buffer]) -> "LinkContent":
-        """Of these records; 0 for each txid that is given at the link."""
+        """Return the content of these records. The transaction ID is 0 if the link assigns it."""
         digests = list(map(xxhash.xxh3_64_intdigest, payloads, txids))
         return cls(len(digests), sum(digests) % (1 << 64))
 
@@ -53,21 +56,22 @@ _CONTENT_FORM = optional(row(number(), number(0, (1 << 64) - 1), later=True))
 
 @dataclass(frozen=True, slots=True)
 class AppVersion:
-    """The value of ``log/<id>/txn/<application>``: what it linked last."""
+    """The value of ``log/<id>/txn/<application>``: the application's last link."""
 
     version: int
     identity: str
-    """Which run of the application counts these versions, such as a query's id; "" when none was given."""
+    """The run of the application that counts these versions, for example a query ID. Empty if none was
+    given."""
     linked_ms: int
     first_segment: int
-    """0 when nothing was in it."""
+    """0 if no record was linked."""
     last_segment: int
     content: LinkContent | None = None
-    """None: whoever linked did not say."""
+    """None if the application gave no content."""
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As a packed list with a format number."""
+        """Encode it as a packed list with a format number."""
         return pack(
             [
                 FORMAT if self.content is None else FORMAT_CONTENT,
@@ -82,19 +86,25 @@ class AppVersion:
 
     @classmethod
     def decode(cls, value: bytes) -> "AppVersion":
-        """Raises `CorruptData`, or `UnsupportedFormat`."""
-        fields = decode_fields(value, FORMAT_CONTENT, 6, "a link's note")
-        note = check_stored(fields[:5], _APP_VERSION_FORM, "a link's note")
+        """Decode a stored value.
+
+        Raises:
+            CorruptData: The value is damaged.
+            UnsupportedFormat: A newer program wrote the value.
+        """
+        fields = decode_fields(value, FORMAT_CONTENT, 6, "a link record")
+        note = check_stored(fields[:5], _APP_VERSION_FORM, "a link record")
         content = (
-            check_stored(fields[5], _CONTENT_FORM, "what was linked") if len(fields) > 5 else None
+            check_stored(fields[5], _CONTENT_FORM, "a link content") if len(fields) > 5 else None
         )
         return cls(*(*note, None if content is None else LinkContent(*content)))
 
 
 async def last_app_version(metadata: Metadata, log_id: int, app: str) -> AppVersion | None:
-    """What an application has linked last to this log; None: nothing that is remembered.
+    """Return the last version that an application has linked to this log. None if none is stored.
 
-    Raises `LogNotFound` where the log is gone.
+    Raises:
+        LogNotFound: The log was deleted.
     """
     stored_version = await metadata.get(app_version_key(log_id, app))
     if stored_version is not None:

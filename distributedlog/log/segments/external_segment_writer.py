@@ -1,8 +1,8 @@
-"""Writing a segment outside its log: a ledger that no log refers to until it is linked (H13).
+"""Write a segment outside its log: a staged ledger, to which no log refers until it is linked (H13).
 
-Any number of processes write such ledgers at the same time, beside each other and beside the log's writer;
-nobody reads them. `Log.link_segments` makes them the log's next segments, whole, in one transaction. What
-is never linked is deleted: by whoever gives it up (`abort`, `discard_segments`), or later
+Any number of processes can write such ledgers concurrently with each other and with the log's writer. They
+are not readable. `Log.link_segments` makes them the log's next segments, completely, in one transaction.
+Ledgers that are never linked are deleted, either by their creator (`abort`, `discard_segments`) or later
 (`staged_ledgers.py`).
 """
 
@@ -45,14 +45,15 @@ ENTRY_BYTES = 256 * 1024
 CLOSE_ATTEMPTS = 5
 DELETE_TIMEOUT_S = 2.0
 RESERVED_KEYS = ("log", "app", "version", "end")
-"""Keys of a ledger's custom metadata that are ours."""
+"""The keys of a ledger's custom metadata that this module uses."""
 
 
 class SegmentWriter:
-    """Writes one ledger for a log, then closes it. Made by `Log.open_segment_writer`; for one task.
+    """Writes one staged ledger for a log, then closes it. `Log.open_segment_writer` creates it.
 
-    Records are not acknowledged one by one: `aclose` returns when all are durable (G2), and `token` is what
-    `Log.link_segments` takes. Leaving its ``async with`` on an exception deletes the ledger.
+    Only one task may use it. Records are not acknowledged one by one. `aclose` returns when all are durable
+    (G2), and `Log.link_segments` takes its token. If the ``async with`` block ends with an exception, the
+    ledger is deleted.
     """
 
     def __init__(
@@ -74,12 +75,12 @@ class SegmentWriter:
         self._entry_bytes = entry_bytes
         self._compression = compression
         self._content = LinkContent(0, 0) if digest else None
-        """Of what was sent."""
+        """The content of the sent records."""
         self._refuses_unordered = context.options.max_txid_check and state.policy == GIVEN
         self._max_txid = UNKNOWN
-        """The greatest txid so far."""
+        """The greatest transaction ID so far."""
         self._txids_at_link: bool | None = None
-        """Are the txids given when it is linked? None: no record has come yet."""
+        """Whether the link assigns the transaction IDs. None before the first record."""
         self._txids: list[int] = []
         self._payloads: list[bytes] = []
         self._buffered_bytes = 0
@@ -93,28 +94,36 @@ class SegmentWriter:
 
     @property
     def ledger_id(self) -> int:
-        """The ledger that is written."""
+        """The ID of the ledger that is written."""
         return self._ledger.ledger_id
 
     @property
     def size_bytes(self) -> int:
-        """Entry bytes so far, what is buffered included."""
+        """The entry bytes so far, including buffered records."""
         return self._end.size_bytes + self._buffered_bytes
 
     @property
     def records(self) -> int:
-        """Records taken so far."""
+        """The number of records accepted so far."""
         return self._end.records + len(self._txids)
 
     async def write(self, record: LogRecord | Buffer) -> None:
-        """Take one record, or a payload alone; waits for room only. Raises as `write_columns`.
+        """Accept one record, waiting only for free space in the send window.
+
+        Args:
+            record: The record, or its payload if the link assigns the transaction IDs.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         await self.write_bulk([record])
 
     async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> None:
-        """Take records, in order; waits for room only. Raises as `write_columns`.
+        """Accept records in order, waiting only for free space in the send window.
+
+        After an error for one record, the records before it are accepted.
+
+        Args:
+            records: All have transaction IDs, or all are payloads or records without one.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
@@ -125,13 +134,15 @@ class SegmentWriter:
         await self.write_columns(None if missing_count else txids, payloads)
 
     async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
-        """Take records as a list of txids and one of payloads; waits for room only.
+        """Accept records as `write_bulk`, from a list of transaction IDs and one of payloads.
 
-        With None for the txids, the log fills them in when the segment is linked, by its policy. All of a
-        segment have txids, or none has.
+        After `RecordTooLarge`, `TransactionIdOutOfOrder` and `InvalidRequest` the records before the rejected
+        one are accepted, and the writer stays usable. The error that ended the ledger is permanent.
 
-        Raises `RecordTooLarge`, `TransactionIdOutOfOrder`, `InvalidRequest` (those before the one that is
-        refused are taken), `AlreadyClosed`, or what ended the ledger, for good.
+        Args:
+            txids: One per record. None if the log assigns them when the segment is linked, by its policy.
+                Either all records of a segment have transaction IDs, or none has.
+            payloads: One per record.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
@@ -166,12 +177,15 @@ class SegmentWriter:
             raise validated.refusal
 
     async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
-        """Write one entry whose columns are there already, as Arrow lays them out: no work a record.
+        """Write one entry from columns in Arrow's layout, without work per record.
 
-        ``txids``: int64 each; ``offsets``: int32, one more than txids, the first 0; ``payloads``: the bytes
-        back to back, as long as the last offset says; all little-endian, none without records, at most
-        1,040,384 bytes in sum. ``txids`` may be None, as in `write_columns`. What was buffered before goes
-        first. The buffers are copied. Raises as `write_columns`.
+        The columns are little-endian. They have at least one record and at most 1,040,384 bytes in sum.
+        Records that were buffered before are written first. The buffers are copied.
+
+        Args:
+            txids: int64 per record. None as for `write_columns`.
+            offsets: int32, one more than records. The first is 0.
+            payloads: The bytes of all payloads, up to the last offset.
 
         Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
         """
@@ -204,7 +218,7 @@ class SegmentWriter:
         )  # fmt: skip
 
     async def flush(self) -> None:
-        """Send what is buffered; waits for room only.
+        """Send the buffered records, waiting only for free space in the send window.
 
         Raises: AlreadyClosed, WriteFailed.
         """
@@ -228,10 +242,12 @@ class SegmentWriter:
         await self._add(buffers, length, len(txids), txids[0], max_txid, ascending=ascending)
 
     async def aclose(self) -> SegmentToken:
-        """Wait until everything is durable, close the ledger, return its token. Idempotent.
+        """Wait until all records are durable, and close the ledger. Idempotent.
 
-        Raises what ended the ledger, `WriteFailed`, `OutcomeUnknown`: then nothing can be linked, and
-        the ledger is left to be collected.
+        After an error the ledger cannot be linked, and a later collection deletes it.
+
+        Returns:
+            The token for `Log.link_segments`.
 
         Raises: WriteFailed, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -246,7 +262,7 @@ class SegmentWriter:
             self._ledger.abort()
             raise WriteFailed(
                 f'log "{self._name}": a segment was not durable within '
-                f"{self._close_timeout_s:g} s of its end; it cannot be linked"
+                f"{self._close_timeout_s:g} s of its end and cannot be linked"
             )
         end = self._end
         self._closed = True
@@ -264,7 +280,7 @@ class SegmentWriter:
         return self.token
 
     async def abort(self) -> None:
-        """Send nothing more, and delete the ledger if the metadata answers. Idempotent.
+        """Stop sending, and delete the ledger if the metadata quorum answers. Idempotent.
 
         Raises: nothing.
         """
@@ -278,7 +294,7 @@ class SegmentWriter:
                     self._metadata, self._ledgers, self._state.log_id, self.ledger_id
                 )
             except DistributedLogError:
-                return  # the next `collect` finds it
+                return  # `collect_staged` deletes it later
 
     async def __aenter__(self) -> "SegmentWriter":
         return self
@@ -304,7 +320,7 @@ class SegmentWriter:
 
     def _mixed_txids_error(self) -> InvalidRequest:
         return InvalidRequest(
-            f'log "{self._name}": all records of a segment have txids, or none has'
+            f'log "{self._name}": either all records of a segment must have a txid, or none'
         )
 
     def _next_time_ms(self) -> int:
@@ -325,7 +341,7 @@ class SegmentWriter:
         *,
         ascending: bool,
     ) -> None:
-        """``greatest``: of all txids up to this entry."""
+        """Add one entry. ``max_txid`` is the greatest transaction ID up to this entry."""
         if self._txids_at_link:
             first_txid = max_txid = UNKNOWN
         if self._compression.codec_number:
@@ -351,7 +367,7 @@ class SegmentWriter:
         )
 
     async def _close_ledger(self) -> None:
-        """Close it, with its own account of what it holds in its record: what a link goes by."""
+        """Close the ledger, and store the writer's counts in its record, which a link uses."""
         custom = {"end": self._end.encode()}
         close_ops = self._ledger.close_ops(custom)
         for _ in range(CLOSE_ATTEMPTS):
@@ -364,10 +380,10 @@ class SegmentWriter:
             if ledger.closed:
                 if ledger.custom.get("end") == custom["end"]:
                     return
-                break  # somebody recovered it
+                break  # another client recovered and closed it
         raise WriteFailed(
-            f'log "{self._name}": ledger {self.ledger_id} could not be closed by its writer; '
-            "it cannot be linked"
+            f'log "{self._name}": ledger {self.ledger_id} could not be closed by its writer '
+            "and cannot be linked"
         )
 
 
@@ -382,12 +398,12 @@ async def open_external_segment(
     codec: str,
     digest: bool,
 ) -> SegmentWriter:
-    """Create a ledger, and a note under the log that it is not linked. See `Log.open_segment_writer`."""
+    """Create a staged ledger and return its writer, as `Log.open_segment_writer`."""
     for key in custom:
         if key in RESERVED_KEYS:
             raise InvalidRequest(f"the custom metadata key {key!r} is reserved")
     if state.sealed:
-        raise EndOfStream(f'log "{state.name}" is sealed: it takes no more records')
+        raise EndOfStream(f'log "{state.name}" is sealed and accepts no more records')
     compression = Compression(state.name, codec)
     staged = StagedLedger(app, version, context.clock_ms())
     custom = {
@@ -411,9 +427,11 @@ async def create_staged_ledger(
     custom: Mapping[str, bytes],
     quorums: tuple[int, int, int] | None,
 ) -> NewSegmentLedger:
-    """Create a ledger for a log, and the note under the log that it is not linked.
+    """Create a ledger for a log, with a record under the log that it is staged.
 
-    Raises `LogNotFound`, `NotEnoughBookies`.
+    Raises:
+        LogNotFound: The log was deleted.
+        NotEnoughBookies: Too few bookies are available.
     """
     log_state_key = state_key(state.log_id)
     for _ in range(CREATE_ATTEMPTS):
@@ -433,12 +451,13 @@ async def create_staged_ledger(
         if log_deleted:
             raise LogNotFound(f'log "{state.name}" was deleted')
     raise NotEnoughBookies(
-        f'log "{state.name}": {CREATE_ATTEMPTS} times a bookie went while a ledger was created'
+        f'log "{state.name}": a bookie became unavailable in each of {CREATE_ATTEMPTS} attempts to '
+        "create a ledger"
     )
 
 
 async def _was_created(ledgers: SegmentEntryStore, ledger_id: int) -> bool:
-    """Was the creation done? Nobody else has this id."""
+    """Return whether the ledger exists. No other client can have created one with this ID."""
     try:
         await ledgers.find(ledger_id)
     except NoSuchLedger:

@@ -1,10 +1,13 @@
-"""Deleting a log: its ledgers to DELETING and its keys away, together (H13).
+"""Delete a log: mark its ledgers as DELETING and delete its keys, together (H13).
 
-The lock is taken first, so a living writer refuses it; the epoch is raised, so a dead one cannot come back.
-Then the log's end is made certain and noted, before its first segment goes: whoever was reading it must be
-able to tell whether that was all, also long after (`deleted_log_lookup.py`). A log of more segments than one
-transaction holds goes front first; the name goes last, so that a deletion that was cut short is finished by
-asking again.
+The lock is taken first, so the call fails while a living writer holds it. The epoch is raised, so a dead
+writer cannot resume.
+
+Then the log's end is determined and recorded before the first segment is deleted. Readers need it, possibly
+long afterwards, to know whether they had read all records (`deleted_log_lookup.py`).
+
+A log with more segments than fit into one transaction is deleted from the front. The name is deleted last, so
+that another call finishes an interrupted deletion.
 """
 
 from ...metadata.model.interface import Metadata, prefix_end
@@ -42,18 +45,18 @@ from .staged_ledgers import delete_staged, list_staged
 ATTEMPTS = 5
 PAGE = 1000
 END_WAIT_S = 5.0
-"""How long a deletion tries to make the end of the last segment certain. Then it goes on without: whoever
-had not read all of the log is told that nobody knows how much was lost."""
+"""How long a deletion tries to determine the end of the last segment. Then it continues without it, and
+readers that had not read all records receive no number of lost records."""
 
 log = get_logger("distributedlog.log.segments.log_deletion")
 
 
 async def delete_log_keys(metadata: Metadata, ledgers: SegmentEntryStore, log_id: int) -> None:
-    """Delete what hangs on a log beside its segments: positions and work queues, who is at them,
-    applications' notes, unlinked ledgers, what merges have left.
+    """Delete the keys of a log besides its segments: positions, work queues, subscribers, workers,
+    application versions, staged ledgers and ledgers replaced by merges.
 
-    Called before the log goes, so that a deletion that is cut short is repeated, and after, when nothing
-    new can come: each of these is made on condition that the log is there.
+    Called before the log is deleted, so that an interrupted deletion is repeated. Called again afterwards,
+    when no new key can appear, because each is created on the condition that the log exists.
     """
     for prefix in (
         position_key(log_id, ""),
@@ -70,17 +73,15 @@ async def delete_log_keys(metadata: Metadata, ledgers: SegmentEntryStore, log_id
 
 
 async def record_end(context: LogContext, writer_state: WriterLogState) -> None:
-    """Write where the log ends into its state, exactly where its bookies say so in time."""
+    """Record the log's end in its state. The end is exact if the bookies answered in time."""
     if writer_state.state.end is not None:
-        return  # by a deletion that was cut short
+        return  # an interrupted deletion has recorded it
     try:
         await recover_with_retry(context, writer_state, timeout_s=END_WAIT_S)
     except (WriterFenced, LogNotFound):
-        raise  # somebody else deletes it
+        raise  # another client deletes it
     except DistributedLogError as error:
-        log.warning(
-            'log "%s" is deleted, its end is not certain: %s', writer_state.state.name, error
-        )
+        log.warning('deleting log "%s" without its exact end: %s', writer_state.state.name, error)
     await writer_state.change(
         lambda state: state.with_end(exact=not state.in_progress),
         is_done=lambda state: state.end is not None,
@@ -90,7 +91,12 @@ async def record_end(context: LogContext, writer_state: WriterLogState) -> None:
 async def delete_locked_log(
     context: LogContext, writer_state: WriterLogState, namespace: str
 ) -> None:
-    """Delete a log that was claimed for it. Raises `VersionConflict` when its ledgers keep changing."""
+    """Delete a log whose lock the caller has.
+
+    Raises:
+        VersionConflict: Its ledgers kept changing.
+        LogNotFound: Another client deleted it.
+    """
     ledgers = context.ledgers
     attempts = 0
     await record_end(context, writer_state)
@@ -130,6 +136,6 @@ async def delete_locked_log(
         if not reply.succeeded:
             attempts += 1
             if reply.current[0] is None:
-                raise LogNotFound(f'log "{state.name}" has been deleted by somebody else')
+                raise LogNotFound(f'log "{state.name}" has been deleted by another client')
             if attempts == ATTEMPTS:
                 raise VersionConflict(f'log "{state.name}": its ledgers change while it is deleted')

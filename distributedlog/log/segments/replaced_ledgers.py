@@ -1,9 +1,9 @@
-"""Ledgers that a merge has left: kept for a while for readers that know no better, then deleted.
+"""Ledgers that a merge has replaced: kept for a while for readers with old locations, then deleted.
 
-    retired/<log id>/<ledger id>    -> nothing: the log's segments of it lie elsewhere now
+    retired/<log id>/<ledger id>    -> nothing: the segments of this ledger are in another one now
 
-The key alone proves nothing, whoever wrote it: the ledger's own record says whose segment it was, and that
-segment's record where it lies now. The deletion is conditional on both.
+The key alone proves nothing, because any client can have written it. The ledger's own record has its segment,
+and that segment's record has the present location. The deletion is conditional on both.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,16 +19,23 @@ from ..model.segment_record import SegmentRecord
 log = get_logger("distributedlog.log")
 
 DeletionOps = Callable[[int], Awaitable[Transaction]]
-"""Of a ledger, by id: the share that turns it to DELETING; empty where it is gone."""
+"""Given a ledger ID, returns the operations that mark the ledger as DELETING. They are empty if the ledger
+was deleted."""
 
 
 async def delete_replaced(
     metadata: Metadata, ledgers: LedgerFinder, delete_ops: DeletionOps, item: KeyValue
 ) -> bool:
-    """Delete the ledger that a ``retired/`` key names; False where a segment still lies in it.
+    """Delete the ledger of a ``retired/`` key, unless a segment is still in it.
 
-    The key goes in any case but where somebody was at it at the same time: then the call may be repeated.
-    Raises `CorruptData`, and what the metadata raises.
+    The key is deleted in any case, except if another client changed a compared key at the same time. The call
+    can then be repeated.
+
+    Returns:
+        Whether the ledger was deleted.
+    Raises:
+        CorruptData: The key is invalid.
+        DistributedLogError: The metadata did not answer.
     """
     log_id, ledger_id = parse_replaced_key(item.key)
     compares = [Compare.version(item.key, item.version)]
@@ -54,18 +61,18 @@ async def delete_replaced(
     if is_replaced:
         ledger_ops = await delete_ops(ledger_id)
     else:
-        log.warning("ledger %d stays: it was not left by a merge of log %016x", ledger_id, log_id)
+        log.warning("ledger %d is kept: no merge of log %016x replaced it", ledger_id, log_id)
     reply = await metadata.transact(Transaction(tuple(compares), (Delete(item.key),)) + ledger_ops)
     return is_replaced and reply.succeeded
 
 
 async def delete_all_replaced(metadata: Metadata, delete_ops: DeletionOps, log_id: int) -> None:
-    """Delete all that merges have left of a log that is being deleted: nobody reads it any more."""
+    """Delete all replaced ledgers of a log that is being deleted, because it has no readers any more."""
     async for item in Scan(metadata, replaced_ledgers_prefix(log_id)):
         try:
             _, ledger_id = parse_replaced_key(item.key)
         except CorruptData as error:
-            log.warning("passed over: %s", error)
+            log.warning("skipped: %s", error)
             continue
         key_deletion = Transaction((), (Delete(item.key),))
         await metadata.transact(key_deletion + await delete_ops(ledger_id))

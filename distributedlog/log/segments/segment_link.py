@@ -1,10 +1,15 @@
-"""Linking: ledgers that were written outside the log become its next segments, in one transaction (H13).
+"""Link staged ledgers, which were written outside the log, as its next segments, in one transaction (H13).
 
-The order is fixed. (1) Was this very version linked already? Then that is the answer. (2) The log is claimed
-as a writer claims it: lock, epoch, recovery of what a dead writer left; refused while another one's lock
-lives. (3) One transaction, conditional on the log's state (our epoch, not sealed, no segment in progress),
-on each ledger's record (closed, no owner) and on the application's own key: segments appended, owners set,
-the version noted, the log released. All of it or nothing, whatever fails; asked again, (1) tells.
+The order is fixed:
+
+1. If this version was already linked, return that result.
+2. Claim the log as a writer does: take the lock, raise the epoch, recover the segments of a dead writer. The
+   call fails while another writer's lock is alive.
+3. Run one transaction. It compares the log's state (this epoch, not sealed, no segment in progress), each
+   ledger's record (closed, no owner) and the application's key. It appends the segments, sets the owners,
+   stores the version and releases the log.
+
+After any failure everything or nothing is linked. A repeated call finds out by step 1.
 """
 
 from collections.abc import Sequence
@@ -48,11 +53,12 @@ from ..takeover.takeover import recover_with_retry
 from .app_versions import AppVersion, LinkContent
 
 LINK_LEDGERS_MAX = 800
-"""Ledgers of one link: four operations each, and some 900 bytes, of one transaction's 4,096 and 1 MiB."""
+"""The maximum number of ledgers of one link. Each needs four operations and about 900 bytes of the 4,096
+and 1 MiB of a transaction."""
 APPS_MAX = 10_000
-"""Applications whose last version a log remembers."""
+"""The maximum number of applications whose last version a log stores."""
 APP_AGE_MS = 30 * 24 * 3600 * 1000
-"""One that has linked nothing for longer than this is forgotten, and only when there is no room."""
+"""An application that has linked nothing for longer can be evicted, but only at the maximum number."""
 APP_BYTES_MAX = 255
 EVICTED_APPS_MAX = 1000
 RETRY_S = 0.1
@@ -60,23 +66,23 @@ RETRY_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class LinkResult:
-    """What became of a link."""
+    """The result of a link."""
 
     already: bool
-    """It had been linked before this call."""
+    """Whether it was linked before this call."""
     first_segment: int
-    """Of those that were linked then; 0 when none of the ledgers held a record."""
+    """The first linked segment. 0 if no ledger had a record."""
     last_segment: int
 
     @property
     def first_dlsn(self) -> DLSN | None:
-        """The first position of what was linked."""
+        """The first linked position. None if no ledger had a record."""
         return DLSN(self.first_segment, 0, 0) if self.first_segment else None
 
 
 @dataclass(frozen=True, slots=True)
 class _LinkableLedger:
-    """A ledger that may be linked, and what is in it."""
+    """A ledger that can be linked, and its end."""
 
     ledger_id: int
     ledger: SegmentLedger
@@ -114,7 +120,7 @@ class SegmentLinking:
     async def run(
         self, tokens: Sequence[SegmentToken], *, takeover: bool, wait_s: float
     ) -> LinkResult:
-        """Link, or say that it was. See `Log.link_segments`."""
+        """Link the ledgers, or return the result of the earlier link. See `Log.link_segments`."""
         self._check_tokens(tokens)
         if self._content is None:
             self._content = combined_content(tokens)
@@ -131,39 +137,41 @@ class SegmentLinking:
                     linkable, stored_version, takeover=takeover, wait_s=wait_s
                 )
             except (VersionConflict, WriterFenced) as error:
-                # A key beside the state changed, or somebody took the log over while the outcome was
-                # open: what stands now decides.
+                # A compared key other than the state changed, or another client took over the log while
+                # the outcome was unknown. The next attempt uses the present state.
                 if trio.current_time() >= deadline:
-                    raise VersionConflict(f"{error}; it was tried for too long") from error
+                    raise VersionConflict(f"{error} (gave up after too many attempts)") from error
             except DistributedLogError as error:
                 if error.definite or not is_retryable(error) or trio.current_time() >= deadline:
                     raise
             await trio.sleep(RETRY_S)
-        raise AssertionError("it ends by an answer")
+        raise AssertionError("the loop ends by a result or an error")
 
-    # --- before -----------------------------------------------------------------------------------
+    # --- checks before the link -------------------------------------------------------------------
 
     def _check_tokens(self, tokens: Sequence[SegmentToken]) -> None:
         if len(tokens) > LINK_LEDGERS_MAX:
             raise InvalidRequest(
-                f"{len(tokens)} ledgers in one link; the most are {LINK_LEDGERS_MAX}: write larger ones"
+                f"a link of {len(tokens)} ledgers is above the limit of {LINK_LEDGERS_MAX}. Write larger "
+                "ledgers."
             )
         if len({token.ledger_id for token in tokens}) < len(tokens):
-            raise InvalidRequest("a ledger is named twice in one link")
+            raise InvalidRequest("a link has a ledger twice")
         if len(self._app.encode()) > APP_BYTES_MAX or len(self._identity.encode()) > APP_BYTES_MAX:
-            raise InvalidRequest(f"an application's name has at most {APP_BYTES_MAX} bytes")
+            raise InvalidRequest(f"an application name must have at most {APP_BYTES_MAX} bytes")
         incarnation = incarnation_text(self._log_id)
         for token in tokens:
             if token.incarnation != incarnation:
                 raise LogRecreated(
                     f'log "{self._name}" was deleted and made again: ledger {token.ledger_id} was written'
-                    f" for incarnation {token.incarnation}, this one is {incarnation}"
+                    f" for incarnation {token.incarnation}, the present one is {incarnation}"
                 )
 
     async def _find_earlier_link(
         self, tokens: Sequence[SegmentToken]
     ) -> tuple[LinkResult | None, KeyValue | None]:
-        """The result of an earlier link of the same, if there was one; and the application's key."""
+        """Return the result of an earlier link of the same version, if there was one, and the
+        application's key."""
         if self._app:
             stored_version = await self._metadata.get(app_version_key(self._log_id, self._app))
             if stored_version is None:
@@ -171,13 +179,13 @@ class SegmentLinking:
             last_link = AppVersion.decode(stored_version.value)
             if last_link.identity and self._identity and last_link.identity != self._identity:
                 raise LinkOutOfOrder(
-                    f'log "{self._name}": application {self._app!r} counts its versions as '
-                    f"{last_link.identity!r}, this call as {self._identity!r}; use another application name"
+                    f'log "{self._name}": application {self._app!r} has linked with identity '
+                    f"{last_link.identity!r}, this call has {self._identity!r}. Use another application name."
                 )
             if last_link.version > self._version:
                 raise LinkOutOfOrder(
                     f'log "{self._name}": application {self._app!r} has linked version {last_link.version}, '
-                    f"{self._version} comes too late"
+                    f"so version {self._version} is too old"
                 )
             if last_link.version == self._version:
                 check_content(self._name, self._app, last_link, self._content)
@@ -190,11 +198,15 @@ class SegmentLinking:
             ledger = await self._ledgers.find(token.ledger_id)
             if ledger.owner is not None and ledger.owner[0] == self._log_id:
                 owners.append(ledger.owner[1])
-        # One transaction sets them all, so one says it for all that hold a record.
+        # One transaction sets all owners, so one owner proves that all ledgers with records are linked.
         return (LinkResult(True, min(owners), max(owners)) if owners else None), None
 
     async def _evict_old_apps(self) -> None:
-        """At the bound the longest silent ones go, by age alone (H14); else a new one is refused."""
+        """At the maximum number, evict the applications with the oldest links, by age alone (H14).
+
+        Raises:
+            TooBusy: No application is old enough.
+        """
         stored_apps = [
             item async for item in Scan(self._metadata, app_version_key(self._log_id, ""))
         ]
@@ -208,12 +220,13 @@ class SegmentLinking:
         ]
         if not evicted:
             raise TooBusy(
-                f'log "{self._name}" remembers {len(stored_apps)} applications, all younger than 30 days: '
-                "link without an application name, or under one that is there"
+                f'log "{self._name}" stores {len(stored_apps)} applications, all used within 30 days. '
+                "Link without an application name, or with an existing one."
             )
         await self._metadata.transact(
             Transaction(
-                # By its revision: one that is forgotten and made again counts its versions anew.
+                # Compared by revision, because an application that is evicted and added again restarts
+                # its version numbers.
                 tuple(Compare.mod_revision(item.key, item.mod_revision) for item in evicted),
                 tuple(Delete(item.key) for item in evicted),
             )
@@ -243,10 +256,15 @@ class SegmentLinking:
     async def _load_ledgers(
         self, tokens: Sequence[SegmentToken], *, again: bool
     ) -> list[_LinkableLedger]:
-        """The ledgers' records. Raises `InvalidRequest` for one that cannot be linked, `NoSuchLedger`.
+        """Read the ledgers' records, and return the ledgers that have records.
 
-        An owner may come from this very version, linked by another process a moment ago: `VersionConflict`
-        has that looked at; ``again``, it has been.
+        A ledger with an owner may belong to this very version, linked by another process just now.
+        `VersionConflict` makes the caller check that. If it has (``again``), the error is `InvalidRequest`.
+
+        Raises:
+            InvalidRequest: A ledger cannot be linked.
+            NoSuchLedger: A ledger was deleted.
+            CorruptData: A ledger ends at another entry than its writer counted.
         """
         linkable: list[_LinkableLedger] = []
         for token in tokens:
@@ -286,7 +304,7 @@ class SegmentLinking:
         def apply(state: LogState) -> LogState:
             linked, _ = self._append_segments(state, linkable)
             if self._truncate_before:
-                # An overwrite: what was there before goes in the same moment.
+                # For an overwrite, the same transaction truncates all earlier records.
                 linked = linked.with_truncation(
                     DLSN(state.last_segment + 1, 0, 0), state.next_sequence_id
                 )
@@ -295,9 +313,9 @@ class SegmentLinking:
         async def share(state: LogState) -> Transaction:
             return self._link_ops(state, linkable, stored_version)
 
-        # Nobody but this call releases the log under its epoch: that tells that it went through.
+        # Only this call releases the log under its epoch, so a released log proves that it was linked.
         await writer_state.change(apply, is_done=lambda state: not state.writer_id, extra_ops=share)
-        last = writer_state.state.last_segment  # under our epoch nobody else adds any
+        last = writer_state.state.last_segment  # only this call adds segments under its epoch
         return (
             LinkResult(False, last - len(linkable) + 1, last)
             if linkable
@@ -307,10 +325,10 @@ class SegmentLinking:
     def _append_segments(
         self, state: LogState, linkable: Sequence[_LinkableLedger]
     ) -> tuple[LogState, list[SegmentRecord]]:
-        """The log with these as its last segments, and their records.
+        """Return the state with these ledgers as its last segments, and their records.
 
-        A function of the state that the transaction compares: whoever wrote to the log meanwhile, neither a
-        txid that nobody asked for nor the log's time goes back.
+        It only depends on the state that the transaction compares. So neither assigned transaction IDs nor
+        the log time decrease, even if another client wrote to the log in between.
         """
         records: list[SegmentRecord] = []
         for ledger in linkable:
@@ -340,12 +358,12 @@ class SegmentLinking:
         ):
             raise TransactionIdOutOfOrder(
                 f'log "{self._name}" has the txid policy "strict": ledger {ledger.ledger_id} has txids '
-                f"{end.first_txid} to {end.last_txid}, and would follow {state.last_txid}; nothing was linked"
+                f"{end.first_txid} to {end.last_txid}, and would follow {state.last_txid}. Nothing is linked."
             )
         if end.is_unordered and not end.stores_max_txid and state.is_txid_searchable:
             raise TransactionIdOutOfOrder(
-                f'log "{self._name}": the txids of ledger {ledger.ledger_id} go back, and an older program '
-                "wrote it, so that no search for a txid would be right: write it again; nothing was linked"
+                f'log "{self._name}": the txids of ledger {ledger.ledger_id} decrease, and an older program '
+                "wrote it, so txid searches would be wrong. Write it again. Nothing was linked."
             )
 
     def _link_ops(
@@ -387,7 +405,7 @@ class SegmentLinking:
 
 
 def combined_content(tokens: Sequence[SegmentToken]) -> LinkContent | None:
-    """What is in these segments; None where one of them does not say."""
+    """Return the content of these segments in sum. None if one of them has no digest."""
     content = LinkContent(0, 0)
     for token in tokens:
         if token.digest is None:
@@ -397,14 +415,17 @@ def combined_content(tokens: Sequence[SegmentToken]) -> LinkContent | None:
 
 
 def check_content(name: str, app: str, linked: AppVersion, content: LinkContent | None) -> None:
-    """Is what was linked under this version what is to be linked now? Raises `LinkMismatch`.
+    """Check that the content to link equals the one that was linked under this version.
 
-    Not known of one of the two: then it is believed.
+    If one of the two is unknown, they are assumed to be equal.
+
+    Raises:
+        LinkMismatch: The contents differ.
     """
     if content is None or linked.content is None or content == linked.content:
         return
     raise LinkMismatch(
-        f'log "{name}": application {app!r} has linked version {linked.version} with {linked.content}, now '
-        f"there are {content}: nothing was linked. Two writes of one batch need an application name each; if "
-        "this one is a repetition whose records come out otherwise, what is in stays"
+        f'log "{name}": application {app!r} has linked version {linked.version} with {linked.content}, but '
+        f"this call has {content}. Nothing was linked. Two writes of one batch need different application "
+        "names. If this call repeats a batch with different results, the linked records are kept."
     )

@@ -1,14 +1,17 @@
-"""Merging small segments: many ledgers become one, and nothing that anybody knows of the log changes (G5).
+"""Merge small segments: many ledgers become one, without a change for readers (G5).
 
-The entries of consecutive closed segments are copied verbatim, control entries too, into one ledger; then
-each segment's record says in which ledger it lies, and from which entry on. Every DLSN, sequence id, txid
-and byte stays; (incarnation, segment, entry) is the address, a ledger's id a hint (H157).
+The entries of consecutive closed segments, including control entries, are copied verbatim into one ledger.
+Then each segment's record has that ledger and the segment's first entry in it. Every DLSN, sequence ID,
+transaction ID and byte stays the same. The address of an entry is (incarnation, segment, entry), and a ledger
+ID is only a hint (H157).
 
-The order is fixed, and the copies are certain before anything is given up (H158): (1) a ledger that nobody
-refers to yet, confirmed by its whole write quorum, then closed; (2) each replica of it is read back and
-compared with what was read of the sources; (3) one transaction, conditional on the log's state (which is
-put again, so that whoever looked before looks anew), on each member's record and on the ledger's; (4) the
-old ledgers are noted as left (`replaced_ledgers.py`) and stay for a while.
+The order is fixed, and the copies are verified before any source is dropped (H158):
+
+1. Write a staged ledger, confirmed by its whole write quorum, and close it.
+2. Read each replica of it back and compare it with the entries read from the sources.
+3. Run one transaction. It compares the log's state, each member's record and the ledger's record. It also
+   writes the state again, so that other clients that compare it must read it again.
+4. The old ledgers are recorded as replaced (`replaced_ledgers.py`) and kept for a while.
 """
 
 from collections.abc import AsyncGenerator, Sequence
@@ -41,15 +44,15 @@ from .external_segment_writer import create_staged_ledger
 from .staged_ledgers import StagedLedger, delete_staged
 
 MERGED_SEGMENTS_MAX = 256
-"""Of one merge: some 80 KiB of a transaction."""
+"""The maximum number of segments of one merge, which need about 80 KiB of a transaction."""
 LEDGER_BYTES_MAX = 1024 * 1024 * 1024
 SEGMENT_BYTES_MAX = 64 * 1024 * 1024
-"""One that is larger gains nothing."""
+"""A larger segment gains nothing from a merge."""
 ENTRIES_MAX = 1_000_000
-"""Of one merge: a digest each is kept in memory."""
+"""The maximum number of entries of one merge, because a digest of each is kept in memory."""
 READ_BYTES = 1024 * 1024
 RATE_BYTES_PER_S = 32 * 1024 * 1024
-"""Copied, and read back: whoever merges must not starve those who write."""
+"""The rate of copying and of reading back, so that a merge does not slow down writers."""
 CLOSE_TIMEOUT_S = 30.0
 ATTEMPTS = 5
 DELETE_TIMEOUT_S = 2.0
@@ -58,16 +61,20 @@ log = get_logger("distributedlog.log")
 
 
 class MergeCandidate:
-    """Consecutive segments that may become one ledger; fed with records in order (pure)."""
+    """Consecutive segments that can become one ledger, added in order (pure)."""
 
     def __init__(self, *, span_ms: int | None = None) -> None:
         self.members: list[SegmentRecord] = []
         self._close_span_ms = span_ms
-        """How far apart their closes may be: they go together, with the last one; None: any."""
+        """The largest difference between the close times of its segments, because retention deletes them
+        together, with the last one. None for no limit."""
         self._bytes = self._entries = 0
 
     def accepts(self, record: SegmentRecord) -> bool:
-        """May it come next? What is large, or shares a ledger already, never may."""
+        """Return whether this segment can be the next one.
+
+        Large segments and those in a shared ledger cannot.
+        """
         if not is_worth_merging(record):
             return False
         if not self.members:
@@ -83,19 +90,19 @@ class MergeCandidate:
         )
 
     def add(self, record: SegmentRecord) -> None:
-        """It comes next."""
-        assert self.accepts(record), "asked before"
+        """Add the next segment, which must be accepted."""
+        assert self.accepts(record), "the caller has checked it"
         self.members.append(record)
         self._bytes += record.size_bytes
         self._entries += record.last_entry + 1
 
 
 def is_worth_merging(record: SegmentRecord) -> bool:
-    """Is it a segment that gains by being merged?"""
+    """Return whether a segment gains by a merge."""
     return (
         record.closed
         and not record.shares_ledger
-        and not record.unknown_fields  # a newer program's: it knows what they mean elsewhere
+        and not record.unknown_fields  # a newer program wrote them, and they may depend on the ledger
         and record.size_bytes <= SEGMENT_BYTES_MAX
         and record.last_entry < ENTRIES_MAX
     )
@@ -103,13 +110,13 @@ def is_worth_merging(record: SegmentRecord) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _CopiedLedger:
-    """A ledger with all entries of some segments, closed."""
+    """A closed ledger with all entries of some segments."""
 
     ledger_id: int
     members: tuple[SegmentRecord, ...]
-    """As their records will be."""
+    """The future records of the segments."""
     digests: Sequence[int]
-    """xxh3_64 of each entry's payload, as it was read."""
+    """The xxh3_64 of each entry's payload when it was read."""
 
 
 async def merge_candidates(
@@ -121,10 +128,11 @@ async def merge_candidates(
     segments_min: int,
     span_ms: int | None = None,
 ) -> AsyncGenerator[list[SegmentRecord], None]:
-    """The runs of at least ``segments_min`` segments from ``first`` to ``upto`` that may be merged now.
+    """Yield the sequences of at least ``segments_min`` segments from ``first`` to ``last`` that can be merged
+    now.
 
-    Leave it by `aclosing`. A segment whose ledger was linked without an application is none: who repeats
-    that link is answered by the ledger's own record.
+    Use it with `aclosing`. Segments that were linked without an application are excluded, because a repeated
+    link is recognized by the record of its ledger.
     """
     first = max(first, state.first_segment, state.earliest.segment)
     last = min(last, state.first_open_segment - 1)
@@ -149,7 +157,7 @@ async def merge_candidates(
 
 
 async def _owns_ledger(context: LogContext, log_id: int, record: SegmentRecord) -> bool:
-    """Is its ledger its own, as its record says, and not one that a link may be asked for again?"""
+    """Return whether the segment has its own ledger, and no link that can be repeated depends on it."""
     try:
         ledger = await context.ledgers.find(record.ledger_id)
     except NoSuchLedger:
@@ -168,10 +176,21 @@ async def merge_segments(
     span_ms: int | None = None,
     merges_max: int | None = None,
 ) -> int:
-    """Merge what there is to merge; how many segments share a ledger now that did not before.
+    """Merge the small segments of a log.
 
-    All but the newest ``newest_kept`` closed ones; ``merges_max`` ledgers at most. Raises `LogNotFound`, and
-    what keeps entries from being read or stored: then what was not merged stays as it was.
+    After an error, the segments that are not merged yet are unchanged.
+
+    Args:
+        first: The number of the first segment.
+        newest_kept: The number of newest closed segments that are not merged.
+        segments_min: The least number of segments of one merge.
+        span_ms: The largest difference between the close times of merged segments. None for no limit.
+        merges_max: The largest number of merges. None for no limit.
+    Returns:
+        The number of segments that were merged.
+    Raises:
+        LogNotFound: The log was deleted.
+        DistributedLogError: Entries could not be read or stored.
     """
     stored = await context.metadata.get(state_key(log_id))
     if stored is None:
@@ -198,17 +217,21 @@ async def merge_segments(
 
 
 async def merge(context: LogContext, state: LogState, members: Sequence[SegmentRecord]) -> bool:
-    """Put these segments into one ledger; False: somebody was at them meanwhile, nothing was done.
+    """Merge these segments into one ledger.
 
-    Raises as `merge_segments`; the ledger that was begun is deleted, or collected later as any that is not
-    linked.
+    After an error or without success, the new ledger is deleted, or collected later as any staged ledger.
+
+    Returns:
+        False if another client changed the segments in the meantime, and nothing was merged.
+    Raises:
+        DistributedLogError: As for `merge_segments`.
     """
     try:
         return await _merge(context, state, members)
     except (NoSuchLedger, NoSuchEntry):
         if await _unchanged_keys(context, state.log_id, members) is not None:
             raise
-        return False  # they were removed, or merged, while they were copied
+        return False  # another client deleted or merged them during the copy
 
 
 async def _merge(context: LogContext, state: LogState, members: Sequence[SegmentRecord]) -> bool:
@@ -229,8 +252,8 @@ async def _merge(context: LogContext, state: LogState, members: Sequence[Segment
         different = await context.ledgers.different_copy(writer.ledger_id, copied.digests)
         if different:
             raise CorruptData(
-                f'log "{state.name}": a copy of segments {members[0].segment} to {members[-1].segment} in '
-                f"ledger {writer.ledger_id} is not what was read ({different}); they stay as they were"
+                f'log "{state.name}": the copy of segments {members[0].segment} to {members[-1].segment} in '
+                f"ledger {writer.ledger_id} differs from its source ({different}). They are not merged."
             )
         is_linked = await _replace_members(context, state.log_id, members, copied)
         return is_linked
@@ -240,14 +263,14 @@ async def _merge(context: LogContext, state: LogState, members: Sequence[Segment
             close_scope = trio.CancelScope(
                 shield=True, deadline=trio.current_time() + DELETE_TIMEOUT_S
             )
-            with close_scope, suppress(DistributedLogError):  # else it is collected
+            with close_scope, suppress(DistributedLogError):  # otherwise it is collected later
                 await delete_staged(
                     context.metadata, context.ledgers, state.log_id, writer.ledger_id
                 )
 
 
 def _quorums(sources: Sequence[SegmentLedger]) -> tuple[int, int, int]:
-    """As many copies as any of them has, and all of them confirmed."""
+    """Return E, Qw and Qa for as many copies as any source has, all of which must be confirmed."""
     write_quorum = max(source.quorums[1] for source in sources)
     return max(write_quorum, *(source.quorums[0] for source in sources)), write_quorum, write_quorum
 
@@ -258,7 +281,7 @@ async def _copy(
     members: Sequence[SegmentRecord],
     sources: Sequence[SegmentLedger],
 ) -> _CopiedLedger:
-    """Add all entries of the members; they are not durable yet."""
+    """Add all entries of the members. They are not durable yet."""
     digests: list[int] = []
     moved_records: list[SegmentRecord] = []
     length = 0
@@ -300,7 +323,7 @@ async def _copy(
 
 
 async def _close(context: LogContext, writer: SegmentEntryWriter, copied: _CopiedLedger) -> None:
-    """Wait until all is durable, and close the ledger."""
+    """Wait until all entries are durable, and close the ledger."""
     with trio.move_on_after(CLOSE_TIMEOUT_S):
         await writer.wait_settled()
         close_ops = writer.close_ops()
@@ -311,13 +334,13 @@ async def _close(context: LogContext, writer: SegmentEntryWriter, copied: _Copie
             ledger = await context.ledgers.find(writer.ledger_id)
             if ledger.closed and ledger.last_entry == len(copied.digests) - 1:
                 return
-    raise WriteFailed(f"ledger {writer.ledger_id}, of a merge, could not be closed")
+    raise WriteFailed(f"ledger {writer.ledger_id} of a merge could not be closed")
 
 
 async def _replace_members(
     context: LogContext, log_id: int, members: Sequence[SegmentRecord], copied: _CopiedLedger
 ) -> bool:
-    """The one transaction; False where the members, or the log, are not what they were."""
+    """Run the transaction. Return False if the members or the log have changed."""
     metadata = context.metadata
     for _ in range(ATTEMPTS):
         stored_state = await metadata.get(state_key(log_id))
@@ -325,7 +348,7 @@ async def _replace_members(
             return False
         member_keys = await _unchanged_keys(context, log_id, members)
         if member_keys is None:
-            # Perhaps by this very swap, whose answer was lost.
+            # Perhaps an earlier attempt of this call changed them, and its answer was lost.
             stored_member = await metadata.get(segment_key(log_id, members[-1].segment))
             return (
                 stored_member is not None
@@ -350,14 +373,14 @@ async def _replace_members(
         with suppress(OutcomeUnknown):
             if (await metadata.transact(link_ops)).succeeded:
                 return True
-        # The log's writer, a truncation or a purge came in between; or it was done and nobody said so.
-    raise VersionConflict(f"log {log_id:016x} changes all the time; its segments stay as they were")
+        # The log's writer, a truncation or a purge changed the log, or the answer was lost.
+    raise VersionConflict(f"log {log_id:016x} kept changing. Its segments are not merged.")
 
 
 async def _unchanged_keys(
     context: LogContext, log_id: int, members: Sequence[SegmentRecord]
 ) -> list[KeyValue] | None:
-    """The members' keys as they are now; None where one is gone or says something else."""
+    """Return the members' present keys. None if a record was deleted or has changed."""
     first, last = members[0].segment, members[-1].segment
     stored_members = [
         item

@@ -1,7 +1,7 @@
-"""Removing what lies wholly below a log's truncation point: segment keys out, ledgers to DELETING (H13).
+"""Delete segments that are completely below a log's truncation point, with their ledgers (H13).
 
-The state is read again in the transaction that does it: a living writer, another purger or a deletion may
-come in between, and nobody is stopped by it.
+Each transaction is conditional on the log's state, which is read again for each attempt. A living writer,
+another purge or a deletion can change it in between, and is not disturbed.
 """
 
 from ...metadata.model.interface import Metadata, Scan
@@ -13,15 +13,16 @@ from ..model.segment_record import SegmentRecord
 from .replaced_ledgers import DeletionOps
 
 SEGMENTS_AT_ONCE = 200
-"""A ledger's share is a handful of operations; a transaction has at most 4,096."""
+"""A ledger needs a few operations of the 4,096 in a transaction."""
 ATTEMPTS = 5
 
 
 async def last_purgeable_segment(metadata: Metadata, state: LogState) -> int:
-    """The number of the last segment wholly below the truncation point; 0 for none.
+    """Return the number of the last segment that is completely below the truncation point, or 0.
 
-    The one that holds the point is below it, too, when it is closed and the point is after its last record.
-    The one that says who the log's producers are stays until a newer one does (H70).
+    That includes the segment with the truncation point if it is closed and the point is after its last
+    record. The segment with the newest snapshot of the log's producers is kept until a newer one has a
+    snapshot (H70).
     """
     point = state.truncated_to
     last = min(point.segment, state.first_open_segment) - 1
@@ -39,9 +40,12 @@ async def last_purgeable_segment(metadata: Metadata, state: LogState) -> int:
 async def purge(
     metadata: Metadata, log_id: int, last_wanted: int, delete_ops: DeletionOps
 ) -> int | None:
-    """Remove the segments of a log up to number ``upto``, as far as they are below the truncation point.
+    """Delete the segments of a log up to number ``last_wanted``, if they are below the truncation point.
 
-    How many; None: the log is gone. A number that was right once stays right, for the point never goes back.
+    ``last_wanted`` stays valid, because the truncation point never decreases.
+
+    Returns:
+        The number of deleted segments. None if the log was deleted.
     """
     removed = attempts = 0
     while attempts < ATTEMPTS:
@@ -83,10 +87,10 @@ async def _remove_segments(
 async def removal_ops(
     metadata: Metadata, state: LogState, last: int, delete_ops: DeletionOps
 ) -> Transaction:
-    """The share of a transaction that removes a log's segments up to number ``last``, with their ledgers.
+    """Return the operations that delete a log's segments up to number ``last``, with their ledgers.
 
-    A ledger that several share goes with the last of them. The log's state is to be compared beside it, which
-    a merge writes.
+    A shared ledger is deleted with its last segment. The caller must compare the log's state in the same
+    transaction, because a merge writes it.
     """
     start, end = segment_key(state.log_id, state.first_segment), segment_key(state.log_id, last + 1)
     removal, ledgers = Transaction(), dict[int, None]()

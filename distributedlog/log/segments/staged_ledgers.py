@@ -1,7 +1,7 @@
-"""Ledgers that were made for a log and are not linked: found, and deleted (H13).
+"""List and delete staged ledgers, which were created for a log and are not linked (H13).
 
-Link and deletion are conditional on the same key, the ledger's record: whichever comes first wins, and the
-other one is told. So nothing that is linked is ever deleted here, whoever asks, however late.
+Link and deletion are conditional on the same key, the ledger's record. The first one wins, and the other one
+fails. So a linked ledger is never deleted here, no matter which client calls and how late.
 """
 
 from dataclasses import dataclass
@@ -46,38 +46,50 @@ class StagedLedger:
     app: str
     version: int
     created_ms: int
-    """Wall clock of its writer."""
+    """The wall clock of its writer, in milliseconds since 1970."""
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As a packed list with a format number."""
+        """Encode it as a packed list with a format number."""
         return pack([FORMAT, self.app, self.version, self.created_ms])
 
     @classmethod
     def decode(cls, value: bytes) -> "StagedLedger":
-        """Raises `CorruptData`, or `UnsupportedFormat`."""
-        fields = decode_fields(value, FORMAT, 4, "an unlinked ledger's note")[:3]
-        return cls(*check_stored(fields, _UNLINKED, "an unlinked ledger's note"))
+        """Decode a stored value.
+
+        Raises:
+            CorruptData: The value is damaged.
+            UnsupportedFormat: A newer program wrote the value.
+        """
+        fields = decode_fields(value, FORMAT, 4, "a staged ledger record")[:3]
+        return cls(*check_stored(fields, _UNLINKED, "a staged ledger record"))
 
 
 async def list_staged(metadata: Metadata, log_id: int) -> list[tuple[int, StagedLedger]]:
-    """The ledgers of a log that are not linked, by id, finished or not; without what cannot be read."""
+    """Return the staged ledgers of a log by ID, closed or not. Damaged records are left out."""
     staged: list[tuple[int, StagedLedger]] = []
     async for item in Scan(metadata, staged_ledgers_prefix(log_id)):
         try:
             staged.append((parse_staged_key(item.key)[1], StagedLedger.decode(item.value)))
         except CorruptData as error:
-            log.warning("passed over: %s", error)
+            log.warning("skipped: %s", error)
     return staged
 
 
 async def delete_staged(
     metadata: Metadata, ledgers: LedgerFinder, log_id: int, ledger_id: int
 ) -> bool:
-    """Delete a ledger unless a log refers to it. True: it is gone (also when it was already).
+    """Delete a ledger unless a log refers to it.
 
-    The note alone proves nothing, whoever wrote it: the ledger's own record says for which log it was made.
-    Raises what the metadata raises: then it may be gone or not, and the call may be repeated.
+    The record under the log alone proves nothing, because any client can have written it. The ledger's own
+    record has the log for which it was created.
+
+    Returns:
+        Whether the ledger is deleted, now or earlier.
+    Raises:
+        VersionConflict: The ledger kept changing.
+        DistributedLogError: The metadata did not answer. The ledger may be deleted, and the call can be
+            repeated.
     """
     key_deletion = Transaction((), (Delete(staged_ledger_key(log_id, ledger_id)),))
     for _ in range(ATTEMPTS):
@@ -90,7 +102,7 @@ async def delete_staged(
             return False
         if ledger.incarnation != log_id:
             text = incarnation_text(log_id)
-            log.warning("ledger %d stays: it was not made for log %s", ledger_id, text)
+            log.warning("ledger %d is kept: it was not created for log %s", ledger_id, text)
             await metadata.transact(key_deletion)
             return False
         try:
@@ -99,18 +111,18 @@ async def delete_staged(
         except OutcomeUnknown:
             continue
     raise VersionConflict(
-        f"ledger {ledger_id} changes while it is deleted; it is tried again later"
+        f"ledger {ledger_id} changes while it is deleted. The deletion is retried later."
     )
 
 
 async def collect_staged(
     metadata: Metadata, ledgers: LedgerFinder, log_id: int, *, older_than_ms: int, now_ms: int
 ) -> list[int]:
-    """Delete unlinked ledgers that nobody will link any more; their ids.
+    """Delete staged ledgers that will not be linked any more, and return their IDs.
 
-    Those whose application has linked their version or a later one, and those that are older than
-    ``older_than_ms`` by the clocks of their writers and ``now_ms``. A clock that is wrong costs a task that
-    is repeated, never a record of the log.
+    These are ledgers whose application has linked their version or a later one, and those older than
+    ``older_than_ms`` by their writers' clocks and ``now_ms``. A wrong clock makes a task repeat its work, but
+    never loses a record of the log.
     """
     versions: dict[str, int | None] = {}
     deleted_ids: list[int] = []

@@ -491,7 +491,7 @@ async def test_a_copy_that_is_not_what_was_read_is_given_up(
             return await original(ledger_id, digests)
 
         world.ledgers.different_copy = flipped  # type: ignore[method-assign]
-        with pytest.raises(CorruptData, match="they stay as they were"):
+        with pytest.raises(CorruptData, match="They are not merged"):
             await log.compact()
         world.ledgers.different_copy = original  # type: ignore[method-assign]
 
