@@ -1,8 +1,9 @@
-"""The lock of a log's writer: a leased key that refuses a second writer early and names the first.
+"""The lock of a log's writer: a leased key that rejects a second writer early and has the name of the first.
 
-A courtesy only. What is safe is the epoch in the log's state and the fence at the bookies: a writer that
-loses its lease writes on until somebody else takes the log over. The lock is taken in the transaction that
-raises the epoch, so that there is no moment between the two. The lease is the process's (`lease_session.py`).
+The lock is only advisory. Safety comes from the epoch in the log's state and from fencing at the bookies. A
+writer that loses its lease continues until another client takes over the log. The lock is taken in the
+transaction that raises the epoch, so there is no time between the two. One lease serves all locks of a
+process (`lease_session.py`).
 """
 
 from collections.abc import Callable
@@ -28,11 +29,11 @@ from ..services.lease_session import LeaseSessions, LogLock, PendingDelete
 from ..services.log_context import LogContext
 
 BUSY_WAIT_S = 5.0
-"""A store that is too busy is asked again for at least so long."""
+"""The least time for which requests to an overloaded metadata quorum are retried."""
 BUSY_BACKOFF_FIRST_S = 0.05
 BUSY_BACKOFF_MAX_S = 1.0
 WAIT_BEYOND_LEASE_S = 2.0
-"""The default wait for a lock: the lease and this, so that a restart after a kill succeeds."""
+"""The default wait for a lock is its lease plus this time, so that a restart after a kill succeeds."""
 
 
 async def acquire_log_lock(
@@ -45,13 +46,23 @@ async def acquire_log_lock(
     with_lock: bool = True,
     dead_writer_id: str = "",
 ) -> LogLock:
-    """Take the lock and raise the epoch, in one transaction: step 1 of a takeover (H12).
+    """Take the lock and raise the epoch in one transaction, which is step 1 of a takeover (H12).
 
-    While another one's lock lives: waits up to ``wait_s`` (None: its lease and 2 s), then raises
-    `OwnershipAcquireFailed` naming it; with ``takeover`` it does not wait. ``over``: the writer id of one who
-    is known to be dead; his lock is not waited for, that of whoever came between is. ``raised`` gives the
-    claimed state from the one before, owner and writer id. Not ``locked``: nobody's lock is asked, one that
-    lives goes, and none is taken; the epoch alone says who owns the log. Raises `LogNotFound`, `EndOfStream`.
+    Args:
+        takeover: Do not wait for another writer's lock.
+        wait_s: How long to wait while another writer holds the lock. None for the lock's lease plus 2 s.
+        claim_state: Returns the claimed state, given the present state, the owner and the writer ID.
+        with_lock: If False, ignore and delete an existing lock, and take none. Only the epoch then determines
+            the owner.
+        dead_writer_id: The ID of a writer that is known to be dead. Its lock is not waited for, but that of
+            any other writer is.
+    Returns:
+        The claimed log. The caller releases it.
+    Raises:
+        OwnershipAcquireFailed: Another writer held the lock for the whole wait. The error has its name.
+        LogNotFound: The log was deleted.
+        EndOfStream: The log is sealed.
+        TooBusy: The metadata quorum is overloaded.
     """
     metadata, lease_s = context.metadata, context.options.lock_lease_s
     record = LockRecord.create(
@@ -72,8 +83,8 @@ async def acquire_log_lock(
                 if trio.current_time() >= deadline:
                     state = LogState.decode(stored_state.value)
                     raise OwnershipAcquireFailed(
-                        f'log "{state.name}" is being written by {holder.owner}; its lock was not free '
-                        f"within {timeout_s:g} s. Wait, or take over",
+                        f'log "{state.name}" is being written by {holder.owner}, whose lock was not free '
+                        f"within {timeout_s:g} s. Wait, or take over the log.",
                         holder.owner,
                     )
                 await wait_until_changed(metadata, existing_lock, deadline)
@@ -86,7 +97,7 @@ async def acquire_log_lock(
                 )
             else:
                 acquired = await _try_without_lock(metadata, record, stored_state, claim_state)
-        except TooBusy:  # nothing was done: a thousand others may be claimed at this moment
+        except TooBusy:  # nothing was done, because many logs may be claimed at the same time
             busy_s = backoff.next_s()
             if trio.current_time() + busy_s > busy_until:
                 raise
@@ -110,7 +121,7 @@ async def _try_acquire(
     session = await sessions.acquire(ttl_ms)
     lease = session.lease
     acquired: LogLock | None = None
-    # Until it is answered the transaction may be done, or be done yet: what it puts is cleared away.
+    # Without an answer, the transaction may have run or may still run. Its key is then deleted.
     pending_delete: PendingDelete | None = PendingDelete(
         lock_key(state.log_id),
         record.encode(),
@@ -137,7 +148,7 @@ async def _try_acquire(
             writer_state = WriterLogState(metadata, state, stored_state.version + 1)
             lock_revision = reply.revision if lease == session.lease else 0
             acquired = LogLock(writer_state, session, record.encode(), lock_revision)
-    except LeaseExpired:  # the store was away for longer than that: again, with another one
+    except LeaseExpired:  # the metadata quorum was unreachable for too long: retry with a new lease
         pending_delete = None
         await session.replace_lease(lease)
     except DistributedLogError as error:
@@ -160,7 +171,7 @@ async def _try_without_lock(
         reply = await metadata.transact(
             Transaction(
                 (Compare.version(stored_state.key, stored_state.version),),
-                # Else it would keep others out for as long as its holder does not learn that it lost the log.
+                # Otherwise the lock would block other writers until its holder notices the loss.
                 (Put(stored_state.key, state.encode()), Delete(lock_key(state.log_id))),
             )
         )
@@ -174,9 +185,9 @@ async def _try_without_lock(
 async def _resolve_unknown_claim(
     metadata: Metadata, key: bytes, state: LogState, error: DistributedLogError
 ) -> WriterLogState:
-    """The log, if a claim that met ``error`` was done after all; else raises that.
+    """Return the log's state if the claim that failed with ``error`` took effect. Otherwise raise the error.
 
-    The same writer id in the state says that it was this very transaction.
+    The same writer ID in the state proves that it was this transaction.
     """
     current = await metadata.get(key)
     if current is None or LogState.decode(current.value) != state:
@@ -185,7 +196,7 @@ async def _resolve_unknown_claim(
 
 
 async def wait_until_changed(metadata: Metadata, lock: KeyValue, deadline: float) -> None:
-    """Until the key is another one's, or nobody's, or the deadline."""
+    """Wait until the lock is released or taken by another writer, or until the deadline."""
     with trio.move_on_at(deadline):
         try:
             async with metadata.watch(
@@ -193,4 +204,4 @@ async def wait_until_changed(metadata: Metadata, lock: KeyValue, deadline: float
             ) as watch:
                 await watch.next_batch()
         except Compacted:
-            return  # it has changed long ago: look again
+            return  # it changed long ago, so the caller reads it again

@@ -1,8 +1,9 @@
-"""Closing what a writer left open, for a log that nobody writes (H12, H96, G3).
+"""Close the open segments of a log without a writer (H12, H96, G3).
 
-Who does it takes no lock, and locks nobody out: it raises the epoch where the lock is absent, recovers, and
-is gone. Before that it looks twice at the bookies: a writer that is cut off from the metadata alone has lost
-its lock and writes on, and is left in peace. An idle one that is cut off is fenced: its next write says so.
+This takes no lock and excludes no writer. If the lock is absent, it raises the epoch, recovers the segments
+and ends. Before that, it queries the bookies twice. A writer that is only cut off from the metadata quorum
+has lost its lock and continues to write, so it must not be disturbed. An idle writer that is cut off is
+fenced, and its next write fails.
 """
 
 from dataclasses import dataclass
@@ -24,20 +25,21 @@ log = get_logger("distributedlog.log")
 
 @dataclass(frozen=True, slots=True)
 class OrphanObservation:
-    """A log that nobody held, as it was at one moment."""
+    """The state of a log without a lock at one time."""
 
     epoch: int
     first_open_segment: int
-    """The first segment that was in progress."""
+    """The first segment in progress."""
     lacs: tuple[int, ...]
-    """How far each segment in progress was confirmed: a writer that is cut off may have gone over to the next
-    one, and cannot close the one before."""
+    """The LAC of each segment in progress. A writer that is cut off may have entered the next segment, and
+    cannot close the one before."""
 
 
 async def observe_orphan(context: LogContext, log_id: int) -> OrphanObservation | None:
-    """Who may have left it? None: nothing is in progress, or somebody holds it.
+    """Observe a log with open segments and without a lock. Return None for any other log.
 
-    Raises `LedgerStateUnknown` where too few bookies answer to tell.
+    Raises:
+        LedgerStateUnknown: Too few bookies answered.
     """
     stored_state = await context.metadata.get(state_key(log_id))
     if stored_state is None or await context.metadata.get(lock_key(log_id)) is not None:
@@ -57,11 +59,16 @@ async def observe_orphan(context: LogContext, log_id: int) -> OrphanObservation 
 async def close_if_unchanged(
     context: LogContext, log_id: int, observation: object, *, reason: str
 ) -> bool:
-    """Recover and close what is in progress, if all is as it was ``before``.
+    """Recover and close the segments in progress, if the log is as in ``observation``.
 
-    That is a `OrphanObservation` of `OBSERVATION_INTERVAL_S` ago at least. ``why`` stands beside who did it.
-    False: somebody is at it, or was. Raises `RecoveryIncomplete`, and what keeps a bookie from being asked:
-    it may work later.
+    Args:
+        observation: An `OrphanObservation` that is at least `OBSERVATION_INTERVAL_S` old.
+        reason: Stored with the owner of the log during the recovery.
+    Returns:
+        False if another client uses or used the log.
+    Raises:
+        RecoveryIncomplete: Too few bookies answered. A later call can succeed.
+        DistributedLogError: The metadata quorum or a bookie did not answer.
     """
     current = await observe_orphan(context, log_id)
     if current is None or current != observation:
@@ -92,7 +99,7 @@ async def close_if_unchanged(
     await recover_with_retry(context, writer_state, timeout_s=context.options.recover_timeout_s)
     await writer_state.change(LogState.without_owner, is_done=lambda state: not state.owner)
     log.info(
-        'log "%s": what its writer had left open, from segment %d on, is closed',
+        'log "%s": closed the segments that its writer had left open, from segment %d on',
         state.name,
         current.first_open_segment,
     )
@@ -100,9 +107,12 @@ async def close_if_unchanged(
 
 
 async def close_orphaned(context: LogContext, log_id: int, segment: int) -> bool:
-    """Close what is in progress from ``segment`` on, after two looks; False where somebody is at it.
+    """Close the segments in progress from ``segment`` on after two observations.
 
     Raises as `close_if_unchanged`.
+
+    Returns:
+        False if another client uses the log.
     """
     observation = await observe_orphan(context, log_id)
     if observation is None or observation.first_open_segment != segment:

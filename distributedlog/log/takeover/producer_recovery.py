@@ -1,8 +1,8 @@
-"""The producers of a log, read from its end by whoever writes it next (H61).
+"""Read the producers of a log from its end, for its next writer (H61).
 
-The state names the newest closed segment whose last entry names a snapshot; that entry says where it is. So
-one segment is read, from there to its end: some 32 MiB. All before it is in the snapshot, and what is after
-the segment holds nothing of producers: it is empty, or was linked.
+The state has the newest closed segment whose last entry refers to a snapshot, and that entry has the
+snapshot's entry ID. So one segment is read from there to its end, about 32 MiB. The snapshot includes all
+earlier entries. Later segments have no producer data, because they are empty or were linked.
 """
 
 from ...metadata.model.interface import Metadata
@@ -17,9 +17,10 @@ from ..model.segment_record import SegmentRecord
 from ..read.segment_reader import open_segment
 
 READ_BYTES = 4 * 1024 * 1024
-"""At once."""
+"""The size of one read in bytes."""
 EPOCH_NUMBERS = 32
-"""Bits: fewer openings than that under one epoch."""
+"""The number of bits for producer numbers within an epoch. Fewer producers than 2^32 are opened under one
+epoch."""
 
 log = get_logger("distributedlog.log")
 
@@ -27,10 +28,14 @@ log = get_logger("distributedlog.log")
 async def recover_producers(
     metadata: Metadata, ledgers: SegmentEntryStore, state: LogState
 ) -> ProducerTable | None:
-    """What a log says of its producers, all its segments being closed; None: it never had one.
+    """Return the producers of a log whose segments are all closed. None if it never had one.
 
-    Where somebody has declared entries lost that say it, all are forgotten: what they send is refused, and
-    not stored twice. Raises `CorruptData`, and whatever keeps an entry from being read.
+    If entries with producer data were declared lost, all producers are forgotten. Their frames are then
+    rejected instead of being stored twice.
+
+    Raises:
+        CorruptData: The producer data is damaged.
+        DistributedLogError: An entry could not be read.
     """
     if not state.has_producers:
         return None
@@ -45,7 +50,7 @@ async def recover_producers(
         return await _replay_segment(reader, record)
     except EntriesLost as error:
         log.warning(
-            'log "%s": %s; they said who its producers are: all of them are forgotten',
+            'log "%s": all producers are forgotten, because their entries are lost (%s)',
             state.name,
             error,
         )
@@ -59,7 +64,7 @@ async def _replay_segment(reader: SegmentEntryReader, record: SegmentRecord) -> 
     (last_read,) = await reader.read(last, last, bytes_max=1)
     next_entry = _require_section(record, last, last_read.payload).snapshot_entry
     if next_entry < 0:
-        raise CorruptData(f"segment {record.segment}: its last entry names no snapshot")
+        raise CorruptData(f"segment {record.segment}: the last entry refers to no snapshot")
     table: ProducerTable | None = None
     while next_entry <= last:
         for read_entry in await reader.read(next_entry, last, bytes_max=READ_BYTES):
@@ -68,7 +73,7 @@ async def _replay_segment(reader: SegmentEntryReader, record: SegmentRecord) -> 
                 table = section.table
                 if table is None:
                     raise CorruptData(
-                        f"segment {record.segment}: entry {next_entry} is no snapshot"
+                        f"segment {record.segment}: entry {next_entry} is not a snapshot"
                     )
             else:
                 table.apply_entry(
@@ -87,5 +92,5 @@ async def _replay_segment(reader: SegmentEntryReader, record: SegmentRecord) -> 
 def _require_section(record: SegmentRecord, entry: int, payload: memoryview) -> ProducerSection:
     section = read_producer_section(entry, payload)
     if section is None:
-        raise CorruptData(f"segment {record.segment}: entry {entry} says nothing of producers")
+        raise CorruptData(f"segment {record.segment}: entry {entry} has no producer section")
     return section

@@ -1,9 +1,15 @@
-"""Opening a log for writing: make the end of the previous writer certain, then begin a segment (H12).
+"""Open a log for writing: determine the end of the previous writer, then start a segment (H12).
 
-The order is fixed: (1) the epoch is raised by compare-and-set (`lock.claim`), from when on no earlier
-writer can roll or close; (2) every segment in progress in that very state is recovered, ascending; (3) each
-is closed under our epoch; (4) a new segment is opened; (5) only then is anything written.
-The same two steps, close and open, serve a roll.
+The order is fixed:
+
+1. Raise the epoch by compare-and-set (`acquire_log_lock`). Afterwards no earlier writer can roll or close a
+   segment.
+2. Recover every segment in progress in that state, in ascending order.
+3. Close each of them under the new epoch.
+4. Open a new segment.
+5. Only then write the first record.
+
+A roll uses the same two steps, close and open.
 """
 
 from collections.abc import Callable
@@ -37,11 +43,16 @@ from ..services.log_context import LogContext
 from .producer_recovery import recover_producers
 
 CREATE_ATTEMPTS = 5
-"""A ledger's creation may meet a bookie that has just gone: choose again this often."""
+"""The number of attempts to create a ledger. An attempt fails if a chosen bookie has just become
+unavailable."""
 
 
 async def read_segment(metadata: Metadata, state: LogState, segment: int) -> SegmentRecord:
-    """A segment's record. Raises `LogNotFound` when it is not there (any more)."""
+    """Read the record of a segment.
+
+    Raises:
+        LogNotFound: The record does not exist.
+    """
     stored_segment = await metadata.get(segment_key(state.log_id, segment))
     if stored_segment is None:
         raise LogNotFound(f'log "{state.name}" has no segment {segment}')
@@ -51,10 +62,10 @@ async def read_segment(metadata: Metadata, state: LogState, segment: int) -> Seg
 async def recover_segments(
     writer_state: WriterLogState, ledgers: SegmentEntryStore, *, closed_ms: int
 ) -> int:
-    """Recover and close all that a previous writer left in progress; how many it were.
+    """Recover and close all segments that a previous writer left in progress, and return their number.
 
-    Raises `RecoveryIncomplete` when too few bookies answer: then nothing was decided (G3), and the same
-    call may work later.
+    Raises:
+        RecoveryIncomplete: Too few bookies answered. Nothing was decided (G3), and a later call can succeed.
     """
     unclosed = list(writer_state.state.in_progress)
     for segment in unclosed:
@@ -68,7 +79,7 @@ async def recover_segments(
 async def recover_with_retry(
     context: LogContext, writer_state: WriterLogState, *, timeout_s: float
 ) -> None:
-    """As `recover_segments`, when it is this log's turn, and again for ``timeout_s`` while that may help."""
+    """Run `recover_segments` when it is this log's turn, and retry it for ``timeout_s``."""
     await context.recovery_semaphore.run_with_retries(
         lambda: recover_segments(writer_state, context.ledgers, closed_ms=context.clock_ms()),
         name=writer_state.state.name,
@@ -79,20 +90,26 @@ async def recover_with_retry(
 async def recover_and_open(
     context: LogContext, writer_state: WriterLogState
 ) -> tuple[tuple[SegmentRecord, NewSegmentLedger], ProducerTable | None]:
-    """Recover what earlier writers left, open a segment; tries for ``recover_timeout_s``.
+    """Recover the segments of earlier writers and open a new one, with retries for ``recover_timeout_s``.
 
-    With the segment: the log's producers, None where it has none.
-
-    Raises `RecoveryIncomplete`, `NotEnoughBookies`, `WriterFenced`, `LogNotFound`, `CorruptData`.
+    Returns:
+        The new segment with its ledger, and the log's producers. The producers are None if the log never had
+            one.
+    Raises:
+        RecoveryIncomplete: Too few bookies answered in time.
+        NotEnoughBookies: No ledger could be created in time.
+        WriterFenced: Another writer has taken over the log.
+        LogNotFound: The log was deleted.
+        CorruptData: An entry at the end of the log is damaged.
     """
     opening: SegmentOpening | None = None
     table: ProducerTable | None = None
 
     async def attempt() -> tuple[SegmentRecord, NewSegmentLedger]:
         nonlocal opening, table
-        if opening is None:  # else an earlier try may have registered what is ours
+        if opening is None:  # otherwise an earlier attempt may have registered the new segment
             await recover_segments(writer_state, context.ledgers, closed_ms=context.clock_ms())
-            # Only now is it certain where the log ends, and so what it says of producers (H61).
+            # Only now the end of the log is certain, and so are its producers (H61).
             table = await recover_producers(
                 writer_state.metadata, context.ledgers, writer_state.state
             )
@@ -108,9 +125,9 @@ async def recover_and_open(
 async def read_end(
     ledgers: SegmentEntryStore, record: SegmentRecord, ledger: ClosedLedger
 ) -> SegmentEnd:
-    """What a closed ledger holds, from its last entries and its first ones.
+    """Return the end of a closed ledger, read from its first and last entries.
 
-    The last entry counts the records before it; where it holds none itself, it says which entry does.
+    The last entry counts the records before it. If it has no records, it has the position of the last one.
     """
     last_entry = UNKNOWN if ledger.last_entry is None else ledger.last_entry
     length = ledger.length or 0
@@ -135,7 +152,7 @@ async def _read_end(
 async def _records_before(
     reader: SegmentEntryReader, record: SegmentRecord, last_stored: SegmentEntry, length: int
 ) -> SegmentEnd:
-    """What there is up to and with the last entry, which is ``found``."""
+    """Return the end of the segment, given its last entry."""
     last_entry = last_stored.entry
     last_record_entry, last_header = last_entry, decode_header(last_stored.payload)
     records, time_ms = last_header.records_through, last_header.written_ms
@@ -146,7 +163,7 @@ async def _records_before(
         if last_header.is_control
         else None
     )
-    if stored_last is not None:  # however many control entries there are
+    if stored_last is not None:  # avoids a search through the control entries
         return SegmentEnd(
             last_entry,
             length,
@@ -166,7 +183,7 @@ async def _records_before(
             f"entry {last_record_entry} counts {last_header.records_through}"
         )
     _, first = await _first_readable_header(reader, 0, last_record_entry)
-    if first.is_control:  # thousands may be, before the first record: by halves
+    if first.is_control:  # thousands may precede the first record: binary search
         low, high = 1, last_record_entry
         while low < high:
             middle = (low + high) // 2
@@ -188,11 +205,11 @@ async def _records_before(
 async def _first_readable_header(
     reader: SegmentEntryReader, entry: int, last: int
 ) -> tuple[int, EntryHeader]:
-    """The first from ``entry`` to ``last`` that nobody has declared lost, and its header."""
+    """Return the first entry from ``entry`` to ``last`` that is not declared lost, and its header."""
     while True:
         try:
             return entry, await read_header(reader, entry)
-        except EntriesLost:  # said by the ledger's record: no bookie is asked for the next one
+        except EntriesLost:  # from the ledger's record, so no bookie is queried
             if entry == last:
                 raise
             entry += 1
@@ -209,12 +226,16 @@ async def close_segment(
 ) -> None:
     """Close the oldest segment in progress in the log's metadata, and number the next one.
 
-    ``ledger_share`` closes its ledger in the same transaction, where it is not closed already. ``then``
-    is a further change of the state (the writer goes), with the close of the last segment in progress: where
-    another one turns out to be, it is left out. Raises as `WriterLogState.change`.
+    Args:
+        ledger_close_ops: Operations that close the ledger in the same transaction. None if it is closed
+            already.
+        final_change: Another change of the state, for example the release of the log, together with the close
+            of the last segment in progress. It is left out if another segment is in progress.
+    Raises:
+        DistributedLogError: As for `WriterLogState.change`.
     """
     number = record.segment
-    if record.closed:  # by an earlier try of ours, or by who fenced us: the state says which
+    if record.closed:  # by an earlier attempt or by a later writer, which the state shows
         await writer_state.refresh()
 
     def apply(state: LogState) -> LogState:
@@ -228,11 +249,11 @@ async def close_segment(
 
     async def share(state: LogState) -> Transaction:
         if state.first_open_segment > number:
-            return Transaction()  # an earlier try was done, and `then` is left
+            return Transaction()  # an earlier attempt succeeded, and only the final change remains
         closed_record = record.with_end(end, state, closed_ms=closed_ms)
         puts = [Put(segment_key(state.log_id, number), closed_record.encode())]
         if number < state.last_segment:
-            # Read here, at each try: its registration may have come in a moment ago.
+            # Read at each attempt, because its registration may be very recent.
             next_record = await read_segment(writer_state.metadata, state, number + 1)
             numbered_next = next_record.with_start(state.with_closed(number, closed_record.totals))
             puts.append(Put(segment_key(state.log_id, number + 1), numbered_next.encode()))
@@ -240,7 +261,7 @@ async def close_segment(
             end.has_producer_snapshot
             and 0 < state.producer_snapshot_segment <= state.truncated_to.segment
         ):
-            puts.append(Put(purge_key(state.log_id), b""))  # what was kept for its producers may go
+            puts.append(Put(purge_key(state.log_id), b""))  # deletes older snapshots
         segment_ops = Transaction((), tuple(puts))
         return segment_ops if ledger_close_ops is None else segment_ops + ledger_close_ops()
 
@@ -248,10 +269,10 @@ async def close_segment(
 
 
 class SegmentOpening:
-    """The next segment, on its way: a ledger that is chosen, created and registered in one transaction.
+    """Creates the next segment: a ledger that is chosen, created and registered in one transaction.
 
-    Kept until its outcome is known: after an error the same opening is asked again, so that a creation
-    that went through unseen is found and used, not left behind.
+    The object is kept until the outcome is known. After an error the caller calls `open` again, so that a
+    creation that succeeded without an answer is used.
     """
 
     def __init__(
@@ -265,8 +286,12 @@ class SegmentOpening:
         self.segment = writer_state.state.last_segment + 1
 
     async def open(self) -> tuple[SegmentRecord, NewSegmentLedger]:
-        """The segment and its ledger, both stored. Raises `NotEnoughBookies`, and as
-        `WriterLogState.change`."""
+        """Return the segment and its ledger, both stored.
+
+        Raises:
+            NotEnoughBookies: Too few bookies are available.
+            DistributedLogError: As for `WriterLogState.change`.
+        """
         for attempt in range(CREATE_ATTEMPTS):
             if self._prepared is None:
                 self._prepared = await self._ledgers.prepare(
@@ -278,14 +303,14 @@ class SegmentOpening:
             try:
                 await self._register(self._prepared)
             except VersionConflict:
-                self._prepared = None  # a bookie went, or the id is taken: choose again
+                self._prepared = None  # a bookie became unavailable, or the ledger ID is used
                 if attempt + 1 == CREATE_ATTEMPTS:
                     raise
                 continue
             record = await read_segment(
                 self._writer_state.metadata, self._writer_state.state, self.segment
             )
-            # Of several tries it may be an earlier one's, which came in late.
+            # If there were several attempts, an earlier one may have taken effect late.
             assert record.ledger_id in self._prepared_ledgers, "one epoch opens a segment once"
             return record, self._prepared_ledgers[record.ledger_id]
         raise AssertionError("the last attempt has raised")
@@ -293,7 +318,7 @@ class SegmentOpening:
     async def _register(self, prepared: NewSegmentLedger) -> None:
         async def share(state: LogState) -> Transaction:
             record = SegmentRecord(self.segment, prepared.ledger_id, state.epoch, self._created_ms)
-            if not state.in_progress:  # else its number follows with that one's close (H11)
+            if not state.in_progress:  # otherwise the close of that segment numbers this one (H11)
                 record = record.with_start(state)
             put = Put(segment_key(state.log_id, self.segment), record.encode())
             return Transaction((), (put,)) + prepared.create_ops()
