@@ -1,9 +1,9 @@
-"""Whose turn it is to have a log's end made certain: a few of a process at once, first come, first served.
+"""Limit the concurrent recoveries of a process, in the order of their arrival.
 
-A process that takes a thousand logs over from one that died would else ask its bookies a thousand things at
-once; they refuse what is above their bounds, and each recovery's own time runs out while it waits for the
-others. Here the time of a log runs while it is its turn, and in the pauses between its tries; the queue is
-waited in as long as anybody in front of it gets done.
+A process that takes over a thousand logs of a dead one would otherwise send a thousand recoveries to its
+bookies at once. They reject requests above their limits, and the timeout of each recovery expires while it
+waits for the others. Here the timeout of a log runs only during its turns and the pauses between its
+attempts. A log waits in the queue as long as recoveries before it finish.
 """
 
 from collections import deque
@@ -22,15 +22,15 @@ from ...runtime.primitives.backoff import Backoff
 from ..model.writer_log_state import is_retryable
 
 RECOVERIES_MAX = 16
-"""Each asks every bookie for a fence and a range or two: far below the 256 that a connection may have
-waiting there, and of 32 MiB at the most that a recovery holds this is half a gigabyte."""
+"""The number of concurrent recoveries. Each sends a fence and one or two reads to every bookie, far below
+the 256 requests that can wait per connection. At 32 MiB per recovery they hold at most half a gigabyte."""
 RETRY_MAX_S = 5.0
 
 T = TypeVar("T")
 
 
 class RecoverySemaphore:
-    """One a process and namespace."""
+    """One per process and namespace."""
 
     def __init__(self, permits: int = RECOVERIES_MAX) -> None:
         self._free_permits = permits
@@ -40,10 +40,15 @@ class RecoverySemaphore:
     async def run_with_retries(
         self, attempt: Callable[[], Awaitable[T]], *, name: str, timeout_s: float
     ) -> T:
-        """Try what may pass until it has: for ``timeout_s`` of its own time.
+        """Run ``attempt`` when it is its turn, and retry retryable errors.
 
-        Raises what will not pass; when the time is over `NotEnoughBookies`, `OverQuota`, or
-        `RecoveryIncomplete`.
+        Args:
+            name: The log, for the error.
+            timeout_s: The time for turns and pauses. It is also the longest wait without any finished
+                recovery.
+        Raises:
+            NotEnoughBookies, OverQuota, RecoveryIncomplete: The timeout has expired.
+            DistributedLogError: The attempt failed with an error that is not retryable.
         """
         last_error: DistributedLogError = RecoveryIncomplete("no answer from the bookies")
         remaining_s, backoff = timeout_s, Backoff(longest_s=RETRY_MAX_S)
@@ -69,11 +74,11 @@ class RecoverySemaphore:
         if isinstance(last_error, NotEnoughBookies | OverQuota):
             raise last_error
         raise RecoveryIncomplete(
-            f'log "{name}": its end could not be made certain within {timeout_s:g} s: {last_error}'
+            f'log "{name}" could not be recovered within {timeout_s:g} s: {last_error}'
         ) from last_error
 
     async def acquire(self, timeout_s: float) -> bool:
-        """Wait for a turn, which `release` ends; False: nobody got done for ``timeout_s``."""
+        """Wait for a turn, which `release` ends. Return False if no recovery finished for ``timeout_s``."""
         if self._free_permits:
             self._free_permits -= 1
             return True
@@ -97,7 +102,11 @@ class RecoverySemaphore:
             raise
 
     def release(self, *, is_final: bool) -> None:
-        """The turn is over; ``done``: it need not come again."""
+        """End the turn.
+
+        Args:
+            is_final: The recovery has finished and needs no further turn.
+        """
         if is_final:
             self._last_done_at = trio.current_time()
         if self._waiters:

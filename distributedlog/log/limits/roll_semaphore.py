@@ -1,22 +1,22 @@
-"""How many logs of a process end a segment at once; first come, first served.
+"""Limit how many logs of a process end a segment at the same time, in the order of their requests.
 
-A thousand logs that are opened together, or lie on one bookie that is lost, would else roll together, and
-each asks the metadata for a ledger and to close one (H98). Who gets no permit writes on. A ledger's error, or
-a better ensemble, asks nobody.
+A thousand logs that were opened together, or that are stored on one lost bookie, would otherwise roll
+together. Each of them creates and closes a ledger in the metadata (H98). A writer without a permit continues
+in its segment. A roll after a ledger error or for a better ensemble needs no permit.
 """
 
 from collections.abc import Callable
 
 
 class RollSemaphore:
-    """One a namespace."""
+    """One per namespace."""
 
     def __init__(self, permits: int) -> None:
         self._free_permits = permits
         self._waiters: dict[RollPermit, None] = {}
 
     def acquire(self, permit: "RollPermit") -> bool:
-        """For `RollPermit.acquire`."""
+        """For `RollPermit.acquire`: return whether a permit was free. Otherwise queue the request."""
         if self._free_permits:
             self._free_permits -= 1
             return True
@@ -24,7 +24,7 @@ class RollSemaphore:
         return False
 
     def release(self) -> None:
-        """For `RollPermit.release`."""
+        """For `RollPermit.release`: pass the permit to the next waiting writer."""
         for permit in self._waiters:
             del self._waiters[permit]
             permit.grant()
@@ -32,35 +32,40 @@ class RollSemaphore:
         self._free_permits += 1
 
     def cancel_wait(self, permit: "RollPermit") -> None:
-        """It is waited for no more. Idempotent."""
+        """Remove a permit from the queue. Idempotent."""
         self._waiters.pop(permit, None)
 
 
 class RollPermit:
-    """One writer's: from before its next segment is made until the one before that is closed."""
+    """The permit of one writer, held from before its next segment is created until the previous one is
+    closed."""
 
     __slots__ = ("_on_granted", "_semaphore", "is_held")
 
     def __init__(self, semaphore: RollSemaphore, on_granted: Callable[[], None]) -> None:
-        """``on_granted``: it was waited for, and is held now. It must not raise."""
+        """Start without a permit.
+
+        Args:
+            on_granted: Called when a queued permit is granted. It must not raise.
+        """
         self._semaphore = semaphore
         self._on_granted = on_granted
         self.is_held = False
 
     def acquire(self) -> bool:
-        """Is it held? If not, it is queued for."""
+        """Return whether the permit is held. Otherwise queue for it."""
         if not self.is_held:
             self.is_held = self._semaphore.acquire(self)
         return self.is_held
 
     def release(self) -> None:
-        """It is neither held nor waited for from here on. Idempotent."""
+        """Return the permit, or leave the queue. Idempotent."""
         self._semaphore.cancel_wait(self)
         if self.is_held:
             self.is_held = False
             self._semaphore.release()
 
     def grant(self) -> None:
-        """For `RollSemaphore`: it is this one's turn."""
+        """For `RollSemaphore`: grant the queued permit."""
         self.is_held = True
         self._on_granted()

@@ -1,6 +1,6 @@
-"""The rates of one log at its writer, and the callers that wait until it may take more.
+"""The rate limits of one log at its writer, and the calls that wait for free space.
 
-A writer whose record is above a rate waits, is refused, or is only counted; that is the log's ``at_limit``.
+A record above a rate waits, is rejected, or is only counted, as the option ``at_limit`` of the log states.
 """
 
 import trio
@@ -9,7 +9,7 @@ from ..declarations.options import LogOptions
 
 
 class Rate:
-    """What may go by is counted in tokens. They come back with time, one second's worth are kept."""
+    """A token bucket. It refills with time and holds the tokens of at most one second."""
 
     __slots__ = ("_tokens", "_updated_s")
 
@@ -18,9 +18,13 @@ class Rate:
         self._updated_s = 0.0
 
     def wait_s(self, count: int, per_s: int, now_s: float) -> float:
-        """How long until so many may go by; 0: now. ``per_s`` 0: no limit; it may change at any time.
+        """Return the seconds until ``count`` tokens are available. 0 if they are now.
 
-        More than a second's worth goes when the bucket is full, and is paid for afterwards.
+        More than one second's worth is allowed once the bucket is full, and is paid off afterwards.
+
+        Args:
+            per_s: The rate, which can change at any time. 0 for no limit.
+            now_s: The present time in seconds.
         """
         if not per_s:
             return 0.0
@@ -30,36 +34,41 @@ class Rate:
         return missing / per_s if missing > 1e-6 else 0.0
 
     def consume(self, count: int, per_s: int) -> None:
-        """So many went by."""
+        """Take ``count`` tokens."""
         if per_s:
             self._tokens -= count
 
 
 class WriteThrottle:
-    """Compares what one writer takes with its log's rates, and has the callers that wait for free space."""
+    """Compares the records of one writer with its log's rates, and holds the calls that wait for free
+    space."""
 
     __slots__ = ("_byte_rate", "_limits", "_record_rate", "has_rate", "over_rate", "space")
 
     def __init__(self, limits: LogOptions) -> None:
         self.over_rate = 0
-        """Records that were taken above a rate that is only counted."""
+        """The number of records accepted above a rate that is only counted."""
         self.has_rate = False
-        """Has the log a rate, so that each call must be compared?"""
+        """Whether the log has a rate, so that each call must be compared."""
         self._byte_rate, self._record_rate = Rate(), Rate()
         self.space: trio.Event | None = None
-        """Of the callers that wait; None: no caller does."""
+        """The event of the waiting calls. None if no call waits."""
         self.set_limits(limits)
 
     def set_limits(self, limits: LogOptions) -> None:
-        """Use these limits from now on; callers that wait compare again."""
+        """Use these limits from now on, and let waiting calls compare again."""
         self._limits = limits
         self.has_rate = bool(limits.bytes_per_s_max or limits.records_per_s_max)
         self.wake_waiters()
 
     def charge(self, records: int, size: int, *, divisible: bool) -> float:
-        """Charge records that are to be taken now; return 0, or in how many seconds to ask again.
+        """Charge records that are to be accepted now.
 
-        Nothing is charged then. ``divisible``: of more than a second's worth a part should be asked for.
+        Args:
+            divisible: Whether the caller can ask for fewer records. Then more than one second's worth is
+                refused.
+        Returns:
+            0 if they are charged. Otherwise the seconds until the next attempt, and nothing is charged.
         """
         limits = self._limits
         if divisible and records > 1 and self._is_above_a_second(records, size):
@@ -79,7 +88,7 @@ class WriteThrottle:
         return (0 < limits.records_per_s_max < records) or (0 < limits.bytes_per_s_max < size)
 
     def wait_s(self, records: int, size: int) -> float:
-        """Return in how many seconds so much is within the log's rates."""
+        """Return the seconds until this many records and bytes are within the log's rates."""
         limits, now = self._limits, trio.current_time()
         return max(
             self._byte_rate.wait_s(size, limits.bytes_per_s_max, now),
@@ -87,13 +96,13 @@ class WriteThrottle:
         )
 
     async def wait_space(self) -> None:
-        """Wait until `wake_waiters`."""
+        """Wait until `wake_waiters` is called."""
         if self.space is None:
             self.space = trio.Event()
         await self.space.wait()
 
     def wake_waiters(self) -> None:
-        """Have all callers that wait for free space compare again."""
+        """Let all calls that wait for free space compare again."""
         if self.space is not None:
             self.space.set()
             self.space = None
