@@ -107,7 +107,7 @@ async def test_where_the_last_record_is(
         await world.metadata.transact(Transaction((), (Put(found.key, state.encode()),)))
         await log.truncate(DLSN(99, 0, 0))
         async with log.open_writer() as writer:
-            with pytest.raises(InvalidRequest, match="not known"):
+            with pytest.raises(InvalidRequest, match="is unknown"):
                 await writer.write(rec(7), expect=last)
             last = await writer.write(rec(7))
             with monkeypatch.context() as patch:  # no bookie knows yet that it may be read

@@ -93,7 +93,7 @@ def test_the_sets_of_a_frame(flags: bytes, txids: list[int] | bytes | None, sets
 
 def test_no_sets_in_a_stream_of_bytes_and_none_too_large() -> None:
     assert validate_sets(b"\0\0", None, [b"x", b"y"], "l", BYTES) is None
-    with pytest.raises(InvalidRequest, match="no sets"):
+    with pytest.raises(InvalidRequest, match="no record sets"):
         validate_sets(b"\1\0", None, [b"x", b"y"], "l", BYTES)
     large = bytes(RECORD_BYTES_MAX - 2 * SET_RECORD_BYTES)
     assert validate_sets(b"\1\0", None, [large, b""], "l", COUNT) == [(0, 2)]
@@ -222,7 +222,7 @@ async def test_what_cannot_be_a_set_is_refused_whole(
             assert await writer.write_set(most) == [DLSN(1, 1, 0), DLSN(1, 1, 1)]
         await ns.create_log("bytes", txids="bytes")
         async with ns.open_log("bytes").open_writer() as writer:
-            with pytest.raises(InvalidRequest, match="no sets"):
+            with pytest.raises(InvalidRequest, match="no record sets"):
                 await writer.submit_set([b"a", b"b"])
 
 

@@ -1,10 +1,12 @@
-"""How far a work queue is handled, and by whom (pure): a value, and what becomes of it.
+"""The progress of a work queue and its claims, as an immutable value with its changes (pure).
 
-From ``floor``, before which everything was handled, to ``next_unclaimed``, after which nothing was given out,
-the log is cut into stretches without a gap, in order: each waits, is claimed, or is done. What was tried too
-often is set aside, *parked*, and counts as done there, so that the floor moves on. A stretch gets a new
-number with each claim: who was paused and finishes what another one has claimed since names a number that is
-not there any more (H156).
+The log is divided into consecutive items from ``floor``, before which everything is finished, to
+``next_unclaimed``, after which nothing was claimed. Each item is waiting, claimed or done. An item that was
+tried too often is *dead-lettered*: it moves to a separate list and counts as done here, so that the floor
+advances.
+
+An item gets a new number with each claim. A worker that was paused, and finishes an item that another worker
+has claimed in the meantime, uses a number that no longer exists (H156).
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,12 +35,13 @@ CLAIMS_MAX = 128
 DEAD_LETTERED_MAX = 64
 BYTES_MAX = 16 * 1024
 COUNTER_MAX = NUMBER_MAX // 2
-"""Of claims and tries. Nobody counts so far; read from a value that lies, the next one would not fit."""
+"""The limit of claim numbers and tries in stored values. No real queue reaches it. A damaged value at the
+limit of the format would leave no space for the next number."""
 NO_WORKER = 0
 
 
 class WorkItemStatus(IntEnum):
-    """Of a stretch."""
+    """The status of an item."""
 
     WAITING = 0
     CLAIMED = 1
@@ -48,15 +51,15 @@ class WorkItemStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class WorkItem:
-    """What lies from ``first`` up to, and without, ``end``."""
+    """The records from ``first`` up to ``end``, exclusive."""
 
     number: int
-    """Of its last claim, from 1; none was ever given twice. 0: nobody claimed it yet, or it is done."""
+    """The number of its last claim, from 1, never reused. 0 if it was never claimed or is done."""
     first: DLSN
     end: DLSN
     status: WorkItemStatus = WorkItemStatus.WAITING
     worker: int = NO_WORKER
-    """Who has claimed it: a number that a process has drawn."""
+    """The process that has claimed it: a random number of that process."""
     tries: int = 0
     """How often it was claimed."""
 
@@ -67,29 +70,27 @@ class WorkState:
 
     floor: DLSN
     moved_ms: int
-    """Wall clock of who wrote it; for people."""
+    """The wall clock of the last change, only for display."""
     next_number: int = 1
     items: tuple[WorkItem, ...] = ()
-    """From the floor to the cursor, each beginning where the one before it ends."""
+    """The items from the floor to `next_unclaimed`. Each starts at the end of the one before."""
     retry_queue: tuple[WorkItem, ...] = ()
-    """Parked, or parked once and to be tried again; in the order of parking."""
+    """The items that are dead-lettered, or that were and are retried, in the order of dead-lettering."""
     held_ms: int = NO_HOLD
-    """The clock of retention when it was last written, while the floor holds it up; -1: it does not."""
+    """The retention clock of the last change, while the floor holds retention back. -1 if it does not."""
 
     def __post_init__(self) -> None:
         expected_first = self.floor
         for item in self.items:
-            assert item.first == expected_first < item.end, (
-                "stretches follow each other without a gap"
-            )
-            assert item.status != WorkItemStatus.DEAD_LETTERED, "what is parked is set aside"
+            assert item.first == expected_first < item.end, "items follow each other without a gap"
+            assert item.status != WorkItemStatus.DEAD_LETTERED, "it is in the retry queue"
             expected_first = item.end
         for item in self.retry_queue:
-            assert item.first < item.end, "a stretch holds something"
-            assert item.status != WorkItemStatus.DONE, "what is done is forgotten"
+            assert item.first < item.end, "an item is not empty"
+            assert item.status != WorkItemStatus.DONE, "a finished item is removed"
         for item in (*self.items, *self.retry_queue):
             claimed = item.status == WorkItemStatus.CLAIMED
-            assert claimed == (item.worker != NO_WORKER), "a claim, and only that, is somebody's"
+            assert claimed == (item.worker != NO_WORKER), "exactly the claimed items have a worker"
             assert item.number < self.next_number, "numbers ascend"
             assert item.number or item.status in (WorkItemStatus.WAITING, WorkItemStatus.DONE), (
                 "a claim has a number"
@@ -97,12 +98,12 @@ class WorkState:
 
     @property
     def next_unclaimed(self) -> DLSN:
-        """What is from here on was not given to anybody."""
+        """The position from which on nothing was claimed."""
         return self.items[-1].end if self.items else self.floor
 
     @property
     def claims(self) -> list[WorkItem]:
-        """That are open, in no order."""
+        """The open claims, in no order."""
         return [
             item
             for item in (*self.items, *self.retry_queue)
@@ -111,21 +112,24 @@ class WorkState:
 
     @property
     def parked(self) -> list[WorkItem]:
-        """That nobody tries any more."""
+        """The dead-lettered items."""
         return [item for item in self.retry_queue if item.status == WorkItemStatus.DEAD_LETTERED]
 
     @property
     def next_waiting(self) -> WorkItem | None:
-        """What comes next of what was claimed before, or is to be tried again."""
+        """The next waiting item that was claimed before or is retried. None if there is none."""
         for item in (*self.items, *self.retry_queue):
             if item.status == WorkItemStatus.WAITING:
                 return item
         return None
 
-    # --- what becomes of it -----------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def with_claim(self, item: WorkItem, worker: int) -> "tuple[WorkState, WorkItem] | None":
-        """``stretch`` waits, and is this worker's now; None where there are too many claims already."""
+        """Return the state with the waiting item claimed by this worker, and the claimed item.
+
+        None if there are too many claims.
+        """
         assert item.status == WorkItemStatus.WAITING
         assert worker != NO_WORKER
         claimed_item = replace(
@@ -139,16 +143,20 @@ class WorkState:
         return None if changed._is_too_large() else (changed, claimed_item)
 
     def with_item_to(self, end: DLSN) -> "WorkState":
-        """What lies from the cursor to ``end`` waits too."""
+        """Return the state with a new waiting item from `next_unclaimed` to ``end``."""
         return replace(self, items=(*self.items, WorkItem(0, self.next_unclaimed, end)))
 
     def with_done(self, number: int) -> "WorkState | None":
-        """The claim of this number was handled; None: it is not there (any more)."""
+        """Return the state with this claim finished. None if the claim does not exist any more."""
         claim = self._find_claim(number)
         return None if claim is None else self._with_replaced(claim, None)
 
     def with_claim_returned(self, number: int, *, tries_max: int) -> "WorkState | None":
-        """It was not handled: it waits, or is parked after so many tries; None as `with_done`."""
+        """Return the state with this claim failed. The item waits, or is dead-lettered after ``tries_max``
+        tries.
+
+        None if the claim does not exist any more.
+        """
         claim = self._find_claim(number)
         if claim is None:
             return None
@@ -160,11 +168,14 @@ class WorkState:
             changed = self._with_replaced(claim, None)
             changed = replace(changed, retry_queue=(*changed.retry_queue, parked))
             if len(changed.parked) <= DEAD_LETTERED_MAX and len(changed.encode()) <= BYTES_MAX:
-                return changed  # else it holds the floor up, and is tried on
+                return changed  # otherwise it stays in the items and is retried
         return self._with_replaced(claim, returned)
 
     def with_claim_undone(self, number: int) -> "WorkState | None":
-        """Nobody ever began with it: it waits as before its claim; None as `with_done`."""
+        """Return the state without this claim, whose work was not started, so it does not count as a try.
+
+        None as for `with_done`.
+        """
         claim = self._find_claim(number)
         if claim is None:
             return None
@@ -174,24 +185,27 @@ class WorkState:
         )
 
     def without_workers(self, dead_workers: Iterable[int], *, tries_max: int) -> "WorkState":
-        """These have died: what they had claimed is given back."""
+        """Return the state with the claims of dead workers returned."""
         state, dead_set = self, frozenset(dead_workers)
         for claim in self.claims:
             if claim.worker in dead_set:
                 next_state = state.with_claim_returned(claim.number, tries_max=tries_max)
-                assert next_state is not None, "a claim that is there is given back"
+                assert next_state is not None, "an existing claim is returned"
                 state = next_state
         return state
 
     def with_retry(self, number: int) -> "WorkState | None":
-        """What is parked under this number is tried again, from its first try on; None: nothing is."""
+        """Return the state with this dead-lettered item waiting, with no tries.
+
+        None if there is no such item.
+        """
         item = self._find_dead_lettered(number)
         if item is None:
             return None
         return self._with_replaced(item, replace(item, status=WorkItemStatus.WAITING, tries=0))
 
     def with_dropped(self, number: int) -> "WorkState | None":
-        """What is parked under this number is given up; None: nothing is."""
+        """Return the state without this dead-lettered item. None if there is no such item."""
         item = self._find_dead_lettered(number)
         return None if item is None else self._with_replaced(item, None)
 
@@ -202,7 +216,7 @@ class WorkState:
         return next((item for item in self.parked if item.number == number), None)
 
     def _with_replaced(self, old: WorkItem, new: WorkItem | None) -> "WorkState":
-        """``old`` replaced; by None it is done."""
+        """Replace an item. None for ``new`` marks it as done."""
         if old in self.retry_queue:
             retry_queue = [new if item == old else item for item in self.retry_queue]
             return replace(
@@ -224,11 +238,11 @@ class WorkState:
     def _is_too_large(self) -> bool:
         return len(self.claims) > CLAIMS_MAX or len(self.encode()) > BYTES_MAX
 
-    # --- as it is stored --------------------------------------------------------------------------
+    # --- storage format ---------------------------------------------------------------------------
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As a packed list with a format number, `BYTES_MAX` at most."""
+        """Encode it as a packed list with a format number, at most `BYTES_MAX`."""
         items = [
             [*item.end, item.number, item.status.value, item.worker, item.tries]
             for item in self.items
@@ -251,7 +265,12 @@ class WorkState:
 
     @classmethod
     def decode(cls, value: Buffer) -> "WorkState":
-        """Raises `CorruptData`, or `UnsupportedFormat`."""
+        """Decode a stored value.
+
+        Raises:
+            CorruptData: The value is damaged.
+            UnsupportedFormat: A newer program wrote the value.
+        """
         what = "the state of a work queue"
         fields: list[Any] = decode_fields(value, FORMAT, 7, what)[:6]
         lowest_unfinished, moved_ms, next_number, ends, retry_queue, held_ms = check_stored(
@@ -274,8 +293,8 @@ class WorkState:
                 tuple(retry_items),
                 held_ms,
             )
-        except AssertionError as error:  # fields that do not fit each other
-            raise CorruptData(f"{what} cannot be: {error}") from None
+        except AssertionError as error:  # the fields contradict each other
+            raise CorruptData(f"{what} is inconsistent: {error}") from None
 
 
 def _decode_item(
@@ -302,10 +321,14 @@ _STATE = row(
 def next_item_end(
     segments: Sequence[SegmentInfo], next_unclaimed: DLSN, bytes_max: int
 ) -> DLSN | None:
-    """Where a stretch ends that begins at ``next_unclaimed`` and holds about ``bytes_max``, an entry at
-    least.
+    """Return the end of an item that starts at ``next_unclaimed`` and has about ``bytes_max`` bytes.
 
-    None: nothing can be read there. ``segments`` ascend, and have something after the cursor, or not.
+    The item has at least one entry.
+
+    Args:
+        segments: The log's segments, in ascending order.
+    Returns:
+        The end. None if no entry is readable there.
     """
     end, bytes_left = None, bytes_max
     for segment in segments:

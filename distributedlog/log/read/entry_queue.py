@@ -176,7 +176,8 @@ class EntryQueue:
         self._stop(AlreadyClosed(f'log "{self.name}": this reader is closed'))
 
     def fail(self, error: DistributedLogError) -> None:
-        """End the queue with an error and drop the queued entries, because the caller has lost the log."""
+        """End the queue with an error and drop the queued entries, so that the caller receives none of
+        them."""
         self._stop(error)
 
     def _stop(self, error: DistributedLogError) -> None:

@@ -112,7 +112,7 @@ class SequencedWriter:
         record_count = len(payloads)
         policy = assigner.policy
         if set(map(type, payloads)) != {bytes}:
-            raise InvalidRequest("a frame must have payloads, and payloads must be bytes")
+            raise InvalidRequest("a frame must have at least one payload, all of type bytes")
         sizes = list(map(len, payloads))
         size = sum(sizes) + record_count * RECORD_COLUMN_BYTES
         if size - RECORD_COLUMN_BYTES > RECORD_BYTES_MAX:

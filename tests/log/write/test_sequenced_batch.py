@@ -141,7 +141,7 @@ async def test_what_is_no_frame_is_refused_and_the_writer_goes_on(
             await writer.write(rec(5))
             wrong: list[tuple[list[bytes], list[int] | None, type[DistributedLogError], str]] = [
                 ([], [], InvalidRequest, "at least one"),
-                ([b"x", bytearray(b"y")], [5, 5], InvalidRequest, "are bytes"),  # type: ignore[list-item]
+                ([b"x", bytearray(b"y")], [5, 5], InvalidRequest, "of type bytes"),  # type: ignore[list-item]
                 ([b"x"], [5, 6], InvalidRequest, "2 txids and 1 payloads"),
                 ([b"x", b"y"], [6, 5], TransactionIdOutOfOrder, "lower than 6"),
                 ([b"x"], [4], TransactionIdOutOfOrder, "lower than 5"),

@@ -138,11 +138,11 @@ async def test_sets_are_there_whole_in_one_entry(producer: str | None) -> None:
             given = namespace.open_log("given")
             async with given.open_writer(producer=producer) as one:
                 await one.write_set([LogRecord(7, b"x"), LogRecord(7, b"y")])
-                with pytest.raises(InvalidRequest, match="one txid"):
+                with pytest.raises(InvalidRequest, match="the same txid"):
                     await one.submit_set([LogRecord(8, b"x"), LogRecord(9, b"y")])
             await namespace.create_log("stream", txids="bytes")
             async with namespace.open_log("stream").open_writer(producer=producer) as one:
-                with pytest.raises(InvalidRequest, match="no sets"):
+                with pytest.raises(InvalidRequest, match="no record sets"):
                     await one.submit_set([b"x", b"y"])
                 await one.write(b"goes on")
 
