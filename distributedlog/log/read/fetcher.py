@@ -489,7 +489,7 @@ class Fetcher:
                 raise CorruptData(
                     f'log "{self._name}" entry {position.segment}.{position.entry}: its first record has '
                     "sequence id "
-                    f"{sequence_id}, but the reader is already at {self.queue.next_sequence_id}"
+                    f"{sequence_id}, but the reader is at {self.queue.next_sequence_id}"
                 )
         self.queue.next_sequence_id = sequence_id
         skipped = self.queue.skips.end_range(position, records)
