@@ -117,7 +117,7 @@ async def test_records_that_were_given_already_do_not_follow_a_skip(
 
         async with log.open_reader(to="end", broken="skip") as reader:
             assert len(await reader.read_bulk(9)) == 2
-            with pytest.raises(CorruptData, match=r"1\.2: .* sequence id 1, but the reader is at 2"):
+            with pytest.raises(CorruptData, match=r"1\.2: .* 1, but the reader is at 2"):
                 await reader.read_next()
 
 
