@@ -91,8 +91,7 @@ class Fetcher:
         self._tail_wait_scope = trio.CancelScope()
         """Around a wait for more entries of the present segment."""
         self._next_segment: NextSegment | None = None
-        """The segment after the present one, while that is in progress, or the segment that is about to be
-        entered."""
+        """The next segment, opened ahead and about to be entered. None if it must be looked up."""
         self._entered_record: SegmentRecord | None = None
         """The record of a segment that was entered before the log's metadata had its first sequence ID."""
         self._proven_before = None if queue.position is None else queue.start

@@ -70,7 +70,7 @@ class LogReader:
                 fetched.
         Returns:
             The record. None after ``wait_s``, or after the last record of a reader that was opened with
-                ``to``.
+            ``to``.
 
         Raises: EndOfStream, LogTruncated, LogDeleted, CorruptData, ReaderIdle, InvalidRequest, AlreadyClosed.
         """

@@ -32,7 +32,8 @@ async def delete_replaced(
     can then be repeated.
 
     Returns:
-        Whether the ledger was deleted.
+        True if the ledger is deleted, now or earlier. False if a segment is still in it, or the transaction
+        failed.
     Raises:
         CorruptData: The key is invalid.
         DistributedLogError: The metadata did not answer.

@@ -94,7 +94,7 @@ async def recover_and_open(
 
     Returns:
         The new segment with its ledger, and the log's producers. The producers are None if the log never had
-            one.
+        one.
     Raises:
         RecoveryIncomplete: Too few bookies answered in time.
         NotEnoughBookies: No ledger could be created in time.

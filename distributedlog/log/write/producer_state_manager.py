@@ -121,7 +121,7 @@ class ProducerStateManager:
 
         Returns:
             The result for a new or long stored frame, the first copy that is in flight, or the stored
-                position.
+            position.
         Raises:
             ProducerFenced, ProducerForgotten: As for `next_sequence`.
             InvalidRequest: The frame leaves a gap, or some of its records were sent in other frames.

@@ -97,7 +97,7 @@ class SequencedWriter:
             sequence: The number of records that the producer sent before this frame.
         Returns:
             The frame. None if nothing was accepted because the call would have to wait (`wait_capacity`). A
-                repeated frame is not accepted again, and has the outcome of its first copy.
+            repeated frame is not accepted again, and has the outcome of its first copy.
         Raises:
             InvalidRequest: An argument is invalid, or the frame leaves a gap, or some of its records were
                 sent in other frames.
