@@ -156,7 +156,7 @@ class SegmentLinking:
                 "ledgers."
             )
         if len({token.ledger_id for token in tokens}) < len(tokens):
-            raise InvalidRequest("a link has a ledger twice")
+            raise InvalidRequest("a ledger is listed twice in one link")
         if len(self._app.encode()) > APP_BYTES_MAX or len(self._identity.encode()) > APP_BYTES_MAX:
             raise InvalidRequest(f"an application name must have at most {APP_BYTES_MAX} bytes")
         incarnation = incarnation_text(self._log_id)
