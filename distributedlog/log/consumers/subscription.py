@@ -1,9 +1,10 @@
-"""Subscription: one holder that reads a log from a named position on, and says how far it has got.
+"""Subscription: one subscriber that reads a log from a named position on, and commits its progress.
 
-The lock is a courtesy, as a writer's is: a key under the process's lease that refuses a second holder early
-and names the first. What is safe is the *generation* in the position's own value: whoever subscribes raises
-it, each commit compares it (`position_commits.py`), so a holder that was paused and is another one's by now
-moves nothing (H155). Nothing commits by itself: what was read and not committed is read again.
+The lock is only advisory, as a writer's is: a key under the process's lease that rejects a second subscriber
+early and has the name of the first. Safety comes from the *generation* in the value of the position. Each new
+subscriber increases it, and each commit compares it (`position_commits.py`). So a subscriber that was paused
+and replaced cannot move the position (H155). Nothing is committed automatically: records that were read but
+not committed are read again.
 """
 
 from types import TracebackType
@@ -47,7 +48,10 @@ from ..takeover.log_lock import WAIT_BEYOND_LEASE_S, wait_until_changed
 
 
 class Subscription:
-    """A log as one subscriber reads it. Made by `Log.subscribe`; for one task at a time."""
+    """A log as one subscriber reads it. `Log.subscribe` creates it. Only one task may use it at a time.
+
+    Leaving its ``async with`` writes the commits. After an exception it does so for at most 2 s.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,8 @@ class Subscription:
     ) -> None:
         self.name = name
         self.reader = LogReader(queue)
-        """From the named position on. It ends with `SubscriptionLost` when that is known to be lost."""
+        """Starts at the named position. It ends with `SubscriptionLost` when another subscriber has taken
+        over the position."""
         self._position_commits = commits
         self._committed = committed
         self._lock_key_holder = presence
@@ -71,32 +76,41 @@ class Subscription:
 
     @property
     def committed(self) -> DLSN:
-        """The position as it was last written."""
+        """The position as last written."""
         return self._committed.written.dlsn
 
     async def commit(self, position: Position | None = None, *, now: bool = False) -> None:
-        """Everything before ``position`` was handled (None: what the reader has given). It never goes back.
+        """Commit that all records before ``position`` are handled. The position never decreases.
 
-        Noted, and written within ``commit_interval_s`` with those of this process's other subscriptions, or
-        when this one is closed; with ``now`` written when this returns, and where there is nothing to write
-        looked at: is it still this holder's? What was not written is given again to whoever subscribes next.
-        Raises `SubscriptionLost`, of what was noted before too.
+        The commit is recorded here and written within ``commit_interval_s``, together with those of this
+        process's other subscriptions, or when this one is closed. Records whose commit was not written are
+        delivered again to the next subscriber. `SubscriptionLost` also applies to commits that were recorded
+        earlier.
+
+        Args:
+            position: The next position to handle. None for the position after the records that the reader has
+                returned.
+            now: Return only after the commit is written. If there is nothing to write, check that this
+                subscriber still owns the position.
 
         Raises: SubscriptionLost, InvalidRequest, LogRecreated, QuorumUnreachable, AlreadyClosed.
         """
         await self.commit_at(self.reader.position if position is None else position, now)
 
     async def commit_at(self, position: Position | None, now: bool) -> None:
-        """As `commit`; None notes nothing. For whoever hands on what the reader gives, later."""
+        """Commit as `commit`, but None records nothing.
+
+        For callers that pass the records on and handle them later.
+        """
         if self._closed:
             raise AlreadyClosed(f"{self._committed.description} is closed")
         if position is not None:
             if not isinstance(position, Position):
                 raise InvalidRequest(
-                    f"a subscriber commits a Position, as its reader gives it, not {quoted(position)}"
+                    f"position must be a Position of the subscription's reader, got {quoted(position)}"
                 )
             if position.incarnation != self.reader.incarnation:
-                raise LogRecreated(f"{position} is a position of another log than {self.reader!r}")
+                raise LogRecreated(f"{position} is not a position of the log of {self.reader!r}")
             self._position_commits.schedule(self._committed, position)
         if now:
             if not await self._position_commits.write([self._committed]):
@@ -106,12 +120,12 @@ class Subscription:
             await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        """Write what was committed, and let the next holder in. Idempotent.
+        """Write the commits, and release the position for the next subscriber. Idempotent.
 
         Raises: SubscriptionLost, QuorumUnreachable, AlreadyClosed.
         """
         if self._closed:
-            await self._lock_key_holder.release()  # whoever closes it may be about to
+            await self._lock_key_holder.release()  # waits for a concurrent `aclose`
             return
         self._closed = True
         try:
@@ -123,7 +137,7 @@ class Subscription:
             await self._lock_key_holder.release()
 
     async def abort(self) -> None:
-        """As `aclose`, for at most 2 s, whatever becomes of it. Idempotent.
+        """Close the subscription as `aclose`, for at most 2 s and without an error. Idempotent.
 
         Raises: nothing.
         """
@@ -131,7 +145,7 @@ class Subscription:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + RELEASE_TIMEOUT_S):
                 await self.aclose()
         except DistributedLogError:
-            pass  # what was not written is read again
+            pass  # records whose commit was not written are read again
 
     async def __aenter__(self) -> "Subscription":
         return self
@@ -160,7 +174,7 @@ async def subscribe(
     takeover: bool,
     wait_s: float | None,
 ) -> Subscription:
-    """See `Log.subscribe`."""
+    """Open a subscription, as `Log.subscribe`."""
     acquisition = _Acquisition(context, log_id, log_name, check_position_name(name), hold)
     committed, presence = await acquisition.acquire(at, takeover, wait_s)
     try:
@@ -178,7 +192,7 @@ async def subscribe(
 
 
 class _Acquisition:
-    """One subscriber's way to the position that is its own from then on."""
+    """Acquires a named position for one subscriber."""
 
     def __init__(
         self, context: LogContext, log_id: int, log_name: str, name: str, hold: bool
@@ -197,9 +211,12 @@ class _Acquisition:
     async def acquire(
         self, at: Literal["earliest", "latest"], takeover: bool, wait_s: float | None
     ) -> tuple[SubscriberPosition, EphemeralKey]:
-        """Raise the generation, put the lock, in one transaction; first make the position if there is none.
+        """Raise the generation and put the lock in one transaction. Create the position if it does not exist.
 
-        While another one's lock lives: waits, then raises `OwnershipAcquireFailed`; not with ``takeover``.
+        While another subscriber holds the lock, the call waits, unless ``takeover`` is True.
+
+        Raises:
+            OwnershipAcquireFailed: The lock was held for the whole wait.
         """
         metadata, lease_s = self._context.metadata, self._context.options.lock_lease_s
         timeout_s = lease_s + WAIT_BEYOND_LEASE_S if wait_s is None else wait_s
@@ -214,9 +231,9 @@ class _Acquisition:
                 if trio.current_time() >= deadline:
                     holder = LockRecord.decode(lock.value).owner
                     raise OwnershipAcquireFailed(
-                        f"{self._description} is held by {holder}; it was not free within {timeout_s:g} "
+                        f"{self._description} is held by {holder} and was not free within {timeout_s:g} "
                         "s. Wait, or"
-                        " take over",
+                        " take it over.",
                         holder,
                     )
                 await wait_until_changed(metadata, lock, deadline)
@@ -252,7 +269,7 @@ class _Acquisition:
         session = await context.lease_sessions.acquire(ttl_ms)
         lease = session.lease
         revision, lock_revision = 0, 0
-        # By its revision: a position that is deleted and made again counts its versions anew.
+        # Compared by revision, because a position that is deleted and created again restarts its versions.
         position_unchanged = Compare.mod_revision(self._key, stored_position.mod_revision)
         pending_delete: PendingDelete | None = PendingDelete(
             self._lock_key, value, position_unchanged
@@ -267,12 +284,12 @@ class _Acquisition:
         try:
             try:
                 reply = await metadata.transact(update + hold_ops)
-            except LeaseExpired:  # the store was away for longer than that: again, with another one
+            except LeaseExpired:  # unreachable for longer than that: retry with a new lease
                 pending_delete = None
                 await session.replace_lease(lease)
                 return None
             except DistributedLogError:
-                # Unknown, perhaps: the lock's value, which is drawn, says that it was this very transaction.
+                # The outcome may be unknown. The lock's random value proves that the transaction took effect.
                 revision = await self._acquired_revision(value, new_position.generation)
                 if not revision:
                     raise

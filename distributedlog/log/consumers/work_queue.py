@@ -1,10 +1,13 @@
-"""WorkQueue: many workers handle one log, each stretch of it at least once.
+"""WorkQueue: several workers handle one log, each item of it at least once.
 
-All workers of a process go through one coordinator, whose task makes what they ask for one compare-and-set
-of the queue's state (`work_state.py`): what is done and what is claimed next, of all of them. A process shows
-that it lives by a key under its lease; what one that is gone had claimed is claimed anew in a transaction
-that finds its key absent. A stretch is a plan, as `LogSnapshot` gives one: what it holds could be read when
-it was cut, and is read as ranges, by entry ids (H156).
+All workers of a process share one coordinator. Its task combines their requests into one compare-and-set of
+the queue's state (`work_state.py`), with all finished items and all new claims.
+
+A key under its lease shows that a process is alive. The claims of a dead process are claimed again in a
+transaction that requires its key to be absent.
+
+An item is a plan, as `LogSnapshot` has it. Its records were readable when the item was created, and they are
+read as ranges, by entry IDs (H156).
 """
 
 from collections.abc import Awaitable, Callable
@@ -50,20 +53,20 @@ ITEM_BYTES = 8 * 1024 * 1024
 TRIES_MAX = 5
 CLAIM_S = 600.0
 POLL_INTERVAL_S = 1.0
-"""How often those who wait look whether others have given something back, or died."""
+"""How often waiting callers check whether other workers have returned an item or died."""
 IDLE_DELAY_S = 0.05
-"""Between two looks that found nothing."""
+"""The pause after a check that found no work."""
 SEGMENTS_PLANNED = 64
-"""Looked at in one go, to cut stretches from."""
+"""The number of segments that are read at once to create items."""
 WORKER_BITS = 62
 
 Change = Callable[[WorkState], WorkState | None]
-"""Gives the state after it; None: refused."""
+"""Returns the changed state, or None to refuse the change."""
 
 
 @dataclass(slots=True, eq=False)
 class _PendingChange:
-    """A change of the state, and who waits for it."""
+    """A change of the state, and the event of the call that waits for it."""
 
     change: Change
     refusal_error: Callable[[], DistributedLogError]
@@ -73,7 +76,7 @@ class _PendingChange:
 
 @dataclass(slots=True, eq=False)
 class _ClaimRequest:
-    """Somebody who waits for a stretch."""
+    """A call that waits for an item."""
 
     bytes_max: int
     deadline: float
@@ -83,19 +86,19 @@ class _ClaimRequest:
 
 
 class WorkClaim:
-    """A stretch of the log that is this process's to handle. Made by `WorkQueue.claim`.
+    """An item of the log that this process has claimed. `WorkQueue.claim` creates it.
 
-    ``async with`` says it is done at the end, or gives it back where an exception leaves the block.
+    At the normal end of its ``async with`` the item is done. After an exception it is returned.
     """
 
     def __init__(self, queue: "WorkQueue", item: WorkItem) -> None:
         self.number = item.number
-        """Of this claim: no other one of the queue ever has it."""
+        """The number of this claim, which no other claim of the queue has."""
         self.first = item.first
         self.end = item.end
-        """It goes up to here, and without."""
+        """The end of the item, exclusive."""
         self.tries = item.tries
-        """How often it was claimed, this time included."""
+        """How often the item was claimed, including this claim."""
         self._queue = queue
         self._item = item
         self._settled = False
@@ -104,19 +107,25 @@ class WorkClaim:
         return f"WorkClaim({self.number}, {self.first} to {self.end}, try {self.tries})"
 
     def open_reader(self, *, rest: bool = False) -> Opening[RangeReader]:
-        """What it holds, entry by entry as columns; ``async with`` or ``await`` it. May hold no record.
+        """Open a reader of the item's records, entry by entry as columns. The item can have no record.
 
-        Raises `LogTruncated` where some of it is not left: `done` accepts that. With ``rest`` what is left.
-        `CorruptData` where the queue's stored value names places that the log does not have.
+        `LogTruncated` is raised if some of it is truncated, and `done` is still possible. `CorruptData` is
+        also raised if the stored item is beyond the end of the log.
+
+        Args:
+            rest: Read only the part that is not truncated.
+        Returns:
+            The reader, for ``async with``.
 
         Raises: LogNotFound, LogTruncated, CorruptData, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
         return Opening(lambda: self._queue.open_item(self._item, rest))
 
     async def done(self) -> None:
-        """It was handled, for good. Raises `ClaimLost` where it is another one's by now, or was given back.
+        """Record that the item is handled, for good.
 
-        After `OutcomeUnknown` it is done, or handled again by somebody.
+        `ClaimLost` is raised if another worker has claimed the item, or if it was returned. After
+        `OutcomeUnknown` the item is either done or will be handled again.
 
         Raises: ClaimLost, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -125,9 +134,14 @@ class WorkClaim:
         )
 
     async def give_back(self, delay_s: float = 0.0) -> None:
-        """It was not handled: somebody else may, ``delay_s`` from now. Raises `ClaimLost` as `done`.
+        """Return the item without handling it, so that another worker can claim it.
 
-        Until then it stays this process's claim; it goes back at once when the process ends.
+        Until ``delay_s`` has passed, the item stays claimed by this process. It is returned at once if the
+        process ends.
+        `ClaimLost` is raised as by `done`.
+
+        Args:
+            delay_s: The seconds after which the item can be claimed again.
 
         Raises: ClaimLost, LogNotFound, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -143,7 +157,7 @@ class WorkClaim:
         self._settled = True
 
     async def extend(self) -> None:
-        """It takes longer: ``claim_s`` counts anew from now. Raises `ClaimLost` where that was over.
+        """Restart the time limit ``claim_s`` of this claim. `ClaimLost` is raised if it has expired.
 
         Raises: ClaimLost, AlreadyClosed.
         """
@@ -151,7 +165,7 @@ class WorkClaim:
         await trio.lowlevel.checkpoint()
 
     def return_undelivered(self) -> None:
-        """For a face, whose caller did not get it."""
+        """Return a claim that an API variant could not deliver to its caller."""
         self._queue.return_undelivered(self.number)
 
     async def __aenter__(self) -> "WorkClaim":
@@ -163,7 +177,7 @@ class WorkClaim:
         await self.exit_block(kind is not None)
 
     async def exit_block(self, failed: bool) -> None:
-        """The end of a block: it is done, or given back, unless that was said."""
+        """End an ``async with`` block: the item is done or returned, unless the block has done that."""
         if self._settled:
             await trio.lowlevel.checkpoint()
         elif not failed:
@@ -177,9 +191,9 @@ class WorkClaim:
 
 
 class WorkQueue:
-    """A log as many workers handle it, this process's among them. Made by `Log.work_queue`.
+    """A log that several workers handle, including this process. `Log.work_queue` creates it.
 
-    Any number of tasks may use it at once: what they ask for goes together.
+    Any number of tasks may use it concurrently. Their requests are combined.
     """
 
     def __init__(
@@ -209,24 +223,26 @@ class WorkQueue:
         self._pending_changes: list[_PendingChange] = []
         self._claim_requests: list[_ClaimRequest] = []
         self._active_claims: dict[int, float] = {}
-        """Claims that somebody here handles, and when they are given back."""
+        """The claims that tasks of this process handle, and when they are returned."""
         self._delayed_returns: dict[int, float] = {}
-        """Claims that nobody handles, and when they are given back."""
+        """The claims that no task handles, and when they are returned."""
         self._unassigned_claims: dict[int, float] = {}
-        """Claims that nobody was given: the next one here who asks has them, or they go back, and when."""
+        """The claims that were not delivered, and when they are returned. The next request here gets one
+        of them."""
         self._has_unknown_claims = False
-        """May the state have claims that are not known here? It is looked at."""
+        """Whether the state may have claims of this process that are not recorded here. It is then read."""
         self._cached_state: tuple[WorkState, int] | None = None
-        """The state and the revision that wrote it, as last seen. (A version begins anew with a queue.)"""
+        """The last seen state, and the revision that wrote it. (A version would restart if the queue were
+        created again.)"""
         self._segments: tuple[SegmentInfo, ...] = ()
         self._readable_before = DLSN.INITIAL
-        """Up to here the log could be read, when its bookies were asked last by this process."""
+        """The readable end of the log when this process last queried its bookies."""
         self._hold_unwritten = hold
-        """Is it still to be written that the floor holds?"""
+        """Whether it is not written yet that the floor holds retention back."""
         self._nothing_available = False
-        """Was nothing there to give, when somebody wanted something last?"""
+        """Whether the last request found no item."""
         self._all_claimed = False
-        """Is the log sealed, and was all of it given out?"""
+        """Whether the log is sealed and completely divided into items."""
         self._wake = trio.Event()
         self._scope = trio.CancelScope()
         self._end_error: DistributedLogError | None = None
@@ -244,11 +260,16 @@ class WorkQueue:
     async def claim(
         self, *, bytes_max: int = ITEM_BYTES, wait_s: float | None = None
     ) -> WorkClaim | None:
-        """The next stretch, of about ``bytes_max``; None when ``wait_s`` is over (None: no limit; 0: what is
-        here), or when a sealed log was handled to its end.
+        """Claim the next item, waiting for it if necessary.
 
-        What was given back comes first, then what a process that is gone had claimed. At most 128 claims of
-        a queue are open at a time: more wait. A claim that is not done within ``claim_s`` is given back.
+        Items that were returned, or whose process died, are claimed before new ones. A queue has at most 128
+        open claims, and further calls wait. A claim that is not done within ``claim_s`` is returned.
+
+        Args:
+            bytes_max: The approximate size of a new item in bytes. It has at least one entry.
+            wait_s: The longest wait in seconds. None for no limit, 0 to claim only an available item.
+        Returns:
+            The claim. None after ``wait_s``, or if a sealed log is completely handled.
 
         Raises: LogNotFound, InvalidRequest, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
@@ -272,7 +293,7 @@ class WorkQueue:
         return None if request.item is None else WorkClaim(self, request.item)
 
     async def state(self) -> WorkState:
-        """How far the queue is handled: its floor, its claims, what is parked.
+        """Return the state of the queue: its floor, its claims and its dead-lettered items.
 
         Raises: LogNotFound, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -280,7 +301,10 @@ class WorkQueue:
         return (await self._read())[0]
 
     async def retry(self, number: int) -> None:
-        """What was parked under this number is to be tried again.
+        """Let a dead-lettered item be claimed again.
+
+        Args:
+            number: The number of the item's last claim.
 
         Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -290,7 +314,10 @@ class WorkQueue:
         )
 
     async def drop(self, number: int) -> None:
-        """What was parked under this number is given up.
+        """Drop a dead-lettered item, so that it is never handled.
+
+        Args:
+            number: The number of the item's last claim.
 
         Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -309,7 +336,7 @@ class WorkQueue:
         return claim
 
     async def aclose(self) -> None:
-        """Give back what is claimed here and not done. Idempotent.
+        """Return the claims of this process that are not done. Idempotent.
 
         Raises: nothing.
         """
@@ -321,7 +348,7 @@ class WorkQueue:
                 await self._request_change(
                     self._with_own_claims_returned, lambda: self._claim_lost_error(0)
                 )
-        # However that went: while its key is there nobody else is given what it had.
+        # Even if that failed, other workers can only get these claims once the key is deleted.
         self._end_with(AlreadyClosed(f'work queue "{self.name}" of log "{self.log}" is closed'))
         self._scope.cancel()
         await self._presence.release()
@@ -336,14 +363,14 @@ class WorkQueue:
         await self.aclose()
 
     async def store_hold(self) -> None:
-        """Before it is used: its floor holds retention up from here on, if it is to."""
+        """Store that the floor holds retention back, if requested. Called before the queue is used."""
         if self._hold:
             await self._request_change(lambda state: state, lambda: self._claim_lost_error(0))
 
     # --- for its claims ---------------------------------------------------------------------------
 
     async def finish(self, number: int, change: Change) -> None:
-        """Write what became of a claim."""
+        """Write the outcome of a claim."""
         try:
             await self._request_change(change, lambda: self._claim_lost_error(number))
         except (ClaimLost, OutcomeUnknown):
@@ -352,13 +379,13 @@ class WorkQueue:
         self._active_claims.pop(number, None)
 
     def return_undelivered(self, number: int) -> None:
-        """Nobody got it, and so nobody handles it: the next one here who asks does, or somebody else."""
+        """Keep an undelivered claim for the next request of this process, or return it after a while."""
         if self._active_claims.pop(number, None) is not None:
             self._unassigned_claims[number] = trio.current_time() + POLL_INTERVAL_S
             self._wake.set()
 
     async def return_to_queue(self, number: int, delay_s: float) -> None:
-        """Give a claim back, later."""
+        """Return a claim after a delay."""
         if delay_s == 0:
             return await self.finish(number, lambda state: self._with_claim_returned(state, number))
         self.extend(number)
@@ -368,30 +395,34 @@ class WorkQueue:
         await trio.lowlevel.checkpoint()
 
     def extend(self, number: int) -> None:
-        """A claim's time counts anew. Raises `ClaimLost`, by what is known here."""
+        """Restart the time limit of a claim.
+
+        Raises:
+            ClaimLost: The claim is not active here.
+        """
         self._check_open()
         if number not in self._active_claims:
             raise self._claim_lost_error(number)
         self._active_claims[number] = trio.current_time() + self._claim_s
 
     async def open_item(self, item: WorkItem, rest: bool) -> RangeReader:
-        """Read a stretch as the ranges of its segments."""
+        """Open a reader of an item, as the ranges of its segments."""
         self._check_open()
         context, follower = self._context, self._follower
         await follower.load()
         first, end = item.first, item.end
         if end > self._readable_before:
-            # Cut by another process. A value that somebody wrote by hand proves nothing (H141).
+            # Another process created the item. A value that was written by hand proves nothing (H141).
             snapshot = await self._load_snapshot(first.segment, 1)
             if end > self._readable_before:
                 raise CorruptData(
-                    f'work queue "{self.name}" of log "{self.log}": a stretch goes up to {end}, the log can '
-                    f"be read up to {snapshot.end_dlsn}"
+                    f'work queue "{self.name}" of log "{self.log}": an item ends at {end}, but the log is '
+                    f"readable only up to {snapshot.end_dlsn}"
                 )
         records = await segments_page(
             self._metadata, follower.state, first.segment, end.segment - first.segment + 1
         )
-        await follower.load()  # after: what is missing among them was truncated by now
+        await follower.load()  # after the records, so that missing ones are known to be truncated
         if rest:
             first = max(first, min(follower.state.earliest, end))
         else:
@@ -408,7 +439,7 @@ class WorkQueue:
     # --- the coordinator --------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Answer what is asked until closed. A task of the namespace."""
+        """Handle requests until closed. Runs in a task of the namespace."""
         what = f'work queue "{self.name}" of log "{self.log}"'
         try:
             with self._scope, error_boundary(what, self._end_with):
@@ -447,24 +478,24 @@ class WorkQueue:
                     pending.error = error
                     pending.completed.set()
                 self._fail_claim_requests(error)
-                # Nobody asks for these again.
+                # No call requests these again.
                 again_at = trio.current_time() + POLL_INTERVAL_S
                 self._delayed_returns.update(dict.fromkeys(expired, again_at))
                 self._unassigned_claims.update(dict.fromkeys(unassigned, again_at))
                 self._has_unknown_claims = not isinstance(error, LogNotFound)
             except BaseException:
-                self._pending_changes[:0] = changes  # `_end_with` tells them
+                self._pending_changes[:0] = changes  # `_end_with` answers them
                 raise
         if not self._pending_changes:
             await self._wait_for_work()
 
     async def _apply_changes(self, changes: list[_PendingChange]) -> None:
-        """Make all that is asked one change, and tell those who asked."""
+        """Combine all requests into one change of the state, write it, and answer the requests."""
         cached = None if self._claim_requests or self._has_unknown_claims else self._cached_state
         refused: list[_PendingChange] = []
         requests: list[_ClaimRequest] = []
         granted: list[tuple[_ClaimRequest, WorkItem]] = []
-        uncertain_state: WorkState | None = None  # of which nobody knows whether it was
+        uncertain_state: WorkState | None = None  # written with an unknown outcome
         while True:
             try:
                 state, revision = cached or await self._read()
@@ -482,7 +513,7 @@ class WorkQueue:
                     changed, granted, dead_workers = await self._grant_claims(changed, requests)
                 except (
                     DistributedLogError
-                ) as error:  # theirs who want something: what is done is done
+                ) as error:  # fails only the claim requests, not the finished claims
                     self._fail_claim_requests(error)
             if changed == state and not self._hold_unwritten:
                 break
@@ -514,9 +545,9 @@ class WorkQueue:
         self._answer_unserved(requests, state)
 
     def _deliver_claims(self, granted: "list[tuple[_ClaimRequest, WorkItem]]") -> None:
-        """Tell the callers that wait which stretch each has."""
+        """Answer the requests that have got an item."""
         for request, item in granted:
-            if request in self._claim_requests:  # else it gave up: the next one who asks has it
+            if request in self._claim_requests:  # otherwise it was cancelled
                 self._active_claims[item.number] = trio.current_time() + self._claim_s
                 self._unassigned_claims.pop(item.number, None)
                 request.item = item
@@ -524,7 +555,7 @@ class WorkQueue:
                 request.answered.set()
 
     def _answer_unserved(self, requests: "list[_ClaimRequest]", state: WorkState) -> None:
-        """Tell those that got nothing, if all is handled or their time is over."""
+        """Answer the other requests if all is handled or they have timed out."""
         handled = (
             self._all_claimed and not state.items and len(state.parked) == len(state.retry_queue)
         )
@@ -535,7 +566,7 @@ class WorkQueue:
                 request.answered.set()
 
     def _record_unassigned(self, state: WorkState) -> None:
-        """Claims that nobody here has: of answers that were lost, of tasks that gave up."""
+        """Record claims that no task here has, because an answer was lost or a task was cancelled."""
         own_claims = {item.number for item in state.claims if item.worker == self._worker_id}
         self._unassigned_claims = {
             number: deadline
@@ -549,13 +580,17 @@ class WorkQueue:
     async def _grant_claims(
         self, state: WorkState, requests: list[_ClaimRequest]
     ) -> tuple[WorkState, list[tuple[_ClaimRequest, WorkItem]], frozenset[int]]:
-        """Give those who want something what there is: the state then, what each gets, who is gone."""
+        """Claim available items for the requests.
+
+        Returns:
+            The changed state, the items by request, and the dead workers.
+        """
         other_workers = {item.worker for item in state.claims} - {self._worker_id}
         dead_workers = frozenset(
             other_workers - await self._live_workers() if other_workers else ()
         )
         state = state.without_workers(dead_workers, tries_max=self._tries_max)
-        # Of answers that were lost, and of tasks that gave up.
+        # Claims whose answer was lost, or whose task was cancelled.
         unassigned = [
             item
             for item in state.claims
@@ -584,19 +619,22 @@ class WorkQueue:
         return state, granted, dead_workers
 
     async def _live_workers(self) -> set[int]:
-        """The workers whose keys are there."""
+        """Return the workers whose keys exist."""
         prefix = workers_prefix(self._log_id, self.name)
         workers: set[int] = set()
         async for item in Scan(self._metadata, prefix):
-            with suppress(ValueError):  # of a queue whose name begins with this one's
+            with suppress(ValueError):  # a key of a queue whose name starts with this one's
                 workers.add(int(item.key[len(prefix) :], 16))
         return workers
 
     async def _next_end(self, first_unclaimed: DLSN, bytes_max: int) -> DLSN | None:
-        """Where a stretch ends that begins at the cursor; None: nothing is there yet."""
+        """Return the end of a new item that starts at ``first_unclaimed``.
+
+        None if nothing is readable there.
+        """
         first = self._follower.state.earliest
         if first_unclaimed < first:
-            return first  # what was truncated is a stretch of its own, told once
+            return first  # a truncated range is a separate item, which is reported once
         end = next_item_end(self._segments, first_unclaimed, bytes_max)
         page: int | None = first_unclaimed.segment
         while end is None and page is not None:
@@ -610,7 +648,7 @@ class WorkQueue:
         return end
 
     async def _load_snapshot(self, first: int, limit: int) -> LogSnapshot:
-        """The log's end, and some of its segments. Its state has just been loaded."""
+        """Read the log's end and some of its segments. The state must have just been loaded."""
         snapshot = await take_snapshot(
             self._metadata, self._context.ledgers, self._follower, first=first, limit=limit
         )
@@ -618,7 +656,7 @@ class WorkQueue:
         return snapshot
 
     async def _with_retention_hold(self, state: WorkState) -> tuple[WorkState, Transaction]:
-        """The state as it holds retention, and what retention must see of it."""
+        """Return the state with its hold on retention, and the operations that let retention see it."""
         if not self._hold:
             return replace(state, held_ms=NO_HOLD), Transaction()
         now_ms = await clock_now(self._metadata)
@@ -626,7 +664,7 @@ class WorkQueue:
         return replace(state, held_ms=held_ms), hold_ops
 
     async def _wait_for_work(self) -> None:
-        """Until somebody asks, or there may be something to give, or a claim is late."""
+        """Wait until there is a request, an item may be available, or a claim expires."""
         now = trio.current_time()
         due = min(
             (
@@ -651,7 +689,7 @@ class WorkQueue:
             self._wake = trio.Event()
 
     async def _wait_for_new_records(self, scope: trio.CancelScope) -> None:
-        """Until something may have been written after the cursor; then nothing else is waited for."""
+        """Wait until records may exist after the last item, then cancel ``scope``."""
         await trio.sleep(IDLE_DELAY_S)
         state = self._follower.state
         next_unclaimed = (
@@ -662,7 +700,7 @@ class WorkQueue:
             with suppress(DistributedLogError):
                 await self._follower.wait_until(lambda now: now.last_segment > last or now.sealed)
             if state.sealed:
-                await trio.sleep(POLL_INTERVAL_S)  # its end is here, and not all of it is handled
+                await trio.sleep(POLL_INTERVAL_S)  # sealed, but not all is handled
         else:
             with suppress(DistributedLogError):
                 record = await self._follower.segment(state.first_open_segment)
@@ -674,7 +712,7 @@ class WorkQueue:
                     ledger.close()
         scope.cancel()
 
-    # --- what is asked ----------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     async def _request_change(
         self, change: Change, refused: Callable[[], DistributedLogError]
@@ -699,14 +737,14 @@ class WorkQueue:
         return state.with_claim_returned(number, tries_max=self._tries_max)
 
     def _return_expired(self, number: int) -> _PendingChange:
-        """It is given back, and nobody waits for that."""
+        """Return the change that returns an expired claim. No call waits for it."""
         return _PendingChange(
             lambda state: self._with_claim_returned(state, number),
             lambda: self._claim_lost_error(number),
         )
 
     def _undo_claim(self, number: int) -> _PendingChange:
-        """As `_return_expired`, of what nobody was given."""
+        """Return the change that undoes an undelivered claim. No call waits for it."""
         return _PendingChange(
             lambda state: state.with_claim_undone(number), lambda: self._claim_lost_error(number)
         )
@@ -716,13 +754,13 @@ class WorkQueue:
 
     def _claim_lost_error(self, number: int) -> ClaimLost:
         return ClaimLost(
-            f'work queue "{self.name}" of log "{self.log}": claim {number} is not ours any more: it was'
-            " done or given back, or took too long, or we were taken for dead"
+            f'work queue "{self.name}" of log "{self.log}": claim {number} is lost. It was'
+            " done, returned or too slow, or this process was considered dead."
         )
 
     def _not_dead_lettered_error(self, number: int) -> InvalidRequest:
         return InvalidRequest(
-            f'work queue "{self.name}" of log "{self.log}" has parked nothing under {number}'
+            f'work queue "{self.name}" of log "{self.log}" has no dead-lettered item {number}'
         )
 
     # --- the end ----------------------------------------------------------------------------------
@@ -758,7 +796,7 @@ async def open_work_queue(
     tries_max: int,
     claim_s: float,
 ) -> WorkQueue:
-    """See `Log.work_queue`."""
+    """Open a work queue, as `Log.work_queue`."""
     metadata, state = context.metadata, follower.state
     key = work_key(state.log_id, check_position_name(name))
     if await metadata.get(key) is None:
@@ -804,7 +842,11 @@ async def open_work_queue(
 
 
 async def list_work_queues(metadata: Metadata, log_id: int) -> dict[str, WorkState]:
-    """The work queues of a log, by name. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Return the work queues of a log by name.
+
+    Raises:
+        CorruptData, UnsupportedFormat: A stored state cannot be decoded.
+    """
     prefix = work_key(log_id, "")
     return {
         item.key[len(prefix) :].decode(): WorkState.decode(item.value)
@@ -813,7 +855,11 @@ async def list_work_queues(metadata: Metadata, log_id: int) -> dict[str, WorkSta
 
 
 async def delete_work_queue(metadata: Metadata, log_id: int, name: str) -> bool:
-    """Forget a work queue; was there one? Its workers are told `LogNotFound`."""
+    """Delete a work queue. Its workers receive `LogNotFound`.
+
+    Returns:
+        Whether it existed.
+    """
     key = work_key(log_id, check_position_name(name))
     existing = await metadata.get(key)
     await metadata.transact(Transaction((), (Delete(key),)))
@@ -842,14 +888,14 @@ def _complete_changes(
         pending.error = pending.refusal_error()
         if is_uncertain:
             pending.error = OutcomeUnknown(
-                f"{pending.error}; or it was done, and the answer was lost"
+                f"{pending.error}, or it was done and the answer was lost"
             )
     for pending in changes:
         pending.completed.set()
 
 
 def _limited_to(record: SegmentRecord, end: DLSN) -> SegmentRecord:
-    """A segment as it was planned: of one in progress its record does not say how far it goes."""
+    """Return a segment's record with the planned end, because the record of an open segment has none."""
     if record.closed or record.segment != end.segment:
         return record
     return replace(record, last_entry=end.entry - 1)
