@@ -367,7 +367,7 @@ async def test_what_is_above_a_bound_is_refused_where_the_log_says_so(
             world.ledgers.held = True
             taken, error = await until_refused(writer, bytes(1000))
             assert error.definite
-            assert "the writer goes on" in str(error)
+            assert "the writer stays open" in str(error)
             assert 15 <= taken <= 30
             bulk = await writer.submit_bulk([rec(taken + 1)] * 3)
             assert [type(one) for one in await bulk.outcomes()] == [TooBusy] * 3

@@ -380,8 +380,8 @@ async def test_a_txid_is_not_searched_for_where_they_went_back(
         assert found is not None
         state = replace(LogState.decode(found.value), had_unordered_txids=True)
         await world.metadata.transact(Transaction((), (Put(key, state.encode()),)))
-        with pytest.raises(InvalidRequest, match="not in order"):
+        with pytest.raises(InvalidRequest, match="decreasing txids"):
             await log.find(txid=1)
-        with pytest.raises(InvalidRequest, match="not in order"):
+        with pytest.raises(InvalidRequest, match="decreasing txids"):
             await log.open_reader(txid=1)
         assert await log.find(wall_ms=0) == DLSN(1, 0, 0)

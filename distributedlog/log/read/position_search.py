@@ -1,7 +1,8 @@
-"""Positions in a log: the last readable one, and the first with a txid or of a time.
+"""Find positions in a log: the last readable one, and the first with a transaction ID or a time.
 
-A search reads little, however long the log: the keys of segments are dense, so they are bisected by single
-reads until `BISECT_PAGE` are left, which are one page; in the segment that is found entries are.
+A search reads little, however long the log is. Segment numbers have no gaps, so their records are bisected by
+single reads until `BISECT_PAGE` are left, which are read at once. In the segment found, the entries are
+bisected.
 """
 
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -24,17 +25,17 @@ from .segment_reader import open_segment, read_header
 from .state_watch import StateWatch
 
 BISECT_PAGE = 64
-"""Segments: some 8 KiB of records, in one read."""
+"""The number of segment records in one read, about 8 KiB."""
 LIST_PAGE = 1000
 ROLL_WAIT_S = 2.0
-"""How long somebody who asks for the end waits for a roll that is under way."""
+"""How long a lookup of the end waits for a roll in progress."""
 ROLL_POLL_INTERVAL_S = 0.05
 
 
 async def segments_page(
     metadata: Metadata, state: LogState, first: int, limit: int | None = None
 ) -> list[SegmentRecord]:
-    """The records of a log's segments from number ``first`` on, ascending, at most ``limit``."""
+    """Return at most ``limit`` segment records of a log from number ``first`` on, in ascending order."""
     start = segment_key(state.log_id, max(first, state.first_segment))
     end = segment_key(state.log_id, state.last_segment + 1)
     segments: list[SegmentRecord] = []
@@ -50,15 +51,18 @@ async def segments_page(
 async def segments_from(
     metadata: Metadata, state: LogState, is_before: Callable[[SegmentRecord], bool]
 ) -> AsyncGenerator[SegmentRecord, None]:
-    """The segments from the first on that is not ``passed``, ascending; leave it by `aclosing`.
+    """Yield the segments, in ascending order, from the first one on that is not ``is_before``.
 
-    ``passed`` holds for closed segments alone, and for all before one for which it holds.
+    Use it with `aclosing`.
+
+    Args:
+        is_before: Only called for closed segments. If True for one, it must be True for all before it.
     """
     low, high = state.first_segment, state.first_open_segment
     while high - low > BISECT_PAGE:
         middle = (low + high) // 2
         stored = await metadata.get(segment_key(state.log_id, middle))
-        # One that is gone was truncated meanwhile.
+        # A missing record was truncated in the meantime.
         if stored is None or is_before(SegmentRecord.decode(stored.value)):
             low = middle + 1
         else:
@@ -74,7 +78,10 @@ async def segments_from(
 
 
 async def first_readable(metadata: Metadata, state: LogState) -> DLSN:
-    """Where the first user record that is left is looked for; in an empty log, the first position of all."""
+    """Return a position at or before the first remaining user record.
+
+    In an empty log, the first position of all.
+    """
     truncated_id = state.truncated_sequence_id
     async with aclosing(
         segments_from(metadata, state, lambda segment: segment.end_sequence_id <= truncated_id)
@@ -85,10 +92,10 @@ async def first_readable(metadata: Metadata, state: LogState) -> DLSN:
 
 
 async def wait_for_roll(state_watch: StateWatch, ledgers: SegmentEntryStore) -> None:
-    """Where a roll is under way: look until the segment that ended is closed, for `ROLL_WAIT_S` at most.
+    """If a roll is in progress, wait until the ended segment is closed, at most `ROLL_WAIT_S`.
 
-    What is in the next one is acknowledged, and may have been committed (G4), and nobody can say of which
-    number its records are before that. A next segment that was only made ready has none.
+    The records in the next segment are acknowledged and may be committed (G4), but have no sequence IDs
+    before that close. A next segment that was only prepared has no records.
     """
     state = state_watch.state
     if state.last_segment <= state.first_open_segment:
@@ -108,16 +115,16 @@ async def wait_for_roll(state_watch: StateWatch, ledgers: SegmentEntryStore) -> 
 async def last_readable(
     metadata: Metadata, state_watch: StateWatch, ledgers: SegmentEntryStore
 ) -> DLSN | None:
-    """The position of the last user record that can be read now; None in an empty log."""
+    """Return the position of the last readable user record. None in an empty log."""
     await wait_for_roll(state_watch, ledgers)
     state = state_watch.state
     last = None
     if state.in_progress:
         record = await state_watch.segment(state.first_open_segment)
-        # By now it may be closed.
+        # It may have been closed since the state was read.
         last = record.last_dlsn if record.closed else await _last_confirmed_record(ledgers, record)
     if last is None:
-        # Segments may be empty, also all those at the end.
+        # Segments can be empty, even all of those at the end.
         record_total = state.next_sequence_id
         async with aclosing(
             segments_from(metadata, state, lambda segment: segment.end_sequence_id < record_total)
@@ -131,7 +138,8 @@ async def last_readable(
 async def record_with_id(
     metadata: Metadata, state: LogState, ledgers: SegmentEntryStore, sequence_id: int
 ) -> LogRecord | None:
-    """The record that was the log's ``sequence_id``-th, from 0, and is left; None: it cannot be read yet."""
+    """Return the record with this sequence ID, counted from 0. None if it is truncated or not readable
+    yet."""
     async with aclosing(
         segments_from(metadata, state, lambda segment: segment.end_sequence_id <= sequence_id)
     ) as segments:
@@ -164,11 +172,11 @@ async def record_with_id(
 async def record_at(
     ledgers: SegmentEntryStore, name: str, record: SegmentRecord, position: DLSN
 ) -> LogRecord:
-    """The record at this position of a segment, which the caller has seen that it can be read."""
+    """Return the record at this position of a segment. The caller has seen that it is readable."""
     reader = await open_segment(ledgers, record)
     try:
         if not reader.closed:
-            reader.record_lac(position.entry)  # the bookies may have forgotten it since (H24)
+            reader.record_lac(position.entry)  # the bookies may have lost the LAC since (H24)
         (entry,) = await reader.read(position.entry, position.entry, bytes_max=1)
     finally:
         reader.close()
@@ -184,9 +192,14 @@ def _decode_records(
 async def count_before(
     metadata: Metadata, state_watch: StateWatch, ledgers: SegmentEntryStore, position: DLSN | None
 ) -> int:
-    """How many records the log ever had before a position; None, and whatever is after the end: the end.
+    """Return the number of records that the log ever had before a position.
 
-    Reads at most one segment's record and one entry. Raises `LogTruncated` where it is not left.
+    At most one segment record and one entry are read.
+
+    Args:
+        position: None, or any position after the end, for the end.
+    Raises:
+        LogTruncated: The position is truncated.
     """
     state = state_watch.state
     if position is not None:
@@ -226,7 +239,7 @@ async def count_before(
 
 
 async def _last_confirmed_record(ledgers: SegmentEntryStore, record: SegmentRecord) -> DLSN | None:
-    """The last record of a segment in progress, as far as it is confirmed."""
+    """Return the position of the last confirmed record of an open segment."""
     reader = await open_segment(ledgers, record)
     try:
         entry = reader.lac
@@ -238,7 +251,7 @@ async def _last_confirmed_record(ledgers: SegmentEntryStore, record: SegmentReco
             stored_last = last_record(entry, last_entry.payload, header)
             if stored_last is not None:
                 return DLSN(record.segment, stored_last.entry, stored_last.slot)
-            # It counts the records before it, as every entry does: the last one is found by that.
+            # Every entry counts the records before it, so the last record is found by its number.
             record_total = header.records_before
             if record_total == 0:
                 return None
@@ -253,7 +266,7 @@ async def _last_confirmed_record(ledgers: SegmentEntryStore, record: SegmentReco
             )
             if last_with_records is None:
                 raise CorruptData(
-                    f"entry {record.segment}.{entry} counts {record_total} records before it, and none "
+                    f"entry {record.segment}.{entry} counts {record_total} records before it, but no entry "
                     "has them"
                 )
             header = decode_header(last_with_records.payload)
@@ -265,8 +278,13 @@ async def _last_confirmed_record(ledgers: SegmentEntryStore, record: SegmentReco
 async def find_txid(
     metadata: Metadata, state_watch: StateWatch, ledgers: SegmentEntryStore, txid: int
 ) -> DLSN:
-    """The position of the first record whose txid is at least this one; after the end: where the next one
-    will be. Never below the truncation point. Raises `InvalidRequest` as `check_searchable`."""
+    """Return the position of the first record whose transaction ID is at least ``txid``.
+
+    If there is none, return the position of the next record. The result is never below the truncation point.
+
+    Raises:
+        InvalidRequest: The log cannot be searched (`check_searchable`).
+    """
     state = state_watch.state
     check_searchable(state)
     return await search_txid(
@@ -278,11 +296,12 @@ async def find_txid(
 
 
 def check_searchable(state: LogState) -> None:
-    """Raise `InvalidRequest` if txids decreased and the entries do not store the greatest so far."""
+    """Raise `InvalidRequest` if transaction IDs decreased and the entries do not store the greatest so
+    far."""
     if not state.is_txid_searchable:
         raise InvalidRequest(
-            f'log "{state.name}": an older program wrote txids that are not in order, so none can be '
-            "searched for; a time can"
+            f'log "{state.name}": an older program wrote decreasing txids, so they cannot be searched. '
+            "Search by time instead."
         )
 
 
@@ -292,11 +311,11 @@ async def search_txid(
     segments: AsyncGenerator[SegmentRecord, None],
     txid: int,
 ) -> DLSN:
-    """As `find_txid`, among these segments; the one in progress may say how far it is confirmed.
+    """Search as `find_txid` in these segments. The open one may have its last confirmed entry.
 
-    The first record with at least this txid is the first one at which the greatest txid so far is at least
-    that. So the search uses the greatest so far, which never decreases: of a log at a segment's end, of a
-    segment at an entry's end.
+    The first record with at least this transaction ID is the first one at which the greatest so far is at
+    least ``txid``. So the search uses the greatest so far, which never decreases. It is stored per segment
+    and per entry.
     """
 
     def first_slot(columns: Columns) -> int | None:
@@ -318,9 +337,9 @@ async def search_txid(
 async def find_time(
     metadata: Metadata, state_watch: StateWatch, ledgers: SegmentEntryStore, time_ms: int
 ) -> DLSN:
-    """The position of the first entry whose log time is ``wall_ms`` or later; as `find_txid`.
+    """Return the position of the first entry whose log time is at least ``time_ms``, as `find_txid`.
 
-    Log time never goes back, whatever the clocks did (H148).
+    Log time never decreases, regardless of the clocks (H148).
     """
     state = state_watch.state
     return await search_time(
@@ -337,7 +356,7 @@ async def search_time(
     segments: AsyncGenerator[SegmentRecord, None],
     time_ms: int,
 ) -> DLSN:
-    """As `find_time`, among these segments; the one in progress may say how far it is confirmed."""
+    """Search as `find_time` in these segments. The open one may have its last confirmed entry."""
     return await _search(
         state,
         ledgers,
@@ -358,19 +377,22 @@ async def _search(
     end_values: Callable[[SegmentRecord], tuple[int, int]],
     find_slot: Callable[[Columns], int | None],
 ) -> DLSN:
-    """The first entry of these segments whose value is at least ``wanted``, and the slot in it.
+    """Return the first entry of these segments whose value is at least ``wanted``, and the slot in it.
 
-    ``ends``: about the values of a closed segment's first and last entry. ``slot``: None if no record
-    of the entry matches, because an earlier record gave the entry its value.
+    Args:
+        entry_value: Returns the value of an entry.
+        end_values: Returns the approximate values of a closed segment's first and last entry.
+        find_slot: Returns None if no record of the entry matches, because an earlier record gave the entry
+            its value.
     """
     earliest = state.earliest
     end = None
     async with aclosing(segments):
         async for record in segments:
             if record.start_sequence_id == UNKNOWN:
-                break  # after one in progress: not readable yet (H11)
+                break  # the segment before is in progress, so this one is not readable yet (H11)
             if record.segment < earliest.segment:
-                continue  # it is truncated, and not removed yet
+                continue  # truncated and not deleted yet
             reader = await open_segment(ledgers, record)
             try:
                 if not reader.closed:
@@ -434,7 +456,10 @@ async def _search_segment(
 async def _skip_control_entries(
     reader: SegmentEntryReader, record: SegmentRecord, header: EntryHeader, entry: int, high: int
 ) -> tuple[int, SegmentEntry | None]:
-    """Find the first entry from ``entry`` on that has a record: there may be thousands without one."""
+    """Find the first entry from ``entry`` on that has a record.
+
+    Thousands of control entries can precede it.
+    """
     records_before = header.records_before
     return await _first_entry_reaching(
         reader,
@@ -460,9 +485,9 @@ def _untruncated_columns(
 
 
 async def sequence_id_at(ledgers: SegmentEntryStore, record: SegmentRecord, position: DLSN) -> int:
-    """The sequence id of the first record at or after a position of this segment, up to its end.
+    """Return the sequence ID of the first record at or after a position of this segment, up to its end.
 
-    The caller has seen that the position can be read, or lies before one that could be.
+    The caller has seen that the position is readable, or is before a readable one.
     """
     if record.closed and (record.last_dlsn is None or position > record.last_dlsn):
         return record.start_sequence_id + record.records
@@ -471,7 +496,7 @@ async def sequence_id_at(ledgers: SegmentEntryStore, record: SegmentRecord, posi
     reader = await open_segment(ledgers, record)
     try:
         if not reader.closed:
-            reader.record_lac(position.entry)  # the bookies may have forgotten it since (H24)
+            reader.record_lac(position.entry)  # the bookies may have lost the LAC since (H24)
         header = await read_header(reader, position.entry)
     finally:
         reader.close()
@@ -483,10 +508,10 @@ async def sequence_id_at(ledgers: SegmentEntryStore, record: SegmentRecord, posi
 async def held_position_at(
     metadata: Metadata, ledgers: SegmentEntryStore, state: LogState, dlsn: DLSN
 ) -> HeldPosition:
-    """An address as a position of this log: below the truncation point with its sequence id, if known.
+    """Return a DLSN as a position of this log. Below the truncation point, it has its sequence ID, if known.
 
-    For different positions may name one place: the last one's successor, the next entry's first, the next
-    segment's first.
+    The sequence ID is needed because different DLSNs can be the same position: the successor of a last
+    record, the start of the next entry, the start of the next segment.
     """
     held_position = HeldPosition(dlsn, incarnation_text(state.log_id), None)
     if dlsn >= state.truncated_to or state.truncated_sequence_id == 0:
@@ -512,9 +537,9 @@ async def _first_entry_reaching(
     low_value: int,
     high_value: int,
 ) -> tuple[int, SegmentEntry | None]:
-    """The first entry from ``low`` to ``high`` whose value is at least ``wanted``, as it was read.
+    """Return the first entry from ``low`` to ``high`` whose value is at least ``wanted``, and its read data.
 
-    ``high`` and None where there is none; the values need only be about right.
+    Return ``high`` and None if there is none. The given values can be approximate.
     """
     probes = interpolation_search(wanted, low, high, low_value, high_value)
     match = None
@@ -530,22 +555,24 @@ async def _first_entry_reaching(
         return search_end.value, match
 
 
-# Txids, times and counts grow about evenly, so the next place is guessed by interpolation. After a guess that
-# left more than a half, the next place is the middle. At most 2 log2 of the length + 1 places are read.
+# Transaction IDs, times and counts grow about evenly, so the next probe is interpolated. After a probe that
+# left more than half of the range, the next probe is its middle. At most 2 log2(length + 1) entries are read.
 
 Probes = Generator[int, int, int]
-"""Gives a place to look at, takes the value there; returns the first place that reaches what is wanted."""
+"""Yields the next index to probe and receives its value. Returns the first index with at least the wanted
+value."""
 
 
 def interpolation_search(
     wanted: int, low: int, high: int, low_value: int, high_value: int
 ) -> Probes:
-    """The first place from ``low`` to ``high`` whose value is at least ``wanted``; ``high`` where none is.
+    """Search the first index from ``low`` to ``high`` whose value is at least ``wanted``. ``high`` if there
+    is none.
 
-    The two values are about those at ``low`` and at ``high``: wrong ones cost looks, and nothing else.
+    The two values are the approximate ones at ``low`` and ``high``. Wrong values only cost additional probes.
     """
     overshoot = 1
-    """How far beyond a guess it looks, so that what is wanted lies on the short side."""
+    """How far the probe is beyond the interpolated index, so that the wanted one is on the shorter side."""
     bisect_next = False
     while low < high:
         length_before = high - low

@@ -2,7 +2,7 @@
 
 All causes that end a writer call `SendQueue.fail`:
 
-- `SegmentKeeper.run` can neither roll nor replace its segment.
+- `SegmentRoller.run` can neither roll nor replace its segment.
 - Another writer owns the log (`LogLock.set_on_lost`).
 - An unexpected exception ends one of the writer's tasks.
 - `LogWriter.abort` is called.
@@ -70,8 +70,9 @@ class LogWriter:
         """Start with an empty queue.
 
         Args:
-            claimed: The claim on the log, which the writer releases at its end. A writer through proxies has
+            log_lock: The claim on the log, which the writer releases at its end. A writer through proxies has
                 a substitute, made from the proxy's answers.
+            make_sink: Makes the destination of the entries.
             table: The producers of the log. None if it never had one.
         """
         options = context.options
@@ -486,9 +487,9 @@ class LogWriter:
         """
         default_producer = self.sequenced_writer.default_producer
         if default_producer is None:
-            raise InvalidRequest(f'log "{self._name}": open its writer with producer= to write so')
+            raise InvalidRequest(f'log "{self._name}": open it with producer= to write frames')
         if self._sink.conditional_append is not None:
-            raise InvalidRequest(f'log "{self._name}": through proxies no frames are made by hand')
+            raise InvalidRequest(f'log "{self._name}": write_frame does not work through proxies')
         if expect is not None:
             return await self.sequenced_writer.write_after(
                 expect, records, default_producer.number, sequence
@@ -618,8 +619,8 @@ class LogWriter:
         except trio.TooSlowError:
             await self.abort()
             raise WriteFailed(
-                f'log "{self._name}": not everything was durable within '
-                f"{self._close_timeout_s:g} s of closing; the segment is left for recovery"
+                f'log "{self._name}": not all records were durable within '
+                f"{self._close_timeout_s:g} s of closing. The next writer recovers the segment."
             ) from None
         except BaseException:
             await self.abort()

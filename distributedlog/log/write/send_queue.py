@@ -1,13 +1,14 @@
-"""The batches between a writer's caller and its ledger: open, ready, in flight.
+"""The batches between a writer's callers and its ledger: open, ready and in flight.
 
-Batching adapts without a timer: while few entries are in flight, what gathered is sent at the end of the
-loop turn; while the pipeline is busy the batch grows up to ``entry_bytes_max``. One task sends for all
-pipelines of a process, once a turn (`distributedlog/runtime/schedule/call_scheduler.py`). The first error
-sticks.
+Batching adapts to the load without a timer. While few entries are in flight, the buffered records are sent at
+the end of the event-loop iteration. While the writer is busy, the open batch grows up to ``entry_bytes_max``.
+One task sends for all writers of a process, once per iteration
+(`distributedlog/runtime/schedule/call_scheduler.py`). The first error is permanent.
 
-What is not yet durable is bounded in bytes, of the log and of the process (`memory_budget.py`), and a log may
-have rates; above a limit the caller waits, or is refused. A record is compared with one number, up to where
-the open batch may grow, which is low where a limit is near: then `SendQueue.try_reserve` decides.
+The accepted bytes that are not durable yet are limited, per log and per process (`memory_budget.py`), and a
+log can have rates. Above a limit the caller waits or is rejected. Each record is compared with only one
+number, the size up to which the open batch may grow. It is low if a limit is near, and then
+`SendQueue.try_reserve` decides.
 """
 
 from collections import deque
@@ -29,107 +30,120 @@ from .entry_batch import EntryBatch
 from .producer_state_manager import ProducerStateManager
 
 TIMING_SAMPLE_INTERVAL = 16
-"""Of the entries of a log, while many logs are busy, one in so many is timed: two looks at the clock for each
-lone record would be a tenth of what it costs."""
+"""While many logs are busy, one in this many entries of a log is timed. Timing each one-record entry would
+be a tenth of its cost."""
 
 
 class EntryTarget(Protocol):
-    """What entries are sent to: a segment (`OpenSegment`), or a stream to a proxy that has the log."""
+    """The destination of entries: a segment (`OpenSegment`), or a stream to a proxy that owns the log."""
 
     @property
     def has_capacity(self) -> bool:
-        """Does it take another entry now?"""
+        """Whether it accepts another entry now."""
         ...
 
     @property
     def segment_number(self) -> int:
-        """Of the segment."""
+        """The number of the segment."""
         ...
 
     @property
     def position(self) -> tuple[DLSN, int]:
-        """After the last record that is confirmed, with the sequence id there."""
+        """The position and the sequence ID after the last confirmed record."""
         ...
 
     @property
     def needs_snapshot(self) -> bool:
-        """Is the next entry to be a snapshot of the log's producers?"""
+        """Whether the next entry must be a snapshot of the log's producers."""
         ...
 
     def send(
         self, batch: EntryBatch, written_ms: int, producers: ProducerStateManager | None = None
     ) -> None:
-        """Send a batch and give it an entry id, greater than those before. Raises what keeps it from that."""
+        """Send a batch and set its entry ID, which is greater than all before.
+
+        Raises:
+            DistributedLogError: The batch cannot be sent.
+        """
         ...
 
     def confirm(self, batch: EntryBatch) -> None:
-        """The batch is durable: finish it."""
+        """Finish a durable batch."""
         ...
 
     def publish(self) -> None:
-        """Make what is confirmed readable."""
+        """Make the confirmed entries readable."""
         ...
 
 
 ConditionalAppend = Callable[[DLSN, bytes, int | None], Awaitable[DLSN]]
-"""Of the position that is expected, a payload, and its txid where it has one."""
+"""Called with the expected position, a payload, and its transaction ID or None."""
 
 
 class EntrySink(Protocol):
-    """Where the entries of a writer go: the log's segments (`SegmentRoller`), or a proxy."""
+    """The sink of a writer's entries: the log's segments (`SegmentRoller`), or a proxy."""
 
     @property
     def current_target(self) -> EntryTarget:
-        """What entries are sent to now."""
+        """The present destination of entries."""
         ...
 
     @property
     def can_send(self) -> bool:
-        """May an entry go to it now?"""
+        """Whether an entry can be sent to it now."""
         ...
 
     @property
     def next_segment(self) -> object | None:
-        """What may follow what entries are sent to, where that must be looked at; None: nothing."""
+        """The prepared next segment, for which `prepare_send` must be called. None if there is none."""
         ...
 
     @property
     def conditional_append(self) -> "ConditionalAppend | None":
-        """Has a record stored directly after another one; None: the writer does that itself, and takes frames
-        (`SequencedWriter.append_batch`)."""
+        """Appends a record directly after another one.
+
+        None if the writer itself does that and accepts frames (`SequencedWriter.append_batch`).
+        """
         ...
 
     def prepare_send(self, *, drained: bool) -> bool:
-        """At each turn of the sender. ``drained``: nothing is in flight. Return `can_send`."""
+        """Prepare the next send, and return `can_send`. ``drained`` states that no batch is in flight."""
         ...
 
     def wake(self) -> None:
-        """Something is wrong with what entries are sent to, or may be."""
+        """Check for due work, because the destination has failed or may have."""
         ...
 
     def wake_on_capacity(self) -> None:
-        """There was no room: have the sender woken when there is."""
+        """Wake the sender when the destination accepts entries again."""
         ...
 
     async def make_readable(self) -> None:
-        """Wait until readers see every confirmed record. Raises `RequestTimeout` if that is not known."""
+        """Wait until readers can see every confirmed record.
+
+        Raises:
+            RequestTimeout: It is unknown whether they can.
+        """
         ...
 
     def abort(self) -> None:
-        """Send nothing more. Synchronous and idempotent."""
+        """Stop sending. Synchronous and idempotent."""
         ...
 
     async def run(self) -> None:
-        """Do what is due, until cancelled or the writer is over."""
+        """Run due work until cancelled, or until the writer has ended."""
         ...
 
     async def finish(self, final_change: Callable[[LogState], LogState]) -> None:
-        """Give the log up; all writes are settled. ``then``: what becomes of it."""
+        """Close the log. All writes have an outcome. ``final_change`` is applied to the log's state."""
         ...
 
 
 class SendQueue:
-    """What one writer has taken and not yet seen durable. Everything but the waits is synchronous."""
+    """The accepted records of one writer that are not durable yet.
+
+    All methods except the waits are synchronous.
+    """
 
     __slots__ = (
         "__weakref__",
@@ -174,86 +188,97 @@ class SendQueue:
         make_sink: "MakeSink",
         on_failed: Callable[[], None],
     ) -> None:
-        """``state``: of the log, as it is taken over."""
+        """Start with an empty open batch.
+
+        Args:
+            state: The log's state after the takeover.
+            make_sink: Makes the destination of the entries.
+            on_failed: Called when the writer has failed.
+        """
         self.name = state.name
         self.pause = False
-        """The next submit must look up: no room, a turn is due to others, closed, failed."""
+        """Whether the next submit must call `before_submit`: the queue is full, closed or failed, or other
+        tasks must run."""
         self.is_direct_write = False
-        """`LogWriter.write` sends by itself what it is about to submit: nobody need be woken for it."""
+        """Whether `LogWriter.write` itself sends the record that it submits, so that no task is woken for
+        it."""
         self.error: DistributedLogError | None = None
-        """Why the writer has failed; sticks."""
+        """The error that ended the writer. Permanent."""
         self.over: DistributedLogError | None = None
-        """What the next call raises, once the writer has failed or was closed."""
+        """The error of further calls, once the writer has failed or was closed."""
         self.txids_given = False
-        """Do the records of the open batch have txids? Asked behind proxies, which fill in the others'."""
+        """Whether the records of the open batch have transaction IDs. Used with proxies, which assign the
+        omitted ones."""
         self.sent_bytes = 0
-        """Of batches that went to a segment; those that went again count again."""
+        """The bytes of sent batches. A batch that is sent again counts again."""
         self.limits = context.current_options
-        """Those that hold now: told by whoever follows them."""
+        """The present options, updated by the watch of the log's settings."""
         self.throttle = WriteThrottle(self.limits)
-        """The log's rates, and the callers that wait for free space."""
+        """The log's rates, and the calls that wait for free space."""
         self.budget_share = context.memory_budget.create_share(self.throttle.wake_waiters)
-        """What this log may hold of the process."""
+        """The log's share of the process's memory budget."""
         self.write_buffer_bytes = 0
-        """What a `WriteBuffer` before this one has taken, or may without asking; counts as held."""
+        """The bytes that a `WriteBuffer` before this queue has accepted, or can accept without a check.
+        They count as held."""
         self.has_write_buffer = False
-        """There is such a buffer. It keeps the limits: what comes here was taken."""
+        """Whether there is such a buffer. It enforces the limits, so this queue accepts everything."""
         self._unsettled_queues = context.unsettled_queues
         self._unsettled_queues.add(self)
         self._meters = context.meters
         self._entry_bytes_max = context.options.entry_bytes_max
         self.last_durable_batch: EntryBatch | None = None
-        """The newest one with records that is durable; None: none of this writer is."""
+        """The newest durable batch with records. None if there is none."""
         self.producers: ProducerStateManager | None = None
-        """Of a log that has any: each of its entries says what it holds of them."""
+        """The producers of the log, of which each entry has a section. None if the log never had one."""
         self._producer_opening: EntryBatch | None = None  # the newest opening of a producer
-        self._reserve_order = trio.Lock()  # who waits to fit, first come first served
-        self._waiter_count = 0  # how many do
+        self._reserve_order = trio.Lock()  # the calls that wait for capacity, in their order
+        self._waiter_count = 0  # their number
         self._now_ms = LogClock(context.clock_ms, self.name, state.time_ms).now_ms
         self._on_failed = on_failed
         self._scheduler = context.call_scheduler
         self._scheduled_send = ScheduledCall(context.call_scheduler, self.send, self._fail_internal)
         # Batches that were closed by size, or returned from a failed segment.
         self._ready: deque[EntryBatch] = deque()
-        self._in_flight: deque[EntryBatch] = deque()  # in the segment in progress, in entry order
-        self._timed_batch: EntryBatch | None = None  # one at a time of those in flight is timed
+        self._in_flight: deque[EntryBatch] = deque()  # in the open segment, in entry order
+        self._timed_batch: EntryBatch | None = None  # the batch in flight that is timed
         self._timed_since = 0.0
-        self._closed_bytes = 0  # of ready and in flight
-        self._newest_closed: EntryBatch | None = None  # the newest one that was closed
+        self._closed_bytes = 0  # of the batches that are ready or in flight
+        self._newest_closed: EntryBatch | None = None
         self.batch = self._new_batch()
-        """The open one: `LogWriter.submit` appends to it, up to its ``bytes_max``."""
+        """The open batch. `LogWriter.submit` appends to it, up to its ``bytes_max``."""
         if context.followed_log is not None:
             context.followed_log.subscribe(self._update_limits)
-        # Last: the sink calls back, and all that it may call is there now.
+        # Last, because the sink may call back during its creation.
         self.sink = make_sink(self)
-        """Where the entries go."""
+        """The destination of the entries."""
 
     def leave_settling_to_caller(self, *, buffered: bool = False) -> None:
-        """Leave it to the caller to wait for the records when the namespace ends.
+        """Do not wait for the records of this writer when the namespace is closed. The caller does that.
 
-        ``buffered``: the caller's buffer keeps the limits, and whatever comes here is taken.
+        Args:
+            buffered: The caller's buffer enforces the limits, and this queue accepts everything.
         """
         self._unsettled_queues.discard(self)
         self.has_write_buffer = buffered
 
-    # --- from the caller --------------------------------------------------------------------------
+    # --- for the writer's callers -----------------------------------------------------------------
 
     def close_batch(self) -> EntryBatch:
-        """Close the open batch and send what can be sent; returns the new open one."""
+        """Close the open batch, send as many batches as possible, and return the new open one."""
         self._make_ready()
-        self.pause = True  # the next submit yields once, so that the sender gets its turn
+        self.pause = True  # the next submit yields once, so that the sender can run
         if self.sink.can_send:
             self._send_ready()
         return self.batch
 
     def send_open(self) -> None:
-        """Close the open batch, if it has a record, and send what can be sent."""
+        """Close the open batch if it has a record, and send as many batches as possible."""
         self.raise_if_over()
         if self.batch.txids:
             self.close_batch()
 
     def _make_ready(self) -> None:
-        """Nothing joins the open batch any more, in which there is something; the next one is open."""
+        """Close the open batch, which must have a record, and open the next one."""
         batch = self.batch
         self._newest_closed = batch
         batch.has_given_txids = self.txids_given
@@ -264,7 +289,7 @@ class SendQueue:
         self.batch = self._new_batch()
 
     def open_producer(self, batch: EntryBatch) -> None:
-        """Send what says that a producer is opened, after all that was taken before."""
+        """Send a batch with the opening of a producer, after all accepted records."""
         if self.batch.txids:
             self.close_batch()
             self.raise_if_over()
@@ -274,9 +299,11 @@ class SendQueue:
             self._send_ready()
 
     async def before_submit(self) -> None:
-        """The slow way in: yields at least once; raises when the writer is over; waits for room.
+        """Yield at least once, and wait while the queue is full.
 
-        Raises `TooBusy` where the log refuses what is above a limit.
+        Raises:
+            TooBusy: The queue is full, and the log rejects records above a limit.
+            DistributedLogError: The writer has ended.
         """
         self.raise_if_over()
         await trio.lowlevel.checkpoint()
@@ -291,15 +318,24 @@ class SendQueue:
             await self.throttle.wait_space()
 
     def try_reserve(self, records: int, size: int, *, divisible: bool = False) -> bool:
-        """Make room in the open batch for so much; False: `wait_capacity` first. Waits for nothing.
+        """Make space for records in the open batch, without waiting.
 
-        The open batch is closed where the entry would be too large. What fits is charged to the log's rates:
-        put it in, at once. Raises what ended the writer.
+        If the entry would be too large, the open batch is closed first. Accepted records are charged to the
+        log's rates, and the caller must add them at once.
+
+        Args:
+            records: The number of records.
+            size: Their bytes, as counted in an entry.
+            divisible: Whether the caller can add fewer records instead.
+        Returns:
+            False if the caller must call `wait_capacity` first.
+        Raises:
+            DistributedLogError: The writer has ended.
         """
         batch = self.batch
         if batch.txids and batch.size_bytes + size > self._entry_bytes_max:
             batch = self.close_batch()
-            self.raise_if_over()  # what it sent may have met the writer's end
+            self.raise_if_over()  # sending the batch may have ended the writer
         needed_bytes = batch.size_bytes + size
         if self.has_write_buffer:
             batch.bytes_max = max(needed_bytes, self._entry_bytes_max)
@@ -308,23 +344,25 @@ class SendQueue:
         if not budget_share.try_reserve(self._closed_bytes + needed_bytes):
             return False
         if self.throttle.has_rate:
-            batch.bytes_max = 0  # each call comes here
+            batch.bytes_max = 0  # so that each call is charged here
             return self.throttle.charge(records, size, divisible=divisible) <= 0
-        if self._closed_bytes:  # it is busy: the rest of the entry is likely to come
+        if self._closed_bytes:  # the log is busy, so the rest of the entry is likely to be needed
             budget_share.prefetch(self._closed_bytes + self._entry_bytes_max)
         available_bytes = budget_share.available(self._closed_bytes)
         batch.bytes_max = max(needed_bytes, min(self._entry_bytes_max, available_bytes))
         return True
 
     def try_reserve_batch(self, records: int, size: int) -> bool:
-        """As `try_reserve`, of a frame: it passes nobody who waits, and is not taken where the bound is
-        reached."""
+        """Reserve space for a frame as `try_reserve`.
+
+        It overtakes no waiting call, and fails if the limit is reached.
+        """
         if self._waiter_count or self._closed_bytes >= self.limits.in_flight_bytes_max:
             return False
         return self.try_reserve(records, size)
 
     async def wait_batch_capacity(self, records: int, size: int) -> None:
-        """Until `try_reserve_batch` may say yes; as `wait_capacity`."""
+        """Wait until `try_reserve_batch` may succeed, as `wait_capacity`."""
         await self.before_submit()
         total_bytes = self.unacked_bytes + size
         if (
@@ -334,18 +372,20 @@ class SendQueue:
             await self.wait_capacity(records, size)
 
     async def wait_capacity(self, records: int, size: int) -> None:
-        """Until `try_reserve` may say yes, in the order of the calls: ask it again without a checkpoint
-        between.
+        """Wait until `try_reserve` may succeed, in the order of the calls.
 
-        Others may have written meanwhile. Raises what ended the writer, and `TooBusy` where the log refuses
-        what is above a limit.
+        Call that again without a checkpoint between. It can still fail, because other tasks write, too.
+
+        Raises:
+            TooBusy: The log rejects records above a limit.
+            DistributedLogError: The writer has ended.
         """
-        self.is_direct_write = False  # this waits, and others may submit meanwhile
-        self.pause = True  # they look up, and wait after this one
+        self.is_direct_write = False  # other tasks can submit during the wait
+        self.pause = True  # so that they wait after this call
         self._waiter_count += 1
         try:
             if self._rejects_above_limit:
-                self.trim_reservation()  # what it was granted before its rate refused it
+                self.trim_reservation()  # releases bytes that were granted before the rate check failed
                 await trio.lowlevel.checkpoint()
                 raise self._too_busy_error(self._limit_reason(records, size))
             async with self._reserve_order:
@@ -374,7 +414,7 @@ class SendQueue:
             raise
 
     def _update_limits(self, limits: LogOptions) -> None:
-        """They are others from now on: nobody waits for what they were."""
+        """Use the changed options, and let waiting calls compare again."""
         self.limits = limits
         self.throttle.set_limits(limits)
         if self.throttle.has_rate and not self.has_write_buffer:
@@ -382,11 +422,11 @@ class SendQueue:
 
     @property
     def unacked_bytes(self) -> int:
-        """Taken and not yet durable, the open batch included."""
+        """The accepted bytes that are not durable yet, including the open batch."""
         return self._closed_bytes + self.batch.size_bytes
 
     def trim_reservation(self) -> None:
-        """Give the process back what this log need not hold."""
+        """Return unneeded bytes to the process's memory budget."""
         budget_share = self.budget_share
         budget_share.release_to(self.unacked_bytes + self.write_buffer_bytes)
         if not self.has_write_buffer and self.batch.bytes_max:
@@ -395,7 +435,10 @@ class SendQueue:
             )
 
     async def settle(self) -> DLSN | None:
-        """Wait for the newest batch, publish the LAC; the last DLSN, None for none. Raises its error."""
+        """Wait until the newest batch is durable, publish the LAC, and return the last DLSN.
+
+        None if no record was written. Raises the error of the batch.
+        """
         if self._producer_opening is not None:
             await self._producer_opening.wait()
         last = self._newest_closed
@@ -409,9 +452,13 @@ class SendQueue:
         return last.dlsn(last.count - 1)
 
     async def commit(self) -> DLSN | None:
-        """Wait until the newest batch is durable and readable; return the last DLSN, or None for no record.
+        """Wait until the newest batch is durable and readable, and return the last DLSN.
 
-        Raises the batch's error, the writer's error, or `RequestTimeout`: durable, perhaps not readable yet.
+        None if no record was written.
+
+        Raises:
+            RequestTimeout: The records are durable, but may not be readable yet.
+            DistributedLogError: The error of the batch or of the writer.
         """
         last = await self.settle()
         if last is not None:
@@ -424,11 +471,11 @@ class SendQueue:
 
     @property
     def records_left(self) -> int:
-        """How many records were taken and are not known to be durable."""
+        """The number of accepted records that are not known to be durable."""
         return sum(len(batch.txids) for batch in (self.batch, *self._ready, *self._in_flight))
 
     def raise_if_over(self) -> None:
-        """Raise what ended the writer."""
+        """Raise the error that ended the writer, if it has ended."""
         if self.over is not None:
             raise self.over.again()
 
@@ -439,7 +486,7 @@ class SendQueue:
         budget_share = self.budget_share
         available_bytes = (
             budget_share.free_bytes + budget_share.granted - self._closed_bytes
-        )  # as `LogBytes.left`
+        )  # as `BudgetShare.available`
         return EntryBatch(available_bytes if available_bytes < entry_bytes_max else entry_bytes_max)
 
     @property
@@ -447,7 +494,7 @@ class SendQueue:
         return self.limits.at_limit == "reject" and not self.has_write_buffer
 
     def _too_busy_error(self, reason: str) -> TooBusy:
-        return TooBusy(f'log "{self.name}": {reason}; nothing was taken, the writer goes on')
+        return TooBusy(f'log "{self.name}": {reason} (nothing was accepted, the writer stays open)')
 
     def _limit_reason(self, records: int, size: int) -> str:
         if self.throttle.wait_s(records, size) > 0:
@@ -455,16 +502,16 @@ class SendQueue:
         return f"this process has {self.budget_share.budget.granted_bytes} bytes that are not durable yet"
 
     def close(self, reason: str) -> None:
-        """Take no more records; what was taken goes on."""
+        """Accept no more records. The accepted ones are still sent."""
         self.pause = True
         self.throttle.wake_waiters()
         if self.over is None:
             self.over = AlreadyClosed(f'log "{self.name}": {reason}')
 
-    # --- to the ledger ----------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """A batch has begun, or something changed that may let entries go."""
+        """Schedule a send, because a batch has its first record, or entries may be sendable again."""
         if not self.is_direct_write:
             self._scheduled_send.schedule()
 
@@ -472,7 +519,7 @@ class SendQueue:
         self.fail(to_internal_error(f'the writer of log "{self.name}"', error))
 
     def keep_alive(self) -> None:
-        """Nothing was sent for a while: an entry without records says that the writer lives."""
+        """Send an entry without records if the writer is idle, so that readers see that it is alive."""
         if not (self.over or self._in_flight or self._ready or self.batch.txids):
             self._ready.append(EntryBatch())
             if self.sink.can_send:
@@ -480,16 +527,20 @@ class SendQueue:
 
     @property
     def has_unsent(self) -> bool:
-        """Is there something to be sent?"""
+        """Whether there is something to send."""
         return bool(self._ready or self.batch.txids)
 
     @property
     def is_idle(self) -> bool:
-        """Is nothing on its way or gathered, and room? Another record would go alone."""
+        """Whether nothing is buffered or in flight and the queue is open, so that a record would be sent
+        alone."""
         return not (self.pause or self._in_flight or self._ready or self.batch.txids)
 
     def send(self) -> int:
-        """Send what the pipeline takes now; return its bytes. Synchronous: nothing slips between."""
+        """Send as many batches as possible and return their bytes.
+
+        Synchronous, so no other task runs in between.
+        """
         if self.error is not None:
             return 0
         sent_before, in_flight = self.sent_bytes, self._in_flight
@@ -500,14 +551,14 @@ class SendQueue:
             if not self.batch.txids or len(in_flight) >= limits.eager_entries:
                 return 0
             self._make_ready()
-            # It was not a caller that closed it: nobody has to yield, unless the bound is reached.
+            # The sender closed the batch, so callers need not yield, unless the limit is reached.
             if self._closed_bytes >= limits.in_flight_bytes_max:
                 self.pause = True
         self._send_ready()
         return self.sent_bytes - sent_before
 
     def _send_ready(self) -> None:
-        """Send what is ready, of which there is something, to a sink that takes it."""
+        """Send the ready batches, of which there is at least one, while the sink accepts them."""
         sink, ready = self.sink, self._ready
         while True:
             segment = sink.current_target
@@ -520,7 +571,7 @@ class SendQueue:
             try:
                 segment.send(batch, self._now_ms(), producers)
             except DistributedLogError:
-                sink.wake()  # it sees the ledger's error
+                sink.wake()  # it handles the ledger's error
                 return
             if not snapshot:
                 ready.popleft()
@@ -534,10 +585,10 @@ class SendQueue:
             if not (ready and sink.can_send):
                 return
 
-    # --- from the ledger and the keeper -----------------------------------------------------------
+    # --- calls of the ledger and the roller -------------------------------------------------------
 
     def handle_confirmed(self, segment: EntryTarget, lac: int) -> None:
-        """All entries of the segment up to ``lac`` are durable: tell whoever waits for them."""
+        """Finish the batches of a segment up to the entry ``lac``, which are durable."""
         if segment is not self.sink.current_target:
             return
         in_flight, meters = self._in_flight, self._meters
@@ -545,7 +596,7 @@ class SendQueue:
             batch = in_flight[0]
             if batch.entry > lac:
                 break
-            # It leaves when its outcome is known: what breaks here fails it, too.
+            # It is removed after its outcome is set, so that an error before that fails it, too.
             if self.producers is not None:
                 self.producers.apply_confirmed(batch)
             segment.confirm(batch)
@@ -569,15 +620,15 @@ class SendQueue:
             self.trim_reservation()
         if self.throttle.space is not None:
             self.throttle.wake_waiters()
-        # What gathered while the pipeline was busy goes now: its entry carries the LAC.
+        # Send the records buffered in the meantime. Their entry carries the LAC.
         if self.batch.txids or self._ready or self.sink.next_segment is not None:
             self.send()
 
     def record_separate_write(self, batch: EntryBatch) -> None:
-        """The sink had this one stored by itself, when all that was closed before was durable."""
+        """Count a batch that the sink stored separately, when all earlier batches were durable."""
         if (
             self._newest_closed is None or self._newest_closed.is_done
-        ):  # else `settle` waits for that one
+        ):  # otherwise `settle` waits for that one
             self._newest_closed = batch
         meters = self._meters
         meters.entries_written += 1
@@ -585,10 +636,11 @@ class SendQueue:
         meters.bytes_written += batch.size_bytes
 
     def return_to_queue(self) -> None:
-        """The segment ended below what is in flight: that is sent again, in order, to the next (H11).
+        """Take back the batches in flight, because the segment ended before them. They are sent again in
+        order (H11).
 
-        A snapshot is not: it says what was sent before it, which is cut off there, and the next segment
-        begins with one of its own.
+        A snapshot is dropped, because it includes batches that were cut off. The next segment starts with its
+        own snapshot.
         """
         while self._in_flight:
             batch = self._in_flight.pop()
@@ -599,7 +651,7 @@ class SendQueue:
                 self._timed_batch = None
 
     def fail(self, error: DistributedLogError) -> None:
-        """The writer has ended: the first error sticks, and is every open write's."""
+        """End the writer with its first error, which becomes the error of all open writes."""
         if self.error is None:
             if error.retryable:
                 error = WriteFailed(f'log "{self.name}": {error}')
@@ -611,9 +663,9 @@ class SendQueue:
         in_flight_error = self.error
         if (
             in_flight_error.definite
-        ):  # of what was asked last; what was sent may be stored all the same (G7)
+        ):  # it only applies to the last request, and sent batches may be stored anyway (G7)
             in_flight_error = WriteFailed(
-                f'log "{self.name}": {in_flight_error}; what was sent may be stored'
+                f'log "{self.name}": {in_flight_error}; sent records may be stored'
             )
         for batch in self._in_flight:
             if not batch.is_done:
@@ -632,4 +684,4 @@ class SendQueue:
 
 
 MakeSink = Callable[[SendQueue], EntrySink]
-"""Makes a writer's sink, which tells its pipeline what becomes of the entries."""
+"""Makes a writer's sink, which reports the outcomes of the entries to the queue."""
