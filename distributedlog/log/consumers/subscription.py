@@ -192,8 +192,6 @@ async def subscribe(
 
 
 class _Acquisition:
-    """Acquires a named position for one subscriber."""
-
     def __init__(
         self, context: LogContext, log_id: int, log_name: str, name: str, hold: bool
     ) -> None:

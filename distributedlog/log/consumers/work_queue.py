@@ -66,8 +66,6 @@ Change = Callable[[WorkState], WorkState | None]
 
 @dataclass(slots=True, eq=False)
 class _PendingChange:
-    """A change of the state, and the event of the call that waits for it."""
-
     change: Change
     refusal_error: Callable[[], DistributedLogError]
     completed: trio.Event = field(default_factory=trio.Event)
@@ -76,8 +74,6 @@ class _PendingChange:
 
 @dataclass(slots=True, eq=False)
 class _ClaimRequest:
-    """A call that waits for an item."""
-
     bytes_max: int
     deadline: float
     answered: trio.Event = field(default_factory=trio.Event)
@@ -619,7 +615,6 @@ class WorkQueue:
         return state, granted, dead_workers
 
     async def _live_workers(self) -> set[int]:
-        """Return the workers whose keys exist."""
         prefix = workers_prefix(self._log_id, self.name)
         workers: set[int] = set()
         async for item in Scan(self._metadata, prefix):

@@ -110,7 +110,6 @@ class Fetcher:
         queue.connect_source(last_response=self._latest_response_at, stop=self._scope.cancel)
 
     def _latest_response_at(self) -> float:
-        """Return the time when a bookie last answered for this log, or when the reader was opened."""
         return max(
             self._last_response_at, -1.0 if self._ledger is None else self._ledger.last_response_at
         )
@@ -432,7 +431,6 @@ class Fetcher:
         return 0 if self.queue.ended else self._next_entry - first_entry
 
     def _deliver(self, record: SegmentRecord, entry: SegmentEntry) -> None:
-        """Decode one entry and pass it to the queue or to `on_stored_entry`."""
         if self.queue.ended:
             return
         header = decode_header(entry.payload)
@@ -523,7 +521,6 @@ class Fetcher:
             self._segment_number, self._next_entry, _ = resolution.position
 
     def _held_position(self) -> HeldPosition:
-        """Return the position of the next record."""
         position = DLSN(self._segment_number, self._next_entry, 0)
         if position[:2] == self.queue.start[:2]:
             position = self.queue.start

@@ -291,7 +291,6 @@ class LogView:
         return min(position, self.end)
 
     async def _segments_with_time(self, time_ms: int) -> AsyncGenerator[SegmentRecord, None]:
-        """Yield the segments, from the first on that may have such a record."""
         start_index = bisect_left(
             self.closed, time_ms, key=lambda closed_segment: closed_segment.end_time_ms
         )

@@ -351,7 +351,6 @@ class MultiReader:
         return LogBatch(member.name, member.queue.incarnation, columns, late)
 
     def _remove_member(self, member: _Member) -> LogEvent:
-        """Remove a log that has ended, and return the event."""
         self._members.remove(member)
         self._divide_budget()
         queue = member.queue

@@ -475,7 +475,6 @@ async def _skip_control_entries(
 def _untruncated_columns(
     state: LogState, record: SegmentRecord, stored_entry: SegmentEntry, header: EntryHeader
 ) -> Columns:
-    """Return the records of an entry that are not truncated."""
     earliest = state.earliest
     origin = record.origin(stored_entry.entry, header)
     columns = decode_columns(stored_entry.payload, header, origin, state.name)

@@ -334,7 +334,6 @@ class RangeReader:
         return part
 
     def _raise_if_ended(self) -> None:
-        """Raise the error that ended the reader, if nothing is fetched."""
         if self._end_error is None and self._current_index < len(self._parts):
             self._end_error = self._parts[self._current_index].error
             if self._end_error is not None:

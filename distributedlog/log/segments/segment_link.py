@@ -82,8 +82,6 @@ class LinkResult:
 
 @dataclass(frozen=True, slots=True)
 class _LinkableLedger:
-    """A ledger that can be linked, and its end."""
-
     ledger_id: int
     ledger: SegmentLedger
     end: SegmentEnd

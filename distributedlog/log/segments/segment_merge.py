@@ -323,7 +323,6 @@ async def _copy(
 
 
 async def _close(context: LogContext, writer: SegmentEntryWriter, copied: _CopiedLedger) -> None:
-    """Wait until all entries are durable, and close the ledger."""
     with trio.move_on_after(CLOSE_TIMEOUT_S):
         await writer.wait_settled()
         close_ops = writer.close_ops()

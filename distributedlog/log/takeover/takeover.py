@@ -152,7 +152,6 @@ async def _read_end(
 async def _records_before(
     reader: SegmentEntryReader, record: SegmentRecord, last_stored: SegmentEntry, length: int
 ) -> SegmentEnd:
-    """Return the end of the segment, given its last entry."""
     last_entry = last_stored.entry
     last_record_entry, last_header = last_entry, decode_header(last_stored.payload)
     records, time_ms = last_header.records_through, last_header.written_ms

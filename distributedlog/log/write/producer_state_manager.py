@@ -67,8 +67,6 @@ class SequenceCheck(Enum):
 
 
 class _ActiveProducer:
-    """A producer that can send."""
-
     __slots__ = ("next_sequence", "unacked_batches")
 
     def __init__(self, next_sequence: int) -> None:

@@ -220,7 +220,6 @@ class SegmentRoller:
         return next_segment.ledger.error is None or self._next_closed_empty
 
     def _check_segment(self) -> None:
-        """Check whether a next segment is needed, for whatever reason."""
         if self.next_segment is None and not self._roll_reason:
             self._apply_options(self._context.current_options)
             self._roll_reason = self.current_target.next_segment_reason(self._options)

@@ -414,7 +414,6 @@ class SendQueue:
             raise
 
     def _update_limits(self, limits: LogOptions) -> None:
-        """Use the changed options, and let waiting calls compare again."""
         self.limits = limits
         self.throttle.set_limits(limits)
         if self.throttle.has_rate and not self.has_write_buffer:

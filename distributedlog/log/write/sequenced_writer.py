@@ -352,7 +352,6 @@ class SequencedWriter:
     async def _split_batch(
         self, records: Sequence[LogRecord | Buffer]
     ) -> tuple[list[int] | None, list[bytes]]:
-        """Return the transaction IDs and payloads of records as a frame has them."""
         txids, payloads = split_columns(records)
         has_txids = bool(txids) and txids[0] is not None
         if any((txid is not None) != has_txids for txid in txids):
