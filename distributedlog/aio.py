@@ -672,11 +672,11 @@ class LogReader(_Closable):
 
     @property
     def skipped(self) -> Skips:
-        """What ``broken="skip"`` has passed over so far, some MiB ahead of what was given."""
+        """The entries that ``broken="skip"`` has skipped so far. See `distributedlog.LogReader.skipped`."""
         return self._reader.skipped
 
     async def idle(self) -> Idle:
-        """For how long nothing has come, and for how long nobody has answered.
+        """Return for how long no entry has arrived, and for how long no bookie has answered.
 
         Raises: AlreadyClosed.
         """
@@ -702,56 +702,56 @@ class SegmentWriter(_Closable):
 
     @property
     def ledger_id(self) -> int:
-        """The ledger that is written."""
+        """The ID of the ledger that is written."""
         return self._writer.ledger_id
 
     @property
     def size_bytes(self) -> int:
-        """Entry bytes so far, what is buffered included."""
+        """The entry bytes so far, including buffered records."""
         return self._writer.size_bytes
 
     @property
     def records(self) -> int:
-        """Records taken so far."""
+        """The number of records accepted so far."""
         return self._writer.records
 
     async def write(self, record: LogRecord | Buffer) -> None:
-        """Take one record, or a payload alone; waits for room only. Raises as `write_columns`.
+        """Accept one record, waiting only for free space in the send window.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         await run(self._background, self._writer.write, record)
 
     async def write_bulk(self, records: Sequence[LogRecord | Buffer]) -> None:
-        """Take records, in order; waits for room only. Raises as `write_columns`.
+        """Accept records in order, waiting only for free space in the send window.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         await run(self._background, self._writer.write_bulk, records)
 
     async def write_columns(self, txids: Sequence[int] | None, payloads: Sequence[bytes]) -> None:
-        """Take records as a list of txids and one of payloads; waits for room only.
+        """Accept records as `write_bulk`, from a list of transaction IDs and one of payloads.
 
         Raises: RecordTooLarge, TransactionIdOutOfOrder, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         await run(self._background, self._writer.write_columns, txids, payloads)
 
     async def write_packed(self, txids: Buffer | None, offsets: Buffer, payloads: Buffer) -> None:
-        """Write one entry whose columns are there already, as Arrow lays them out: no work a record.
+        """Write one entry from columns in Arrow's layout, without work per record.
 
         Raises: RecordTooLarge, InvalidRequest, AlreadyClosed, WriteFailed.
         """
         await run(self._background, self._writer.write_packed, txids, offsets, payloads)
 
     async def flush(self) -> None:
-        """Send what is buffered; waits for room only.
+        """Send the buffered records, waiting only for free space in the send window.
 
         Raises: AlreadyClosed, WriteFailed.
         """
         await run(self._background, self._writer.flush)
 
     async def aclose(self) -> SegmentToken:
-        """Wait until everything is durable, close the ledger, return its token. Idempotent.
+        """Wait until all records are durable, and close the ledger. Idempotent.
 
         Raises: WriteFailed, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -760,7 +760,7 @@ class SegmentWriter(_Closable):
         return found
 
     async def abort(self) -> None:
-        """Send nothing more, and delete the ledger if the metadata answers. Idempotent.
+        """Stop sending, and delete the ledger if the metadata quorum answers. Idempotent.
 
         Raises: nothing.
         """
@@ -921,7 +921,7 @@ class SegmentWatch(_Closable):
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def aclose(self) -> None:
-        """Stop following. Idempotent.
+        """Stop watching. Idempotent.
 
         Raises: nothing.
         """
@@ -971,11 +971,11 @@ class Subscription(_Closable):
 
     @property
     def committed(self) -> DLSN:
-        """The position as it was last written."""
+        """The position as last written."""
         return self._subscription.committed
 
     async def abort(self) -> None:
-        """As `aclose`, for at most 2 s, whatever becomes of it. Idempotent.
+        """Close the subscription as `aclose`, for at most 2 s and without an error. Idempotent.
 
         Raises: nothing.
         """
@@ -1007,7 +1007,7 @@ class WorkClaim:
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     def open_reader(self, *, rest: bool = False) -> Opening[RangeReader]:
-        """What it holds, entry by entry as columns; ``async with`` or ``await`` it. May hold no record.
+        """Open a reader of the item's records, entry by entry as columns. The item can have no record.
 
         Raises: LogNotFound, LogTruncated, CorruptData, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
@@ -1015,21 +1015,21 @@ class WorkClaim:
         return Opening(lambda: opened(self._background, RangeReader, opening.open))
 
     async def done(self) -> None:
-        """It was handled, for good. Raises `ClaimLost` where it is another one's by now, or was given back.
+        """Record that the item is handled, for good. See `distributedlog.WorkClaim.done`.
 
         Raises: ClaimLost, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         await run(self._background, self._claim.done)
 
     async def give_back(self, delay_s: float = 0.0) -> None:
-        """It was not handled: somebody else may, ``delay_s`` from now. Raises `ClaimLost` as `done`.
+        """Return the item without handling it, so that another worker can claim it.
 
         Raises: ClaimLost, LogNotFound, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         await run(self._background, self._claim.give_back, delay_s)
 
     async def extend(self) -> None:
-        """It takes longer: ``claim_s`` counts anew from now. Raises `ClaimLost` where that was over.
+        """Restart the time limit ``claim_s`` of this claim. `ClaimLost` is raised if it has expired.
 
         Raises: ClaimLost, AlreadyClosed.
         """
@@ -1077,28 +1077,28 @@ class WorkQueue(_Closable):
     # --- made by distributedlog/generate_api_variants.py from here on ---------------------------------------
 
     async def state(self) -> WorkState:
-        """How far the queue is handled: its floor, its claims, what is parked.
+        """Return the state of the queue: its floor, its claims and its dead-lettered items.
 
         Raises: LogNotFound, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         return await run(self._background, self._queue.state)
 
     async def retry(self, number: int) -> None:
-        """What was parked under this number is to be tried again.
+        """Let a dead-lettered item be claimed again. See `distributedlog.WorkQueue.retry`.
 
         Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         await run(self._background, self._queue.retry, number)
 
     async def drop(self, number: int) -> None:
-        """What was parked under this number is given up.
+        """Drop a dead-lettered item, so that it is never handled. See `distributedlog.WorkQueue.drop`.
 
         Raises: InvalidRequest, LogNotFound, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
         await run(self._background, self._queue.drop, number)
 
     async def aclose(self) -> None:
-        """Give back what is claimed here and not done. Idempotent.
+        """Return the claims of this process that are not done. Idempotent.
 
         Raises: nothing.
         """

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from ...runtime.interfaces.errors import Compacted, DistributedLogError, NotAllowed
-
 from ..model.interface import Metadata, WatchBatch
 
 
