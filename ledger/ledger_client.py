@@ -1,4 +1,4 @@
-"""Ledgers: create, write, read, recover, delete. One `LedgerClient` a process."""
+"""Create, write, read, recover and delete ledgers, with one `LedgerClient` per process."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -45,11 +45,11 @@ def _join_names(bookies: Iterable[str]) -> str:
 
 
 def _no_op(value: object) -> None:
-    """What nobody asked to be told."""
+    """The default of the callbacks, which ignores the value."""
 
 
 class LedgerClient:
-    """See the module. `run` must be running for writers and readers to live."""
+    """Creates and opens ledgers. Writers and readers work only while `run` runs."""
 
     def __init__(
         self,
@@ -84,24 +84,24 @@ class LedgerClient:
         self._ledger_ids = LedgerIds(metadata)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the tasks of writers and readers until cancelled. The pool has its own `run`."""
+        """Run the tasks of writers and readers until cancelled. The pool has a separate `run`."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._ledger_watch.run)
             self._nursery = nursery
             keep_running = self._failures.keep_running
             nursery.start_soon(
-                keep_running, "the turns of ledger writers", self._call_scheduler.run
+                keep_running, "the send task of ledger writers", self._call_scheduler.run
             )
-            nursery.start_soon(keep_running, "LACs of idle ledgers", self._lac_flusher.run)
+            nursery.start_soon(keep_running, "the LACs of idle ledgers", self._lac_flusher.run)
             task_status.started()
-            await keep_running("the deadlines of adds", self._timeout_checks.run)
+            await keep_running("the timeout checks of adds", self._timeout_checks.run)
 
     def gather(self) -> None:
-        """What writers send from now on waits for `send_gathered`, which follows before anyone waits."""
+        """Hold back what writers send until `send_gathered`, which the caller calls before it blocks."""
         self.pool.gather()
 
     def send_gathered(self) -> None:
-        """Send what was gathered: to each bookie in one call."""
+        """Send what `gather` held back, in one call per bookie."""
         try:
             self._lac_flusher.flush_with_gathered()
         finally:
@@ -110,8 +110,10 @@ class LedgerClient:
     async def _run_writer(self, writer: LedgerWriter) -> None:
         try:
             await writer.run()
-        except* Exception:  # a rule that is broken here is this ledger's end, not everybody's
-            log.exception("the writer of ledger %d broke a rule, and was ended", writer.ledger_id)
+        except* Exception:  # a broken invariant ends this ledger's writer only
+            log.exception(
+                "the writer of ledger %d violated an invariant and was stopped", writer.ledger_id
+            )
 
     # --- creating and writing ---------------------------------------------------------------------
 
@@ -123,10 +125,20 @@ class LedgerClient:
         quorums: tuple[int, int, int] | None = None,
         incarnation: int = 0,
     ) -> NewLedger:
-        """Choose an id and an ensemble. ``quorums``: E, Qw, Qa. ``custom``: at most 4 KiB, kept with it.
+        """Choose the ID and the ensemble of a new ledger.
 
-        Raises `NotEnoughBookies`, naming who is there; `InvalidRequest` for impossible quorums, or too
-        much custom metadata; `CorruptData` where nobody can say whether a placement policy is enforced.
+        Args:
+            custom: Custom metadata to store with the ledger, at most 4 KiB.
+            owner: (log ID, segment) of the log that will refer to the ledger.
+            quorums: E, Qw and Qa. By default, those of the options.
+            incarnation: The incarnation of the log.
+
+        Raises:
+            NotEnoughBookies: The placement is impossible. The message lists the bookies.
+            InvalidRequest: The quorums are impossible, or there is too much custom metadata.
+            CorruptData: A stored record is invalid, or the placement policy, which may be enforced, was
+                never readable.
+            QuorumUnreachable: The metadata quorum did not answer.
         """
         check_custom_metadata(custom or {})
         options = self.options
@@ -151,8 +163,8 @@ class LedgerClient:
             raise NotEnoughBookies(
                 f"a ledger with E={quorum_sizes[0]}, Qw={quorum_sizes[1]}, Qa={quorum_sizes[2]} needs "
                 "more writable"
-                f" bookies{requirement}: writable {_join_names(candidate.id for candidate in writable)};"
-                " unreachable, read-only or leaving "
+                f" bookies{requirement}. Writable are {_join_names(candidate.id for candidate in writable)};"
+                " unreachable, read-only or leaving are "
                 f"{_join_names(candidate.id for candidate in candidates if candidate.is_unavailable)}"
             )
         bookies, detached = chosen
@@ -179,15 +191,18 @@ class LedgerClient:
         on_confirmed: Callable[[int], None] = _no_op,
         on_failed: Callable[[DistributedLogError], None] = _no_op,
     ) -> LedgerWriter:
-        """The writer of a ledger whose creating transaction succeeded; the only one there will be.
+        """Return the writer of a ledger whose creating transaction succeeded. Call it once per ledger.
 
-        ``on_confirmed`` is called with each new LAC, from the ack path: it must not block or raise.
-        ``on_failed`` is called once, when an error ends the writer; adds that are not confirmed are unknown.
+        Args:
+            prepared: The ledger.
+            on_confirmed: Called with each new LAC in the acknowledgement path. It must not block or raise.
+            on_failed: Called once if an error ends the writer. The outcome of unconfirmed adds is then
+                unknown.
         """
         assert self._nursery is not None, "writers live while `run` runs"
 
         def failed(error: DistributedLogError) -> None:
-            if isinstance(error, WriteFailed):  # too few bookies took it, perhaps for its number
+            if isinstance(error, WriteFailed):  # perhaps rejected because of its ID
                 self._ledger_ids.discard_block()
             on_failed(error)
 
@@ -203,7 +218,12 @@ class LedgerClient:
         on_confirmed: Callable[[int], None] = _no_op,
         on_failed: Callable[[DistributedLogError], None] = _no_op,
     ) -> LedgerWriter:
-        """Create a ledger that no log refers to, and write it. Raises as `prepare`, and `VersionConflict`."""
+        """Create a ledger to which no log refers, and return its writer.
+
+        Raises:
+            DistributedLogError: As `prepare`.
+            VersionConflict: The ledger ID exists.
+        """
         prepared = await self.prepare(custom=custom, quorums=quorums)
         try:
             reply = await self._store.transact(prepared.create_ops())
@@ -220,32 +240,48 @@ class LedgerClient:
     # --- reading ----------------------------------------------------------------------------------
 
     async def metadata(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """The record and its version. Raises `NoSuchLedger`, also for one that is being deleted."""
+        """Return the record of a ledger and its version.
+
+        Raises:
+            NoSuchLedger: The ledger does not exist or is being deleted.
+        """
         stored = await self._ledger_watch.get(ledger_id)
         if stored is None or stored[0].state is LedgerState.DELETING:
             raise NoSuchLedger(f"ledger {ledger_id} does not exist")
         return stored
 
     async def find(self, ledger_id: int) -> StoredLedger:
-        """The record, for whoever links or deletes it. Raises `NoSuchLedger`."""
+        """Return the ledger's record, to link or delete the ledger.
+
+        Raises:
+            NoSuchLedger: The ledger does not exist or is being deleted.
+        """
         return StoredLedger(*await self.metadata(ledger_id))
 
     async def open(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
-        """Read without recovery: does not fence, sees up to the LAC. Raises `NoSuchLedger`.
+        """Open a reader without recovery. It does not fence, and reads up to the LAC.
 
-        ``turn``: where all bookies hold everything, who reads with another one asks another one first.
+        Args:
+            ledger_id: The ledger.
+            turn: If every bookie stores every entry, readers with different values prefer different
+                bookies.
+
+        Raises:
+            NoSuchLedger: The ledger does not exist or is being deleted.
+            LedgerStateUnknown: Too few bookies answered, so the LAC is unknown.
         """
         reader = await self.follow(ledger_id, turn=turn)
         if not reader.closed:
             try:
                 await reader.refresh_lac()
             except BaseException:
-                reader.close()  # it follows the record from its making on
+                reader.close()  # it has followed the record since its creation
                 raise
         return reader
 
     async def follow(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
-        """As `open`, for who waits for what comes: nobody is asked how far the ledger can be read now."""
+        """Open a reader as `open` does, but without a request for the LAC. For readers that wait for new
+        entries."""
         metadata, _ = await self.metadata(ledger_id)
         bookies = metadata.last_fragment.bookies
         wait_s = self.options.connect_timeout_s
@@ -260,18 +296,23 @@ class LedgerClient:
         )
 
     async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
-        """Which copy of a closed ledger is absent, damaged or other than meant; see `ledger_checker.py`."""
+        """Return which copy of a closed ledger is absent, damaged or different (`ledger_checker.py`), or
+        ""."""
         metadata, _ = await self.metadata(ledger_id)
         return await find_different_copy(metadata, self.pool, self.options, digests)
 
     # --- recovering -------------------------------------------------------------------------------
 
     async def recover(self, ledger_id: int) -> LedgerMetadata:
-        """Fence the ledger, find its end, close it; return the closed record.
+        """Fence a ledger, find its end and close it. Return the closed record.
 
-        A ledger that is closed is returned as it is. Any number of recoveries may run at once.
-        Raises `RecoveryIncomplete` when too few bookies answered (nothing was decided: try again when
-        they are back), `NoSuchLedger`, `InternalError` where a rule of ours broke in it.
+        A closed ledger is returned unchanged. Any number of recoveries can run concurrently.
+
+        Raises:
+            RecoveryIncomplete: Too few bookies answered, so nothing was decided. Retry when they are
+                available.
+            NoSuchLedger: The ledger does not exist or is being deleted.
+            InternalError: The recovery violated an invariant.
         """
         while True:
             metadata, version = await self.metadata(ledger_id)
@@ -282,8 +323,11 @@ class LedgerClient:
                 try:
                     await self._store.transact(operations)
                 except OutcomeUnknown:
-                    log.info("ledger %d: whether it is marked is looked up", ledger_id)
-                continue  # read again: from IN_RECOVERY on the writer changes no ensemble
+                    log.info(
+                        "ledger %d: outcome of the change to in_recovery is unknown, reading it again",
+                        ledger_id,
+                    )
+                continue  # read again: in IN_RECOVERY the writer can change no ensemble
             driver = RecoveryDriver(
                 metadata,
                 version,
@@ -297,9 +341,9 @@ class LedgerClient:
     # --- deleting ---------------------------------------------------------------------------------
 
     async def delete_ops(self, ledger_id: int) -> Transaction:
-        """The share of a transaction that turns it to DELETING, with a to-do a bookie (H21).
+        """Return operations that set a ledger to DELETING, with one removal task per bookie (H21).
 
-        For the log that owns it: the owner is not asked. Empty where the ledger is gone already.
+        For the log that owns the ledger: the owner is not checked. Empty if the ledger is already deleted.
         """
         stored = await self._ledger_watch.get(ledger_id)
         if stored is None or stored[0].state is LedgerState.DELETING:
@@ -307,7 +351,11 @@ class LedgerClient:
         return transactions.deletion_ops(*stored)
 
     async def delete(self, ledger_id: int) -> None:
-        """Delete a ledger that no log refers to (H13). No error where it is gone already."""
+        """Delete a ledger to which no log refers (H13). Do nothing if it is already deleted.
+
+        Raises:
+            InvalidRequest: A log refers to the ledger.
+        """
         while True:
             stored = await self._ledger_watch.get(ledger_id)
             if stored is None or stored[0].state is LedgerState.DELETING:
@@ -330,7 +378,7 @@ async def start_client(
     metadata: MetadataClient,
     options: LedgerOptions | None = None,
 ) -> LedgerClient:
-    """A client with connections to all bookies; its tasks and theirs run in ``nursery``."""
+    """Start a client with connections to all bookies. Its tasks and theirs run in ``nursery``."""
     pool = make_pool(endpoint, metadata)
     await nursery.start(pool.run)
     ledgers = LedgerClient(host, endpoint, metadata, pool, options)

@@ -1,4 +1,4 @@
-"""What a writer of ledgers tells, in programs and in nodes
+"""Log events of ledger writers, in applications and nodes
 (`distributedlog/runtime/declarations/events.py`)."""
 
 import logging

@@ -10,13 +10,15 @@ BOOKIES_MAX = 255
 READ_BYTES_MAX = 1024 * MIB
 """The most bytes of one read request, whose field has 32 bits."""
 LONG_POLL_S = 1.0
-"""The longest time for which a bookie holds a long poll of a reader (H23). If the bookie is unresponsive, the
-reader asks another one after this time."""
+"""The longest time for which a bookie holds a long poll of a reader (H23).
+
+If the bookie is unresponsive, the reader polls another one after this time.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerOptions:
-    """Of all ledgers of a process."""
+    """The options of all ledgers of a process."""
 
     ensemble_size: int = option(
         3, "bookies", "bookies that store the entries of a ledger", at_most=BOOKIES_MAX
@@ -77,7 +79,7 @@ class LedgerOptions:
 
     @property
     def sweep_s(self) -> float:
-        """Between two looks at a writer for what is late."""
+        """The interval of a writer's timeout checks, in seconds."""
         return self.slot_silence_s / 4
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
-"""A bookie's registration record: who it is, where it listens, how full it is (pure).
+"""The registration record of a bookie: identity, addresses and free space (pure).
 
-The registration is leased: it says "alive a moment ago", and nothing is decided from it that must be
-right. Ensembles hold ids; an address is looked up here, by the name of the listener one comes in on.
+The registration has a lease. It shows only that the bookie was alive a short time ago, so no decision that
+must be correct depends on it. Ensembles contain bookie IDs. A client looks up the address here, by the name
+of the listener through which it connects.
 """
 
 from collections.abc import Mapping
@@ -45,43 +46,56 @@ _REGISTRATION = fields(
 
 @dataclass(frozen=True, slots=True)
 class BookieRegistration:
-    """One live bookie."""
+    """The registration record of one live bookie."""
 
     id: str
-    """Made with the data directory, dies with it (H6)."""
+    """Created with the data directory and deleted with it (H6)."""
     addresses: Mapping[str, Address]
-    """By listener name; "" is the default one."""
+    """By listener name; "" is the default listener."""
     incarnation: int = 0
     """How often this data directory was started."""
     rack: str = ""
-    """Ensembles spread over racks where they can; "" is a rack as well."""
+    """Ensembles are spread over racks if possible. "" counts as a rack, too."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Where else it stands, and whatever its operator says of it (`placement_policy.LEVELS`)."""
+    """Further locations (`placement_policy.LEVELS`) and any other labels that the operator assigned."""
     read_only: bool = False
     free_bytes: int = 0
     used_bytes: int = 0
     ledgers: int = 0
     conditions: tuple[HealthCondition, ...] = ()
-    """Its health conditions, those of a version without codes as `Code.LEGACY_TEXT`."""
+    """The health conditions of the bookie. Those of a version without codes are `Code.LEGACY_TEXT`."""
     rot: tuple[int, int, int] = (0, 0, 0)
-    """Ledgers with rotten entries; those without a good copy anywhere; entries healed since its start."""
+    """Three counts: ledgers with corrupt entries, those without a good copy anywhere, and repaired entries.
+
+    Repaired entries are counted from the start of the bookie.
+    """
     pulls: bool = False
-    """It fetches what it is asked to take (``move/``); one of an older version does not."""
+    """Whether the bookie copies the ledgers that are assigned to it (``move/``). Older versions do not."""
     principal: str = ""
-    """Whose certificate who dials it is shown; "": it has none, or is of an older version."""
+    """The principal in the certificate that the bookie presents to clients. "": no certificate, or an older
+    version."""
     limbo_below: int = 0
-    """It lost data: ledgers with a lower id that name it are to end soon, to be healed there. 0: none, or it
-    is of an older version."""
+    """Writers should soon close ledgers with a lower ID that name this bookie.
+
+    The bookie lost data and can repair these ledgers only when they are closed. 0: no such ledgers, or an
+    older version.
+    """
 
     def where(self) -> Mapping[str, str]:
-        """All labels, the rack among them."""
+        """Return all labels, including the rack."""
         return {**self.labels, "rack": self.rack} if self.rack else self.labels
 
     def address(self, listener: str) -> Address | None:
-        """Where to dial, for one who came in on this listener.
+        """Return the address for clients that connect through a listener of this name.
 
-        A bookie without such a listener is dialled at its default one, else at the first it names: an
-        address that may be out of reach is better than none. None for a bookie that gives no address.
+        If the bookie has no such listener, return its default address, otherwise the first one. An address
+        that may be unreachable is better than none.
+
+        Args:
+            listener: The listener's name.
+
+        Returns:
+            The address, or None if the bookie has none.
         """
         for name in (listener, "", *self.addresses):
             if name in self.addresses:
@@ -89,7 +103,7 @@ class BookieRegistration:
         return None
 
     def encode(self) -> bytes:
-        """As the value of the bookie's key."""
+        """Encode the record as the value of the bookie's key."""
         return pack(
             {
                 "format": FORMAT,
@@ -112,7 +126,12 @@ class BookieRegistration:
 
     @classmethod
     def decode(cls, key: bytes, value: Buffer) -> "BookieRegistration":
-        """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
+        """Decode the value of a bookie's key.
+
+        Raises:
+            CorruptData: The value is invalid or belongs to another bookie.
+            UnsupportedFormat: The record is of a newer version.
+        """
         bookie_id = bookie_id_of(key)
         what = f"the registration {printable_key(key)}"
         values = decode_versioned(value, FORMAT, _REGISTRATION, what)

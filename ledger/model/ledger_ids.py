@@ -1,8 +1,9 @@
-"""Ids of new ledgers, taken in blocks from the metadata store: no two ledgers ever get the same (H40).
+"""Allocate IDs of new ledgers in blocks from the metadata store, so that no ID is used twice (H40).
 
-Ids tell old ledgers from new ones: below ``next/ledger`` of some moment are all that were there by then. So
-a bookie that lost data bounds its limbo, and one that forgets tombstones its look-ups (H7, H89). Soon after
-that moment new ones are to be above it: what is left of a block is given up.
+IDs distinguish old ledgers from new ones. All ledgers that exist at some time have IDs below the value of
+``next/ledger`` at that time. A bookie that lost data limits its limbo state by this value. A bookie that
+removes tombstones limits its lookups by it (H7, H89). Ledgers that are created soon afterwards must have
+IDs above the value. A block therefore expires, and its remaining IDs are discarded.
 """
 
 import trio
@@ -14,35 +15,49 @@ from . import ledger_keys as keys
 
 ID_DIGITS_MAX = 18
 BLOCK_LIFETIME_S = 60.0
-"""A block, from when it was taken. By the process's own clock: nothing that is promised rests on it."""
+"""Lifetime of a block from its allocation, by the process's own clock. No guarantee depends on it."""
 
 
 def decode_next_ledger(value: bytes) -> int:
-    """The value of ``next/ledger``. Raises `CorruptData`."""
+    """Decode the value of ``next/ledger``.
+
+    Raises:
+        CorruptData: The value is not a number.
+    """
     if not 0 < len(value) <= ID_DIGITS_MAX or value.strip(b"0123456789"):
         raise CorruptData(
-            f"{keys.printable_key(keys.NEXT_LEDGER)} is no number: no ledger can be made"
+            f"{keys.printable_key(keys.NEXT_LEDGER)} is not a number, so no ledger can be created"
         )
     return int(value)
 
 
 async def next_ledger(store: Metadata) -> int:
-    """The lowest id that was never given; 1 where none was. Raises `CorruptData`, `QuorumUnreachable`."""
+    """Return the lowest ID that was never allocated; 1 if none was.
+
+    Raises:
+        CorruptData: The stored value is invalid.
+        QuorumUnreachable: The metadata quorum did not answer.
+    """
     item = await store.get(keys.NEXT_LEDGER)
     return 1 if item is None else decode_next_ledger(item.value)
 
 
 class LedgerIds:
-    """The block of one process."""
+    """The block of IDs of one process."""
 
     def __init__(self, store: Metadata) -> None:
         self._store = store
-        self._remaining_ids: list[int] = []  # of the block we hold, next one last
+        self._remaining_ids: list[int] = []  # of the current block; the next one is last
         self._block_expires_at = 0.0
         self._lock = trio.Lock()
 
     async def next(self) -> int:
-        """An id that nobody else has or had. Raises `QuorumUnreachable` where a new block is needed."""
+        """Return an ID that no other ledger has or had.
+
+        Raises:
+            CorruptData: The stored value is invalid.
+            QuorumUnreachable: A new block is required and the metadata quorum did not answer.
+        """
         async with self._lock:
             if trio.current_time() >= self._block_expires_at:
                 self.discard_block()
@@ -60,14 +75,14 @@ class LedgerIds:
                         self._remaining_ids = list(range(end - 1, first - 1, -1))
                         self._block_expires_at = trio.current_time() + BLOCK_LIFETIME_S
                 except OutcomeUnknown:
-                    continue  # maybe taken and lost: ids are not scarce
+                    continue  # the block may be allocated and lost, but IDs are not scarce
             return self._remaining_ids.pop()
 
     def discard_block(self) -> None:
-        """Take a new block for the next id.
+        """Discard the current block, so that the next ID is from a new one.
 
-        A bookie that lost its disk cannot tell new ledgers from those it may have been told to fence: it
-        refuses all below ``next/ledger`` as it then was, so also the rest of each block taken before (H7).
-        Who was refused by too many waits no longer for that to be old.
+        A bookie that lost its disk cannot distinguish new ledgers from those that it may have been asked to
+        fence. It rejects all IDs below ``next/ledger`` as of that time, including the rest of each older
+        block (H7). After such rejections, the next ledger must not wait until the block expires.
         """
         self._remaining_ids.clear()

@@ -1,21 +1,22 @@
-"""Every metadata key of the ledger part, in one place (pure).
+"""All metadata keys of the ledger part (pure).
 
-    ledger/<id>            the ledger's record (`ledger_metadata.py`)
-    on/<bookie>/<id>       reverse index: this bookie is in an ensemble of that ledger
-    under/<id>             what silent slots miss (`missing_range.py`); work for the repairer
-    delete/<bookie>/<id>   to do: this bookie must still remove that deleted ledger (H21)
-    bookie/<bookie>        registration, leased (`bookie_registration.py`)
-    cookie/<bookie>        who this bookie is, until it is decommissioned
-    move/<bookie>/<ledger> to be copied to that bookie, which takes another one's place
-    leaving/<bookie>       to be drained and decommissioned
-    scrub/<bookie>         asked to read all that it holds, until it has (`cluster/node/scrub_requests.py`)
-    seen/<bookie>          how far its journal was synced, as it noted itself
-    (`cluster/coordination/journal_sync_point.py`) conf/placement         how far apart copies are to be
-    (`placement_policy.py`); mostly absent next/ledger            the next ledger id that nobody holds;
-    clients take blocks
+The keys and their values::
 
-Ledger ids are 16 hex digits, so that the order of keys is the order of ids. The reverse index changes in
-the same transaction as the ensembles that it mirrors.
+    ledger/<id>             record of the ledger (`ledger_metadata.py`)
+    on/<bookie>/<id>        reverse index, if the bookie is in an ensemble of the ledger
+    under/<id>              entries that detached slots lack (`missing_range.py`), for repair
+    delete/<bookie>/<id>    task of the bookie to remove the deleted ledger (H21)
+    bookie/<bookie>         registration, leased (`bookie_registration.py`)
+    cookie/<bookie>         identity of the bookie, until it is decommissioned
+    move/<bookie>/<ledger>  task to copy the ledger to the bookie, which replaces another one
+    leaving/<bookie>        request to drain and decommission the bookie
+    scrub/<bookie>          request to scrub the bookie, until that is done (`cluster/node/scrub_requests.py`)
+    seen/<bookie>           progress record of its journal (`cluster/coordination/journal_sync_point.py`)
+    conf/placement          placement policy (`placement_policy.py`), usually absent
+    next/ledger             the lowest ledger ID that is not allocated
+
+Ledger IDs have 16 hexadecimal digits, so that the order of keys is the order of IDs. The reverse index
+changes in the same transaction as the ensembles that it mirrors.
 """
 
 from ...runtime.interfaces.errors import CorruptData
@@ -34,94 +35,99 @@ PLACEMENT = b"conf/placement"
 ID_DIGITS = 16
 KEY_SHOWN_BYTES = 100
 LEDGER_ID_BLOCK = 1000
-"""A client takes this many ids at a time (H40); what it does not use is never used."""
+"""A client allocates this many IDs at a time (H40). IDs that it does not use are never used."""
 
 
 def ledger_key(ledger_id: int) -> bytes:
-    """The ledger's record."""
+    """Return the key of the ledger's record."""
     return b"ledger/%016x" % ledger_id
 
 
 def bookie_ledgers_prefix(bookie_id: str) -> bytes:
-    """All ledgers that name this bookie."""
+    """Return the prefix of the keys of all ledgers that name this bookie."""
     return b"on/%s/" % bookie_id.encode()
 
 
 def bookie_ledger_key(bookie_id: str, ledger_id: int) -> bytes:
-    """This bookie is in an ensemble of this ledger; the value is empty."""
+    """Return the key of the reverse index for a bookie in an ensemble of this ledger. Its value is empty."""
     return b"on/%s/%016x" % (bookie_id.encode(), ledger_id)
 
 
 def missing_ranges_key(ledger_id: int) -> bytes:
-    """What silent slots of this ledger miss."""
+    """Return the key of the record of entries that detached slots of this ledger lack."""
     return b"under/%016x" % ledger_id
 
 
 def delete_prefix(bookie_id: str) -> bytes:
-    """All deleted ledgers that this bookie must still remove."""
+    """Return the prefix of the keys of all deleted ledgers that this bookie must still remove."""
     return b"delete/%s/" % bookie_id.encode()
 
 
 def delete_key(bookie_id: str, ledger_id: int) -> bytes:
-    """This bookie must still remove this ledger; the value is empty."""
+    """Return the key of the bookie's task to remove this ledger. Its value is empty."""
     return b"delete/%s/%016x" % (bookie_id.encode(), ledger_id)
 
 
 def moves_to_prefix(bookie_id: str) -> bytes:
-    """All ledgers that are being copied to this bookie, to take another one's place."""
+    """Return the prefix of the keys of all ledgers that are to be copied to this bookie."""
     return b"move/%s/" % bookie_id.encode()
 
 
 def move_key(bookie_id: str, ledger_id: int) -> bytes:
-    """This bookie is to take another one's place in this ledger (`cluster/repair/pull_replication.py`)."""
+    """Return the key of the task to copy this ledger to this bookie
+    (`cluster/repair/pull_replication.py`)."""
     return b"move/%s/%016x" % (bookie_id.encode(), ledger_id)
 
 
 def bookie_key(bookie_id: str) -> bytes:
-    """The leased registration of a live bookie."""
+    """Return the key of a live bookie's leased registration."""
     return BOOKIE_PREFIX + bookie_id.encode()
 
 
 def cookie_key(bookie_id: str) -> bytes:
-    """The permanent record of a bookie's identity."""
+    """Return the key of the permanent record of a bookie's identity."""
     return COOKIE_PREFIX + bookie_id.encode()
 
 
 def leaving_key(bookie_id: str) -> bytes:
-    """This bookie is to be drained; the value is empty."""
+    """Return the key of the request to drain this bookie. Its value is empty."""
     return LEAVING_PREFIX + bookie_id.encode()
 
 
 def scrub_key(bookie_id: str) -> bytes:
-    """This bookie is to read all that it holds; the value is empty."""
+    """Return the key of the request to scrub this bookie. Its value is empty."""
     return SCRUB_PREFIX + bookie_id.encode()
 
 
 def sync_point_key(bookie_id: str) -> bytes:
-    """How far this bookie's journal was synced, when it last noted it."""
+    """Return the key of the progress record of this bookie's journal."""
     return b"seen/" + bookie_id.encode()
 
 
 def ledger_id_of(key: bytes) -> int:
-    """The ledger id that ends a ``ledger/``, ``on/``, ``under/``, ``delete/`` or ``move/`` key.
+    """Return the ledger ID at the end of a ``ledger/``, ``on/``, ``under/``, ``delete/`` or ``move/`` key.
 
-    Raises `CorruptData`.
+    Raises:
+        CorruptData: The key does not end with a ledger ID.
     """
     parts = key.split(b"/")
     digits = parts[-1]
     if (
         len(parts) != (3 if parts[0] in (b"on", b"delete", b"move") else 2)
         or len(digits) != ID_DIGITS
-        or digits.strip(b"0123456789abcdef")  # `int` takes blanks and underscores too
+        or digits.strip(b"0123456789abcdef")  # `int` accepts whitespace and underscores, too
     ):
-        raise CorruptData(f"{printable_key(key)} is no key of a ledger: it does not end with an id")
+        raise CorruptData(
+            f"{printable_key(key)} is not the key of a ledger: it does not end with an ID"
+        )
     return int(digits, 16)
 
 
 def bookie_id_of(key: bytes) -> str:
-    """The bookie id in a key of a bookie, ``bookie/``, ``cookie/``, ``on/``, ``move/`` and their like.
+    """Return the bookie ID in a key of a bookie, such as ``bookie/``, ``cookie/``, ``on/`` or ``move/``.
 
-    Raises `CorruptData`.
+    Raises:
+        CorruptData: The key contains no bookie ID.
     """
     parts = key.split(b"/")
     try:
@@ -129,10 +135,10 @@ def bookie_id_of(key: bytes) -> str:
     except UnicodeDecodeError:
         bookie_id = ""
     if not bookie_id:
-        raise CorruptData(f"{printable_key(key)} is no key of a bookie: it holds no id")
+        raise CorruptData(f"{printable_key(key)} is not the key of a bookie: it contains no ID")
     return bookie_id
 
 
 def printable_key(key: bytes) -> str:
-    """A key for messages, whoever wrote it: printable and short."""
+    """Return a key for messages, printable and short even if the key is corrupt."""
     return repr(key[:KEY_SHOWN_BYTES])[1:] + ("…" if len(key) > KEY_SHOWN_BYTES else "")

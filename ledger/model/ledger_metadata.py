@@ -1,8 +1,8 @@
-"""A ledger's record: quorum sizes, state, and which bookies hold which entries (pure).
+"""The record of a ledger: quorum sizes, state, and the bookies that store its entries (pure).
 
-The only place where a ledger's state changes are defined; each transition asserts what must hold before
-and after (invariants 1, 2, 6, 10, 18, 21 of the protocol). The store gives the record a version, and every
-change is a compare-and-set on the version last read.
+Only this module defines the state changes of a ledger. Each transition asserts the conditions before and
+after it (invariants 1, 2, 6, 10, 18 and 21 of the protocol). The store gives the record a version. Every
+change is a compare-and-set on the version that was read last.
 
     OPEN -> IN_RECOVERY -> CLOSED -> DELETING        OPEN -> CLOSED        any -> DELETING
 """
@@ -33,51 +33,51 @@ from .striping import Striping
 
 FORMAT = 1
 FORMAT_WITH_LOSSES = 2
-"""Of a record that says which entries were given up: programs of before refuse it."""
+"""The format of a record with declared losses. Older versions reject it."""
 KEY_BYTES = 16
 DIGEST = "xxh3_64"
 NO_ENTRY = -1
-"""The last entry of an empty ledger, and the LAC while nothing is confirmed."""
+"""The last entry of an empty ledger, and the LAC while no entry is confirmed."""
 
 
 class LedgerState(enum.StrEnum):
-    """What may happen to a ledger next."""
+    """The state of a ledger, which determines its possible changes."""
 
     OPEN = "open"
     IN_RECOVERY = "in_recovery"
-    """Somebody is finding the end: the writer can change no ensemble any more (inv. 10)."""
+    """A client is finding the end. The writer can no longer change an ensemble (inv. 10)."""
     CLOSED = "closed"
-    """The last entry and the length are known and never change (inv. 2)."""
+    """The last entry and the length are final (inv. 2)."""
     DELETING = "deleting"
-    """Gone for every reader; bookies are removing it (H21)."""
+    """The ledger does not exist for readers. Bookies are removing it (H21)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """Entries from ``first_entry`` to the next fragment are on these bookies, one a slot."""
+    """The bookies of the entries from ``first_entry`` to the next fragment, one per slot."""
 
     first_entry: int
     bookies: tuple[str, ...]
-    """Ids, never addresses (H6); the position is the slot."""
+    """Bookie IDs, never addresses (H6). The index is the slot."""
     epoch: int
-    """Grows by one with each new or replaced fragment: names the add streams that belong to it."""
+    """Grows by one with each new or replaced fragment. It identifies the add streams of the fragment."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeclaredLoss:
-    """Entries ``first`` to ``last``, inclusive, of a closed ledger that somebody gave up."""
+    """Entries ``first`` to ``last``, inclusive, of a closed ledger that an operator declared lost."""
 
     first: int
     last: int
     declared_by: str
     declared_at_ms: int
-    """Wall clock of who did it, in ms since 1970."""
+    """Wall clock of the client that declared the loss, in milliseconds since 1970."""
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerMetadata:
-    """One ledger. Values are never changed in place: transitions return new ones."""
+    """The record of one ledger. It is immutable: transitions return new records."""
 
     ledger_id: int
     ensemble_size: int
@@ -85,25 +85,25 @@ class LedgerMetadata:
     ack_quorum: int
     ensembles: tuple[Fragment, ...]
     key: bytes = field(repr=False)
-    """16 random bytes, shown to bookies with each stream and read."""
+    """16 random bytes, which clients send to bookies with each stream and read."""
     state: LedgerState = LedgerState.OPEN
     last_entry: int | None = None
-    """Known if and only if CLOSED or DELETING from CLOSED; -1 for an empty ledger."""
+    """Set if and only if the state is CLOSED, or DELETING after CLOSED. -1 for an empty ledger."""
     length: int | None = None
-    """Payload bytes of all entries; known together with ``last_entry``."""
+    """Payload bytes of all entries. Set together with ``last_entry``."""
     digest: str = DIGEST
     creation_token: int = 0
-    """Drawn by the creator: tells "my create went through" from "somebody else has this id"."""
+    """A random number of the creator. It shows whether a creation succeeded or another client has this ID."""
     owner: tuple[int, int] | None = None
-    """(log id, segment number) of the log that refers to this ledger; deletion requires none (H13)."""
+    """(log ID, segment number) of the log that refers to this ledger. Deletion requires None (H13)."""
     incarnation: int = 0
-    """The incarnation of the owner that this ledger was made for."""
+    """The incarnation of the log for which this ledger was created."""
     created_ms: int = 0
-    """Wall clock of the creator, in ms since 1970; never for ordering."""
+    """Wall clock of the creator, in milliseconds since 1970. It is never used for ordering."""
     custom: Mapping[str, bytes] = field(default_factory=dict)
     format: int = FORMAT
     lost: tuple[DeclaredLoss, ...] = ()
-    """Ascending, without overlap. Nobody reads, copies or wants these entries (G5)."""
+    """Ascending, without overlap. These entries are neither read nor copied nor missing (G5)."""
 
     def __post_init__(self) -> None:
         assert self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1, (
@@ -122,41 +122,41 @@ class LedgerMetadata:
                 assert fragment.epoch > previous.epoch, "inv. 1: epochs strictly increase"
             previous = fragment
         assert (self.last_entry is None) == (self.length is None), (
-            "inv. 2: last entry and length are known together"
+            "inv. 2: last entry and length are set together"
         )
         if self.state is LedgerState.CLOSED:
-            assert self.last_entry is not None, "inv. 2: a closed ledger knows its end"
+            assert self.last_entry is not None, "inv. 2: a closed ledger has a last entry"
             assert self.last_entry >= NO_ENTRY, "inv. 2: entry ids count from 0"
         if self.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY):
-            assert self.last_entry is None, "inv. 2: only a closed ledger knows its end"
+            assert self.last_entry is None, "inv. 2: only a closed ledger has a last entry"
         previous_last = NO_ENTRY
         for loss in self.lost:
             assert previous_last < loss.first <= loss.last, (
-                "what was given up is in order, each once"
+                "declared losses are ascending and do not overlap"
             )
             previous_last = loss.last
         assert not self.lost or (
             self.last_entry is not None and previous_last <= self.last_entry
-        ), "only entries of a closed ledger are given up"
+        ), "only entries of a closed ledger are declared lost"
         assert len(self.key) == KEY_BYTES, "a ledger's key is 16 bytes"
 
     @property
     def striping(self) -> Striping:
-        """Its quorum sizes, and what follows from them."""
+        """The quorum sizes of the ledger."""
         return Striping(self.ensemble_size, self.write_quorum, self.ack_quorum)
 
     @property
     def last_fragment(self) -> Fragment:
-        """The one that the writer adds to, or did last."""
+        """The fragment to which the writer adds, or added last."""
         return self.ensembles[-1]
 
     @property
     def closed(self) -> bool:
-        """Is the end known for good?"""
+        """Whether the state is CLOSED, so that the last entry is final."""
         return self.state is LedgerState.CLOSED
 
     def fragment_index(self, entry: int) -> int:
-        """The index of the fragment that holds ``entry``: the last one that starts at or below it."""
+        """Return the index of the fragment of ``entry``: the last fragment that starts at or below it."""
         low, high = 0, len(self.ensembles)
         while high - low > 1:
             middle = (low + high) // 2
@@ -167,54 +167,55 @@ class LedgerMetadata:
         return low
 
     def fragment_of(self, entry: int) -> Fragment:
-        """The fragment that holds ``entry``."""
+        """Return the fragment of ``entry``."""
         return self.ensembles[self.fragment_index(entry)]
 
     def fragment_end(self, index: int) -> int | None:
-        """One past the last entry of a fragment, or None for the last fragment of an open ledger."""
+        """Return one past the last entry of a fragment; None for the last fragment of an open ledger."""
         if index + 1 < len(self.ensembles):
             return self.ensembles[index + 1].first_entry
         return None if self.last_entry is None else self.last_entry + 1
 
     def bookies(self) -> tuple[str, ...]:
-        """Every bookie that any ensemble names, each once, in order of appearance."""
+        """Return all bookies of all ensembles, each once, in order of appearance."""
         return tuple(
             dict.fromkeys(bookie for fragment in self.ensembles for bookie in fragment.bookies)
         )
 
     def loss_at(self, entry: int) -> DeclaredLoss | None:
-        """What was declared of an entry that was given up."""
+        """Return the declared loss that includes ``entry``, or None."""
         return next((loss for loss in self.lost if loss.first <= entry <= loss.last), None)
 
     def last_before_loss(self, first: int, last: int) -> int:
-        """As far from ``first``, which is not lost, as nothing is; at most ``last``."""
+        """Return the last entry, at most ``last``, before the first loss after ``first``, which is not
+        lost."""
         return min([last, *(loss.first - 1 for loss in self.lost if loss.first > first)])
 
     # --- transitions ------------------------------------------------------------------------------
 
     def with_fragment(self, first_entry: int, bookies: Sequence[str]) -> "LedgerMetadata":
-        """The writer's ensemble change: a new last fragment, or the last one replaced (inv. 6)."""
+        """Add or replace the last fragment, as a writer's ensemble change does (inv. 6)."""
         assert self.state is LedgerState.OPEN, f"inv. 10: no ensemble change while {self.state}"
         return replace(
             self, ensembles=append_or_replace_fragment(self.ensembles, first_entry, bookies)
         )
 
     def in_recovery(self) -> "LedgerMetadata":
-        """From here on the writer can neither change ensembles nor close."""
+        """Start recovery. Afterwards the writer can neither change ensembles nor close."""
         assert self.state in (LedgerState.OPEN, LedgerState.IN_RECOVERY), (
             f"recovery of a ledger that is {self.state}"
         )
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def close_by_writer(self, last_entry: int, length: int) -> "LedgerMetadata":
-        """The writer's own end; only from OPEN, else it has been fenced."""
+        """Close as the writer. The state must be OPEN; otherwise the writer has been fenced."""
         assert self.state is LedgerState.OPEN, f"a writer closes an open ledger, not {self.state}"
         return replace(self, state=LedgerState.CLOSED, last_entry=last_entry, length=length)
 
     def close_by_recovery(
         self, last_entry: int, length: int, ensembles: tuple[Fragment, ...]
     ) -> "LedgerMetadata":
-        """The one write at the end of a recovery, with the ensembles it chose (inv. 18, 19, 21)."""
+        """Close at the end of a recovery, with the ensembles that it chose (inv. 18, 19, 21)."""
         assert self.state is LedgerState.IN_RECOVERY, "inv. 19: recovery closes from IN_RECOVERY"
         kept_count = len(self.ensembles) - 1
         assert ensembles[:kept_count] == self.ensembles[:kept_count], (
@@ -232,7 +233,7 @@ class LedgerMetadata:
         )
 
     def with_bookie_replaced(self, index: int, slot: int, bookie: str) -> "LedgerMetadata":
-        """Repair: another bookie now holds this slot of a fragment whose end is known (inv. 28)."""
+        """Replace a bookie in a fragment whose end is final, after a repair (inv. 28)."""
         assert self.fragment_end(index) is not None, "inv. 28: repair replaces in closed fragments"
         fragment = self.ensembles[index]
         bookies = list(fragment.bookies)
@@ -243,8 +244,8 @@ class LedgerMetadata:
         )
 
     def with_loss(self, loss: DeclaredLoss) -> "LedgerMetadata":
-        """Entries of a closed ledger are lost, and somebody says so; what was said before stays."""
-        assert self.closed, "the end is known before entries are given up"
+        """Declare entries of a closed ledger lost. Earlier declarations of the same entries remain."""
+        assert self.closed, "only entries of a closed ledger are declared lost"
         parts = [loss]
         for previous in self.lost:
             parts = [remainder for part in parts for remainder in _subtract_loss(part, previous)]
@@ -252,15 +253,15 @@ class LedgerMetadata:
         return replace(self, lost=tuple(losses))
 
     def owned_by(self, owner: tuple[int, int] | None) -> "LedgerMetadata":
-        """Referred to by a log's segment, or by none."""
+        """Set the log and segment that refer to this ledger, or None."""
         return replace(self, owner=owner)
 
     def with_custom(self, custom: Mapping[str, bytes]) -> "LedgerMetadata":
-        """More custom metadata, beside what is there."""
+        """Add custom metadata to the existing one."""
         return replace(self, custom={**self.custom, **custom})
 
     def deleting(self) -> "LedgerMetadata":
-        """No way back. Requires that no log refers to it (H13)."""
+        """Set the state to DELETING, which is final. No log may refer to the ledger (H13)."""
         assert self.owner is None, "H13: a ledger that a log refers to is not deleted"
         return replace(self, state=LedgerState.DELETING)
 
@@ -270,7 +271,7 @@ class LedgerMetadata:
         lambda record, value: type(record).decode(ledger_key(record.ledger_id), value)
     )
     def encode(self) -> bytes:
-        """As the value of the ledger's key."""
+        """Encode the record as the value of the ledger's key."""
         losses = [
             [loss.first, loss.last, loss.declared_by, loss.declared_at_ms, loss.reason]
             for loss in self.lost
@@ -297,7 +298,12 @@ class LedgerMetadata:
 
     @classmethod
     def decode(cls, key: bytes, value: Buffer) -> "LedgerMetadata":
-        """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
+        """Decode the value of a ledger's key.
+
+        Raises:
+            CorruptData: The value is invalid, inconsistent, or belongs to another ledger.
+            UnsupportedFormat: The record is of a newer version.
+        """
         ledger_id = ledger_id_of(key)
         what = f"the record {printable_key(key)}"
         values = decode_versioned(value, FORMAT_WITH_LOSSES, _RECORD_FIELDS, what)
@@ -326,8 +332,8 @@ class LedgerMetadata:
                 format=min(values["format"], FORMAT),
                 lost=tuple(DeclaredLoss(*loss_row) for loss_row in values["lost"]),
             )
-        except AssertionError as error:  # fields that do not fit each other
-            raise CorruptData(f"{what} cannot be: {error}") from None
+        except AssertionError as error:  # the fields contradict each other
+            raise CorruptData(f"{what} is inconsistent: {error}") from None
 
 
 _FRAGMENTS_MAX = 64 * 1024
@@ -366,7 +372,7 @@ _RECORD_FIELDS = fields(
 
 
 def _subtract_loss(loss: DeclaredLoss, other: DeclaredLoss) -> list[DeclaredLoss]:
-    """What of ``loss`` is not in ``taken``."""
+    """Return the parts of ``loss`` that ``other`` does not include."""
     remainders = []
     if loss.first < other.first:
         remainders.append(replace(loss, last=min(loss.last, other.first - 1)))
@@ -390,11 +396,14 @@ def append_or_replace_fragment(
 
 
 def lacks_entries(metadata: LedgerMetadata, bookie: str, ranges: Sequence[tuple[int, int]]) -> bool:
-    """Is there an entry that ``bookie`` should hold and does not list?
+    """Whether ``bookie`` lacks an entry of a closed ledger that it should store.
 
-    ``ranges``: stretches (first, count) that it holds, ascending.
+    Args:
+        metadata: The record of the closed ledger.
+        bookie: The bookie's ID.
+        ranges: The ranges (first, count) that the bookie stores, ascending.
     """
-    assert metadata.last_entry is not None, "only of a closed ledger it is known"
+    assert metadata.last_entry is not None, "the ledger is closed"
     if metadata.last_entry == NO_ENTRY:
         return False
     for index, fragment in enumerate(metadata.ensembles):
@@ -408,7 +417,7 @@ def lacks_entries(metadata: LedgerMetadata, bookie: str, ranges: Sequence[tuple[
         next_expected = metadata.striping.next_held(slot, fragment.first_entry)
         for first, count in ranges:
             if first > next_expected:
-                break  # it is in the gap before this stretch
+                break  # the missing entry is in the gap before this range
             next_expected = metadata.striping.next_held(slot, max(next_expected, first + count))
         if next_expected < stop:
             return True

@@ -1,7 +1,8 @@
-"""Shares of metadata transactions that change ledgers, with the reverse index that mirrors ensembles.
+"""Metadata operations that change ledgers, with the reverse index that mirrors their ensembles.
 
-The reverse index ``on/<bookie>/<ledger>`` changes in the transaction that changes the ensembles; every
-share is conditional on the version of the ledger's key. A part above joins shares with its own.
+The reverse index ``on/<bookie>/<ledger>`` changes in the transaction that changes the ensembles. All
+operations are conditional on the version of the ledger's key. Callers can combine them with further
+operations into one transaction.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from .missing_range import encode_missing_ranges as encode_holes
 
 
 def creation_ops(metadata: LedgerMetadata, missing_ranges: Iterable[MissingRange]) -> Transaction:
-    """Create the record, which must not exist; its version is then 1."""
+    """Return operations that create the record, which must not exist. Its version is then 1."""
     ledger_id = metadata.ledger_id
     key = keys.ledger_key(ledger_id)
     return Transaction(
@@ -31,7 +32,7 @@ def creation_ops(metadata: LedgerMetadata, missing_ranges: Iterable[MissingRange
 def change_ops(
     old_metadata: LedgerMetadata, new_metadata: LedgerMetadata, version: int
 ) -> Transaction:
-    """Replace the record at ``version``, and mirror what changed in its ensembles."""
+    """Return operations that replace the record at ``version`` and mirror the changes of its ensembles."""
     ledger_id = old_metadata.ledger_id
     key = keys.ledger_key(ledger_id)
     old_bookies, new_bookies = old_metadata.bookies(), new_metadata.bookies()
@@ -56,7 +57,7 @@ def change_ops(
 def close_ops(
     closed: LedgerMetadata, version: int, missing_ranges: Iterable[MissingRange]
 ) -> Transaction:
-    """The writer's close at ``version``; its ensembles are in the store already."""
+    """Return operations that close a ledger as its writer. Its ensembles are already stored."""
     operations = change_ops(closed, closed, version)
     return operations + Transaction(
         operations=tuple(_missing_range_puts(closed.ledger_id, missing_ranges))
@@ -70,15 +71,16 @@ def recovery_ops(
     missing_ranges: Iterable[MissingRange],
     stored_ranges: KeyValue | None,
 ) -> Transaction:
-    """A recovery's close at ``version``: its ensembles, and its holes beside those noted already.
+    """Return operations that close a ledger after recovery, with its ensembles and missing entries.
 
-    Conditional on the note as it was read. The first compare is the record's.
+    The missing entries are added to those that are already stored. The operations are conditional on
+    the version of that record. The first compare is that of the ledger's record.
     """
     operations = change_ops(old_metadata, closed, version)
     new_ranges = tuple(missing_ranges)
     if not new_ranges:
         return operations
-    assert closed.last_entry is not None, "a recovery's close knows the end"
+    assert closed.last_entry is not None, "a recovered ledger has a last entry"
     previous_ranges = () if stored_ranges is None else decode_holes(stored_ranges.value)
     key = keys.missing_ranges_key(closed.ledger_id)
     return operations + Transaction(
@@ -95,7 +97,10 @@ def recovery_ops(
 def missing_range_ops(
     ledger_id: int, version: int, missing_ranges: Iterable[MissingRange]
 ) -> Transaction:
-    """Note holes while the record is at ``version``: as long as the ledger is its writer's."""
+    """Return operations that record missing entries if the ledger's record is still at ``version``.
+
+    The version changes when another client takes over the ledger.
+    """
     return Transaction(
         (Compare.version(keys.ledger_key(ledger_id), version),),
         tuple(_missing_range_puts(ledger_id, missing_ranges)),
@@ -103,7 +108,8 @@ def missing_range_ops(
 
 
 def deletion_ops(metadata: LedgerMetadata, version: int) -> Transaction:
-    """The record becomes DELETING, and each bookie gets a to-do instead of its index key (H21)."""
+    """Return operations that set the state DELETING and replace each bookie's index key by a removal task
+    (H21)."""
     ledger_id = metadata.ledger_id
     key = keys.ledger_key(ledger_id)
     bookies = metadata.bookies()
@@ -119,9 +125,9 @@ def deletion_ops(metadata: LedgerMetadata, version: int) -> Transaction:
 
 
 def link_ops(metadata: LedgerMetadata, version: int, owner: tuple[int, int]) -> Transaction:
-    """A closed ledger that no log refers to becomes the segment of one (H13)."""
-    assert metadata.closed, "what is linked is closed"
-    assert metadata.owner is None, "H13: what is linked belongs to no log"
+    """Return operations that make a closed ledger, to which no log refers, the segment of a log (H13)."""
+    assert metadata.closed, "a linked ledger is closed"
+    assert metadata.owner is None, "H13: a ledger to link belongs to no log"
     return Transaction(
         (Compare.version(keys.ledger_key(metadata.ledger_id), version),),
         (Put(keys.ledger_key(metadata.ledger_id), metadata.owned_by(owner).encode()),),

@@ -1,9 +1,11 @@
-"""What silent slots of a ledger miss: the note in ``under/<ledger>`` (pure).
+"""Entries that detached slots of a ledger lack, as recorded in ``under/<ledger>`` (pure).
 
-A writer that goes on without a slot (H22) owes the ledger the entries that the slot's bookie did not get.
-The note says which; the repairer copies them once the ledger is closed and then removes the note. A note
-may claim too much (the entries were on their way): the repairer looks before it copies. It is written off
-the path of acks, so a crash may lose it: the slow audit of entry lists finds such holes as well.
+A writer that continues without a slot (H22) leaves out the entries of the slot's bookie. It records them
+here. The repair leader copies them when the ledger is closed, and then removes the record.
+
+The record may contain entries that the bookie did receive, because they were in flight. Repair therefore
+checks before it copies. The record is written outside the acknowledgement path, so a crash can lose it. The
+slow audit of entry lists finds such missing entries, too.
 """
 
 from collections.abc import Iterable
@@ -19,16 +21,16 @@ _RECORD_FIELDS = fields(holes=rows(row(text(chars_min=1), number(), optional(num
 
 @dataclass(frozen=True, slots=True, order=True)
 class MissingRange:
-    """Entries from ``first`` to before ``to`` that ``bookie`` should hold and may not."""
+    """Entries from ``first`` to before ``end`` that ``bookie`` should store and may lack."""
 
     bookie: str
     first: int
     end: int | None
-    """One past the last missing entry; None: to the end of the ledger."""
+    """One past the last missing entry; None for the end of the ledger."""
 
 
 def merge_ranges(missing_ranges: Iterable[MissingRange]) -> tuple[MissingRange, ...]:
-    """The same holes with overlapping and adjacent ones joined, empty ones dropped, in order."""
+    """Return the ranges in order, with overlapping and adjacent ones merged and empty ones removed."""
     result: list[MissingRange] = []
     for missing_range in sorted(
         missing_ranges, key=lambda h: (h.bookie, h.first, h.end is None, h.end or 0)
@@ -53,7 +55,7 @@ def merge_ranges(missing_ranges: Iterable[MissingRange]) -> tuple[MissingRange, 
 
 
 def limit_ranges(missing_ranges: Iterable[MissingRange], end: int) -> tuple[MissingRange, ...]:
-    """The holes of a ledger that is now known to end before entry ``end``."""
+    """Return the ranges of a ledger that ends before entry ``end``, merged."""
     return merge_ranges(
         MissingRange(h.bookie, h.first, end if h.end is None else min(h.end, end))
         for h in missing_ranges
@@ -61,13 +63,20 @@ def limit_ranges(missing_ranges: Iterable[MissingRange], end: int) -> tuple[Miss
 
 
 def encode_missing_ranges(missing_ranges: Iterable[MissingRange]) -> bytes:
-    """As the value of ``under/<ledger>``."""
+    """Encode the ranges as the value of ``under/<ledger>``."""
     return pack({"format": FORMAT, "holes": [[h.bookie, h.first, h.end] for h in missing_ranges]})
 
 
 def decode_missing_ranges(value: Buffer) -> tuple[MissingRange, ...]:
-    """Raises `CorruptData`, or `UnsupportedFormat` for a newer version's note."""
+    """Decode the value of ``under/<ledger>``.
+
+    Raises:
+        CorruptData: The value is invalid.
+        UnsupportedFormat: The record is of a newer version.
+    """
     return tuple(
         MissingRange(*range_row)
-        for range_row in decode_versioned(value, FORMAT, _RECORD_FIELDS, "a note of holes")["holes"]
+        for range_row in decode_versioned(
+            value, FORMAT, _RECORD_FIELDS, "a record of missing entries"
+        )["holes"]
     )

@@ -1,6 +1,6 @@
-"""Ledgers before they are stored, ledgers that were read, and records that cannot be read.
+"""Ledgers before they are stored, ledgers that were read, and records that are unreadable.
 
-For users that create, link, delete or list ledgers.
+The code that creates, links, deletes or lists ledgers uses these classes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,9 +23,9 @@ from .ledger_metadata import LedgerMetadata
 from .missing_range import MissingRange
 
 CUSTOM_BYTES_MAX = 4096
-"""Keys and values of a ledger's custom metadata, in sum."""
+"""The maximum size of a ledger's custom metadata, keys and values together."""
 LOG_INTERVAL_S = 600.0
-"""Between two log lines of one record that cannot be read, in seconds."""
+"""The minimum time between two log lines about one unreadable record, in seconds."""
 LOGGED_KEYS_MAX = 1000
 
 T = TypeVar("T")
@@ -35,19 +35,19 @@ log = get_logger("distributedlog.ledger")
 
 @dataclass(frozen=True, slots=True)
 class NewLedger:
-    """Chosen, and stored nowhere yet."""
+    """A ledger with its ID and ensemble, before it is stored."""
 
     metadata: LedgerMetadata
     detached: tuple[int, ...] = ()
-    """Slots on bookies that are down: the writer begins without them (H22b)."""
+    """Slots on unavailable bookies. The writer starts without them (H22b)."""
 
     @property
     def ledger_id(self) -> int:
-        """Never used before, never used again."""
+        """The ID, which no other ledger ever has."""
         return self.metadata.ledger_id
 
     def create_ops(self) -> Transaction:
-        """The share of a transaction that creates it; afterwards the record's version is 1."""
+        """Return the operations that create the ledger. Afterwards the record's version is 1."""
         bookies = self.metadata.last_fragment.bookies
         return transactions.creation_ops(
             self.metadata, [MissingRange(bookies[slot], 0, None) for slot in self.detached]
@@ -56,53 +56,58 @@ class NewLedger:
 
 @dataclass(frozen=True, slots=True)
 class StoredLedger:
-    """A ledger as it was read; shares made from it are conditional on its version."""
+    """A ledger that was read from the metadata. Operations made from it are conditional on its version."""
 
     metadata: LedgerMetadata
     version: int
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """(log id, segment) of the log that refers to it, or None."""
+        """(log ID, segment) of the log that refers to the ledger, or None."""
         return self.metadata.owner
 
     @property
     def closed(self) -> bool:
-        """Is its end known for good?"""
+        """Whether the ledger is closed, so that its last entry is final."""
         return self.metadata.closed
 
     @property
     def incarnation(self) -> int:
-        """The id of the log it was made for; 0 for none."""
+        """The incarnation of the log for which the ledger was created; 0 for none."""
         return self.metadata.incarnation
 
     @property
     def last_entry(self) -> int | None:
-        """-1 where it is empty, None where it is not closed."""
+        """The last entry: -1 if the ledger is empty, None if it is not closed."""
         return self.metadata.last_entry
 
     @property
     def length(self) -> int | None:
-        """Payload bytes of all entries, None where it is not closed."""
+        """Payload bytes of all entries; None if the ledger is not closed."""
         return self.metadata.length
 
     @property
     def quorums(self) -> tuple[int, int, int]:
-        """Ensemble, write quorum, ack quorum."""
+        """Ensemble size, write quorum, ack quorum."""
         metadata = self.metadata
         return metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum
 
     @property
     def custom(self) -> Mapping[str, bytes]:
-        """What its creator, and who closed it, wrote beside it."""
+        """Custom metadata, set at creation or by the client that closed the ledger."""
         return self.metadata.custom
 
     def link_ops(self, owner: tuple[int, int]) -> Transaction:
-        """The share of a transaction that makes it a log's segment. It is closed and has no owner."""
+        """Return the operations that make the ledger a log's segment. It must be closed and without an
+        owner."""
         return transactions.link_ops(self.metadata, self.version, owner)
 
     def delete_ops(self) -> Transaction:
-        """The share of a transaction that deletes it. Raises `InvalidRequest` where a log refers to it."""
+        """Return the operations that delete the ledger.
+
+        Raises:
+            InvalidRequest: A log refers to the ledger.
+        """
         if self.metadata.owner is not None:
             log_id, segment = self.metadata.owner
             raise InvalidRequest(
@@ -112,26 +117,31 @@ class StoredLedger:
 
 
 def check_custom_metadata(custom: Mapping[str, bytes]) -> None:
-    """Refuse custom metadata above the bound, or of the wrong types. Raises `InvalidRequest`."""
+    """Check the types and the size of custom metadata.
+
+    Raises:
+        InvalidRequest: A key is not text, a value is not bytes, or the metadata is larger than
+            `CUSTOM_BYTES_MAX`.
+    """
     size = 0
     for key, value in custom.items():
         if not isinstance(key, str) or not isinstance(value, bytes):
-            raise InvalidRequest(f"custom ledger metadata maps text to bytes, not {key!r:.80}")
+            raise InvalidRequest(f"custom ledger metadata must map text to bytes: {key!r:.80}")
         size += len(key.encode()) + len(value)
     if size > CUSTOM_BYTES_MAX:
         raise InvalidRequest(
-            f"custom ledger metadata of {size} bytes; the most are {CUSTOM_BYTES_MAX}"
+            f"custom ledger metadata of {size} bytes; the limit is {CUSTOM_BYTES_MAX}"
         )
 
 
 class UnreadableRecords:
-    """Records that one listing has skipped and logged: a bad record does not end the listing."""
+    """Logs and skips unreadable records, so that one bad record does not end a listing."""
 
     def __init__(self) -> None:
         self._logged_at: dict[bytes, float] = {}
 
     def log_once(self, key: bytes, error: DistributedLogError) -> None:
-        """The record of this key cannot be read; it is named once in ten minutes."""
+        """Log an unreadable record, at most once per `LOG_INTERVAL_S`."""
         now = trio.current_time()
         if now - self._logged_at.get(key, -LOG_INTERVAL_S) < LOG_INTERVAL_S:
             return
@@ -139,12 +149,12 @@ class UnreadableRecords:
         self._logged_at[key] = now
         while len(self._logged_at) > LOGGED_KEYS_MAX:
             del self._logged_at[next(iter(self._logged_at))]
-        log.warning("the record %s is passed over: %s", printable_key(key), error)
+        log.warning("the record %s is unreadable and skipped: %s", printable_key(key), error)
 
     def decode_readable(
         self, items: Iterable[KeyValue], decode: Callable[[KeyValue], T]
     ) -> Iterator[tuple[KeyValue, T]]:
-        """Yield the items that can be read, with their decoded records."""
+        """Yield the readable items with their decoded records; skip and log the others."""
         for item in items:
             try:
                 record = decode(item)

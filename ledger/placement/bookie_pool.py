@@ -1,9 +1,12 @@
-"""Connections to all live bookies, one each, for all ledgers of a process.
+"""Connections to all live bookies, one per bookie, for all ledgers of a process.
 
-Level-triggered: the registrations are listed and watched, and what differs from the connections is put
-right, again and again. A bookie whose registration is gone keeps its connection while that works: leases
-say who is new, not who is dead (metadata may be away while bookies serve). Ensembles hold ids; an id is
-looked up here and the bookie that answers must be it (H6), also by its certificate (H227).
+The pool is level-triggered. It lists and watches the registrations, and repeatedly corrects every
+difference between them and its connections. A bookie whose registration ended keeps its connection while
+that works. Leases show new bookies, but do not prove that a bookie failed, because the metadata may be
+unavailable while bookies serve.
+
+Ensembles contain bookie IDs. The address of an ID is looked up here. The bookie that answers must have this
+ID (H6), also in its certificate (H227).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -45,19 +48,19 @@ DIAL_S = 5.0
 RETRY_S = 0.5
 CREDENTIAL_TIMEOUT_S = 5.0
 PASS, NONE = "pass", "none"
-"""Methods of AUTH."""
+"""Methods of an AUTH message."""
 WATCH_UNIT = "the watch of bookies"
 UNREGISTERED_S = 30.0
-"""Not registered for so long: nothing should stay open on it."""
+"""No ledger should stay open on a bookie that is not registered for this time, in seconds."""
 
 log = get_logger("distributedlog.ledger")
 
 OnKeyChange = Callable[[bytes, bytes | None], None]
-"""Gets a key and its value; None: the key is gone."""
+"""Receives a key and its value, or None if the key was deleted."""
 
 
 class BookiePool:
-    """See the module. `run` serves it; everything else is synchronous but `connected`."""
+    """Keeps the connections while `run` runs. All other methods except `connected` are synchronous."""
 
     def __init__(
         self,
@@ -67,7 +70,15 @@ class BookiePool:
         *,
         request_capabilities: RequestCapabilities | None = None,
     ) -> None:
-        """``ask_capabilities``: a META_CAPS to the leader; without it stored keys are shown to bookies."""
+        """Create a pool. `run` connects it.
+
+        Args:
+            endpoint: The endpoint that opens the connections.
+            metadata: The metadata store with the registrations.
+            listener: The name of the listener through which this process connects.
+            request_capabilities: Sends a META_CAPS request to the metadata leader. If it is None, the pool
+                sends stored keys to bookies.
+        """
         self._endpoint = endpoint
         self._metadata = metadata
         self._listener = listener
@@ -75,20 +86,21 @@ class BookiePool:
         self._known_bookies: dict[str, None] = {}
         self._leaving_bookies: dict[str, None] = {}
         self._unregistered_at: dict[str, float] = {}
-        """Known and not registered, since when, as far as it was seen here."""
+        """When the registration of each known but unregistered bookie ended, as observed here."""
         self.limbo_below: dict[str, int] = {}
-        """Of those that say that they lost data: ledgers with a lower id are to end
+        """Bookies that lost data, by ID: ledgers with an ID below the value should be closed
         (`bookie_registration.py`)."""
         self._registered_since: dict[str, tuple[int, float]] = {}
-        """The revision that each registration began with, and when that was seen here."""
+        """The revision at which each registration began, and when that was observed here."""
         self._labels: dict[str, Mapping[str, str]] = {}
         self.placement = PlacementPolicy()
-        """How far apart copies are to be, as the cluster's settings say now, as far as they could be read."""
+        """The cluster's placement policy as last read; the default policy until it was read."""
         self._placement_error: DistributedLogError | None = QuorumUnreachable("not listed yet")
-        """Why they never were; None: they were read once at least."""
+        """Why the placement policy was never read; None if it was read at least once."""
         self._clients: dict[str, BookieClient] = {}
         self._anonymous_at: dict[str, None] = {}
-        """Bookies that do not know us, for we have a token, and had no pass."""
+        """Bookies to which this client is connected unauthenticated, because it has a token but had no
+        pass."""
         self._first_dials: dict[str, trio.Event] = {}
         self._listeners: list[Callable[[], None]] = []
         self._changed = trio.Event()
@@ -98,12 +110,12 @@ class BookiePool:
     # --- what there is ----------------------------------------------------------------------------
 
     def get(self, bookie_id: str) -> BookieClient | None:
-        """The connection to a bookie; None when there is none now."""
+        """Return the connection to a bookie; None if there is none now."""
         client = self._clients.get(bookie_id)
         return client if client is not None and client.close_error is None else None
 
     def live(self) -> list[BookieRegistration]:
-        """Bookies that are registered and connected, read-only ones included, by id."""
+        """Return the bookies that are registered and connected, including read-only ones, by ID."""
         return [
             registration
             for _, registration in sorted(self._registered.items())
@@ -111,7 +123,7 @@ class BookiePool:
         ]
 
     def candidates(self) -> list[Candidate]:
-        """Who may be chosen for a slot now: registered, connected, writable, and not to leave."""
+        """Return the bookies for slots: registered, connected, writable and not being decommissioned."""
         return [
             Candidate(registration.id, registration.where(), free_bytes=registration.free_bytes)
             for registration in self.live()
@@ -119,28 +131,31 @@ class BookiePool:
         ]
 
     def ensemble_candidates(self) -> list[Candidate]:
-        """Return all bookies that a new ledger's ensemble can name (`placement.ensemble_candidates`)."""
+        """Return all bookies that a new ledger's ensemble can name
+        (`ensemble_placement.ensemble_candidates`)."""
         return ensemble_candidates(
             self.live(), self.known_ids(), self._leaving_bookies, self.labels
         )
 
     def is_writable(self, bookie_id: str) -> bool:
-        """Whether a bookie is writable and stays, as far as its registration is known."""
+        """Whether a bookie is writable and not being decommissioned, according to its registration."""
         registration = self.registration(bookie_id)
         read_only = registration is not None and registration.read_only
         return not read_only and bookie_id not in self._leaving_bookies
 
     def known_ids(self) -> list[str]:
-        """The ids of all bookies that have a cookie or a registration, alive or not, in order."""
+        """Return the IDs of all bookies with a cookie or a registration, live or not, in order."""
         return sorted({*self._known_bookies, *self._registered})
 
     def is_leaving(self, bookie_id: str) -> bool:
-        """Is it to leave?"""
+        """Whether the bookie is being decommissioned."""
         return bookie_id in self._leaving_bookies
 
     def unwanted_bookies(self) -> set[str]:
-        """On whom nothing should stay open: who is to leave, or has not been registered for
-        `UNREGISTERED_S`."""
+        """Return the bookies on which no ledger should stay open.
+
+        They are being decommissioned, or have not been registered for `UNREGISTERED_S`.
+        """
         unregistered_before = trio.current_time() - UNREGISTERED_S
         return {
             *self._leaving_bookies,
@@ -152,35 +167,39 @@ class BookiePool:
         }
 
     def registered_since(self, bookie_id: str) -> float:
-        """By trio's clock, from when on a bookie has been registered without a gap, as was seen here.
+        """Return since when a bookie has been registered without a gap, by trio's clock, as observed here.
 
-        Who read a ledger's record before that reads it anew: what only that bookie had may have been
-        declared lost while it was away (H103).
+        A reader that read a ledger's record before that time must read it again. Entries that only this
+        bookie stores may have been declared lost while it was away (H103).
         """
         return self._registered_since.get(bookie_id, (0, float("-inf")))[1]
 
     def registration(self, bookie_id: str) -> BookieRegistration | None:
-        """What a bookie last said of itself; None when its lease is gone."""
+        """Return the last registration of a bookie; None if its lease ended."""
         return self._registered.get(bookie_id)
 
     def labels(self, bookie_id: str) -> Mapping[str, str]:
-        """Where a bookie stands, or stood when it was last seen here."""
+        """Return the labels of a bookie, or those that it had when it was last registered."""
         return self._labels.get(bookie_id, {})
 
     def required_placement(self) -> PlacementPolicy:
-        """`placement`, for who may do without: makes a new ledger, or moves copies because of it alone.
+        """Return `placement` for new ledgers and for moves that only the policy requires.
 
-        Raises `CorruptData`, `UnsupportedFormat` where it could never be read: it may be enforced.
+        Raises:
+            CorruptData: The policy was never readable, so it may be enforced.
+            UnsupportedFormat: The policy is of a newer version and was never readable.
+            QuorumUnreachable: The policy was not read yet.
         """
         if self._placement_error is not None:
             raise self._placement_error.again(
-                f"how far apart copies are to be is not known: {self._placement_error} (set it anew, all of"
-                " it, with dlog placement, or forget it with dlog placement --default)"
+                f"the placement policy cannot be read: {self._placement_error} (set all of it again with"
+                " dlog placement, or remove it with dlog placement --default)"
             )
         return self.placement
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback`` after each change of who is there or connected; return how to stop that."""
+        """Call ``callback`` after each change of registrations or connections. Return a function that stops
+        this."""
         self._listeners.append(callback)
 
         def stop() -> None:
@@ -190,17 +209,22 @@ class BookiePool:
         return stop
 
     def gather(self) -> None:
-        """What is sent from now on waits for `send_gathered`, which follows before anyone waits."""
+        """Hold back what is sent to bookies until `send_gathered`, which the caller calls before it
+        blocks."""
         for client in self._clients.values():
             client.link.gather()
 
     def send_gathered(self) -> None:
-        """Send what was gathered, to each bookie in one call."""
+        """Send what `gather` held back, in one call per bookie."""
         for client in self._clients.values():
             client.link.send_gathered()
 
     async def connected(self, bookie_id: str, timeout_s: float) -> BookieClient:
-        """The connection to a bookie, waited for if need be. Raises `ConnectionLost` after ``timeout_s``."""
+        """Return the connection to a bookie, and wait for it if necessary.
+
+        Raises:
+            ConnectionLost: There is no connection after ``timeout_s``.
+        """
         client = self.get(bookie_id)
         if client is None:
             with trio.move_on_after(timeout_s):
@@ -214,9 +238,10 @@ class BookiePool:
     # --- tasks ------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow the registrations and keep the connections, until cancelled.
+        """Follow the registrations and keep the connections until cancelled.
 
-        Started when the registrations are known and each bookie was dialled once, or `DIAL_S` is over.
+        The pool has started when the registrations are read and each bookie was dialled once, or `DIAL_S`
+        has passed.
         """
         async with trio.open_nursery() as nursery:
             on_registration = partial(self._on_registration, nursery)
@@ -232,7 +257,7 @@ class BookiePool:
             )
             if self.capabilities.can_request:
                 keep = self._endpoint.failures.keep_running
-                nursery.start_soon(keep, "the question for capabilities", self.capabilities.run)
+                nursery.start_soon(keep, "the requests for capabilities", self.capabilities.run)
                 await nursery.start(
                     keep_started, WATCH_UNIT, self._watch_prefix, MODE_KEY, self._on_mode
                 )
@@ -263,7 +288,8 @@ class BookiePool:
         )
 
     async def _load(self, prefix: bytes, on_change: OnKeyChange) -> int:
-        """Take all keys of a prefix, then drop the known ones that no longer exist. Return the revision."""
+        """Process all keys of a prefix, then remove the cached ones that no longer exist. Return the
+        revision."""
         listed_keys: dict[bytes, None] = {}
         scan = Scan(self._metadata, prefix)
         async for item in scan:
@@ -291,14 +317,15 @@ class BookiePool:
         self._notify_change()
 
     def _record_registered_since(self, item: KeyValue) -> None:
-        """Also of a bookie that went and came while nothing was seen here."""
+        """Record when a registration began, also if the bookie registered again while the watch was
+        interrupted."""
         if item.key.startswith(keys.BOOKIE_PREFIX):
             bookie_id = item.key.removeprefix(keys.BOOKIE_PREFIX).decode(errors="replace")
             if self._registered_since.get(bookie_id, (0, 0.0))[0] != item.create_revision:
                 self._registered_since[bookie_id] = (item.create_revision, trio.current_time())
 
     def _id_of(self, key: bytes) -> str | None:
-        """The bookie of a key; None for a key that is none's, which is named."""
+        """Return the bookie of a key; None for an invalid key, which is logged."""
         try:
             return keys.bookie_id_of(key)
         except CorruptData as error:
@@ -332,7 +359,7 @@ class BookiePool:
         try:
             self.placement = PlacementPolicy() if value is None else PlacementPolicy.decode(value)
         except (CorruptData, UnsupportedFormat) as error:
-            self._unreadable_records.log_once(key, error)  # the one of before stays
+            self._unreadable_records.log_once(key, error)  # the previous policy remains
             if self._placement_error is not None:
                 self._placement_error = error
         else:
@@ -344,18 +371,22 @@ class BookiePool:
         try:
             self.capabilities.set_mode(decode_mode(value))
         except CorruptData as error:
-            self._unreadable_records.log_once(key, error)  # the one of before stays
+            self._unreadable_records.log_once(key, error)  # the previous mode remains
         if self.capabilities.active:
             self._redial_anonymous()
 
     def _on_capabilities(self) -> None:
-        """The leader has answered. A pass may come when somebody was dialled without: the leader was away."""
+        """Process a reply of the leader to a request for capabilities.
+
+        It may contain a pass that was missing before, because the leader was unavailable.
+        """
         if self.capabilities.session_credential:
             self._redial_anonymous()
         self._notify_change()
 
     def _redial_anonymous(self) -> None:
-        """What is shown from now on is one principal's: who does not know us is dialled again."""
+        """Reconnect to bookies that do not have this client's principal, because capabilities are for one
+        principal."""
         for client in [self.get(bookie_id) for bookie_id in list(self._anonymous_at)]:
             if client is not None:
                 client.link.close(ConnectionLost("connected again, with a pass"))
@@ -390,7 +421,7 @@ class BookiePool:
     async def _keep_connected(
         self, bookie_id: str, first_dial: trio.Event, nursery: trio.Nursery
     ) -> None:
-        """Dial while the bookie is registered, again whenever its connection ends."""
+        """Dial while the bookie is registered, and again whenever its connection ends."""
         unit = f"the connection to bookie {bookie_id}"
         try:
             await self._endpoint.failures.keep_running(
@@ -447,7 +478,10 @@ class BookiePool:
         return True
 
     async def _credentials(self, bookie_id: str, address: Address) -> Credentials | None:
-        """What a bookie there is shown; None: what the host has for it. A token is for the quorum alone."""
+        """Return the credentials for a bookie; None to use those of the host.
+
+        A token is sent to the metadata quorum only, so a pass replaces it here.
+        """
         self._anonymous_at.pop(bookie_id, None)
         host_credentials = self._endpoint.host.credentials(address)
         if host_credentials is None or host_credentials.method != TOKEN:
@@ -463,7 +497,7 @@ class BookiePool:
             await self._changed.wait()
 
     async def _wait_until_moved(self, bookie_id: str, previous: BookieRegistration | None) -> None:
-        """Until the bookie registers elsewhere: then the next dial need not wait."""
+        """Return when the bookie registers with other addresses, so that the next dial need not wait."""
         while True:
             await self._changed.wait()
             registration = self._registered.get(bookie_id)
@@ -480,7 +514,7 @@ class BookiePool:
 
 
 def make_pool(endpoint: Endpoint, metadata: MetadataClient) -> BookiePool:
-    """One that shows capabilities where the cluster wants them; the quorum's leader gives them."""
+    """Create a pool. It uses capabilities from the metadata leader if the cluster requires them."""
 
     async def ask(request: bytes) -> memoryview:
         return (await metadata.request(Op.META_CAPS, request)).body

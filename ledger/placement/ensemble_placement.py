@@ -1,13 +1,15 @@
-"""Choosing bookies for the slots of an ensemble: copies on hosts and racks apart, disks filled evenly (pure).
+"""Choose bookies for the slots of an ensemble, on separate hosts and racks, with evenly filled disks
+(pure).
 
-Of those who may take a slot the ones that share the fewest hosts, then racks, with the slots of its write
-sets are left, and one is drawn by its free bytes. Two of one host come together only where no other host
-is left. All this is a preference, never a promise: where racks are few, bookies of one rack share a write
-set rather than that nothing is written. Enforced it is a promise for what is written from then on: new
-ensembles, and bookies that take a place in one. What repair, recovery and drains store keeps to it where
-that can be, for a copy in the wrong rack is worth more than none.
+Of the bookies that are available for a slot, those remain that share the fewest hosts, then racks, with the
+other slots of its write sets. One of them is selected at random, weighted by its free bytes. Two bookies of
+one host share a write set only if no other host is left.
 
-Chance is an argument: ``draw`` gives a number in [0, 1).
+By default, this is a preference. If there are too few racks, bookies of one rack share a write set, so that
+writes continue. An enforced policy applies to all new ensembles and ensemble changes of writers. Repair,
+recovery and draining follow it if possible, because a copy in the wrong rack is better than none.
+
+The source of randomness is an argument: ``random`` returns a number in [0, 1).
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,27 +24,31 @@ RandomFraction = Callable[[], float]
 Labels = Mapping[str, str]
 
 WEIGHT_MEDIANS_MAX = 3
-"""Nobody is drawn as if it had more free bytes than so many times the median's: a new bookie is not
-chosen by everybody (H101)."""
+"""A bookie is weighted as if it had at most this many times the median of free bytes.
+
+A new, empty bookie is then not selected for every ledger (H101).
+"""
 SEARCH_STEPS_MAX = 2_000
-"""Places tried at most where the first choice leaves copies together that might be apart."""
+"""The maximum steps of the search for a better placement, if the first choice leaves copies together."""
 
 _Location = tuple[str, ...]
-"""Where a bookie stands: its host, then the labels from the narrowest to the policy's level."""
+"""The location of a bookie: its host, then the labels from the narrowest to the policy's level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A bookie that may be chosen."""
+    """A bookie that can be chosen for a slot."""
 
     id: str
     labels: Labels = field(default_factory=dict)
-    """Where it stands: `placement_policy.LEVELS`; one that is not there is not known."""
+    """Its location by `placement_policy.LEVELS`. A missing label is unknown."""
     is_unavailable: bool = False
-    """Takes no entries now: it is not reachable, is read-only, or leaves the cluster. May hold a slot that
-    starts detached (H22b)."""
+    """Whether it accepts no entries now: it is unreachable, read-only, or being decommissioned.
+
+    It can still be named in a slot that starts detached (H22b).
+    """
     is_leaving: bool = False
-    """It leaves the cluster. A detached slot names it only if no other bookie can be named."""
+    """Whether it is being decommissioned. A detached slot names it only if no other bookie can be named."""
     free_bytes: int = 0
 
 
@@ -52,15 +58,15 @@ def ensemble_candidates(
     leaving: Collection[str],
     labels: Callable[[str], Labels],
 ) -> list[Candidate]:
-    """Return all bookies that a new ledger's ensemble can name; those that take no entries are ``down``.
+    """Return all bookies that a new ledger's ensemble can name, including those that accept no entries now.
 
-    The one rule for new ledgers, for the cluster's health and for the check before nodes are stopped.
+    New ledgers, the cluster's health and the check before nodes are stopped all use this rule.
 
     Args:
         reachable: Registrations of bookies that can be reached now.
-        known: IDs of all bookies with a cookie or a registration.
+        known_ids: IDs of all bookies with a cookie or a registration.
         leaving: IDs of bookies that are being decommissioned.
-        labels: Known labels of a bookie that is not reachable.
+        labels: Returns the cached labels of a bookie that is unreachable.
     """
     by_id = {
         registration.id: Candidate(
@@ -91,10 +97,21 @@ def choose_replacements(
     labels: Mapping[str, Labels] | None = None,
     policy: PlacementPolicy | None = None,
 ) -> dict[int, str]:
-    """A live bookie for each of ``slots`` as far as there are any: slot -> bookie id.
+    """Choose a live bookie for each of ``slots``, as far as there are enough.
 
-    ``kept`` are the slots that stay, with their bookies; ``labels`` theirs where known. Where ``policy``
-    is enforced, a slot stays empty rather than that it leaves a write set short of domains.
+    Args:
+        striping: The quorum sizes.
+        kept_bookies: The bookies of the slots that remain.
+        slots: The slots to fill.
+        candidates: The bookies to choose from.
+        random: Returns random numbers in [0, 1).
+        excluded: IDs of bookies that must not be chosen.
+        labels: The available labels of the kept bookies.
+        policy: The placement policy. If it is enforced, a slot stays empty if any bookie would leave a
+            write set with too few domains.
+
+    Returns:
+        The bookie ID by slot.
     """
     policy = policy or PlacementPolicy()
     labels_by_id: dict[str, Labels] = dict(labels or {})
@@ -163,7 +180,7 @@ def _choose_slot_by_slot(
         ]
         if not allowed:
             if placement.policy.enforced:
-                continue  # another slot's neighbours may take one of them
+                continue  # neighbours of another slot may allow one of them
             break
         lowest_cost = min(costs[candidate.id] for candidate in allowed)
         pick = _pick_weighted(
@@ -182,15 +199,18 @@ def choose_ensemble(
     random: RandomFraction,
     policy: PlacementPolicy | None = None,
 ) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
-    """An ensemble for a new ledger: the bookies by slot, and the slots that start detached.
+    """Choose the ensemble of a new ledger.
 
-    Slots without a writable bookie name a known one that takes no entries now, while every write set keeps
-    its ack quorum (H22b). None: not enough bookies for that, or, if ``policy`` is enforced, not enough
-    domains.
+    Slots without a writable bookie name one that accepts no entries now, if every write set keeps its ack
+    quorum (H22b).
+
+    Returns:
+        The bookies by slot, and the slots that start detached. None if there are not enough bookies, or not
+        enough domains for an enforced policy.
     """
     size = striping.ensemble_size
     live_count = sum(not candidate.is_unavailable for candidate in candidates)
-    # Slots without a live bookie are spread: with E > Qw neighbours would share their write sets.
+    # Spread the slots without a live bookie: with E > Qw, adjacent slots share their write sets.
     empty_slots = _spread_slots(size, max(0, size - live_count), int(random() * size))
     if not striping.keeps_ack_quorums([slot for slot in range(size) if slot not in empty_slots]):
         return None
@@ -229,9 +249,9 @@ def can_place(
 
 
 def failures_tolerated(striping: Striping, candidates: Sequence[Candidate]) -> int:
-    """Return how many more bookies can fail before no ledger can be created, -1 if none can be now.
+    """Return how many more bookies can fail before no ledger can be created; -1 if none can be created now.
 
-    Domains are not counted: a policy that is enforced may stop writes earlier.
+    Domains are not counted. An enforced policy may stop writes earlier.
     """
     up = [candidate for candidate in candidates if not candidate.is_unavailable]
     others = [candidate for candidate in candidates if candidate.is_unavailable]
@@ -248,9 +268,12 @@ def placement_violations(
     labels: Mapping[str, Labels],
     policy: PlacementPolicy,
 ) -> tuple[int, int]:
-    """How far an ensemble is from what is wanted: write sets that are short of domains, pairs on one host.
+    """Return how far an ensemble is from the placement policy.
 
-    Whose labels are not known counts for nothing.
+    Bookies without labels are ignored. The first number is then 0.
+
+    Returns:
+        The number of write sets with too few domains, and the number of pairs of neighbours on one host.
     """
     placement = _PartialPlacement(
         striping,
@@ -274,9 +297,10 @@ def describe_violations(
     labels: Mapping[str, Labels],
     policy: PlacementPolicy,
 ) -> list[str]:
-    """What of an ensemble is not as the policy wants it: which bookies stand together, in words.
+    """Return the violations of the policy in an ensemble, as text that names the bookies and their host or
+    domain.
 
-    Whose labels are not known is not counted, neither for nor against.
+    Bookies without labels cause no violation.
     """
     violations: dict[str, None] = {}
     domains_min = min(policy.at_least, striping.write_quorum)
@@ -288,11 +312,11 @@ def describe_violations(
                 by_host.setdefault(host, []).append(bookie)
         for host, sharing in by_host.items():
             if len(sharing) > 1:
-                violations[f"{_join_names(sharing)} stand on one host ({host})"] = None
+                violations[f"{_join_names(sharing)} share host {host}"] = None
         domains = [labels.get(bookie, {}).get(policy.level, "") for bookie in write_set]
         if policy.level != "host" and all(domains) and len(set(domains)) < domains_min:
             violations[
-                f"{_join_names(write_set)} stand in {len(set(domains))} {policy.level}, not {domains_min}"
+                f"{_join_names(write_set)} are in {len(set(domains))} {policy.level}, not {domains_min}"
             ] = None
     return list(violations)
 
@@ -302,7 +326,7 @@ def _join_names(bookies: Sequence[str]) -> str:
 
 
 class _PartialPlacement:
-    """Which places the slots have so far, and what one more costs."""
+    """The locations of the slots that are filled so far, and the cost of filling another one."""
 
     def __init__(
         self, striping: Striping, location_by_slot: dict[int, _Location], policy: PlacementPolicy
@@ -313,7 +337,7 @@ class _PartialPlacement:
         self._domains_min = min(policy.at_least, striping.write_quorum)
 
     def sharing_cost(self, slot: int, location: _Location) -> tuple[int, ...]:
-        """How many slots of the same write sets it would share each label with, the host first."""
+        """Return the number of neighbouring slots that share each label of ``location``, the host first."""
         neighbour_locations = [
             self.location_by_slot[n]
             for n in _neighbours(self.striping, slot)
@@ -325,7 +349,7 @@ class _PartialPlacement:
         )
 
     def is_allowed(self, slot: int, location: _Location) -> bool:
-        """Would each write set with this slot have its domains, or one more than without?"""
+        """Whether each write set of the slot would have enough domains, or gain one."""
         if not self.policy.enforced:
             return True
         domain = location[-1]
@@ -343,7 +367,7 @@ class _PartialPlacement:
         return True
 
     def count_short_write_sets(self) -> int:
-        """How many write sets have fewer domains than they need?"""
+        """Return the number of write sets with too few domains."""
         return sum(
             len({self.location_by_slot[n][-1] for n in window if n in self.location_by_slot} - {""})
             < self._domains_min
@@ -351,11 +375,10 @@ class _PartialPlacement:
         )
 
     def assign(self, slot: int, location: _Location) -> None:
-        """It is the slot's from now on."""
         self.location_by_slot[slot] = location
 
     def shares_nothing(self, slots: Sequence[int]) -> bool:
-        """Has each slot a place that it shares with nobody near?"""
+        """Whether each slot has a location that shares no label with its neighbours."""
         return all(
             slot in self.location_by_slot
             and not any(self.sharing_cost(slot, self.location_by_slot[slot]))
@@ -364,10 +387,12 @@ class _PartialPlacement:
 
 
 class _PlacementSearch:
-    """Depth first, over places and not bookies: which place for which slot leaves the fewest together.
+    """Search depth-first for locations of the slots that share fewer labels. Locations are tried, not
+    bookies.
 
-    For ensembles larger than a write set: there the first choice may leave the last slot between two of
-    its own host, though another order would not. Where write sets are whole ensembles it never does.
+    The search is for ensembles that are larger than a write set. There, choosing slot by slot may leave the
+    last slot between two slots of the same host, although another order avoids this. If each write set is
+    the whole ensemble, this never happens.
     """
 
     def __init__(
@@ -390,12 +415,12 @@ class _PlacementSearch:
         self._best: dict[int, _Location] | None = None
 
     def find_improved(self) -> dict[int, _Location] | None:
-        """Places by slot that cost less than the first choice did; None where none was found."""
+        """Return locations by slot that cost less than the first choice; None if none was found."""
         self._search({}, (0,) * len(self._best_cost))
         return self._best
 
     def _cost_of(self, placed: dict[int, _Location]) -> tuple[int, ...]:
-        """Slots without a place, then what is shared."""
+        """Return the number of slots without a location, then the number of shared labels per level."""
         total = [0, *(0 for _ in next(iter(self._remaining), ()))]
         for slot in self._slots:
             if slot not in placed:
@@ -432,7 +457,8 @@ class _PlacementSearch:
 
 
 def _is_shared(level: int, label: str, other_label: str) -> bool:
-    """A host that nobody named is one of its own; racks and above that nobody named are one together."""
+    """Whether two locations share a label. Unknown hosts are different, unknown racks and wider domains the
+    same."""
     return label == other_label and (level > 0 or label != "")
 
 
@@ -446,7 +472,6 @@ def _weights(free: Sequence[Candidate]) -> dict[str, int]:
 def _pick_weighted(
     candidates: Sequence[Candidate], weights: Mapping[str, int], random: RandomFraction
 ) -> Candidate:
-    """One of them, by weight."""
     threshold = random() * sum(weights[candidate.id] for candidate in candidates)
     for candidate in candidates:
         threshold -= weights[candidate.id]
@@ -456,12 +481,12 @@ def _pick_weighted(
 
 
 def _neighbours(striping: Striping, slot: int) -> list[int]:
-    """The other slots that share a write set with ``slot``."""
+    """Return the other slots that share a write set with ``slot``."""
     size, reach = striping.ensemble_size, striping.write_quorum - 1
     nearby_slots = {(slot + k) % size for k in range(-reach, reach + 1)}
     return sorted(nearby_slots - {slot})
 
 
 def _spread_slots(size: int, count: int, start: int) -> list[int]:
-    """``count`` of ``size`` slots, as far apart as can be."""
+    """Return ``count`` of ``size`` slots, as far apart as possible."""
     return [(start + k * size // count) % size for k in range(count)] if count else []

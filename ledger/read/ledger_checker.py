@@ -1,6 +1,6 @@
-"""Are all copies of a closed ledger what was meant to be in it? Each one of each entry is read and compared.
+"""Compare all copies of a closed ledger, of each entry, with digests of the expected content.
 
-For whoever is about to give up the only other copies of what the ledger holds (H158).
+Callers run this check before they delete the only other copies of the ledger's content (H158).
 """
 
 from collections.abc import Sequence
@@ -19,12 +19,19 @@ READ_BYTES = 1024 * 1024
 async def find_different_copy(
     metadata: LedgerMetadata, pool: BookiePool, options: LedgerOptions, digests: Sequence[int]
 ) -> str:
-    """Which copy of a closed ledger is absent, damaged or other than meant, in words; "": none is.
+    """Return a description of a copy that is absent, damaged or different, or "" if all copies match.
 
-    ``digests``: xxh3_64 of each entry's payload, in order. Raises what keeps a bookie from being asked.
+    Args:
+        metadata: The closed ledger.
+        pool: Connections to the bookies.
+        options: Time limits.
+        digests: The expected xxh3_64 digest of each entry's payload, in order.
+
+    Raises:
+        DistributedLogError: A bookie could not be queried.
     """
     if not metadata.closed or metadata.last_entry != len(digests) - 1:
-        return f"it ends at entry {metadata.last_entry}, and {len(digests)} entries were meant"
+        return f"it ends at entry {metadata.last_entry}, but {len(digests)} entries are expected"
     for index, fragment in enumerate(metadata.ensembles):
         end = metadata.fragment_end(index)
         stop = len(digests) if end is None else min(end, len(digests))
@@ -46,7 +53,7 @@ async def _find_difference(
     options: LedgerOptions,
     digests: Sequence[int],
 ) -> str:
-    """What one bookie holds of a fragment, up to entry ``stop``, without that."""
+    """Compare one bookie's copies of a fragment, up to entry ``stop``, excluded."""
     striping = metadata.striping
     entry = striping.next_held(slot, fragment.first_entry)
     while entry < stop:
@@ -71,5 +78,5 @@ async def _find_difference(
         except (CorruptData, UnsupportedFormat) as error:
             return f"entry {entry}: {error}"
         if entry == first_requested:
-            return f"entry {entry} is not there"
+            return f"entry {entry} is absent"
     return ""

@@ -1,9 +1,11 @@
-"""Reading a ledger: up to the LAC, verified, from whichever replica answers.
+"""Read verified entries of a ledger up to the LAC, from any available replica.
 
-A reader never decides that an entry does not exist, and never returns one beyond its LAC (inv. 31). It
-follows the ledger's record, because ensembles change under it (H23), and asks the store again when all
-replicas miss: only a miss under the current record is a loss. What it returns is memory of its own.
-Where every bookie holds every entry it stays with one, whose read-ahead then pays.
+A reader never decides that an entry does not exist, and never returns an entry above its LAC (inv. 31). It
+follows the ledger's record, because ensembles can change (H23). If all replicas lack an entry, it reads the
+record again: only an absence under the current record is a loss.
+
+Returned entries do not share memory with the connection's buffers. If every bookie stores every entry, the
+reader stays with one bookie, whose read-ahead is then effective.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,11 +35,11 @@ from .read_ahead import ReadAhead
 from .tail_polls import TailPolls
 
 OnEntries = Callable[[Sequence[EntryRecord]], int]
-"""Gets entries without a gap; says how many of them, from the first on, it has taken."""
+"""Receives contiguous entries and returns how many of them, from the first one, it accepted."""
 
 
 class LedgerReader:
-    """Made by `LedgerClient.open`. `close` it, or use it in a `with`."""
+    """Reads one ledger. `LedgerClient.open` creates it. Call `close`, or use it in a `with` block."""
 
     def __init__(
         self,
@@ -51,16 +53,16 @@ class LedgerReader:
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self.metadata = metadata
-        """As last seen; follows the store while the ledger is open."""
+        """The record as last read. It is updated while the ledger is open."""
         self.deleted = False
         self._metadata_read_at = trio.current_time()
-        """Of when the record is at least."""
+        """The record is at least as new as this time."""
         self._ledger_watch = ledger_watch
         self._pool = pool
         self._options = options
         self._striping = metadata.striping
         self._lac = NO_ENTRY
-        # The same for all who read the ledger, or a part of it: then one bookie's page cache serves them all.
+        # Readers of the same ledger start with the same bookie, so that one page cache serves them all.
         self._replica = metadata.ledger_id + replica_offset
         self._read_ahead_requests = ReadAhead(options.request_timeout_s)
         self._changed = trio.Event()
@@ -69,7 +71,7 @@ class LedgerReader:
         )
         self._delivered_to = NO_ENTRY
         self._on_entries: OnEntries | None = None
-        """Who waits, and what it was given so far."""
+        """The callback of the current `wait`, and the last entry that it accepted."""
         self._stop_watch: Callable[[], None] | None = None
         self._update_metadata(metadata)
         if not self.closed:
@@ -93,12 +95,12 @@ class LedgerReader:
 
     @property
     def closed(self) -> bool:
-        """Is the end known for good? Then `lac` is the last entry."""
+        """Whether the ledger's end is final. `lac` is then the last entry."""
         return self.metadata.last_entry is not None
 
     @property
     def lac(self) -> int:
-        """The last entry known to be readable; -1 for none. Never goes back."""
+        """The last readable entry; -1 for none. It never decreases."""
         last = self.metadata.last_entry
         return self._lac if last is None else last
 
@@ -108,7 +110,7 @@ class LedgerReader:
         return self._tail_polls.last_response_at
 
     def record_lac(self, lac: int) -> None:
-        """Somebody proved that ``lac`` is confirmed, for instance by having been given the next (H24)."""
+        """Record that ``lac`` is confirmed, for instance because the next entry was delivered (H24)."""
         self._lac = max(self._lac, lac)
 
     def _update_metadata(self, metadata: LedgerMetadata | None) -> None:
@@ -116,14 +118,18 @@ class LedgerReader:
             self.deleted = True
         else:
             self.metadata = metadata
-            # Earlier fragments are confirmed by construction.
+            # earlier fragments contain only confirmed entries
             self._lac = max(self._lac, metadata.last_fragment.first_entry - 1)
         if self.closed or self.deleted:
             self.close()
         self._notify_change()
 
     async def _refresh(self) -> None:
-        """Read the ledger's record anew. Raises `NoSuchLedger` where it is gone."""
+        """Read the ledger's record again.
+
+        Raises:
+            NoSuchLedger: The ledger was deleted.
+        """
         requested_at = trio.current_time()
         stored = await self._ledger_watch.get(self.ledger_id)
         self._update_metadata(None if stored is None else stored[0])
@@ -132,10 +138,12 @@ class LedgerReader:
             raise NoSuchLedger(f"ledger {self.ledger_id} was deleted")
 
     async def refresh_lac(self) -> int:
-        """Ask the last ensemble's bookies how far is confirmed; the best answer that came.
+        """Query the LAC from the bookies of the last ensemble, and return the highest.
 
-        Raises `LedgerStateUnknown` when too few answered to know: silence does not say "no entry";
-        `NotAllowed`.
+        Raises:
+            LedgerStateUnknown: Too few bookies answered. A missing answer does not mean that there is no
+                entry.
+            NotAllowed: The client may not read the ledger.
         """
         if self.closed:
             return self.lac
@@ -152,7 +160,7 @@ class LedgerReader:
                 )
                 self._lac = max(self._lac, response.lac)
                 lac_by_slot[slot] = response.lac
-            except NoSuchLedger:  # definite: it has no entry of it
+            except NoSuchLedger:  # definite: the bookie has no entry of the ledger
                 lac_by_slot[slot] = NO_ENTRY
             except NotAllowed as error:
                 denied.append(error)
@@ -177,8 +185,8 @@ class LedgerReader:
                 if slot not in lac_by_slot
             )
             raise LedgerStateUnknown(
-                f"ledger {self.ledger_id}: how far it can be read is not known, for these bookies did not"
-                f" answer: {silent_bookies}"
+                f"the last readable entry of ledger {self.ledger_id} is unknown, because these bookies did"
+                f" not answer: {silent_bookies}"
             )
         return self.lac
 
@@ -196,16 +204,26 @@ class LedgerReader:
     # --- reading ----------------------------------------------------------------------------------
 
     async def read(self, first: int, last: int, *, bytes_max: int) -> list[EntryRecord]:
-        """Entries from ``first`` on without a gap, at least one, at most to ``last``.
+        """Return verified contiguous entries from ``first``, at least one and at most to ``last``.
 
-        About ``bytes_max`` of records; verified; memory of the caller's own, which each record's views
-        pin as a whole. ``last`` <= `lac`. Raises `NoSuchLedger` when the ledger was deleted,
-        `NoSuchEntry` or what the replicas said when no replica gives ``first``; `EntriesLost` where it was
-        declared lost, also where a copy has turned up since.
+        The memory belongs to the caller. A view of any record keeps all of it alive.
+
+        Args:
+            first: The first entry.
+            last: The last entry, at most `lac`.
+            bytes_max: The approximate maximum size of the records.
+
+        Raises:
+            InvalidRequest: The range is not readable.
+            NoSuchLedger: The ledger was deleted.
+            EntriesLost: ``first`` was declared lost, even if a copy has reappeared since.
+            DistributedLogError: No replica returned ``first``: `NoSuchEntry`, or a more specific error of a
+                replica.
         """
         if not 0 <= first <= last <= self.lac:
             raise InvalidRequest(
-                f"ledger {self.ledger_id}: entries {first} to {last}, readable are 0 to {self.lac}"
+                f"ledger {self.ledger_id}: cannot read entries {first} to {last},"
+                f" readable are 0 to {self.lac}"
             )
         pushed_entries = self._tail_polls.take_entries(first, last)
         if pushed_entries:
@@ -238,23 +256,27 @@ class LedgerReader:
         raise AssertionError("the second attempt returns or raises")
 
     def _must_check_losses(self, bookie: str) -> bool:
-        """Has the bookie been away since the record was read? What it alone had may have been given up."""
+        """Whether the bookie was away after the record was read, so that its entries may have been declared
+        lost."""
         return self.closed and self._pool.registered_since(bookie) > self._metadata_read_at
 
     def _check_not_lost(self, metadata: LedgerMetadata, entry: int) -> None:
         loss = metadata.loss_at(entry)
         if loss is not None:
             raise EntriesLost(
-                f"ledger {self.ledger_id}: entries {loss.first} to {loss.last} were declared lost by"
+                f"ledger {self.ledger_id} entries {loss.first} to {loss.last} were declared lost by"
                 f" {loss.declared_by}: {loss.reason}"
             )
 
     async def why_unreadable(self, entry: int) -> str:
-        """What each replica of an entry says, where it certainly cannot be read any more; else "".
+        """Return the answer of each replica if an entry is certainly unreadable, otherwise "".
 
-        The ledger is closed, and each bookie that its record names, as it is now, says in so many words that
-        its copy is damaged, or that it has none. Silence, limbo and refusals say nothing (H164). Raises
-        `NoSuchLedger` when the ledger was deleted.
+        It is certain if the ledger is closed and each bookie of the current record explicitly reports that
+        its copy is damaged or absent. Missing answers, the limbo state (the bookie cannot prove that it has
+        all entries) and rejections prove nothing (H164).
+
+        Raises:
+            NoSuchLedger: The ledger was deleted.
         """
         await self._refresh()
         metadata = self.metadata
@@ -274,16 +296,17 @@ class LedgerReader:
         async with trio.open_nursery() as nursery:
             for bookie in bookies:
                 nursery.start_soon(ask, bookie)
-        await self._refresh()  # where it was copied meanwhile, others are to be asked
+        await self._refresh()  # if the entry was copied since then, other bookies must answer
         if fragment != self.metadata.fragment_of(entry) or not all(map(errors.get, bookies)):
             return ""
         return "; ".join(f"{bookie}: {errors[bookie]}" for bookie in bookies)
 
     async def _permanent_error(self, bookie: str, entry: int) -> str:
-        """Why a bookie certainly cannot give an entry; "": it can, or does not know."""
+        """Return why a bookie certainly cannot provide an entry; "" if it can or the answer is not
+        definite."""
         try:
             client = await self._pool.connected(bookie, self._options.connect_timeout_s)
-            for _ in range(2):  # once more if the digest does not fit (H16)
+            for _ in range(2):  # retry once if the digest does not match (H16)
                 response = await client.read(
                     self.ledger_id,
                     self.metadata.key,
@@ -304,17 +327,17 @@ class LedgerReader:
         except CorruptData:
             pass
         except NoSuchLedger:
-            return "it does not know the ledger"
+            return "it does not have the ledger"
         return "its copy is damaged"
 
     async def _read_replicas(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
-        """Ask the bookies of ``first``'s write set in turn, and two at once when one is slow."""
-        # Where all have all, it stays with the one that answered last, whatever the entry.
+        """Query the bookies of the write set of ``first`` in turn, and a second one if the first is slow."""
+        # If every bookie stores every entry, start with the bookie that answered last.
         start = self._replica if self._striping.is_unstriped else first
         order = [fragment.bookies[slot] for slot in self._striping.write_set(start)]
-        # Who is connected first: a wait for a connection is the last resort.
+        # Prefer connected bookies. Waiting for a connection is the last resort.
         order.sort(key=lambda bookie: self._pool.get(bookie) is None)
         send, receive = trio.open_memory_channel[
             tuple[str, list[EntryRecord] | DistributedLogError]
@@ -343,7 +366,7 @@ class LedgerReader:
                     self._options.speculative_s if has_more_replicas else float("inf")
                 ):
                     outcome = await receive.receive()
-                if outcome is None:  # slow: a second one is asked as well
+                if outcome is None:  # slow, so a second bookie is queried, too
                     nursery.start_soon(ask, order[request_count])
                     request_count += 1
                     continue
@@ -364,7 +387,7 @@ class LedgerReader:
     def _most_specific_error(
         self, entry: int, errors: list[tuple[str, DistributedLogError]]
     ) -> DistributedLogError:
-        """The first that is not merely "not here", naming what each replica said."""
+        """Return the first error other than "not found", with the answers of all replicas in its message."""
         descriptions = "; ".join(f"{bookie}: {type(e).__name__} {e}" for bookie, e in errors)
         for _, error in errors:
             if not isinstance(error, NoSuchEntry | NoSuchLedger):
@@ -377,7 +400,8 @@ class LedgerReader:
     async def _read_from_bookie(
         self, metadata: LedgerMetadata, bookie: str, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
-        """The run from ``first`` that one bookie has; once more if the digest does not fit (H16)."""
+        """Return contiguous entries from ``first`` from one bookie. Retry once if the digest does not match
+        (H16)."""
         client = await self._pool.connected(bookie, self._options.connect_timeout_s)
         if self._must_check_losses(bookie):
             await self._refresh()
@@ -385,7 +409,7 @@ class LedgerReader:
             last = self.metadata.last_before_loss(first, last)
         timeout_s = self._options.request_timeout_s
         for can_retry in (True, False):
-            # This reader knows that they are confirmed; the bookie may not yet.
+            # The entries are confirmed for this reader, but the bookie may not have this LAC yet.
             request = ReadEntriesRequest(
                 self.ledger_id, metadata.key, first, last, bytes_max, past_lac=True
             )
@@ -401,12 +425,13 @@ class LedgerReader:
                 return entries
             if len(response.body) == 0:
                 break
-        raise NoSuchEntry(f"bookie {bookie} does not have it")
+        raise NoSuchEntry(f"bookie {bookie} does not have the entry")
 
     async def _take_prefetched(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
-        """What was asked for before; nothing where that is not to be had, and `_read_replicas` will know."""
+        """Return the entries that were requested ahead; [] if there are none, so that `_read_replicas`
+        reads them."""
         bookie = fragment.bookies[self._replica % len(fragment.bookies)]
         client = self._pool.get(bookie)
         if client is None or self._must_check_losses(bookie):
@@ -425,7 +450,7 @@ class LedgerReader:
             self._lac = max(self._lac, response.lac)
             self._append_records(response.body, first, last, entries)
         except RequestTimeout:
-            self._replica += 1  # it is slow: another one first
+            self._replica += 1  # it is slow, so start with another bookie
         except DistributedLogError:
             pass
         if not entries:
@@ -435,7 +460,7 @@ class LedgerReader:
     def _request_ahead(
         self, fragment: Fragment, entries: list[EntryRecord], last: int, bytes_max: int
     ) -> None:
-        """Ask for what follows ``found`` while the caller is busy with it."""
+        """Request the entries after ``entries`` while the caller processes those."""
         first = entries[-1].entry + 1
         client = self._pool.get(fragment.bookies[self._replica % len(fragment.bookies)])
         if first <= last and client is not None:
@@ -447,7 +472,7 @@ class LedgerReader:
     def _append_records(
         self, body: memoryview, first: int, last: int, entries: list[EntryRecord]
     ) -> None:
-        """Append the sound records ``first``, first + 1, ... of a reply."""
+        """Append the valid records ``first``, first + 1, ... of a reply."""
         expected = first
         for record in records(body):
             if record.ledger != self.ledger_id:
@@ -462,7 +487,10 @@ class LedgerReader:
     async def _read_striped(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
-        """E > Qw: ask as few bookies as hold all of the range, at once; fill what fails one by one."""
+        """Read with E > Qw: query the fewest bookies that together have the range, concurrently.
+
+        If ``first`` fails, it is read from its replicas one after the other.
+        """
         slots = self._covering_slots(fragment, first)
         entries_by_id: dict[int, EntryRecord] = {}
 
@@ -500,7 +528,8 @@ class LedgerReader:
         return [entries_by_id[e] for e in range(first, entry + 1)]
 
     def _covering_slots(self, fragment: Fragment, first: int) -> Sequence[int]:
-        """The slots to ask: whose bookie is away holds up every range that it has a part of."""
+        """Return the slots to query. They are connected if possible, because an absent bookie delays every
+        range."""
         connected_slots = [
             slot
             for slot, bookie in enumerate(fragment.bookies)
@@ -508,18 +537,25 @@ class LedgerReader:
         ]
         covers = self._striping.covering_slot_sets(first)
         connected_covers = (cover for cover in covers if set(cover) <= set(connected_slots))
-        # Where no few have all of it, those that are there may have the beginning.
+        # If no small set has the whole range, the connected slots may have its beginning.
         return next(connected_covers, connected_slots or covers[0])
 
     # --- tailing ----------------------------------------------------------------------------------
 
     async def wait(self, after: int, *, wait_s: float, on_entries: OnEntries | None = None) -> int:
-        """The LAC, once it is above ``after``, or the ledger is closed, or ``wait_s`` is over.
+        """Wait until the LAC is above ``after``, the ledger is closed, or ``wait_s`` has passed. Return the
+        LAC.
 
-        Entries may come with the news (`tail_polls.py`); the next `read` has them. ``take`` gets them as they
-        come, from ``after`` + 1 on without a gap, within the link's call: it must not raise. While it
-        takes them all, this goes on waiting for what follows. Raises `NoSuchLedger` when the ledger was
-        deleted.
+        Bookies may push entries with the LAC (`tail_polls.py`). The next `read` returns them.
+
+        Args:
+            after: The last entry that the caller has.
+            wait_s: The maximum wait in seconds.
+            on_entries: Receives pushed entries from ``after`` + 1, without gaps, in a callback of the
+                connection. It must not raise. While it accepts all entries, the wait continues.
+
+        Raises:
+            NoSuchLedger: The ledger was deleted.
         """
         end = trio.current_time() + wait_s
         self._delivered_to, self._on_entries = after, on_entries
@@ -541,27 +577,28 @@ class LedgerReader:
         return self.lac
 
     async def _refresh_after_fence(self) -> None:
-        """Somebody recovers: the record will say how it ends; the bookies have no more to tell."""
+        """Read the record, because another client recovers the ledger and the bookies have no further
+        entries."""
         with trio.move_on_after(LONG_POLL_S / 2):
             await self._changed.wait()
         self._tail_polls.fenced = False
         await self._refresh()
 
     def _on_poll_response(self, lac: int) -> None:
-        """A poll was answered."""
+        """Process the answer to a poll."""
         self._lac = max(self._lac, lac)
         if not self._deliver():
             self._notify_change()
 
     def _deliver(self) -> bool:
-        """Give what came to whoever waits for it. False: its task has something to see to."""
+        """Pass pushed entries to the waiting caller. Return False if its task must continue."""
         if self._on_entries is None or self.lac <= self._delivered_to:
             return False
         polls = self._tail_polls
         entries = polls.take_entries(self._delivered_to + 1, self.lac)
         accepted_count = self._on_entries(entries)
         self._delivered_to += accepted_count
-        polls.pushed_entries[:0] = entries[accepted_count:]  # the next `read` has them
+        polls.pushed_entries[:0] = entries[accepted_count:]  # the next `read` returns them
         return self._delivered_to == self.lac and polls.is_following
 
     def _notify_change(self) -> None:

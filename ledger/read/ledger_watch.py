@@ -1,4 +1,4 @@
-"""Ledger records read and followed: one watch a ledger, however many readers it has in this process."""
+"""Read and watch ledger records, with one watch per ledger for all its readers in this process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ RETRY_S = 0.5
 log = get_logger("distributedlog.ledger")
 
 OnRecord = Callable[[LedgerMetadata | None], None]
-"""Gets the record as it is now; None: the ledger was deleted."""
+"""Receives the current record; None if the ledger was deleted."""
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Follower:
 
 
 class LedgerWatch:
-    """Reads records, and follows those that somebody holds open."""
+    """Reads ledger records, and watches those that have subscribers."""
 
     def __init__(self, metadata: Metadata, failures: WorkFailures) -> None:
         self._metadata = metadata
@@ -36,19 +36,20 @@ class LedgerWatch:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Until cancelled."""
+        """Run the watches until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
             await trio.sleep_forever()
 
     async def get(self, ledger_id: int) -> tuple[LedgerMetadata, int] | None:
-        """The record and its version; None where there is none."""
+        """Return the record and its version; None if there is no record."""
         item = await self._metadata.get(ledger_key(ledger_id))
         return None if item is None else (LedgerMetadata.decode(item.key, item.value), item.version)
 
     def subscribe(self, ledger_id: int, callback: OnRecord) -> Callable[[], None]:
-        """Tell ``callback`` the record as it is soon, and after each change; return how to stop that."""
+        """Call ``callback`` with the current record and after each change. Return a function that stops
+        this."""
         follower = self._followers.get(ledger_id)
         if follower is None:
             assert self._nursery is not None, "records are followed while `run` runs"
@@ -99,5 +100,5 @@ class LedgerWatch:
         for callback in list(follower.callbacks):
             try:
                 callback(record)
-            except Exception:  # a rule that one reader breaks is not the others' end
-                log.exception("%r: a reader broke a rule as it was told of the record", key)
+            except Exception:  # an invariant violation of one reader must not end the others
+                log.exception("%r: a reader violated an invariant when it received the record", key)

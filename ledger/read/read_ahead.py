@@ -1,9 +1,11 @@
-"""Ranges of entries asked for ahead of the reader, at the bookie it stays with: replies are always under way.
+"""Request ranges of entries ahead of the reader, from one bookie, so that replies are always in flight.
 
-Where a range ends is said by entry ids, not by bytes, so that the next one can be asked for before the
-answer is here: as many entries as fit, by the sizes of those that came last. A guess that was too large is
-answered in part, and the rest is asked for again. What is under way is bounded: `RANGES_MAX` requests of at
-most the bytes that the reader asks for, fewer where those are many.
+The end of a range is an entry ID, not a byte count, so that the next range can be requested before the
+answer arrives. The number of entries is estimated from the sizes of the latest entries. If the estimate was
+too large, the answer is partial, and the rest is requested again.
+
+The requests in flight are limited: `RANGES_MAX` requests of at most the bytes that the reader requests, and
+fewer requests if these are large.
 """
 
 from collections import deque
@@ -16,12 +18,12 @@ from ...runtime.interfaces.errors import DistributedLogError
 from ...runtime.net.client_link import PendingReply
 
 RANGES_MAX = 3
-"""One is received, one is made by the bookie, one waits there for its turn."""
+"""One range is received, one is prepared by the bookie, and one waits there."""
 RANGES_MIN = 2
 READ_AHEAD_BYTES = 4 * 1024 * 1024
-"""Long replies need no third one under way: what has come and is not taken stays in memory."""
+"""Long replies need no third request in flight. Received and unread replies stay in memory."""
 FILL_TARGET = 0.9
-"""How full of its bytes a range is meant to be where entries differ."""
+"""The fraction of its bytes that a range should fill if entries have different sizes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +34,7 @@ class _PendingRange:
 
 
 class ReadAhead:
-    """The requests of one reader that nobody waits for yet, in the order of their entries."""
+    """The prefetch requests of one reader, in the order of their entries."""
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
@@ -41,21 +43,22 @@ class ReadAhead:
         self._longest_bytes = 1
 
     def observe_sizes(self, sizes: list[int]) -> None:
-        """The entries of the newest answer had so many bytes each."""
+        """Record the sizes, in bytes, of the entries in the newest answer."""
         self._mean_bytes = sum(sizes) / len(sizes)
         self._longest_bytes = max(sizes)
 
     def request_ahead(self, client: BookieClient, request: ReadEntriesRequest) -> None:
-        """Keep requests for what follows under way, ``request`` being all that may be asked for next."""
+        """Keep requests for the next entries in flight. ``request`` is the whole range that may be
+        requested."""
         ranges = self._ranges
         if ranges and ranges[-1].client is not client:
             self.cancel_all()
         first = ranges[-1].request.last + 1 if ranges else request.first
-        # A writer at full speed makes entries of one size, and then of those it is known how many fit.
+        # At full speed, a writer creates entries of one size, so the number that fits is certain.
         guaranteed_count = request.bytes_max // self._longest_bytes
         count = max(1, guaranteed_count, int(FILL_TARGET * request.bytes_max / self._mean_bytes))
         ranges_max = min(RANGES_MAX, max(RANGES_MIN, READ_AHEAD_BYTES // request.bytes_max))
-        with suppress(DistributedLogError):  # the connection is gone: whoever reads next sees it
+        with suppress(DistributedLogError):  # the connection ended, which the next read notices
             while len(ranges) < ranges_max and first <= request.last:
                 last = min(request.last, first + count - 1)
                 self._send_request(client, self._subrange(request, first, last), at_front=False)
@@ -64,10 +67,15 @@ class ReadAhead:
     async def next_response(
         self, client: BookieClient, request: ReadEntriesRequest, wait_s: float
     ) -> ReadResponse | None:
-        """The answer to the oldest range, if it begins as ``request`` does and was asked of ``client``.
+        """Return the answer to the oldest range, if it begins as ``request`` does and was sent to
+        ``client``.
 
-        None where nothing fits: then nothing is under way any more. Raises what the bookie answered, or
-        `RequestTimeout` after ``wait_s``.
+        Returns:
+            The answer, or None if no range fits. All ranges are then cancelled.
+
+        Raises:
+            RequestTimeout: There was no answer within ``wait_s``.
+            DistributedLogError: The error that the bookie returned.
         """
         if not self._ranges:
             return None
@@ -90,7 +98,7 @@ class ReadAhead:
         return response
 
     def cancel_all(self) -> None:
-        """What is under way is not wanted any more. Idempotent."""
+        """Cancel all requests in flight. Idempotent."""
         while self._ranges:
             pending_range = self._ranges.popleft()
             pending_range.client.cancel(pending_range.pending_reply)

@@ -1,9 +1,10 @@
-"""Following the end of one ledger: long polls whose answers are calls, with no task or scope a poll.
+"""Follow the end of one ledger with long polls. Their answers are callbacks, without a task per poll.
 
-The first bookie is asked to stand: it sends each entry as it becomes readable, for a second at a time and
-up to a bound in bytes. A second one is asked for the LAC alone, now and then another: what it knows and the
-first does not bring within `GRACE_S` moves the first poll there. So a bookie that is cut off, or paused,
-hides nothing for long (H23), and the others pay nothing for a tail.
+The first poll is persistent: its bookie sends each entry as it becomes readable, for one second at a time
+and up to a limit in bytes. The second poll requests only the LAC, from another bookie each time. If the
+second bookie reports a LAC that the first one does not deliver within `GRACE_S`, the first poll moves to
+another bookie. A disconnected or paused bookie therefore hides no entries for long (H23), and the other
+bookies have little work for a tailing reader.
 """
 
 from collections.abc import Callable
@@ -23,15 +24,15 @@ from ..model.ledger_metadata import NO_ENTRY, LedgerMetadata
 from ..placement.bookie_pool import BookiePool
 
 GRACE_S = 0.02
-"""What the first bookie has left to bring what the second one has told of."""
+"""How long the first bookie may take to send entries that the second one has reported."""
 SECOND_POLL_PAUSE_S = 0.25
-"""After news from the second bookie: what comes meanwhile is the first one's to tell."""
+"""The pause after a LAC from the second bookie, during which the first bookie should send its entries."""
 POLL_TIMEOUT_MARGIN_S = 0.5
-"""A poll that is not answered so long after its end has failed."""
+"""A poll without an answer fails this time after its end."""
 TAIL_READ_BYTES = MIB
-"""The most bytes of entries that one answer of the first bookie carries."""
+"""The most bytes of entries in one answer of the first bookie."""
 ERROR_PAUSE_S = 0.1
-"""Before a bookie that could not answer is asked again."""
+"""The pause before a bookie that returned an error is polled again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +45,7 @@ class _TailPoll:
 
 
 class TailPolls:
-    """The long polls of one reader. All calls are synchronous; see the module."""
+    """The long polls of one reader. All calls are synchronous."""
 
     def __init__(
         self,
@@ -55,27 +56,28 @@ class TailPolls:
         on_response: Callable[[int], None],
     ) -> None:
         self.fenced = False
-        """A bookie said that somebody recovers the ledger; whoever acts on it sets it back."""
+        """Whether a bookie reported that the ledger is being recovered. The caller resets it."""
         self.pushed_entries: list[EntryRecord] = []
-        """Entries that came with answers: verified, without a gap, ascending."""
+        """Verified entries that arrived with answers, contiguous and ascending."""
         self.last_response_at = -float("inf")
-        """When a bookie last answered."""
+        """When a bookie last answered, by trio's clock."""
         self._ledger_id = ledger_id
         self._pool = pool
         self._bookie_offset = bookie_offset
         self._on_response = on_response
-        """Gets the LAC that a poll proved (or -1 when something else is to be looked at)."""
+        """Receives the LAC that a poll proved, or -1 if the reader must check something else."""
         self._entry_poll: _TailPoll | None = None
         self._lac_poll: _TailPoll | None = None
         self._preferred_bookie = ""
-        """The bookie that the first poll stays with while it answers."""
+        """The bookie of the first poll while it answers."""
         self._next_lac_poll_at = -float("inf")
         self._lac_poll_lac = NO_ENTRY
         self._entry_poll_behind_at = float("inf")
         self._paused_until: dict[str, float] = {}
 
     def start_polls(self, metadata: LedgerMetadata, previous_lac: int) -> float:
-        """See to it that two bookies are asked for what lies past ``after``; when to come again."""
+        """Ensure that two bookies are polled for entries after ``previous_lac``. Return when to call
+        again."""
         now = trio.current_time()
         bookies = metadata.last_fragment.bookies
         for poll in (self._entry_poll, self._lac_poll):
@@ -118,7 +120,8 @@ class TailPolls:
         )
 
     def take_entries(self, first: int, last: int) -> list[EntryRecord]:
-        """What came of the entries ``first`` to ``last`` without a gap; nothing where ``first`` did not."""
+        """Remove and return contiguous entries from ``first`` to at most ``last``; [] if ``first`` is
+        absent."""
         pushed_entries = self.pushed_entries
         if not pushed_entries or not pushed_entries[0].entry <= first <= pushed_entries[-1].entry:
             return []
@@ -129,11 +132,11 @@ class TailPolls:
 
     @property
     def is_following(self) -> bool:
-        """Does a bookie go on telling, and nothing else is to be looked at?"""
+        """Whether a bookie continues to send entries, and there is nothing else to check."""
         return self._entry_poll is not None and not self.fenced
 
     def close(self) -> None:
-        """Ask nobody any more. Idempotent."""
+        """Cancel the polls. Idempotent."""
         for poll in (self._entry_poll, self._lac_poll):
             if poll is not None:
                 self._cancel_poll(poll, -float("inf"))
@@ -149,7 +152,7 @@ class TailPolls:
         return bookie
 
     def _next_bookie(self, bookies: tuple[str, ...], other_bookie: str, now: float) -> str | None:
-        """The next one in turn that is connected, does not rest and is not the ``other`` poll's."""
+        """Return the next bookie in turn that is connected, not paused, and not ``other_bookie``."""
         for k in range(len(bookies)):
             bookie = bookies[(self._bookie_offset + k) % len(bookies)]
             if bookie != other_bookie and self._is_available(bookie, now):
@@ -186,7 +189,7 @@ class TailPolls:
         return None
 
     def _cancel_poll(self, poll: _TailPoll, paused_until: float) -> None:
-        """Its answers count no more."""
+        """Cancel a poll and ignore its answers."""
         if poll.pending_reply is not None:
             poll.client.cancel(poll.pending_reply)
         self._paused_until[poll.bookie] = paused_until
@@ -211,9 +214,9 @@ class TailPolls:
             self._entry_poll = None
         if response.lac > poll.previous_lac:
             if len(response.body):
-                with suppress(CorruptData, UnsupportedFormat):  # the read proper will say so
+                with suppress(CorruptData, UnsupportedFormat):  # the regular read reports the error
                     self._add_pushed_entries(response.body, response.lac)
-            elif not is_persistent:  # it heard of what it does not have: another one may
+            elif not is_persistent:  # it has the LAC without the entries; another may have them
                 self._paused_until[poll.bookie] = trio.current_time() + ERROR_PAUSE_S
             poll.previous_lac = response.lac
         elif response.fenced:
@@ -249,7 +252,7 @@ class TailPolls:
             if record.entry > lac:
                 return
             if pushed_entries and record.entry != pushed_entries[-1].entry + 1:
-                pushed_entries.clear()  # a striped ledger, or a hole: what lies between is read
+                pushed_entries.clear()  # a gap is read separately
             pushed_entries.append(record)
 
     def _count_pushed_through(self, previous_lac: int) -> int:

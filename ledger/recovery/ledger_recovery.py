@@ -1,16 +1,17 @@
-"""Finding a ledger's end when its writer is gone: fence, read, write back, close (pure).
+"""Find the end of a ledger after its writer failed: fence, read, write back, close (pure).
 
-    fence      all bookies of the last fragment; go on when every write set is covered (inv. 14)
-    read       from the highest LAC on, from the ensemble as it was at the start (inv. 15), all bookies at
-               once, in ranges; every read fences as well (D1)
-    write back what any one bookie has, verbatim, in order, to the ack quorum of an ensemble that changes
-               here only (inv. 17, 18); the records keep the LAC they were made with, so nothing beyond
-               the starting LAC is published (D18)
-    close      one compare-and-set from IN_RECOVERY, with the remembered fragments; the loser adopts (inv. 19)
+- **Fence** all bookies of the last fragment. Continue when every write set is covered (inv. 14).
+- **Read** from the highest LAC, from the ensemble as stored at the start (inv. 15), from all bookies
+  concurrently, in ranges. Every read fences, too (D1).
+- **Write back** each entry that at least one bookie has, unchanged and in order, to the ack quorum of an
+  ensemble that changes only here (inv. 17, 18). The records keep their original LAC, so no LAC above the
+  starting one is published (D18).
+- **Close** with one compare-and-set from IN_RECOVERY, with the ensembles of the recovery. If another
+  recovery was faster, adopt its result (inv. 19).
 
-What the answers prove is in `quorum_coverage.py`. When all have answered and an entry is proved neither to be
-there nor to be absent, the recovery gives up and nothing was decided: unknown never truncates (inv. 16, H9).
-Source: docs/internals/invariants.md, recovery.
+`quorum_coverage.py` defines what the answers prove. If all bookies have answered and an entry is neither
+present nor proved absent, the recovery fails and decides nothing. An unknown entry never truncates a ledger
+(inv. 16, H9). Source: docs/internals/invariants.md, recovery.
 """
 
 import enum
@@ -39,7 +40,7 @@ from .recovery_actions import (
 
 
 class RecoveryPhase(enum.Enum):
-    """Where a recovery stands."""
+    """The phases of a recovery."""
 
     FENCING = "fencing"
     READING = "reading"
@@ -49,53 +50,56 @@ class RecoveryPhase(enum.Enum):
 
 
 class LedgerRecovery:
-    """One attempt to recover one ledger. Every input returns what is to be done now."""
+    """One attempt to recover one ledger. Every method for an input returns the next actions."""
 
     def __init__(self, metadata: LedgerMetadata, choose: ChooseBookies) -> None:
         assert metadata.state is LedgerState.IN_RECOVERY, "recovery begins with IN_RECOVERY stored"
         self.metadata = metadata
-        """The frozen copy: reads go to its last fragment whatever happens meanwhile."""
+        """The record at the start. Reads use its last fragment, even if the stored record changes."""
         self.phase = RecoveryPhase.FENCING
         self.error: DistributedLogError | None = None
         self.result: LedgerMetadata | None = None
         self.start_lac = NO_ENTRY
         """The highest LAC found, at least the entry before the last fragment (D2)."""
         self.last_entry: int | None = None
-        """The last entry, once the absence of the next is proved."""
+        """The last entry, set when the absence of the next one is proved."""
         self.ensembles: tuple[Fragment, ...] = metadata.ensembles
-        """With the changes made here, which only the closing write makes visible."""
+        """The ensembles, including changes of this recovery, which only the closing transaction publishes."""
         self._choose = choose
         self._striping = metadata.striping
         self._frozen_fragment = metadata.last_fragment
         self.pending_adds = self._pending_adds_after(self._frozen_fragment.first_entry - 1)
-        """What is written back; begins anew after ``start`` once that is known."""
+        """The entries to write back. It is created again when the starting LAC is determined."""
         self._coverage = QuorumCoverage(self._striping, self._frozen_fragment.bookies)
         self._fence_lacs: dict[int, int] = {}
         self._fence_errors: dict[int, str] = {}
         self._length: int | None = None
-        self._length_entry = NO_ENTRY - 1  # the entry that said so
+        self._length_entry = NO_ENTRY - 1  # the entry that the length is from
         self._length_requests: dict[int, str] = {}
         self._length_errors: list[str] = []
         self._streams_open = False
-        self._failed_bookies: list[str] = []  # bookies that failed a write here
+        self._failed_bookies: list[str] = []  # bookies that failed a write in this recovery
 
     # --- fencing ----------------------------------------------------------------------------------
 
     def begin(self) -> list[RecoveryAction]:
-        """What to do first."""
+        """Return the first actions."""
         return [
             FenceBookie(slot, bookie) for slot, bookie in enumerate(self._frozen_fragment.bookies)
         ]
 
     def on_fenced(self, slot: int, lac: int, proves_absence: bool) -> list[RecoveryAction]:
-        """The ledger is durably fenced at this slot's bookie, which has seen ``lac``.
+        """Process the answer that a slot's bookie has durably fenced the ledger.
 
-        ``known`` is False when the bookie says that it may have lost what it held (limbo).
+        Args:
+            slot: The slot.
+            lac: The highest LAC that the bookie has seen.
+            proves_absence: False if the bookie is in the limbo state: it may have lost entries.
         """
         if self.phase is not RecoveryPhase.FENCING:
             return []
         if not proves_absence:
-            return self.on_fence_failed(slot, RecoveryIncomplete("fenced, but in limbo"))
+            return self.on_fence_failed(slot, RecoveryIncomplete("fenced, but in the limbo state"))
         self._fence_lacs[slot] = lac
         if not self._striping.covered(self._fence_lacs):
             return self._checked([])
@@ -108,7 +112,7 @@ class LedgerRecovery:
             self._record_length(NO_ENTRY, 0)
         elif self.start_lac < first:
             actions += self._request_length()
-        # The entry at the LAC is read for the ledger's length; its absence decides nothing.
+        # The entry at the LAC is read for the ledger's length. Its absence decides nothing.
         self._coverage.begin(max(self.start_lac, first), self.start_lac + 1)
         return self._checked(actions + self._advance())
 
@@ -117,7 +121,7 @@ class LedgerRecovery:
         return PendingAdds(self._striping, frozen.bookies, lac=lac, epoch=frozen.epoch)
 
     def on_fence_failed(self, slot: int, error: DistributedLogError) -> list[RecoveryAction]:
-        """No fence at this bookie: unknown."""
+        """Process a failed fence. The state of this bookie is unknown."""
         if self.phase is not RecoveryPhase.FENCING:
             return []
         self._fence_errors[slot] = describe_error(error)
@@ -128,7 +132,7 @@ class LedgerRecovery:
 
     @property
     def unfenced_bookies(self) -> set[str]:
-        """Bookies of the frozen ensemble at which the fence failed."""
+        """Bookies of the starting ensemble at which the fence failed."""
         return {self._frozen_fragment.bookies[slot] for slot in self._fence_errors}
 
     # --- reading ----------------------------------------------------------------------------------
@@ -142,9 +146,14 @@ class LedgerRecovery:
         *,
         damaged: bool = False,
     ) -> list[RecoveryAction]:
-        """A reply. ``found`` ascends; ``damaged``: the record after it did not fit its digest.
+        """Process the reply to a read.
 
-        Raises nothing: what a bookie says wrongly counts as unknown.
+        Args:
+            request: The ID of the request.
+            complete_to: The last entry for which the reply is complete.
+            proves_absence: Whether the bookie proves the absence of entries that it did not return.
+            entries: The returned entries, ascending.
+            damaged: Whether the digest of the record after ``entries`` did not match.
         """
         if request in self._length_requests:
             return self._on_length(request, entries)
@@ -161,7 +170,8 @@ class LedgerRecovery:
         return self._checked(self._advance())
 
     def on_read_failed(self, request: int, error: DistributedLogError) -> list[RecoveryAction]:
-        """No answer: unknown. Damage of one entry at the bookie leaves the others askable."""
+        """Process a failed read: the state is unknown. If one entry is damaged at the bookie, others are
+        still read."""
         if request in self._length_requests:
             self._length_errors.append(
                 f"{self._length_requests.pop(request)}: {describe_error(error)}"
@@ -174,13 +184,13 @@ class LedgerRecovery:
         return self._checked(self._advance())
 
     def _decide_entries(self) -> list[RecoveryAction]:
-        """Decide entries in order, as far as the answers reach."""
+        """Decide entries in order, as far as the answers allow."""
         actions: list[RecoveryAction] = []
         last_before = self.pending_adds.last_entry
         while self.last_entry is None and self.error is None:
             entry = self._coverage.next_entry
             found_entry = self._coverage.copy_of_next()
-            if found_entry is not None:  # inv. 17: one valid copy keeps it
+            if found_entry is not None:  # inv. 17: one valid copy keeps the entry
                 actions += self._write_back(found_entry)
                 continue
             is_absent = self._coverage.absence(entry)
@@ -191,7 +201,7 @@ class LedgerRecovery:
                 self._coverage.discard_found()
             else:
                 self._fail_incomplete(
-                    f"nobody has entry {entry}, and too few know that it is absent"
+                    f"no bookie has entry {entry}, and too few bookies prove that it is absent"
                 )
         if self.pending_adds.last_entry > last_before:
             actions.append(SendEntries(self.pending_adds.last_entry))
@@ -200,7 +210,8 @@ class LedgerRecovery:
     # --- the ledger's length ----------------------------------------------------------------------
 
     def _request_length(self) -> list[RecoveryAction]:
-        """The last fragment may be empty: the length then stands in an entry of the one before."""
+        """Request the entry at the starting LAC: if the last fragment is empty, an earlier one has the
+        length."""
         actions: list[RecoveryAction] = []
         fragment = self.metadata.fragment_of(self.start_lac)
         for slot in self._striping.write_set(self.start_lac):
@@ -220,7 +231,7 @@ class LedgerRecovery:
         return self._checked(self._advance())
 
     def _record_length(self, entry: int, length: int) -> None:
-        """The highest entry decides: write-backs may be further than a late answer."""
+        """Record the length of the highest entry, because a late answer may be for an earlier one."""
         if entry >= self._length_entry:
             self._length_entry, self._length = entry, length
 
@@ -237,14 +248,18 @@ class LedgerRecovery:
             ]
         entry = pending_adds.add(found_entry.record)
         assert entry == found_entry.entry == self._coverage.next_entry, (
-            "recovery keeps entries in order, without a gap"
+            "recovery writes back entries in order, without a gap"
         )
         self._record_length(found_entry.entry, found_entry.length_so_far)
         self._coverage.advance()
         return actions
 
     def on_acked(self, stream: SlotStream, count: int) -> list[RecoveryAction]:
-        """The first ``count`` records of a write-back stream are durable. Raises `ProtocolError`."""
+        """Process the acknowledgement of the first ``count`` records of a write-back stream.
+
+        Raises:
+            ProtocolError: The count is invalid.
+        """
         if self.phase is not RecoveryPhase.READING:
             return []
         self.pending_adds.on_acked(stream, count)
@@ -253,12 +268,12 @@ class LedgerRecovery:
     def on_write_failed(
         self, slot: int, bookie: str, error: DistributedLogError
     ) -> list[RecoveryAction]:
-        """A bookie failed a write-back: replaced in the local ensemble only (inv. 18)."""
+        """Process a failed write-back. The bookie is replaced in the local ensemble only (inv. 18)."""
         pending_adds = self.pending_adds
         if self.phase is not RecoveryPhase.READING:
             return []
         if pending_adds.slots[slot].bookie != bookie or pending_adds.slots[slot].detached:
-            return []  # late news
+            return []  # a late report
         self._failed_bookies.append(bookie)
         kept_bookies = {
             n: slot_state.bookie for n, slot_state in enumerate(pending_adds.slots) if n != slot
@@ -286,23 +301,21 @@ class LedgerRecovery:
                 pending_adds.detach(slot)
             else:
                 self._fail_incomplete(
-                    f"no bookie to write back to in place of {bookie}: {describe_error(error)}"
+                    f"no bookie can replace {bookie} for write-back: {describe_error(error)}"
                 )
         return self._checked(actions + self._advance())
 
     # --- closing ----------------------------------------------------------------------------------
 
     def _advance(self) -> list[RecoveryAction]:
-        """Decide, ask for more, close: whatever can be done now."""
+        """Decide entries, request more reads, or close, as far as possible now."""
         if self.phase is not RecoveryPhase.READING or self.error is not None:
             return []
         actions = self._decide_entries()
         if self.error is not None:
             return []
         pending_adds = self.pending_adds
-        if (
-            self.last_entry is None or self._length is None
-        ):  # at the end only the length is still wanted
+        if self.last_entry is None or self._length is None:  # at the end only the length is missing
             last_to_read = None if self.last_entry is None else self.start_lac
             actions += self._coverage.next_reads(last_to_read, pending_adds.in_flight_bytes)
         if self.last_entry is None or pending_adds.lac < self.last_entry:
@@ -311,7 +324,7 @@ class LedgerRecovery:
             if not self._length_requests and not self._coverage.has_pending_reads:
                 reason = "; ".join(self._length_errors) or self.describe_responses()
                 self._fail_incomplete(
-                    f"entry {self.start_lac} is confirmed, and no copy can be read ({reason})"
+                    f"entry {self.start_lac} is confirmed, but no copy is readable ({reason})"
                 )
             return actions
         self.phase = RecoveryPhase.CLOSING
@@ -320,22 +333,22 @@ class LedgerRecovery:
     def _close(self, stored: LedgerMetadata) -> CloseLedger:
         assert self.last_entry is not None
         assert self.pending_adds.lac == self.last_entry, (
-            "inv. 17: what is kept is written back before the close"
+            "inv. 17: kept entries are written back before the close"
         )
-        assert self._length is not None, "the length is known before the close"
+        assert self._length is not None, "the length is set before the close"
         closed = stored.close_by_recovery(self.last_entry, self._length, self.ensembles)
         return CloseLedger(
             closed, merge_ranges(self.pending_adds.all_missing_ranges(self.last_entry + 1))
         )
 
     def on_closed(self, metadata: LedgerMetadata) -> list[RecoveryAction]:
-        """The store took the close."""
-        assert self.phase is RecoveryPhase.CLOSING, "closed when asked to"
+        """Process the success of the close."""
+        assert self.phase is RecoveryPhase.CLOSING, "a close was requested"
         self.phase, self.result = RecoveryPhase.DONE, metadata
         return self._checked([])
 
     def on_close_conflict(self, current: LedgerMetadata | None) -> list[RecoveryAction]:
-        """The store holds something else: adopt a winner, or propose again (inv. 19)."""
+        """Process a failed compare-and-set: adopt the result of another recovery, or retry (inv. 19)."""
         if self.phase is not RecoveryPhase.CLOSING:
             return []
         if current is None or current.state is LedgerState.DELETING:
@@ -347,12 +360,12 @@ class LedgerRecovery:
             and current.ensembles == self.metadata.ensembles
         ):
             return self._checked([self._close(current)])
-        else:  # never overwritten: entries may be where nobody looked
+        else:  # never overwrite: entries may be on bookies that were not read
             self._fail_incomplete("the ledger's ensembles changed during the recovery")
         return self._checked([])
 
     def abandon(self, reason: str) -> list[RecoveryAction]:
-        """The driver's deadline passed; nothing was decided."""
+        """Fail without a decision, because the driver cannot continue."""
         if self.phase not in (RecoveryPhase.DONE, RecoveryPhase.FAILED):
             self._fail_incomplete(reason)
         return self._checked([])
@@ -360,7 +373,7 @@ class LedgerRecovery:
     # --- giving up --------------------------------------------------------------------------------
 
     def describe_responses(self) -> str:
-        """What each bookie of the frozen ensemble said, for messages."""
+        """Return the answers of all bookies of the starting ensemble, for messages."""
         descriptions = []
         fence_covers = self._striping.covered(self._fence_lacs)
         for slot, source in enumerate(self._coverage.replicas):
@@ -374,8 +387,8 @@ class LedgerRecovery:
     def _fail_incomplete(self, reason: str) -> None:
         self._fail(
             RecoveryIncomplete(
-                f"ledger {self.metadata.ledger_id}: {reason} ({self.describe_responses()}); nothing was "
-                "decided"
+                f"ledger {self.metadata.ledger_id}: {reason} ({self.describe_responses()})."
+                " Nothing was decided."
             )
         )
 
@@ -396,15 +409,15 @@ class LedgerRecovery:
                 "D2: not below the last fragment"
             )
             assert pending_adds.last_entry == self._coverage.next_entry - 1, (
-                "what is kept is written back, in order"
+                "kept entries are written back in order"
             )
             kept_count = len(self.metadata.ensembles) - 1
             assert self.ensembles[:kept_count] == self.metadata.ensembles[:kept_count], (
-                "inv. 21: others stay"
+                "inv. 21: earlier fragments stay"
             )
             assert (
                 tuple(s.bookie for s in self._coverage.replicas) == self._frozen_fragment.bookies
-            ), "inv. 15: read from the frozen ensemble"
+            ), "inv. 15: reads use the starting ensemble"
             assert self.last_entry is None or pending_adds.lac <= self.last_entry, (
-                "nothing after the end is kept"
+                "no entry after the end is kept"
             )

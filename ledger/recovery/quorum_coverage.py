@@ -1,8 +1,10 @@
-"""What the bookies of a fragment say of its entries, for a recovery: here, absent, or unknown (pure).
+"""Decide from the bookies' answers whether entries of a fragment are present, absent or unknown (pure).
 
-All slots are read at once, each in ranges, one range under way a slot. One valid copy proves an entry
-(inv. 17). An entry is absent when Qw-Qa+1 bookies of its write set say so in so many words. Errors,
-silence, damage, limbo, and ids beyond a reply's ``complete_to`` are unknown, and unknown never truncates
+All slots are read concurrently, in ranges, with one range in flight per slot. One valid copy proves an
+entry (inv. 17). An entry is absent if Qw-Qa+1 bookies of its write set explicitly report that.
+
+Everything else is unknown: errors, missing answers, damage, IDs beyond a reply's ``complete_to``, and
+answers in the limbo state, in which a bookie may have lost entries. Unknown entries never truncate a ledger
 (inv. 16, H9). Source: docs/internals/invariants.md, recovery.
 """
 
@@ -14,50 +16,50 @@ from ..model.striping import Striping
 from .recovery_actions import FoundEntry, ReadReplica
 
 ENTRIES_PER_READ = 4096
-"""Entries asked for in one read; the reply's bytes are bounded besides."""
+"""The maximum entries in one read. The reply's bytes are limited, too."""
 READ_BYTES = 1024 * 1024
 BUFFERED_BYTES_MAX = 32 * 1024 * 1024
-"""Records read and not yet written back; above this no more are asked for."""
+"""The maximum bytes of records that are read and not written back. Above it, no more are requested."""
 DAMAGED_ENTRIES_MAX = 1000
-"""A bookie with more damaged entries than this is asked no more."""
+"""A bookie with more damaged entries is not read any further."""
 
 
 @dataclass(slots=True)
 class ReplicaResponses:
-    """One slot of the frozen ensemble, as a source of answers."""
+    """The answers of one slot of the starting ensemble."""
 
     bookie: str
     next_unanswered: int = 0
-    """All entries below that the slot holds are answered, from the start of the reading on."""
+    """All lower entries of the slot, from the start of the reading, are answered."""
     pending_request: int | None = None
-    """The request under way."""
+    """The ID of the request in flight."""
     damaged_entries: set[int] = field(default_factory=set)
-    """Answered with damage: neither yes nor no."""
+    """Entries that are damaged at this bookie. They count as neither present nor absent."""
     in_limbo: bool = False
-    """Says itself that what it does not have it may have lost."""
+    """Whether the bookie reported that it may have lost entries."""
     damaged_count: int = 0
     retried_entry: int = -1
     failure: DistributedLogError | None = None
-    """Answers nothing more."""
-    last_answer: str = "not asked"
+    """If set, the bookie is not read any further."""
+    last_answer: str = "no read was sent"
 
 
 class QuorumCoverage:
-    """The answers of one fragment's slots, and the entries found and not yet taken."""
+    """The answers of one fragment's slots, and the entries that are found and not yet processed."""
 
     def __init__(self, striping: Striping, bookies: Sequence[str]) -> None:
         self.replicas = [ReplicaResponses(bookie) for bookie in bookies]
         self.next_entry = 0
         """The first entry that is not decided."""
         self.buffered_bytes = 0
-        """Records found and not taken."""
+        """Bytes of the records that are found and not processed."""
         self._striping = striping
         self._found_entries: dict[int, FoundEntry] = {}
         self._pending_reads: dict[int, tuple[int, ReadReplica]] = {}  # request -> (slot, read)
         self._last_request = 0
 
     def begin(self, first: int, decide_from: int) -> None:
-        """Ask from ``first`` on, to decide from ``next_`` on."""
+        """Start to read from entry ``first`` and to decide from entry ``decide_from``."""
         self.next_entry = decide_from
         for replica in self.replicas:
             replica.next_unanswered = first
@@ -66,14 +68,15 @@ class QuorumCoverage:
 
     @property
     def has_pending_reads(self) -> bool:
-        """Is a read under way?"""
+        """Whether a read is in flight."""
         return any(replica.pending_request is not None for replica in self.replicas)
 
     def next_reads(self, last_to_read: int | None, in_flight_bytes: int) -> list[ReadReplica]:
-        """One range read under way to each source that is not far ahead.
+        """Return one range read for each slot that has none in flight and is not far ahead.
 
-        ``last_wanted``: entries after it are not asked for any more; None: no end is known.
-        ``in_flight_bytes``: records taken that are not durable yet.
+        Args:
+            last_to_read: The last entry to request; None if the end is not determined.
+            in_flight_bytes: Bytes of processed records that are not durable yet.
         """
         reads: list[ReadReplica] = []
         unwritten_bytes = self.buffered_bytes + in_flight_bytes
@@ -96,7 +99,8 @@ class QuorumCoverage:
         return reads
 
     def read(self, bookie: str, first: int, last: int, *, fence: bool) -> ReadReplica:
-        """A read with a number of its own; what is made here alone, its maker waits for."""
+        """Return a read with a new request ID. If it is created outside `next_reads`, the caller tracks
+        it."""
         self._last_request += 1
         return ReadReplica(self._last_request, bookie, first, last, READ_BYTES, fence)
 
@@ -111,7 +115,8 @@ class QuorumCoverage:
         *,
         damaged: bool = False,
     ) -> list[FoundEntry] | None:
-        """A reply, see `Recovery.on_read`: the records of it that count, or None where nobody asked."""
+        """Process a reply as in `LedgerRecovery.on_read`. Return its valid records, or None for an unknown
+        request."""
         slot, read = self._pending_reads.pop(request, (-1, None))
         if read is None:
             return None
@@ -131,18 +136,19 @@ class QuorumCoverage:
                 self._found_entries[entry.entry] = entry
                 self.buffered_bytes += len(entry.record)
         replica.next_unanswered = max(replica.next_unanswered, complete_to + 1)
-        replica.last_answer = "answered" + (" from limbo" if replica.in_limbo else "")
+        replica.last_answer = "answered" + (" in the limbo state" if replica.in_limbo else "")
         if damaged:
             self._on_damage(replica)
         elif complete_to < read.first:
-            # Neither a record nor a proof of absence for the first id asked: no progress is possible.
-            replica.failure = RecoveryIncomplete(f"cannot say whether it has entry {read.first}")
+            # Neither a record nor a proof of absence for the first requested ID: no progress is possible.
+            replica.failure = RecoveryIncomplete(f"cannot prove whether it has entry {read.first}")
         return accepted
 
     def on_read_failed(self, request: int, error: DistributedLogError) -> bool:
-        """No answer: unknown. Damage of one entry at the bookie leaves the others askable.
+        """Process a failed read: the state is unknown. If one entry is damaged, others are still read.
 
-        Returns whether anybody had asked.
+        Returns:
+            Whether the request is pending.
         """
         slot, read = self._pending_reads.pop(request, (-1, None))
         if read is None:
@@ -157,7 +163,7 @@ class QuorumCoverage:
         return True
 
     def _on_damage(self, replica: ReplicaResponses) -> None:
-        """Ask once more (H16); then this one entry is unknown here, and those after it are asked for."""
+        """Retry once (H16). Then this entry is unknown here, and reading continues after it."""
         replica.last_answer = f"entry {replica.next_unanswered} is damaged"
         if replica.retried_entry != replica.next_unanswered:
             replica.retried_entry = replica.next_unanswered
@@ -171,11 +177,11 @@ class QuorumCoverage:
     # --- deciding ---------------------------------------------------------------------------------
 
     def copy_of_next(self) -> FoundEntry | None:
-        """A valid copy of the entry that is to be decided next, if anybody has sent one."""
+        """Return a valid copy of the next undecided entry, if a bookie has sent one."""
         return self._found_entries.get(self.next_entry)
 
     def advance(self) -> None:
-        """What `copy_of_next` returned is kept: the next entry is to be decided."""
+        """Continue with the next entry, after the caller has processed the result of `copy_of_next`."""
         entry = self._found_entries.pop(self.next_entry)
         self.buffered_bytes -= len(entry.record)
         for replica in self.replicas:
@@ -183,12 +189,13 @@ class QuorumCoverage:
         self.next_entry += 1
 
     def discard_found(self) -> None:
-        """The end is found: what lies after a gap was never acked."""
+        """Discard entries after the end. Entries after a gap were never acknowledged."""
         self._found_entries.clear()
         self.buffered_bytes = 0
 
     def absence(self, entry: int) -> bool | None:
-        """Is the absence of ``entry`` proved (True), not provable any more (False), or open (None)?"""
+        """Return True if the absence of ``entry`` is proved, False if it cannot be proved, None if it is
+        undecided."""
         negatives, waiting = 0, False
         for slot in self._striping.write_set(entry):
             replica = self.replicas[slot]
@@ -203,5 +210,5 @@ class QuorumCoverage:
 
 
 def describe_error(error: DistributedLogError) -> str:
-    """An error, for the list of who said what."""
+    """Return the error's type and text, for the list of answers."""
     return f"{type(error).__name__} {error}".strip()

@@ -1,4 +1,4 @@
-"""What a recovery asks of its driver, and what a read brings back (pure)."""
+"""The requests of a recovery to its driver, and the entries that a read returns (pure)."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from ..model.missing_range import MissingRange
 
 @dataclass(frozen=True, slots=True)
 class FenceBookie:
-    """Ask this bookie to fence the ledger; answer with `on_fenced` or `on_fence_failed`."""
+    """Fence the ledger at this bookie. Report `on_fenced` or `on_fence_failed`."""
 
     slot: int
     bookie: str
@@ -17,7 +17,7 @@ class FenceBookie:
 
 @dataclass(frozen=True, slots=True)
 class ReadReplica:
-    """Ask for a range; answer with `on_read` or `on_read_failed`."""
+    """Read a range of entries. Report `on_read` or `on_read_failed`."""
 
     request_id: int
     bookie: str
@@ -29,7 +29,8 @@ class ReadReplica:
 
 @dataclass(frozen=True, slots=True)
 class OpenRecoveryStream:
-    """Open a recovery add stream for this slot, beginning with what the window says is unsent to it.
+    """Open a recovery add stream for this slot, and send the entries that are unsent to it.
+
     Report `on_acked` and `on_write_failed`.
     """
 
@@ -39,15 +40,16 @@ class OpenRecoveryStream:
 
 @dataclass(frozen=True, slots=True)
 class SendEntries:
-    """The window has new entries, up to ``through``: send them on every open stream that holds them."""
+    """Send new entries, up to ``last_entry``, on every open stream whose slot stores them."""
 
     last_entry: int
 
 
 @dataclass(frozen=True, slots=True)
 class CloseLedger:
-    """Write this record, if the store's is still the version read; answer with `on_closed` or
-    `on_close_conflict`.
+    """Store this record if the stored version is still the one that was read.
+
+    Report `on_closed` or `on_close_conflict`.
     """
 
     metadata: LedgerMetadata
@@ -59,7 +61,7 @@ RecoveryAction = FenceBookie | ReadReplica | OpenRecoveryStream | SendEntries | 
 
 @dataclass(frozen=True, slots=True)
 class FoundEntry:
-    """One digest-valid record of a read reply."""
+    """A record with a valid digest from a read reply."""
 
     entry: int
     length_so_far: int

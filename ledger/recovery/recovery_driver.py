@@ -1,7 +1,7 @@
-"""The driver of `ledger_recovery.py`: asks the bookies, writes back, closes in the store.
+"""Carry out the requests of `ledger_recovery.py` on bookies and in the metadata.
 
-Each request has a deadline of its own, so that a hung bookie holds up nothing that can be decided without
-it. A task a request; recoveries are rare.
+Each request has a separate time limit, so that an unresponsive bookie delays no decision that is possible
+without it. There is one task per request, because recoveries are rare.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -48,7 +48,7 @@ from .recovery_actions import (
 BUSY_RETRY_MIN_S = 0.1
 BUSY_RETRY_MAX_S = 1.0
 LIST_TIMEOUT_S = 0.5
-"""For the list of what a bookie holds: a takeover waits for it."""
+"""The time limit for a list of a bookie's entries, because a takeover waits for it."""
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ log = get_logger("distributedlog.ledger")
 
 
 class RecoveryDriver:
-    """One attempt; `run` once."""
+    """One attempt to recover a ledger. Call `run` once."""
 
     def __init__(
         self,
@@ -84,7 +84,13 @@ class RecoveryDriver:
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> LedgerMetadata:
-        """Return the closed record. Raises `RecoveryIncomplete`, `NoSuchLedger`, `InternalError`."""
+        """Recover the ledger and return the closed record.
+
+        Raises:
+            RecoveryIncomplete: Too few bookies answered, so nothing was decided.
+            NoSuchLedger: The ledger was deleted.
+            InternalError: An invariant was violated.
+        """
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -99,7 +105,7 @@ class RecoveryDriver:
                 nursery.cancel_scope.cancel()
         finally:
             if self._streams is not None:
-                self._streams.end_all()  # acks that come later concern nobody
+                self._streams.end_all()  # later acknowledgements are ignored
         if self._internal_error is not None:
             raise self._internal_error
         if self._recovery.error is not None:
@@ -108,7 +114,7 @@ class RecoveryDriver:
         return self._recovery.result
 
     def _execute(self, actions: Sequence[RecoveryAction]) -> None:
-        """Carry out what the core says; its answers come back through here."""
+        """Carry out the actions. Their results return through this method."""
         assert self._nursery is not None
         for action in actions:
             if isinstance(action, FenceBookie):
@@ -126,19 +132,23 @@ class RecoveryDriver:
             self._done.set()
 
     def _on_internal_error(self, error: Exception) -> None:
-        """A rule of ours was broken in a call of a connection, which others share: this attempt ends."""
+        """End this attempt after an invariant violation in a callback of a shared connection."""
         log.error(
-            "the recovery of ledger %d broke a rule: %r", self._ledger_id, error, exc_info=error
+            "the recovery of ledger %d violated an invariant: %r",
+            self._ledger_id,
+            error,
+            exc_info=error,
         )
         self._internal_error = InternalError(
-            f"ledger {self._ledger_id}: its recovery broke a rule: {error!r}"
+            f"the recovery of ledger {self._ledger_id} violated an invariant: {error!r}"
         )
         self._done.set()
 
     async def _request_with_retry(
         self, bookie: str, send_request: Callable[[BookieClient], Awaitable[T]]
     ) -> T:
-        """A bookie's answer; one that is too busy is asked again until the request's time is over."""
+        """Send a request and return the answer. If the bookie is too busy, retry until the request's time
+        limit."""
         deadline = trio.current_time() + self._options.request_timeout_s
         backoff = Backoff(BUSY_RETRY_MIN_S, BUSY_RETRY_MAX_S)
         while True:
@@ -187,7 +197,7 @@ class RecoveryDriver:
         )
 
     def _parse(self, body: memoryview) -> tuple[list[FoundEntry], bool]:
-        """The sound records before the first damaged one, and whether there was one."""
+        """Return the valid records before the first damaged one, and whether there is a damaged one."""
         entries: list[FoundEntry] = []
         try:
             for record in records(body):
@@ -255,7 +265,7 @@ class RecoveryDriver:
     def _open_now(self, action: OpenRecoveryStream, streams: SlotStreams) -> None:
         slot = self._recovery.pending_adds.slots[action.slot]
         if slot.bookie != action.bookie or slot.detached:
-            return  # the core has gone on without it meanwhile
+            return  # the recovery has continued without this slot
         if not streams.open(action.slot):
             self._execute(
                 self._recovery.on_write_failed(
@@ -264,9 +274,9 @@ class RecoveryDriver:
             )
 
     async def _check_silent_slots(self) -> None:
-        """A bookie that owes acks and gives none has failed."""
+        """Fail each bookie that owes acknowledgements and sends none."""
         pending_adds, streams = self._recovery.pending_adds, self._streams
-        assert streams is not None, "the streams are swept that were opened"
+        assert streams is not None, "the streams are open"
         acked_before: dict[int, int] = {}
         while self._recovery.phase is RecoveryPhase.READING:
             await trio.sleep(self._options.slot_silence_s)
@@ -291,9 +301,11 @@ class RecoveryDriver:
     # --- the close --------------------------------------------------------------------------------
 
     async def _missing_on_bookies(self, closed: LedgerMetadata) -> list[MissingRange]:
-        """Who does not say that it holds all it should: noted whole, for the writer's own notes may be lost.
+        """Return the missing entries: all of a bookie's, unless the bookie lists every entry that it should
+        have.
 
-        A bookie at which the fence failed is not asked.
+        The writer's own record of missing entries may be lost. Bookies at which the fence failed are not
+        queried.
         """
         missing_ranges: list[MissingRange] = []
 
@@ -305,7 +317,12 @@ class RecoveryDriver:
                     if not lacks_entries(closed, bookie, listing.ranges):
                         return
             except DistributedLogError as error:
-                log.info("ledger %d: bookie %s lists nothing: %s", self._ledger_id, bookie, error)
+                log.info(
+                    "ledger %d: bookie %s did not list its entries (%s)",
+                    self._ledger_id,
+                    bookie,
+                    error,
+                )
             missing_ranges.append(MissingRange(bookie, 0, None))
 
         if closed.last_entry != NO_ENTRY:
@@ -318,7 +335,8 @@ class RecoveryDriver:
         missing_ranges = (*action.missing_ranges, *await self._missing_on_bookies(action.metadata))
         while True:
             try:
-                # What the writer noted stays: the note is read, and must be the same at the close.
+                # Keep the missing entries that the writer recorded. Their record must not change until the
+                # close.
                 stored_ranges = await self._store.get(missing_ranges_key(self._ledger_id))
                 operations = transactions.recovery_ops(
                     self._stored_metadata,
@@ -333,17 +351,21 @@ class RecoveryDriver:
                     return
                 stored = reply.current[0]
                 if stored is not None and stored.version == self._version:
-                    continue  # the note changed meanwhile
+                    continue  # the record of missing entries changed concurrently
                 break
             except OutcomeUnknown:
                 try:
                     stored = await self._store.get(ledger_key(self._ledger_id))
                     break
                 except DistributedLogError as error:
-                    self._execute(self._recovery.abandon(f"the close cannot be looked up: {error}"))
+                    self._execute(
+                        self._recovery.abandon(f"the result of the close cannot be read: {error}")
+                    )
                     return
             except DistributedLogError as error:
-                self._execute(self._recovery.abandon(f"the close cannot be written: {error}"))
+                self._execute(
+                    self._recovery.abandon(f"the closed record cannot be stored: {error}")
+                )
                 return
         record = None if stored is None else LedgerMetadata.decode(stored.key, stored.value)
         if record is not None and stored is not None:

@@ -1,8 +1,8 @@
-"""The add streams of one window: a stream a slot, the same record to each, acks back into the window.
+"""The add streams of one ledger: one stream per slot, with the same records, and their acknowledgements.
 
-The hot path of an entry on the client: `send` hands one record object to every stream whose slot holds it,
-and an acknowledgement is one call into the window, which counts it. No task, no time, nothing awaited: who
-owns the window decides what to do about a slot that failed.
+This is the hot path of an entry in the client. `send` passes one record object to every stream whose slot
+stores it, and an acknowledgement is one call that counts it in `PendingAdds`. There is no task, timer or
+await. The owner of the `PendingAdds` decides how to handle a failed slot.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,41 +16,44 @@ from .pending_adds import PendingAdds, SlotStream
 
 
 class AddSink(Protocol):
-    """What is used of a bookie's add stream (`bookie/client/bookie_client.py`)."""
+    """The used part of a bookie's add stream (`bookie/client/bookie_client.py`)."""
 
     has_lac_waiters: bool
-    """Does somebody wait for the ledger's LAC there?"""
+    """Whether a reader waits for the ledger's LAC at this bookie."""
 
     def send(self, record: Buffer) -> None:
-        """Queue one record; nothing is awaited."""
+        """Queue one record, without waiting."""
         ...
 
     def shared_sender(self, streams: "Sequence[AddSink]") -> Callable[[Buffer], bool] | None:
-        """What sends a record on all of these, or says false; None: they share nothing."""
+        """Return a function that sends a record on all these streams.
+
+        The function returns False if it did not send. None means that the streams share nothing.
+        """
         ...
 
     def shared_lac_sender(self, streams: "Sequence[AddSink]") -> Callable[[int], bool] | None:
-        """As `together`, of what `send_lac` tells."""
+        """Return a function that sends a LAC on all these streams, as `shared_sender`."""
         ...
 
     def send_lac(self, lac: int) -> None:
-        """Tell the bookie how far the ledger is confirmed."""
+        """Send the LAC to the bookie."""
         ...
 
     def call_when_processed(self, on_processed: Callable[[], None], timeout_s: float) -> None:
-        """Call ``done`` once the bookie has processed everything that was sent on the connection so far.
+        """Call ``on_processed`` when the bookie has processed everything sent on the connection so far.
 
-        Never called if the connection ends first. The caller keeps the deadline.
+        It is never called if the connection ends first. The caller enforces the time limit.
         """
         ...
 
     def close(self) -> None:
-        """Forget the stream: nothing is reported any more."""
+        """Close the stream, which then reports nothing more."""
         ...
 
 
 class AddTarget(Protocol):
-    """What is used of a connection to a bookie."""
+    """The used part of a connection to a bookie."""
 
     def open_stream(
         self,
@@ -64,30 +67,30 @@ class AddTarget(Protocol):
         on_progress: Callable[[], None],
         on_broken: Callable[[Exception], None],
     ) -> AddSink:
-        """Begin a stream of adds."""
+        """Open a stream of adds."""
         ...
 
 
 def _no_op() -> None:
-    """Where `acked` tells all that there is."""
+    """The default of `AddStreamListener.on_progress`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AddStreamListener:
-    """Calls of the owner of a window, for reports of its streams."""
+    """Callbacks of the owner of a `PendingAdds` for reports of its streams."""
 
     on_acked: Callable[[SlotStream, int], object]
-    """Counts acknowledgements of a stream, and returns whether to call `progressed`."""
+    """Counts acknowledgements of a stream and returns whether to call `on_progress`."""
     on_failed: Callable[[int, str, DistributedLogError], None]
-    """Gets the slot, its bookie, and why the stream broke or the bookie refused an add."""
+    """Receives the slot, its bookie, and why the stream failed or the bookie rejected an add."""
     on_internal_error: Callable[[Exception], None]
-    """Gets what these raise in a call of a connection that is no bookie's fault."""
+    """Receives exceptions of these callbacks that are not caused by a bookie."""
     on_progress: Callable[[], None] = _no_op
-    """Called when all that a bookie reported together was counted."""
+    """Called after all acknowledgements in one message of a bookie are counted."""
 
 
 class SlotStreams:
-    """See the module. One a `LedgerWriter`, one a recovery's write-back."""
+    """The streams of one `LedgerWriter`, or of a recovery's write-back."""
 
     __slots__ = (
         "_connection_of",
@@ -114,7 +117,7 @@ class SlotStreams:
         connection_of: Callable[[str], AddTarget | None],
         listener: AddStreamListener,
     ) -> None:
-        """``target`` returns the connection to a bookie, or None."""
+        """Create the streams. ``connection_of`` returns the connection to a bookie, or None."""
         self._pending_adds = pending_adds
         self._ledger_id = ledger_id
         self._key = key
@@ -128,15 +131,19 @@ class SlotStreams:
         self._send_lac_shared: Callable[[int], bool] | None = None
         self._sent_through = (
             pending_adds.last_entry
-        )  # every open stream was given all it holds up to this entry
+        )  # every open stream has its entries up to this one
 
     def open(self, slot: int) -> bool:
-        """A new stream for ``slot``, with all that its bookie lacks. False: not connected to it.
+        """Open a stream for ``slot`` and send all that its bookie lacks.
 
-        ``failed`` is called, maybe from within, when the stream breaks or the bookie refuses an add.
+        If the stream fails or the bookie rejects an add, ``on_failed`` is called, possibly within this
+        call.
+
+        Returns:
+            False if there is no connection to the bookie.
         """
         self.end(slot)
-        self.send_unsent()  # so that one number says what all of them were given
+        self.send_unsent()  # so that one number describes what all streams have sent
         bookie = self._pending_adds.slots[slot].bookie
         connection = self._connection_of(bookie)
         if connection is None:
@@ -145,7 +152,7 @@ class SlotStreams:
 
         def on_refused(position: int, error: DistributedLogError) -> None:
             if self._pending_adds.slots[slot].stream is not stream:
-                return  # late: the slot has another stream, or another bookie
+                return  # late: the slot has another stream or another bookie
             self.end(slot)
             self._listener.on_failed(slot, bookie, error)
 
@@ -160,7 +167,7 @@ class SlotStreams:
             on_broken=self._listener.on_internal_error,
         )
         if self._pending_adds.slots[slot].stream is not stream:
-            return True  # refused from within
+            return True  # rejected within the call
         self._sinks[slot] = sink
         self._update_live_sinks()
         for record in self._pending_adds.unsent(stream):
@@ -168,16 +175,16 @@ class SlotStreams:
         return True
 
     def is_open(self, slot: int) -> bool:
-        """Has the slot a live stream?"""
+        """Whether the slot has an open stream."""
         return slot in self._sinks
 
     @property
     def all_open(self) -> bool:
-        """Has every slot a live stream?"""
+        """Whether every slot has an open stream."""
         return len(self._live_sinks) == len(self._pending_adds.slots)
 
     def end(self, slot: int) -> None:
-        """Drop the slot's stream; what it would still say counts no more."""
+        """Close the slot's stream and ignore its later reports."""
         stream = self._pending_adds.slots[slot].stream
         if stream is not None:
             self._pending_adds.end_stream(stream)
@@ -194,7 +201,7 @@ class SlotStreams:
         self._send_lac_shared = live_sinks[0].shared_lac_sender(live_sinks) if live_sinks else None
 
     def send(self, entry: int, record: Buffer) -> None:
-        """The next entry, to every open stream whose slot holds it."""
+        """Send the next entry on every open stream whose slot stores it."""
         self._sent_through = entry
         if self._unstriped:
             if self._send_shared is not None and self._send_shared(record):
@@ -207,22 +214,23 @@ class SlotStreams:
                 self._sinks[slot].send(record)
 
     def send_unsent(self) -> None:
-        """Every entry that was pushed and not yet sent."""
+        """Send every entry that was added and not yet sent."""
         for entry in range(self._sent_through + 1, self._pending_adds.last_entry + 1):
             record = self._pending_adds.record(entry)
-            assert record is not None, "what was never sent is kept"
+            assert record is not None, "an unsent entry is kept"
             self.send(entry, record)
 
     @property
     def has_lac_waiters(self) -> bool:
-        """Does somebody wait for the LAC at one of the bookies?"""
+        """Whether a reader waits for the LAC at one of the bookies."""
         for sink in self._live_sinks:  # noqa: SIM110 (a generator for each confirmed entry)
             if sink.has_lac_waiters:
                 return True
         return False
 
     def send_lac(self, lac: int, *, waiting_only: bool = False) -> None:
-        """Tell the bookies of all open streams, or those at which somebody waits for it."""
+        """Send the LAC to the bookies of all open streams, or only to those at which a reader waits for
+        it."""
         if self._send_lac_shared is not None and not waiting_only and self._send_lac_shared(lac):
             return
         for sink in self._live_sinks:
@@ -230,11 +238,11 @@ class SlotStreams:
                 sink.send_lac(lac)
 
     def call_when_processed(self, on_processed: Callable[[int], None], timeout_s: float) -> None:
-        """Call ``done`` with each open slot whose bookie has processed everything that was sent to it."""
+        """Call ``on_processed`` with each open slot when its bookie has processed everything sent to it."""
         for slot, sink in tuple(self._sinks.items()):
             sink.call_when_processed(partial(on_processed, slot), timeout_s)
 
     def end_all(self, slots: Iterable[int] | None = None) -> None:
-        """Drop the streams of these slots, or of all."""
+        """Close the streams of these slots, or all of them."""
         for slot in list(self._sinks if slots is None else slots):
             self.end(slot)

@@ -1,12 +1,14 @@
-"""What to replace when bookies of a writer's ensemble fail (pure).
+"""Decide which bookies to replace when bookies of a writer's ensemble fail (pure).
 
-One change at a time; failures meanwhile fold into a next round. Metadata first: a round is proposed to the
-store by compare-and-set, and only when the store has it may the window count acks on the new ensemble
-(D4). A round is proposed again only while the ledger is open and its ensembles are as the writer knows
-them; IN_RECOVERY means fenced, CLOSED means closed (inv. 6, 7, 10).
+There is one change at a time; later failures are handled in the next round. Metadata is changed first: a
+round is proposed to the store by compare-and-set. Only after the store accepts it, acknowledgements count
+for the new ensemble (D4).
 
-Where no bookie is to be had, a slot is detached while every write set keeps its ack quorum; below that
-the slot stays starved: adds wait for it until they time out (H22).
+A round is proposed again only if the ledger is open and its ensembles are those that the writer stored. In
+IN_RECOVERY, the writer has been fenced. In CLOSED, the ledger is closed (inv. 6, 7, 10).
+
+If no replacement is available, a slot is detached if every write set keeps its ack quorum. Otherwise the
+slot remains, and adds wait for it until they time out (H22).
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -21,7 +23,7 @@ from ...runtime.interfaces.errors import (
 from ..model.ledger_metadata import LedgerMetadata, LedgerState
 
 ChooseBookies = Callable[[list[int], dict[int, str], list[str]], Mapping[int, str]]
-"""(slots to fill, slots that stay with their bookies, bookies not to take) -> slot: bookie."""
+"""(slots to fill, other slots with their bookies, excluded bookies) -> new bookie by slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,34 +32,35 @@ class EnsembleChangeRound:
 
     first_entry: int
     replacements: Mapping[int, str]
-    """Slot -> its new bookie."""
+    """New bookie by slot."""
     newly_detached: tuple[int, ...]
-    """Slots to go on without."""
+    """Slots to continue without."""
     unreplaced: tuple[int, ...]
-    """Slots that failed, with nobody to replace them and needed for an ack quorum."""
+    """Failed slots that have no replacement and are required for an ack quorum."""
     proposed: LedgerMetadata | None
-    """What to write at ``version``; None: nothing is replaced, nothing is written."""
+    """The record to store at ``version``; None if no bookie is replaced."""
     version: int
 
 
 class EnsembleChange:
-    """The failures of one writer's ensemble, and the change that is under way."""
+    """The failures in one writer's ensemble, and the pending change."""
 
     def __init__(self, metadata: LedgerMetadata, version: int) -> None:
         self.metadata = metadata
-        """As the store holds it, as far as this writer knows."""
+        """The ledger's record, as this writer last stored or read it."""
         self.version = version
         self.failed_slots: dict[int, str] = {}
-        """Slot -> the bookie that failed in it; waits for a round."""
+        """Slots that wait for a round, with the bookies that failed in them."""
         self.pending_round: EnsembleChangeRound | None = None
         self._slots_in_round: set[int] = set()
-        """Slots whose failure the round deals with; the others failed meanwhile."""
+        """Slots whose failure the pending round handles. The others failed later."""
         self.change_count = 0
-        """Rounds that wrote metadata; a ledger with many is better rolled (docs/internals/invariants.md)."""
+        """The number of rounds that changed metadata. After many, rolling is better
+        (docs/internals/invariants.md)."""
         self._striping = metadata.striping
 
     def on_failure(self, slot: int, bookie: str) -> bool:
-        """A bookie failed in a slot. False: it is in that slot no more, so nothing is to be done."""
+        """Record the failure of a bookie in a slot. Return False if another bookie is in the slot now."""
         if self.metadata.last_fragment.bookies[slot] != bookie:
             return False
         self.failed_slots[slot] = bookie
@@ -73,9 +76,13 @@ class EnsembleChange:
         *,
         excluded: Collection[str] = (),
     ) -> EnsembleChangeRound:
-        """Begin a round for all that failed so far; the window confirms nothing from here on.
+        """Start a round for all failures so far. The caller confirms no entry until it is decided.
 
-        ``detached`` are the slots that go without already; ``excluded`` bookies are not chosen.
+        Args:
+            lac: The LAC.
+            detached_slots: Slots that are already detached.
+            choose: Chooses the replacements.
+            excluded: Bookies that must not be chosen.
         """
         assert self.pending_round is None, "inv. 7: one ensemble change at a time"
         bookies = self.metadata.last_fragment.bookies
@@ -94,7 +101,7 @@ class EnsembleChange:
         unfilled = [n for n in slots_to_fill if n not in replacements]
         newly_detached: list[int] = []
         unreplaced: list[int] = []
-        # Going without one more slot is decided for each: the first may leave just enough.
+        # Decide for each slot separately: without the first one, the others may be required.
         candidates = attached | {n for n in unfilled if n not in detached_slots}
         for n in unfilled:
             if n in detached_slots:
@@ -115,15 +122,15 @@ class EnsembleChange:
         return self.pending_round
 
     def on_committed(self, version: int) -> EnsembleChangeRound:
-        """The store took the round, or there was nothing to write."""
+        """Complete the pending round after the store accepted it, or if nothing had to be stored."""
         committed = self.pending_round
-        assert committed is not None, "a round ends that began"
+        assert committed is not None, "a round is pending"
         if committed.proposed is not None:
             self.metadata, self.version = committed.proposed, version
             self.change_count += 1
-        # Who failed meanwhile in a slot that was replaced is gone already; the others go on.
+        # Later failures in replaced slots are obsolete; the other ones remain.
         bookies = self.metadata.last_fragment.bookies
-        # Whom the round left without a bookie waits for no other round, or rounds would never end.
+        # Slots that the round left without a bookie do not start another round, or rounds would never end.
         self.failed_slots = {
             n: b
             for n, b in self.failed_slots.items()
@@ -137,14 +144,20 @@ class EnsembleChange:
     def on_conflict(
         self, current: LedgerMetadata | None, version: int
     ) -> EnsembleChangeRound | None:
-        """The store refused, or its answer was lost, and holds ``current`` now.
+        """Process a rejected proposal or an unknown outcome. The store now has ``current``.
 
-        Return the round to propose again, or None when the store turns out to have taken it already
-        (then `on_committed`). Raises `LedgerFenced`, `LedgerClosed`, `NoSuchLedger`: the writer ends.
+        Returns:
+            The round to propose again, or None if the store has already accepted it (then call
+            `on_committed`).
+
+        Raises:
+            LedgerFenced: Another client recovers or changed the ledger, so the writer must end.
+            LedgerClosed: The ledger is closed or being deleted.
+            NoSuchLedger: The ledger was deleted.
         """
         pending = self.pending_round
         assert pending is not None, "a round is pending"
-        assert pending.proposed is not None, "only what was proposed can conflict"
+        assert pending.proposed is not None, "only a proposed record can conflict"
         error = writer_end_error(self.metadata.ledger_id, current)
         if error is not None:
             raise error
@@ -153,7 +166,7 @@ class EnsembleChange:
             return None
         if current.ensembles != self.metadata.ensembles:
             raise LedgerFenced(
-                f"ledger {self.metadata.ledger_id}: somebody else changed the ensembles of this open ledger"
+                f"ledger {self.metadata.ledger_id}: another client changed the ensembles of this open ledger"
             )
         self.metadata, self.version = current, version
         bookies = pending.proposed.last_fragment.bookies
@@ -169,7 +182,7 @@ class EnsembleChange:
             "inv. 10: a writer changes open ledgers only"
         )
         for slot, bookie in self.failed_slots.items():
-            assert bookies[slot] == bookie, "only who is in a slot fails in it"
+            assert bookies[slot] == bookie, "a failed bookie is in its slot"
         if self.pending_round is not None and self.pending_round.proposed is not None:
             proposed = self.pending_round.proposed.last_fragment
             assert proposed.first_entry == self.pending_round.first_entry, (
@@ -183,13 +196,13 @@ class EnsembleChange:
 
 
 def writer_end_error(ledger_id: int, current: LedgerMetadata | None) -> DistributedLogError | None:
-    """Why a writer of this ledger must end, from what the store holds now; None: it is still open."""
+    """Return why a writer of this ledger must end, given the stored record; None if the ledger is open."""
     if current is None:
         return NoSuchLedger(f"ledger {ledger_id} was deleted")
     if current.state is LedgerState.OPEN:
         return None
     if current.state is LedgerState.IN_RECOVERY:
-        return LedgerFenced(f"ledger {ledger_id} is being recovered by somebody else")
+        return LedgerFenced(f"ledger {ledger_id} is being recovered by another client")
     if current.state is LedgerState.DELETING:
         return LedgerClosed(f"ledger {ledger_id} is being deleted")
     return LedgerClosed(f"ledger {ledger_id} was closed at entry {current.last_entry}")

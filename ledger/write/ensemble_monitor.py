@@ -1,10 +1,11 @@
-"""The slots of one writer: who is connected, silent, behind, replaced, or gone without.
+"""Monitor the slots of one writer: connected, silent, slow, replaced or detached.
 
-A slot whose connection broke is given a new stream when the pool has the bookie again, within
-``slot_silence_s``; beyond it, or when the bookie refuses, it is replaced (metadata first, D4), or gone
-without while every write set keeps its ack quorum (H22). The client sweeps its writers twice a second
-for what is late, those alone for which something is under way or amiss; a change of the ensemble has a
-task of its own while it lasts. Nothing here is done per entry.
+If the connection of a slot fails, the slot gets a new stream when the bookie is connected again within
+``slot_silence_s``. After this time, or if the bookie rejects adds, the bookie is replaced (metadata first,
+D4). If that is impossible, the slot is detached if every write set keeps its ack quorum (H22).
+
+The client checks its writers several times per ``slot_silence_s`` for timeouts, but only those with entries
+in flight or a problem. A task exists per ensemble change while it lasts. Nothing here runs per entry.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -49,9 +50,9 @@ from .pending_adds import PendingAdds
 from .slot_timers import SendProgress, SlotTimers
 
 CHANGES_MAX = 16
-"""After so many ensemble changes the ledger is better rolled (docs/internals/invariants.md)."""
+"""After this many ensemble changes, rolling the ledger is better (docs/internals/invariants.md)."""
 STARVED_RETRY_S = 0.25
-"""Between two tries of a slot that failed and that nobody can take over, in seconds."""
+"""The interval between attempts to reconnect a failed slot without a replacement, in seconds."""
 
 TRANSIENT_ERRORS = (
     ConnectionLost,
@@ -62,7 +63,7 @@ TRANSIENT_ERRORS = (
     ProtocolError,
     CapabilityOutdated,
 )
-"""Failures of a slot that another stream to the same bookie may not meet again."""
+"""Failures of a slot that another stream to the same bookie may not encounter again."""
 
 log = get_logger("distributedlog.ledger")
 
@@ -72,23 +73,23 @@ class WriterCallbacks:
     """Methods of the writer that `EnsembleMonitor` calls."""
 
     on_acked: Callable[[], None]
-    """Acknowledgements were counted."""
+    """Called after acknowledgements are counted."""
     on_internal_error: Callable[[Exception], None]
-    """Gets what is raised in calls that other ledgers share, of connections and of the pool."""
+    """Receives exceptions of callbacks from connections and from the pool, which other ledgers share."""
     on_lac_advanced: Callable[[], None]
-    """The LAC has moved without any acknowledgement."""
+    """Called after the LAC has advanced without an acknowledgement."""
     throttled: Callable[[], bool]
-    """Is the writer kept at its bound by a slow slot?"""
+    """Returns whether a slow slot blocks the writer at a limit."""
     wake_waiters: Callable[[], None]
-    """There may be room, or rest."""
+    """Called when there may be capacity, or nothing in flight."""
     arm_timer: Callable[[], None]
-    """`EnsembleMonitor.check_timeouts` is to be called from now on."""
+    """Starts the calls of `EnsembleMonitor.check_timeouts`."""
     fail: Callable[[DistributedLogError], None]
-    """Ends the writer, and so calls `EnsembleMonitor.end`."""
+    """Ends the writer, which calls `EnsembleMonitor.end`."""
 
 
 class EnsembleMonitor:
-    """See the module. Made by its writer; `run` lives as long as that."""
+    """Keeps the slots of one writer working. The writer creates it and calls `run`."""
 
     def __init__(
         self,
@@ -116,7 +117,7 @@ class EnsembleMonitor:
             ),
         )
         self.changes_stopped = False
-        """No more ensemble changes: the ledger is to be closed."""
+        """Whether no further ensemble change starts, because the ledger is being closed."""
         self._pending_adds = pending_adds
         self._change = change
         self._writer = writer
@@ -133,12 +134,13 @@ class EnsembleMonitor:
         self._missing_range_recorder = MissingRangeRecorder(
             store, pending_adds, change, writer.fail
         )
-        self._failed_clients: dict[str, BookieClient] = {}  # bookie -> the connection it failed on
+        # bookie -> the connection on which it failed
+        self._failed_clients: dict[str, BookieClient] = {}
         self._slot_timers = SlotTimers(pending_adds)
         self._throttled_at: float | None = None
 
     def end(self) -> None:
-        """The writer has ended: stop the streams and the tasks."""
+        """Stop the streams and tasks, because the writer has ended."""
         self._ended = True
         self.streams.end_all()
         if self._nursery is not None:
@@ -147,7 +149,7 @@ class EnsembleMonitor:
     # --- slots --------------------------------------------------------------------------------------
 
     def _on_slot_failed(self, slot: int, bookie: str, error: DistributedLogError) -> None:
-        """A stream broke, or the bookie refused an add."""
+        """Handle a broken stream or a rejected add."""
         if self._ended:
             return
         self._writer.arm_timer()
@@ -155,7 +157,7 @@ class EnsembleMonitor:
             self._writer.fail(error)
             return
         if isinstance(error, CapabilityOutdated):
-            return  # what is shown in its place is asked for, and is news of the pool's
+            return  # the pool requests a new capability and reports the change
         BOOKIE_FAILED.emit(
             log,
             "ledger %d: bookie %s in slot %d: %s",
@@ -170,10 +172,11 @@ class EnsembleMonitor:
         if not isinstance(error, TRANSIENT_ERRORS):
             self._request_replacement(slot)
             self._wake.set()
-        # Else the pool's next change, or the next sweep, opens another stream: no hot loop of refusals.
+        # Otherwise the next pool change or timeout check opens another stream, which avoids a hot loop of
+        # rejections.
 
     def _request_replacement(self, slot: int) -> None:
-        """Ask for the slot's bookie to be replaced."""
+        """Mark the slot's bookie as failed, so that it is replaced."""
         bookie = self._pending_adds.slots[slot].bookie
         client = self._pool.get(bookie)
         if client is not None:
@@ -181,12 +184,12 @@ class EnsembleMonitor:
         self._change.on_failure(slot, bookie)
 
     def _is_usable(self, bookie: str) -> bool:
-        """Is the bookie connected, by another connection than the one it failed on?"""
+        """Whether the bookie is connected, by another connection than the one on which it failed."""
         client = self._pool.get(bookie)
         return client is not None and self._failed_clients.get(bookie) is not client
 
     def _on_pool_change(self) -> None:
-        """Somebody came, went, or reconnected."""
+        """Check the slots after the bookies or their connections changed."""
         if self._ended:
             return
         try:
@@ -194,11 +197,11 @@ class EnsembleMonitor:
             self._check_slots()
             if self._change.failed_slots and self._change.pending_round is None:
                 self._wake.set()
-        except Exception as error:  # this is a call of the pool, which tells all ledgers
+        except Exception as error:  # the pool calls this for all ledgers
             self._writer.on_internal_error(error)
 
     def _check_slots(self) -> None:
-        """Reconnect, take back, or try again to replace: whatever can be done now."""
+        """Reconnect or attach slots, or start replacements, if possible now."""
         pending_adds = self._pending_adds
         for number, slot in enumerate(pending_adds.slots):
             if self.streams.is_open(number) or number in self._change.failed_slots:
@@ -207,7 +210,7 @@ class EnsembleMonitor:
                 if self._is_usable(slot.bookie) and self.streams.open(number):
                     self.streams.send_lac(pending_adds.lac)
             elif not pending_adds.ensemble_changing and self._change.pending_round is None:
-                # A read-only or leaving bookie would refuse the stream's first add at once.
+                # A read-only or draining bookie would reject the first add of the stream.
                 if self._is_usable(slot.bookie) and self._pool.is_writable(slot.bookie):
                     BOOKIE_BACK.emit(
                         log,
@@ -223,7 +226,7 @@ class EnsembleMonitor:
                     self._change.on_failure(number, slot.bookie)
 
     def _has_replacement(self, number: int) -> bool:
-        """Is there somebody for a slot, also where the policy is enforced?"""
+        """Whether a slot could be replaced, under an enforced placement policy, too."""
         kept_bookies = {
             n: slot.bookie for n, slot in enumerate(self._pending_adds.slots) if n != number
         }
@@ -242,7 +245,7 @@ class EnsembleMonitor:
     # --- tasks --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Change the ensemble where that is wanted, until the writer ends."""
+        """Change the ensemble when necessary, until the writer ends."""
         stop = self._pool.subscribe(self._on_pool_change)
         self._slot_timers.start(trio.current_time())
         self._writer.arm_timer()
@@ -267,7 +270,7 @@ class EnsembleMonitor:
             self.streams.end_all()
 
     def _spawn(self, run: Callable[..., Awaitable[None]], *arguments: object) -> None:
-        if self._nursery is not None:  # else the writer has ended
+        if self._nursery is not None:  # otherwise the writer has ended
             self._nursery.start_soon(run, *arguments)
 
     def _change_due(self) -> bool:
@@ -279,19 +282,19 @@ class EnsembleMonitor:
         )
 
     def check_timeouts(self) -> bool:
-        """Look for adds, slots and bounds that are late; sweeps are ``sweep_s`` apart, or were late.
+        """Check for late adds, silent slots and slots that block the writer. Called every ``sweep_s``, or
+        later.
 
-        False: nothing is under way or amiss, no sweep is needed before that changes.
+        Returns:
+            False if nothing is in flight or wrong, so that no check is necessary until that changes.
         """
         if self._ended:
             return False
         if self._nursery is None:
             return True
         self._pending_adds.release()
-        if (
-            self._is_idle and not self._pending_adds.missing_ranges
-        ):  # as most are that write now and then
-            self._writer.throttled()  # its share of the process's bound is given back
+        if self._is_idle and not self._pending_adds.missing_ranges:  # usual for occasional writers
+            self._writer.throttled()  # releases its share of the process's limit
             return False
         pending_adds, options = self._pending_adds, self._options
         self._slot_timers.on_timer(trio.current_time(), options.sweep_s, self._send_progress)
@@ -314,7 +317,7 @@ class EnsembleMonitor:
 
     @property
     def _is_idle(self) -> bool:
-        """All slots have all there is, and nothing is to be done about them."""
+        """Whether all slots have all entries, and no failure or change is pending."""
         pending_adds = self._pending_adds
         return (
             pending_adds.is_fully_acked
@@ -346,17 +349,18 @@ class EnsembleMonitor:
             self._request_replacement(number)
 
     def _replace_stalled_slots(self, clock: float) -> None:
-        """A slot that keeps the writer at its bound, and does not catch up, is let go."""
+        """Replace slots that block the writer at a limit and do not catch up."""
         if not self._writer.throttled():
             if self._throttled_at is not None:
-                self._writer.wake_waiters()  # other ledgers may have made the room
+                self._writer.wake_waiters()  # other ledgers may have freed capacity
             self._throttled_at = None
         elif self._throttled_at is None:
             self._throttled_at = clock
         elif clock - self._throttled_at >= self._options.slot_stall_s:
             self._throttled_at = None
             pending_adds, bytes_max = self._pending_adds, self._options.slot_bytes_max
-            # At its own bound the slots that are far behind go; at the process's each that is counted.
+            # At the ledger's limit, replace slots that are far behind; at the process's limit, all slots
+            # that count.
             unacked_min = (
                 bytes_max // 4
                 if pending_adds.retained_bytes > bytes_max // 2
@@ -383,7 +387,7 @@ class EnsembleMonitor:
         texts = []
         for number, slot in enumerate(self._pending_adds.slots):
             if slot.detached:
-                state = "gone without"
+                state = "detached"
             elif not self.streams.is_open(number):
                 state = "not connected"
             elif self._pending_adds.has_unacked(number):
@@ -396,7 +400,7 @@ class EnsembleMonitor:
     # --- ensemble changes ---------------------------------------------------------------------------
 
     def _begin_change(self) -> None:
-        """Start a round for all that failed; the window confirms nothing until it is decided."""
+        """Start a round for all failures. No entry is confirmed until it is decided."""
         pending_adds = self._pending_adds
         detached_slots = [n for n, slot in enumerate(pending_adds.slots) if slot.detached]
         round_ = self._change.start_round(pending_adds.lac, detached_slots, self._choose)
@@ -431,7 +435,7 @@ class EnsembleMonitor:
         )
 
     async def _propose(self, round_: EnsembleChangeRound) -> None:
-        """Go on with the round once the store holds it, however long that takes (D4)."""
+        """Store the round, however long that takes, and continue with its ensemble (D4)."""
         try:
             version = await self._store_round(round_)
         except DistributedLogError as error:
@@ -441,13 +445,16 @@ class EnsembleMonitor:
                 self._decided(version)
 
     async def _store_round(self, round_: EnsembleChangeRound) -> int | None:
-        """The record's version once it holds the round; None: the writer has ended.
+        """Store the round and return the record's version; None if the writer has ended.
 
-        Raises why it must: `LedgerFenced`, `LedgerClosed`, `NoSuchLedger`.
+        Raises:
+            LedgerFenced: Another client recovers or changed the ledger.
+            LedgerClosed: The ledger is closed or being deleted.
+            NoSuchLedger: The ledger was deleted.
         """
         change = self._change
         while not self._ended:
-            assert round_.proposed is not None, "what changes nothing is not proposed"
+            assert round_.proposed is not None, "only a changed record is proposed"
             operations = transactions.change_ops(change.metadata, round_.proposed, round_.version)
             try:
                 reply = await self._store.transact(operations)
@@ -457,7 +464,11 @@ class EnsembleMonitor:
             except OutcomeUnknown:
                 stored = await self._read_record()
             except DistributedLogError as error:
-                log.info("ledger %d: its ensemble cannot change now: %s", self._ledger_id, error)
+                log.info(
+                    "ledger %d: the ensemble change cannot be stored now (%s)",
+                    self._ledger_id,
+                    error,
+                )
                 await trio.sleep(STORE_RETRY_S)
                 continue
             if self._ended:
@@ -465,7 +476,7 @@ class EnsembleMonitor:
             record = None if stored is None else LedgerMetadata.decode(stored.key, stored.value)
             next_round = change.on_conflict(record, 0 if stored is None else stored.version)
             if next_round is None:
-                assert stored is not None, "a round that was taken is in a record"
+                assert stored is not None, "a stored round is in a record"
                 return stored.version
             round_ = next_round
         return None
@@ -475,11 +486,11 @@ class EnsembleMonitor:
             try:
                 return await self._store.get(ledger_key(self._ledger_id))
             except DistributedLogError as error:
-                log.info("ledger %d: its record cannot be read now: %s", self._ledger_id, error)
+                log.info("ledger %d: the record cannot be read now (%s)", self._ledger_id, error)
                 await trio.sleep(STORE_RETRY_S)
 
     def _decided(self, version: int) -> None:
-        """The round is in the store (or needs nothing there): go on with its ensemble."""
+        """Continue with the ensemble of a round that is stored, or that required no storing."""
         if self._ended:
             return
         pending_adds = self._pending_adds
@@ -490,12 +501,12 @@ class EnsembleMonitor:
         for slot in committed.newly_detached:
             confirmed_count += pending_adds.detach(slot)
             bookie = pending_adds.slots[slot].bookie
-            text = "ledger %d goes on without bookie %s"
+            text = "ledger %d continues without bookie %s"
             DEGRADED.emit(log, text, self._ledger_id, bookie, bookie=bookie, ledger=self._ledger_id)
-        if committed.unreplaced:  # whoever refuses at once would be asked again at once, for ever
+        if committed.unreplaced:  # limits the retries if the bookie rejects at once
             self._next_change_at = trio.current_time() + STARVED_RETRY_S
         for slot in committed.unreplaced:
-            # Its bookie may be tried again by any connection: there is nobody else.
+            # Any connection to the bookie may be used again, because there is no replacement.
             self._failed_clients.pop(pending_adds.slots[slot].bookie, None)
         for slot in (*committed.replacements, *committed.unreplaced):
             self._slot_timers.reset(slot)
@@ -510,7 +521,7 @@ class EnsembleMonitor:
 
     @property
     def unwanted(self) -> bool:
-        """Does the record name a bookie on which it should not stay open, where a new one would be better?"""
+        """Whether a new ledger would avoid bookies of this ledger on which no ledger should stay open."""
         unwanted, limbo_below = self._pool.unwanted_bookies(), self._pool.limbo_below
         if not unwanted and not limbo_below:
             return False
@@ -524,24 +535,28 @@ class EnsembleMonitor:
             return False
         usable_count = sum(
             bookie.id in waiting_bookies
-            or self._is_usable(bookie.id)  # what it refused is what it waits for
+            or self._is_usable(bookie.id)  # a rejection may be what it waits for
             for bookie in self._pool.candidates()
         )
         return usable_count >= self._pending_adds.striping.ensemble_size
 
     def _waits(self, bookie: str, below: int) -> bool:
-        """Did a bookie lose data, and can it heal what it has of this ledger only when that has ended?
+        """Whether a bookie lost data and can repair its part of this ledger only after the ledger is
+        closed.
 
-        Not before each new ledger has a later id than the loss, or the next one would be no better; nor, if
-        a bookie says what cannot be, more often than that.
+        This is False until `BLOCK_LIFETIME_S` has passed. Only then all new ledgers have IDs above those
+        affected, so that rolling helps. This also limits how often a bookie with an incorrect report causes
+        a roll.
         """
         since = max(self._started_at, self._pool.registered_since(bookie))
         return self._ledger_id < below and trio.current_time() - since >= BLOCK_LIFETIME_S
 
     @property
     def needs_roll(self) -> bool:
-        """Would a new ledger be better off? A hole waits for this one's end and bookies are back, or
-        the ensemble changed too often.
+        """Whether a new ledger would be better.
+
+        Repair waits for the end of this one although enough bookies are available, or the ensemble changed
+        too often.
         """
         if self._change.change_count >= CHANGES_MAX:
             return True

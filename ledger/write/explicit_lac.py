@@ -1,8 +1,9 @@
-"""LACs that no add has carried, told together a little later, for all ledgers of a process.
+"""Send LACs that no add carries after a short delay, batched over all ledgers of a process.
 
-Whoever writes one record after the other would otherwise pay a message a bookie for a LAC that its next add
-says. So a LAC is told when its ledger has rested for a while, by one timer for all that rest; while many rest
-and others send together, with what those send.
+A client that writes one record after another would otherwise send one more message per bookie for each LAC,
+although its next add carries the LAC. A LAC is therefore sent only when its ledger has been idle for a
+short time, by one timer for all ledgers. If many LACs are due and other ledgers send a batch, the LACs are
+sent with it.
 """
 
 from collections.abc import Callable
@@ -13,17 +14,23 @@ import trio
 from ...runtime.schedule.call_scheduler import CHECKS_PER_TURN
 
 LAC_DELAY_S = 0.005
-"""A LAC that no add follows is told to bookies at which nobody waits after this at the latest."""
+"""The maximum delay of a LAC that no add follows, for bookies at which no reader waits."""
 
 BATCH_LACS_MIN = 8
-"""So many at a look are told with the next beat (`distributedlog/runtime/schedule/call_scheduler.py`): three
-messages less."""
+"""At least this many due LACs wait for the next batch
+(`distributedlog/runtime/schedule/call_scheduler.py`).
+
+This saves one message per bookie.
+"""
 SEND_WAIT_S = 0.010
-"""After a beat the next one is waited for so long."""
+"""How long due LACs wait for the next batch after the last one."""
 
 
 class PendingLac:
-    """A ledger's writer: ``tell`` tells a LAC unless an add has followed, ``broken`` gets what it raised."""
+    """The callbacks of one ledger's writer.
+
+    ``send_lac`` sends a LAC unless an add has followed. ``on_internal_error`` receives its exceptions.
+    """
 
     __slots__ = ("on_internal_error", "send_lac")
 
@@ -35,29 +42,30 @@ class PendingLac:
 
 
 class ExplicitLacFlusher:
-    """See the module. `run` must be running."""
+    """Sends the LACs of idle ledgers while `run` runs."""
 
     def __init__(self, gather: Callable[[], None], send_gathered: Callable[[], None]) -> None:
-        """Both are called around what is told together, as `Turn` does."""
+        """Create the flusher. Both callbacks are called around each batch, as in `CallScheduler`."""
         self._gather = gather
         self._send_gathered = send_gathered
         self._new_lacs: list[tuple[PendingLac, int]] = []
-        """Since the last look."""
+        """LACs since the last timer interval."""
         self._previous_lacs: list[tuple[PendingLac, int]] = []
-        """Of the look before."""
+        """LACs of the interval before."""
         self._due_lacs: list[tuple[PendingLac, int]] = []
-        """Have rested, and wait for a beat."""
+        """LACs of idle ledgers that wait for a batch."""
         self._last_send_at = -inf
         self._wake = trio.Event()
 
     def schedule(self, pending_lac: PendingLac, lac: int) -> None:
-        """All that was added to it is confirmed, up to ``lac``."""
+        """Schedule ``lac``, up to which all entries of the ledger are confirmed."""
         if not self._new_lacs:
             self._wake.set()
         self._new_lacs.append((pending_lac, lac))
 
     async def run(self) -> None:
-        """Look twice within `LAC_DELAY_S`, until cancelled: what rested at one look is told at the next."""
+        """Check twice per `LAC_DELAY_S`, until cancelled. LACs of one interval are due at the end of the
+        next."""
         while True:
             if not (self._previous_lacs or self._new_lacs or self._due_lacs):
                 self._wake = trio.Event()
@@ -80,7 +88,7 @@ class ExplicitLacFlusher:
                     await trio.lowlevel.checkpoint()
 
     def flush_with_gathered(self) -> None:
-        """Others have gathered what they send: what waits for that goes with it."""
+        """Send due LACs together with a batch of other messages."""
         self._last_send_at = trio.current_time()
         if self._due_lacs:
             self._flush_due()

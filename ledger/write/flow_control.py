@@ -1,27 +1,26 @@
-"""What a process may hold in bytes, over all its ledgers: kept for slow bookies, and sent (pure).
+"""Limit the memory of a process over all its ledgers: bytes kept for slow bookies, and bytes sent (pure).
 
-Kept: a writer keeps what is confirmed until its slowest slot has it. That is bounded for each ledger, and
-here for all together: a process with a thousand logs and one paused bookie must not keep a thousand times
-the one bound (H22). When they are full, whoever keeps something for a slot has no room until the slot
-caught up or was let go; who keeps nothing writes on.
+Kept: a writer keeps confirmed entries until its slowest slot has them. Each ledger has a limit for that. A
+process with a thousand logs and one paused bookie must not keep a thousand times this limit, so there is a
+common one, too (H22). At the common limit, writers that keep entries for a slot block until the slot
+catches up or is replaced. The other writers continue.
 
-Sent and not confirmed: each ledger's window is bounded; a thousand of them together queued more on a
-connection than may wait there, which ends it. When the process' bound is reached, whoever has
-something to send waits in a queue, and each confirmation lets the next one go: also whoever it belongs to
-sends again only after those.
+Sent and not confirmed: each ledger has a limit. A thousand ledgers together could queue more data on a
+connection than allowed, which would close the connection. At the common limit, writers wait in a queue, and
+each confirmation lets the next one send. A writer whose entry was confirmed queues behind them.
 """
 
 from collections import deque
 from collections.abc import Callable
 
 COUNTED_BYTES_MIN = 64 * 1024
-"""A ledger that keeps less is not counted: a slot is always a little late."""
+"""A ledger that keeps fewer bytes is not counted, because a slot is always slightly late."""
 WOKEN_LEDGERS_MAX = 8
-"""Ledgers that may go at the same time and have not sent yet: by so many entries the bound is exceeded."""
+"""The maximum of woken ledgers that have not sent yet. The limit can be exceeded by as many entries."""
 
 
 class RetainedBytes:
-    """What a process keeps for slow bookies."""
+    """The bytes that a process keeps for slow bookies."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -29,16 +28,16 @@ class RetainedBytes:
 
     @property
     def is_full(self) -> bool:
-        """Is there too much of it?"""
+        """Whether the limit is reached."""
         return self.retained_bytes >= self.bytes_max
 
     def for_ledger(self) -> "LedgerRetainedBytes":
-        """The part of one more ledger."""
+        """Return the share of one more ledger."""
         return LedgerRetainedBytes(self)
 
 
 class LedgerRetainedBytes:
-    """What one ledger of it keeps."""
+    """The bytes that one ledger keeps for slow bookies."""
 
     __slots__ = ("_total", "counted_bytes")
 
@@ -47,16 +46,16 @@ class LedgerRetainedBytes:
         self.counted_bytes = 0
 
     def is_over_budget(self, retained_bytes: int) -> bool:
-        """The ledger keeps so many bytes for its slow slots now: must it wait for them?"""
+        """Set the bytes that the ledger keeps, and return whether it must wait for its slow slots."""
         counted = retained_bytes if retained_bytes >= COUNTED_BYTES_MIN else 0
         self._total.retained_bytes += counted - self.counted_bytes
         self.counted_bytes = counted
-        assert self._total.retained_bytes >= 0, "each ledger takes back what it counted"
+        assert self._total.retained_bytes >= 0, "a ledger frees only bytes that it counted"
         return counted > 0 and self._total.is_full
 
 
 class InFlightBytes:
-    """What a process has sent that is not confirmed."""
+    """The bytes that a process has sent and that are not confirmed."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -65,12 +64,15 @@ class InFlightBytes:
         self.woken_count = 0
 
     def for_ledger(self, on_capacity: Callable[[], None]) -> "LedgerInFlightBytes":
-        """The part of one more ledger; ``on_room`` is called when it may send after
-        `LedgerInFlightBytes.join_queue`."""
+        """Return the share of one more ledger.
+
+        Args:
+            on_capacity: Called when the ledger may send after `LedgerInFlightBytes.join_queue`.
+        """
         return LedgerInFlightBytes(self, on_capacity)
 
     def wake_waiting(self) -> None:
-        """Let the next ones go."""
+        """Let the next waiting ledgers send."""
         for _ in range(len(self.waiting_ledgers)):
             if self.in_flight_bytes >= self.bytes_max or self.woken_count >= WOKEN_LEDGERS_MAX:
                 return
@@ -78,7 +80,7 @@ class InFlightBytes:
 
 
 class LedgerInFlightBytes:
-    """What one ledger of it has sent."""
+    """The unconfirmed bytes of one ledger."""
 
     __slots__ = ("_bytes", "_ended", "_is_waiting", "_may_send", "_on_capacity", "_total")
 
@@ -90,45 +92,45 @@ class LedgerInFlightBytes:
 
     @property
     def has_capacity(self) -> bool:
-        """May an entry be sent now?"""
+        """Whether an entry may be sent now."""
         total = self._total
-        if self._may_send or not total.in_flight_bytes:  # also when those who were called do not go
+        if self._may_send or not total.in_flight_bytes:  # also if woken ledgers do not send
             return True
         return total.in_flight_bytes < total.bytes_max and not total.waiting_ledgers
 
     def add_sent(self, size_bytes: int) -> None:
-        """An entry of so many bytes was."""
+        """Add the size of an entry that was sent."""
         self._bytes += size_bytes
         self._total.in_flight_bytes += size_bytes
         if self._may_send:
             self._finish_turn()
 
     def set_unconfirmed(self, size_bytes: int) -> None:
-        """So many bytes of it are not confirmed now."""
+        """Set the bytes of this ledger that are not confirmed."""
         freed = self._bytes - size_bytes
         if freed:
             self._bytes = size_bytes
             total = self._total
             total.in_flight_bytes -= freed
-            assert total.in_flight_bytes >= 0, "each ledger takes back what it counted"
+            assert total.in_flight_bytes >= 0, "a ledger frees only bytes that it counted"
             if total.waiting_ledgers:
                 total.wake_waiting()
 
     def join_queue(self) -> None:
-        """Have ``on_room`` called when it may send."""
+        """Wait in the queue: call ``on_capacity`` when the ledger may send."""
         if not self._is_waiting and not self.has_capacity:
             self._is_waiting = True
             self._total.waiting_ledgers.append(self)
 
     def end(self) -> None:
-        """It sends nothing more, and nothing of it is waited for."""
+        """Release all bytes and leave the queue, because the ledger sends nothing more."""
         self._ended = True
         self.set_unconfirmed(0)
         if self._may_send:
             self._finish_turn()
 
     def grant_turn(self) -> None:
-        """Its turn has come."""
+        """Allow the ledger at the head of the queue to send."""
         self._is_waiting = False
         if not self._ended:
             self._may_send = True

@@ -1,8 +1,9 @@
-"""The writer of one ledger: `add`, the LAC, back-pressure, the end.
+"""The writer of one ledger: `add`, the LAC, back-pressure and the close.
 
-`add` is synchronous: encode once, keep the record in the window, queue the same bytes on every slot's
-stream. Confirmations come back synchronously from the ack path (`on_confirmed`). Nothing is made per entry
-but the record. Slots that fail are `ensemble_monitor.py`'s.
+`add` is synchronous. It encodes the entry once, keeps the record in `PendingAdds`, and queues the same
+bytes on every slot's stream. Confirmations are synchronous calls in the acknowledgement path
+(`on_confirmed`). Except for the record, no object is created per entry. `ensemble_monitor.py` handles
+failed slots.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,9 +44,9 @@ from .flow_control import COUNTED_BYTES_MIN, InFlightBytes, RetainedBytes
 from .pending_adds import PendingAdds
 
 FLUSH_RETRY_S = 0.5
-"""An unanswered flush of the LAC asks the slots again after this time."""
+"""An unanswered flush of the LAC is repeated after this time, in seconds."""
 LAGGING_SLOTS_S = 0.2
-"""What slots that lag get before a close."""
+"""How long a close waits for lagging slots, in seconds."""
 
 log = get_logger("distributedlog.ledger")
 
@@ -65,11 +66,14 @@ class WriterServices:
     lac_flusher: ExplicitLacFlusher
     """Sends LACs of idle ledgers."""
     timeout_checks: PeriodicChecks
-    """Looks for what is late."""
+    """Checks for timeouts."""
 
 
 class LedgerWriter:
-    """Made by `LedgerClient.writer`. All but `close`, `wait_settled` and `wait_capacity` is synchronous."""
+    """Writes one ledger. `LedgerClient.writer` creates it.
+
+    All methods except `close`, `wait_settled`, `wait_capacity` and `flush_lac` are synchronous.
+    """
 
     __slots__ = (
         "_acked_event",
@@ -110,13 +114,14 @@ class LedgerWriter:
         on_confirmed: Callable[[int], None],
         on_failed: Callable[[DistributedLogError], None],
     ) -> None:
-        """``new`` was created: its record is at version 1. The callbacks are as in `LedgerClient.writer`."""
+        """Create the writer of a ledger whose record is at version 1. The callbacks are as in
+        `LedgerClient.writer`."""
         metadata = new_ledger.metadata
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
-        """The last entry that is confirmed, with all before it; -1 for none."""
+        """The last entry that is confirmed together with all earlier ones; -1 for none."""
         self.error: DistributedLogError | None = None
-        """Why it takes no more entries; None while it does."""
+        """Why the writer accepts no more entries; None while it accepts them."""
         self._on_confirmed = on_confirmed
         self._on_failed = on_failed
         self._store = services.store
@@ -144,7 +149,7 @@ class LedgerWriter:
         self._capacity_event: trio.Event | None = None
         self._acked_event: trio.Event | None = None
         self._flushed_lac = NO_ENTRY
-        """An ack quorum is known to have this LAC."""
+        """An ack quorum has this LAC."""
         self._flush_event: trio.Event | None = None
         self._ensemble_monitor = EnsembleMonitor(
             self._pending_adds,
@@ -187,9 +192,15 @@ class LedgerWriter:
         return self._pending_adds.in_flight_bytes
 
     def add(self, buffers: Sequence[Buffer], payload_bytes: int) -> int:
-        """Send one entry, whose payload is ``buffers`` joined; return its id.
+        """Send one entry and return its ID. Call it only if there is `room`.
 
-        The caller respects `room`. Raises `error`; an add that is never confirmed is unknown (G7).
+        Args:
+            buffers: The payload, in parts.
+            payload_bytes: The total size of the payload.
+
+        Raises:
+            DistributedLogError: The writer has ended (`error`). The outcome of unconfirmed adds is unknown
+                (G7).
         """
         if self.error is not None:
             raise self.error.again()
@@ -206,7 +217,7 @@ class LedgerWriter:
         return entry
 
     def _on_progress(self) -> None:
-        """The window has counted acknowledgements."""
+        """Process counted acknowledgements."""
         if self.error is not None:
             return
         try:
@@ -214,11 +225,11 @@ class LedgerWriter:
                 self._tell_confirmed()
             if self._pending_adds.notify_every_ack:
                 self._wake_waiters()
-        except Exception as error:  # this is a call of a connection that other ledgers share
+        except Exception as error:  # this is a callback of a connection that other ledgers share
             self.on_internal_error(error)
 
     def _wake_waiters(self) -> None:
-        """There may be room, or rest."""
+        """Wake tasks that wait for capacity or acknowledgements."""
         if self._capacity_event is not None and self.room:
             self._capacity_event.set()
             self._capacity_event = None
@@ -228,7 +239,7 @@ class LedgerWriter:
         self._pending_adds.notify_every_ack = int(self._capacity_event is not None)
 
     def _tell_confirmed(self) -> None:
-        """The window's LAC moved: tell the user, then the bookies."""
+        """Report the advanced LAC to the user, then to the bookies."""
         pending_adds = self._pending_adds
         lac = self.lac = pending_adds.lac
         self._in_flight_bytes.set_unconfirmed(pending_adds.pushed_bytes - pending_adds.lac_bytes)
@@ -239,17 +250,22 @@ class LedgerWriter:
                 self._lac_call.schedule()
 
     def publish_lac(self) -> None:
-        """Tell the bookies how far is confirmed, now. Done soon whenever nothing is in flight."""
+        """Send the LAC to the bookies now. Without this call, it is sent soon after all entries are
+        confirmed."""
         if self.error is None and self._published_lac < self._pending_adds.lac:
             self._published_lac = self._pending_adds.lac
             self._streams.send_lac(self._published_lac)
 
     async def flush_lac(self) -> None:
-        """Wait until an ack quorum of the ensemble has the last-add-confirmed (LAC): then readers have it.
+        """Wait until an ack quorum of the ensemble has the last-add-confirmed (LAC), so that readers
+        receive it.
 
-        A reader asks enough bookies to intersect each possible ack quorum. Raises `error`, and
-        `RequestTimeout` after ``add_timeout_s``: the entries are durable, and readable at the latest when the
-        ledger closes.
+        A reader queries enough bookies to intersect every possible ack quorum.
+
+        Raises:
+            RequestTimeout: There was no ack quorum within ``add_timeout_s``. The entries are durable, and
+                readable when the ledger is closed at the latest.
+            DistributedLogError: The writer has ended (`error`).
         """
         lac = self._pending_adds.lac
         if self._flushed_lac >= lac:
@@ -261,15 +277,15 @@ class LedgerWriter:
                     self._flush_event = trio.Event()
                 flushed = self._flush_event
                 self._begin_flush(lac)
-                # A slot that was reconnected since then is asked again.
+                # A slot that was reconnected in the meantime receives the LAC again.
                 with trio.move_on_after(FLUSH_RETRY_S):
                     await flushed.wait()
         if self.error is not None and not self._closing:
             raise self.error.again()
         if self._flushed_lac < lac and self.error is None:
             raise RequestTimeout(
-                f"ledger {self.ledger_id}: no ack quorum received the LAC {lac} within {timeout_s:g} s;"
-                " the entries are durable, readers may see them later"
+                f"ledger {self.ledger_id}: no ack quorum received the LAC {lac} within {timeout_s:g} s."
+                " The entries are durable, but readers may receive them later."
             )
 
     def _begin_flush(self, lac: int) -> None:
@@ -289,7 +305,7 @@ class LedgerWriter:
         self._streams.call_when_processed(on_processed, self._options.add_timeout_s)
 
     def _send_lac_to_waiting(self) -> int:
-        """Where readers wait a LAC is told at once, unless an add has followed, which says it."""
+        """Send the LAC where readers wait, unless an add has followed, which carries it."""
         pending_adds = self._pending_adds
         if (
             pending_adds.lac == pending_adds.last_entry
@@ -300,7 +316,7 @@ class LedgerWriter:
         return 0
 
     def _flush_idle_lac(self, lac: int) -> None:
-        """``lac`` was the last entry a while ago: tell it where no add has followed, which would say it."""
+        """Send the LAC of an idle ledger, unless an add has followed, which carries it."""
         if (
             lac == self._pending_adds.last_entry
             and self._published_lac < lac
@@ -313,7 +329,7 @@ class LedgerWriter:
 
     @property
     def room(self) -> bool:
-        """May an entry be added now? (After an error: yes, so that `add` raises it.)"""
+        """Whether an entry may be added now. True after an error, so that `add` raises it."""
         if self.error is not None:
             return True
         pending_adds = self._pending_adds
@@ -321,7 +337,7 @@ class LedgerWriter:
             pending_adds.pushed_bytes - pending_adds.released_bytes < self._uncounted_bytes_max
             and not self._throttled
             and not self._retained_bytes.counted_bytes
-        ):  # as most: no slot keeps anything that counts
+        ):  # the usual case: no slot keeps a relevant number of bytes
             return self._in_flight_bytes.has_capacity
         options = self._options
         bytes_max = options.slot_bytes_max
@@ -343,11 +359,11 @@ class LedgerWriter:
 
     @property
     def throttled(self) -> bool:
-        """Does a slow slot keep the writer at its bound?"""
+        """Whether a slow slot blocks the writer at a limit."""
         return not self.room and self._throttled
 
     async def wait_capacity(self) -> None:
-        """Return when there is `room`, or an error."""
+        """Wait until there is `room`, or an error."""
         while not self.room:
             self._in_flight_bytes.join_queue()
             if self._capacity_event is None:
@@ -356,7 +372,7 @@ class LedgerWriter:
             await self._capacity_event.wait()
 
     def _arm_timer(self) -> None:
-        """Have it swept from now on, until nothing is late, or could be."""
+        """Start the timeout checks. They continue until nothing can be late."""
         if not self._timer_armed and self.error is None:
             self._timer_armed = True
             self._timeout_checks.add(self._timeout_check)
@@ -366,31 +382,35 @@ class LedgerWriter:
         return self._timer_armed
 
     async def run(self) -> None:
-        """Look after the slots until the writer ends; started by the client."""
+        """Manage the slots until the writer ends. `LedgerClient` starts this task."""
         try:
             await self._ensemble_monitor.run()
         finally:
-            # Without this task nobody looks after the slots: whoever waits for room must not for ever.
-            self.fail(WriteFailed(f"ledger {self.ledger_id}: the client that writes it has ended"))
+            # Without this task the slots are not managed, so waiting writers must be woken with an error.
+            self.fail(WriteFailed(f"ledger {self.ledger_id}: its client has ended"))
 
     @property
     def needs_roll(self) -> bool:
-        """Would a new ledger be better off? Holes wait for this one's end, or it changed too often."""
+        """Whether a new ledger would be better (`EnsembleMonitor.needs_roll`)."""
         return self._ensemble_monitor.needs_roll
 
     @property
     def unwanted(self) -> bool:
-        """Should it end, also where it is empty, for one of its bookies (`EnsembleMonitor.unwanted`)?"""
+        """Whether it should be closed because of one of its bookies, even if empty
+        (`EnsembleMonitor.unwanted`)."""
         return self._ensemble_monitor.unwanted
 
     # --- the end ----------------------------------------------------------------------------------
 
     async def wait_settled(self) -> None:
-        """Wait until nothing is in flight and no ensemble change is undecided. Raises `error` itself.
+        """Wait until nothing is in flight and no ensemble change is pending, to close the ledger next.
 
-        Slots that lag get `LAGGING_SLOTS_S` more, so that a ledger which is closed next has no hole in its
-        note. From here on no ensemble change begins: the ledger is to be closed, and takes no more adds.
-        Returns at once where `close_ops` was given before.
+        Lagging slots get `LAGGING_SLOTS_S` more, so that the closed ledger has no missing entries to
+        record. Afterwards no ensemble change starts, and the caller must not add entries. After
+        `close_ops`, this returns at once.
+
+        Raises:
+            DistributedLogError: The writer has ended. This is the object in `error`.
         """
         if self._closing:
             return
@@ -402,7 +422,8 @@ class LedgerWriter:
                 await self._wait_next_ack()
         await self._wait_until_decided()  # a slot may have failed while it lagged
         if self.error is not None:
-            raise self.error  # itself: by that its user knows a ledger's end from the store's errors
+            # the same object: the caller distinguishes it from errors of the metadata store
+            raise self.error
         self._ensemble_monitor.changes_stopped = True
 
     async def _wait_until_decided(self) -> None:
@@ -422,11 +443,13 @@ class LedgerWriter:
         return self._streams.is_open(slot) and self._pending_adds.has_unacked(slot)
 
     def close_ops(self, custom: Mapping[str, bytes] | None = None) -> Transaction:
-        """The share of a transaction that closes the ledger at its LAC, and adds to its custom metadata.
+        """Return operations that close the ledger at its LAC and add custom metadata.
 
-        From here on `add` raises `AlreadyClosed`. Nothing is in flight and no ensemble change is
-        undecided (`wait_settled`). When the transaction meets another version, the ledger is the recoverer's.
-        May be asked again. Raises any other `error`, itself.
+        Call `wait_settled` first. Afterwards `add` raises `AlreadyClosed`. If the transaction finds another
+        version of the record, another client is recovering the ledger. This method can be called again.
+
+        Raises:
+            DistributedLogError: The writer has ended with another error. This is the object in `error`.
         """
         if self.error is not None and not self._closing:
             raise self.error
@@ -447,7 +470,7 @@ class LedgerWriter:
         return operations
 
     def _confirmed_length(self) -> int:
-        """Payload bytes up to the LAC: what stands before the first entry that is not confirmed."""
+        """Return the payload bytes up to the LAC, which precede the first unconfirmed entry."""
         first = self._pending_adds.record(self._pending_adds.lac + 1)
         if first is None:
             return self._length
@@ -455,10 +478,13 @@ class LedgerWriter:
         return int(length_so_far) - int(payload_bytes)
 
     async def close(self) -> LedgerMetadata:
-        """Close at the last entry, all of them confirmed; return the closed record.
+        """Close the ledger at its last entry, which must be confirmed. Return the closed record.
 
-        Raises `error` when adds fail or failed, `LedgerFenced` when somebody recovers the ledger,
-        `OutcomeUnknown` or `QuorumUnreachable` from the store.
+        Raises:
+            LedgerFenced: Another client recovers the ledger.
+            OutcomeUnknown: The outcome in the metadata store is unknown.
+            QuorumUnreachable: The metadata quorum did not answer.
+            DistributedLogError: The writer has ended (`error`).
         """
         await self.wait_settled()
         closed = self._change.metadata.close_by_writer(
@@ -475,28 +501,35 @@ class LedgerWriter:
         ):
             return record
         raise writer_end_error(self.ledger_id, record) or LedgerFenced(
-            f"ledger {self.ledger_id}: somebody else changed its record"
+            f"ledger {self.ledger_id}: another client changed its record"
         )
 
     def abort(self) -> None:
-        """Send nothing more, leave the ledger as it is. What is in flight is unknown. Idempotent."""
+        """Stop sending and leave the ledger open. The outcome of entries in flight is unknown. Idempotent."""
         if self.error is None:
-            self._end(AlreadyClosed(f"the writer of ledger {self.ledger_id} was given up"))
+            self._end(AlreadyClosed(f"the writer of ledger {self.ledger_id} was aborted"))
 
     def fail(self, error: DistributedLogError) -> None:
-        """End by an error, and say so once."""
+        """End the writer with an error, and report the error once."""
         if self.error is None:
             log.info("the writer of ledger %d ends: %s", self.ledger_id, error)
             self._end(error)
             self._on_failed(error)
 
     def on_internal_error(self, error: Exception) -> None:
-        """A rule of ours was broken in here: this ledger ends, and confirms nothing more."""
-        log.error("the writer of ledger %d broke a rule: %r", self.ledger_id, error, exc_info=error)
-        self.fail(InternalError(f"ledger {self.ledger_id}: its writer broke a rule: {error!r}"))
+        """End the writer after an invariant violation. It confirms nothing more."""
+        log.error(
+            "the writer of ledger %d violated an invariant: %r",
+            self.ledger_id,
+            error,
+            exc_info=error,
+        )
+        self.fail(
+            InternalError(f"the writer of ledger {self.ledger_id} violated an invariant: {error!r}")
+        )
 
     def _end(self, error: DistributedLogError) -> None:
-        """Take no more. Streams that still owe acks end with the task, or here."""
+        """Accept no more entries, and stop the streams."""
         self.error = error
         self._retained_bytes.is_over_budget(0)
         self._in_flight_bytes.end()
@@ -509,7 +542,7 @@ class LedgerWriter:
 
 
 def _uncounted_bytes_max(options: LedgerOptions) -> int:
-    """Return how many bytes of records may be in memory before any bound is near."""
+    """Return the bytes of records below which no limit needs to be checked."""
     return min(
         COUNTED_BYTES_MIN, options.slot_bytes_max - COUNTED_BYTES_MIN, options.window_bytes_max
     )

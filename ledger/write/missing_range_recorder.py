@@ -1,4 +1,4 @@
-"""The note of what a writer's slots miss, kept beside the ledger's record for repair (H22b)."""
+"""Store the entries that a writer's detached slots lack, next to the ledger's record, for repair (H22b)."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ log = get_logger("distributedlog.ledger")
 
 
 class MissingRangeRecorder:
-    """Written whenever the holes of an open ledger are others than those noted, off the path of acks."""
+    """Stores the missing entries of an open ledger when they change, outside the acknowledgement path."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class MissingRangeRecorder:
         change: EnsembleChange,
         on_writer_ended: Callable[[DistributedLogError], None],
     ) -> None:
-        """``ended`` is told when the note, and so the ledger, is somebody else's."""
+        """Create the recorder. ``on_writer_ended`` is called if another client has taken over the ledger."""
         self._store = store
         self._pending_adds = pending_adds
         self._change = change
@@ -39,7 +39,7 @@ class MissingRangeRecorder:
         )
 
     def look(self, spawn: Callable[..., None]) -> None:
-        """Begin to write where there is news; ``spawn`` runs the writing."""
+        """Start to store the missing entries if they changed. ``spawn`` starts the task."""
         missing_ranges = merge_ranges(self._pending_adds.all_missing_ranges(None))
         if missing_ranges and missing_ranges != self._recorded_ranges:
             self._recorded_ranges = missing_ranges
@@ -52,7 +52,9 @@ class MissingRangeRecorder:
             try:
                 reply = await self._store.transact(operations)
             except DistributedLogError as error:
-                log.info("ledger %d: its holes cannot be noted now: %s", self._ledger_id, error)
+                log.info(
+                    "ledger %d: missing entries cannot be recorded now (%s)", self._ledger_id, error
+                )
                 await trio.sleep(STORE_RETRY_S)
                 continue
             if reply.succeeded:
@@ -62,7 +64,7 @@ class MissingRangeRecorder:
                 self._ledger_id,
                 None if stored is None else LedgerMetadata.decode(stored.key, stored.value),
             )
-            if end_error is not None:  # the ledger is somebody else's: so is its note
+            if end_error is not None:  # another client has taken over the ledger
                 self._on_writer_ended(end_error)
                 return
             assert stored is not None

@@ -1,15 +1,16 @@
-"""The adds in flight on one ledger, and how far they are confirmed (pure).
+"""The adds in flight of one ledger, and the LAC (pure).
 
 Bookies acknowledge by *count*: "the first n records of this stream are durable" (H1). A stream belongs to
-one slot and one bookie and carries every entry that the slot holds from its first one on, in ascending
-order; so the n-th record's entry id is arithmetic, and a slot's progress is one number: all entries it
-holds up to ``through`` are durable at the bookie that is in the slot now. A slot that gets a new stream
-(reconnect, replacement) is sent again from the first entry that is not acknowledged; nothing is ever sent
-out of order on a stream, which is why no set of entry ids is needed.
+one slot and one bookie. It carries every entry of the slot from its first one, in ascending order. The
+entry ID of the n-th record can therefore be computed, and the progress of a slot is one number: all its
+entries up to ``acked_through`` are durable at the current bookie.
 
-Confirmed (the LAC moves) in order only, when an entry's ack quorum of slots has it, and never while an
-ensemble change is undecided. Records are kept by reference until all attached slots have them.
-Entry ids count from 0; ``lac`` is -1 while nothing is confirmed. Source: G1, G2; inv. 3-9.
+A new stream of a slot (after a reconnect or replacement) starts with the first unacknowledged entry. No
+stream carries entries out of order, so no set of entry IDs is necessary.
+
+Entries are confirmed in order only, when an ack quorum of slots has them, and never while an ensemble
+change is pending. Records are kept by reference until all attached slots have them. Entry IDs count from 0,
+and ``lac`` is -1 while no entry is confirmed. Source: G1, G2 and inv. 3-9.
 """
 
 from bisect import bisect_right
@@ -23,12 +24,15 @@ from ..model.striping import Striping
 
 _COMPACT_THRESHOLD = 4096
 RELEASE_BATCH = 8
-"""So many entries are confirmed before an add drops what need not be kept: of a lone record it would cost as
-much as its add. Large ones are asked for sooner, by their bytes (`LedgerWriter.room`)."""
+"""After this many confirmed entries, an add releases records that are no longer needed.
+
+For each single-record entry, a release would cost as much as its add. Large entries are released sooner, by
+their bytes (`LedgerWriter.room`).
+"""
 
 
 class SlotStream:
-    """Entries ``first``, ... of one slot, sent in ascending order to one bookie."""
+    """A stream of the entries from ``first_entry`` of one slot, sent in ascending order to one bookie."""
 
     __slots__ = ("acked_count", "bookie", "epoch", "first_entry", "slot")
 
@@ -38,28 +42,34 @@ class SlotStream:
         self.epoch = epoch
         """The fragment's epoch when the stream was opened."""
         self.first_entry = first
-        """No entry below this one is on the stream."""
+        """The stream contains no lower entry."""
         self.acked_count = 0
-        """How many records the bookie has said are durable."""
+        """The number of records that the bookie reported as durable."""
 
 
 @dataclass(slots=True)
 class Slot:
-    """One place of the ensemble."""
+    """One position of the ensemble."""
 
     bookie: str
     acked_through: int
-    """All entries <= this that the slot holds, from the window's start or the last replacement on, are
-    durable at ``bookie``."""
+    """All entries of the slot up to this one are durable at ``bookie``.
+
+    Entries before the start, or before the last replacement, do not count.
+    """
     stream: SlotStream | None = None
     detached: bool = False
-    """Goes without: gets nothing, counts for nothing, pins nothing (H22)."""
+    """Whether the slot receives and acknowledges nothing, and delays the release of no record (H22)."""
     missing_from: int = 0
     """While detached: the first entry that the bookie may lack."""
 
 
 class PendingAdds:
-    """See the module. The driver pushes records, sends what `begin_stream` says, reports counts."""
+    """The records that are added and not released, and the acknowledgements of each slot.
+
+    The owner adds records, sends the result of `unsent` after `begin_stream`, and reports acknowledged
+    counts.
+    """
 
     __slots__ = (
         "_ack_quorum",
@@ -102,22 +112,23 @@ class PendingAdds:
         self.epoch = epoch
         self.lac = lac
         self.last_entry = lac
-        """The last entry pushed."""
+        """The last entry added."""
         self.pushed_bytes = 0
-        """Record bytes pushed since the start."""
+        """Record bytes added since the start."""
         self.lac_bytes = 0
-        """Of these, those of confirmed entries."""
+        """The part of ``pushed_bytes`` that is confirmed."""
         self.released_bytes = 0
-        """Of these, those that all attached slots have, as of the last `release`: dropped."""
+        """The part of ``pushed_bytes`` that all attached slots have, as of the last `release`."""
         self.missing_ranges: list[MissingRange] = []
-        """What bookies that left a slot, or were away, may lack."""
+        """Entries that bookies may lack because they were replaced or detached."""
         self.ensemble_changing = False
         self.notify_every_ack = 0
-        """1: somebody waits for each acknowledgement."""
+        """1 if a task waits for each acknowledgement, otherwise 0."""
         self._unstriped = striping.is_unstriped
         self._ack_quorum = striping.ack_quorum
         self._slots_above_lac = 0
-        """Attached slots with entries after the LAC; counted where every slot holds every entry."""
+        """The number of attached slots with entries above the LAC. Used only if every slot stores every
+        entry."""
         self._start_lac = lac
         self._records: list[Buffer | None] = []
         self._cumulative_bytes: list[int] = []  # pushed_bytes after each record
@@ -129,8 +140,9 @@ class PendingAdds:
     # --- sending ----------------------------------------------------------------------------------
 
     def add(self, record: Buffer) -> int:
-        """Take the next entry's record; return its id. The caller sends it on every live stream
-        whose slot holds it.
+        """Add the next entry's record and return its ID.
+
+        The caller sends it on every open stream whose slot stores it.
         """
         if self._released_through + RELEASE_BATCH <= self.lac:
             self.release()
@@ -141,18 +153,18 @@ class PendingAdds:
         return entry
 
     def begin_stream(self, number: int) -> SlotStream:
-        """A new stream to the bookie in slot ``number``; any older one counts no more.
+        """Start a stream to the bookie in slot ``number``. An older stream of the slot no longer counts.
 
-        The caller sends `unsent` of it at once, then every new entry that the slot holds.
+        The caller sends the result of `unsent` at once, then every new entry of the slot.
         """
         slot = self.slots[number]
-        assert not slot.detached, "H22: a detached slot gets nothing"
+        assert not slot.detached, "H22: a detached slot has no stream"
         slot.stream = SlotStream(number, slot.bookie, self.epoch, slot.acked_through + 1)
         self._check_invariants()
         return slot.stream
 
     def unsent(self, stream: SlotStream) -> Iterator[Buffer]:
-        """The records that a new stream begins with, in sending order."""
+        """Yield the records with which a new stream starts, in order."""
         entry = self.striping.next_held(stream.slot, stream.first_entry)
         while entry <= self.last_entry:
             record = self._records[entry - self._first_kept_entry]
@@ -161,7 +173,7 @@ class PendingAdds:
             entry = self.striping.next_held(stream.slot, entry + 1)
 
     def end_stream(self, stream: SlotStream) -> None:
-        """The stream is broken or refused: its late acks count no more."""
+        """End a broken or rejected stream. Its late acknowledgements do not count."""
         slot = self.slots[stream.slot]
         if slot.stream is stream:
             slot.stream = None
@@ -170,14 +182,18 @@ class PendingAdds:
     # --- acks -------------------------------------------------------------------------------------
 
     def on_acked(self, stream: SlotStream, count: int) -> int:
-        """The first ``count`` records of ``stream`` are durable. Return how many entries that confirms.
+        """Count that the first ``count`` records of ``stream`` are durable.
 
-        Never 0 while `awaited`, but where nothing is counted: late, or told before. Raises `ProtocolError`
-        when the bookie counts backwards or beyond what was sent.
+        Returns:
+            The number of entries that this confirms. While ``notify_every_ack`` is 1, at least 1 if the
+            acknowledgement was counted, so not outdated or repeated.
+
+        Raises:
+            ProtocolError: The bookie decreased its count or counted more records than were sent.
         """
         slot = self.slots[stream.slot]
         if slot.stream is not stream:
-            return 0  # inv. 8: of a bookie, or a connection, that is in the slot no more
+            return 0  # inv. 8: an outdated report of a previous bookie or connection
         if count <= stream.acked_count:
             if count == stream.acked_count:
                 return 0
@@ -197,9 +213,7 @@ class PendingAdds:
         stream.acked_count = count
         previous_through, slot.acked_through = slot.acked_through, acked_through
         lac = self.lac
-        if (
-            acked_through <= lac
-        ):  # confirmed already: it is kept for fewer, and released with a later add
+        if acked_through <= lac:  # confirmed already; a later add releases the record
             return self.notify_every_ack
         if self._unstriped:
             if previous_through <= lac:
@@ -207,7 +221,7 @@ class PendingAdds:
             if self._slots_above_lac < self._ack_quorum:
                 return self.notify_every_ack
             if acked_through == last_entry == lac + 1 and not self.ensemble_changing:
-                # As `_confirm`, of a lone entry: whoever is ahead has it, and nothing comes after it.
+                # As `_confirm`, for a single entry: the slots above the LAC have exactly this one.
                 self.lac, self.lac_bytes, self._slots_above_lac = (
                     acked_through,
                     self.pushed_bytes,
@@ -217,7 +231,7 @@ class PendingAdds:
         return self._confirm() or self.notify_every_ack
 
     def _confirm(self) -> int:
-        """Move the LAC as far as ack quorums reach; return by how many entries."""
+        """Advance the LAC as far as ack quorums allow, and return by how many entries."""
         previous_lac = lac = self.lac
         acked_entries: list[int] = []
         if self._unstriped:
@@ -231,14 +245,14 @@ class PendingAdds:
                 self.lac = lac
                 self.lac_bytes = self._cumulative_bytes[lac - self._first_kept_entry]
         assert previous_lac <= lac <= self.last_entry, (
-            "inv. 5: it never moves back, nor beyond the last pushed"
+            "inv. 5: the LAC never decreases, nor exceeds the last entry"
         )
         self._slots_above_lac = len(acked_entries) - bisect_right(acked_entries, lac)
         return lac - previous_lac
 
     def _highest_confirmable(self) -> int:
-        """The last entry of the unbroken run from the LAC on that ack quorums hold (inv. 4), where slots hold
-        a part of them."""
+        """Return the last entry up to which all entries above the LAC have an ack quorum (inv. 4), with E >
+        Qw."""
         quorum = self.striping.ack_quorum
         size, width, slots = self.striping.ensemble_size, self.striping.write_quorum, self.slots
         entry = self.lac
@@ -254,7 +268,7 @@ class PendingAdds:
         return entry
 
     def release(self) -> None:
-        """Drop what is confirmed and all attached slots have: every few adds, and for whoever asks."""
+        """Drop records that are confirmed and that all attached slots have."""
         release_through = self.lac
         for slot in self._attached_slots:
             if slot.acked_through < release_through:
@@ -274,7 +288,7 @@ class PendingAdds:
         self._released_through = release_through
         self.released_bytes = self._cumulative_bytes[release_through - first_kept]
         dropped_count = release_through + 1 - first_kept
-        # One entry stays after the end, so that `_ends` knows the bytes up to the LAC.
+        # Keep one entry more, so that `_cumulative_bytes` has the bytes up to the LAC.
         if dropped_count > _COMPACT_THRESHOLD and dropped_count > len(self._records) // 2:
             del self._records[: dropped_count - 1], self._cumulative_bytes[: dropped_count - 1]
             self._first_kept_entry += dropped_count - 1
@@ -282,9 +296,9 @@ class PendingAdds:
     # --- slots that fail --------------------------------------------------------------------------
 
     def detach(self, number: int) -> int:
-        """Go on without slot ``number``; return how many entries that confirms (always 0).
+        """Continue without slot ``number``, and return how many entries that confirms (always 0).
 
-        The caller has seen that every write set keeps its ack quorum.
+        The caller has checked that every write set keeps its ack quorum.
         """
         slot = self.slots[number]
         if not slot.detached:
@@ -301,32 +315,34 @@ class PendingAdds:
         return self._confirm()
 
     def attach(self, number: int) -> None:
-        """The bookie of a detached slot is back: it is sent all that is not confirmed, and new entries.
+        """Attach a detached slot whose bookie is back. It receives all unconfirmed entries and new ones.
 
-        What it missed before is noted as a hole.
+        Earlier entries that it lacks are recorded as missing.
         """
         slot = self.slots[number]
         assert slot.detached, "only a detached slot is attached"
-        assert not self.ensemble_changing, "inv. 7: nothing moves while a change is undecided"
+        assert not self.ensemble_changing, (
+            "inv. 7: no slot changes while an ensemble change is pending"
+        )
         self._add_missing_range(slot.bookie, slot.missing_from, self.lac + 1)
         slot.detached, slot.acked_through = False, self.lac
         self._attached_slots = [candidate for candidate in self.slots if not candidate.detached]
         self._check_invariants()
 
     def begin_change(self) -> int:
-        """No entry is confirmed until `end_change` (inv. 7). Return the new fragment's first entry."""
+        """Stop confirming entries until `end_change` (inv. 7). Return the new fragment's first entry."""
         assert not self.ensemble_changing, "one ensemble change at a time"
         self.ensemble_changing = True
         self._check_invariants()
         return self.lac + 1
 
     def end_change(self, replaced: Mapping[int, str], epoch: int) -> int:
-        """The store holds the new ensemble (or nothing was changed); return how many that confirms.
+        """Continue after the new ensemble is stored, or unchanged. Return how many entries that confirms.
 
-        Every replaced slot forgets what its old bookie had, all of them before anything is evaluated
-        (D5); the caller then begins streams for them.
+        The acknowledgements of all replaced bookies are discarded before any entry is confirmed (D5). The
+        caller then starts streams for the replaced slots.
         """
-        assert self.ensemble_changing, "an ensemble change ends that began"
+        assert self.ensemble_changing, "an ensemble change is pending"
         for number, bookie in replaced.items():
             slot = self.slots[number]
             assert bookie != slot.bookie, "a bookie is not replaced by itself"
@@ -349,18 +365,18 @@ class PendingAdds:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Record bytes pushed and not yet confirmed."""
+        """Record bytes added and not yet confirmed."""
         return self.pushed_bytes - self.lac_bytes
 
     @property
     def retained_bytes(self) -> int:
-        """Record bytes kept in memory: for confirmation, or for the slowest attached slot."""
+        """Record bytes in memory, because they are unconfirmed or the slowest attached slot lacks them."""
         if self._released_through < self.lac:
             self.release()
         return self.pushed_bytes - self.released_bytes
 
     def unacked_bytes(self, number: int) -> int:
-        """Record bytes that slot ``number`` keeps in memory: pushed and not acknowledged by it."""
+        """Return the record bytes that were added and that slot ``number`` has not acknowledged."""
         slot = self.slots[number]
         if slot.detached:
             return 0
@@ -375,7 +391,7 @@ class PendingAdds:
         return self.pushed_bytes - self._cumulative_bytes[through - self._first_kept_entry]
 
     def has_unacked(self, number: int) -> bool:
-        """Has slot ``number`` something outstanding?"""
+        """Whether slot ``number`` owes acknowledgements."""
         slot = self.slots[number]
         return (
             not slot.detached
@@ -384,7 +400,7 @@ class PendingAdds:
 
     @property
     def is_fully_acked(self) -> bool:
-        """Does every slot have every entry? None is detached, and no change is under way."""
+        """Whether every slot is attached and has every entry, and no change is pending."""
         if (
             self.ensemble_changing
             or self.lac < self.last_entry
@@ -396,15 +412,16 @@ class PendingAdds:
         return not any(map(self.has_unacked, range(len(self.slots))))
 
     def record(self, entry: int) -> Buffer | None:
-        """The record of a kept entry; None when it was released."""
+        """Return the record of an entry; None if it was released or does not exist."""
         if not self._first_kept_entry <= entry <= self.last_entry:
             return None
         return self._records[entry - self._first_kept_entry]
 
     def all_missing_ranges(self, end: int | None) -> list[MissingRange]:
-        """Noted holes and those of slots that are behind now, for a ledger that ends before ``end``.
+        """Return the recorded missing entries and those of slots that are behind now.
 
-        ``end`` None: the ledger goes on.
+        Args:
+            end: One past the last entry of the ledger; None if the ledger stays open.
         """
         missing_ranges = list(self.missing_ranges)
         for number, slot in enumerate(self.slots):
@@ -417,8 +434,8 @@ class PendingAdds:
     # --- invariants -------------------------------------------------------------------------------
 
     def _check_invariants(self) -> None:
-        assert self._start_lac <= self.lac <= self.last_entry, "inv. 5: start <= LAC <= last pushed"
-        assert self._released_through <= self.lac, "what is not confirmed is kept"
+        assert self._start_lac <= self.lac <= self.last_entry, "inv. 5: start <= LAC <= last added"
+        assert self._released_through <= self.lac, "unconfirmed entries are kept"
         assert self._first_kept_entry + len(self._records) == self.last_entry + 1, (
             "a record for each entry kept"
         )

@@ -1,9 +1,11 @@
-"""How long a writer's adds and slots have been waiting, by a clock of its own (pure).
+"""Measure how long a writer's adds and slots have waited, by a separate clock (pure).
 
-The clock goes on by what lies between two sweeps, and by no more than should: whoever sweeps late was
-stalled itself, and nobody else is to blame for that time (H25). Nor is a bookie for the time in which what
-it is to acknowledge waits in this process behind the adds of other ledgers, while it takes those: it
-owes an ack once all is sent that stood in the connection's queue when it was first seen to owe it.
+The clock advances by the time between two checks, but at most by the check interval. If a check is late,
+this process was stalled, and no bookie is responsible for that time (H25).
+
+A bookie is not responsible either for the time in which its adds wait in this process behind the adds of
+other ledgers, while it receives those. It owes an acknowledgement only after the data is sent that was
+queued on the connection when the debt was first seen.
 """
 
 from collections import deque
@@ -12,39 +14,45 @@ from collections.abc import Callable
 from .pending_adds import PendingAdds
 
 PROGRESS_BYTES_MIN = 64 * 1024
-"""From one sweep to the next: a queue that is taken more slowly excuses nobody, so that whoever takes a byte
-now and then is silent in the end like one who takes none."""
+"""The bytes that must be sent from one check to the next for a queue to count as progressing.
+
+A bookie that receives only a few bytes now and then is therefore silent in the end.
+"""
 
 SendProgress = tuple[int, int]
-"""Of a connection: bytes sent since it began, bytes that wait to be sent."""
+"""Of a connection: the bytes sent since its start, and the bytes that wait to be sent."""
 
 
 class SlotTimers:
-    """Told of the time a few times a second; seconds everywhere."""
+    """Timers that are updated several times per second. All times are in seconds."""
 
     def __init__(self, pending_adds: PendingAdds) -> None:
         self.elapsed_s = 0.0
-        """The writer's own time."""
+        """The writer's own clock."""
         self._pending_adds = pending_adds
         self._checked_at = 0.0
-        self._add_times: deque[tuple[float, int]] = deque()  # (clock, last entry pushed by then)
-        self._adds_elapsed_s = 0.0  # as the clock, without the time in which adds wait to be sent
+        self._add_times: deque[tuple[float, int]] = deque()  # (clock, last entry added by then)
+        self._adds_elapsed_s = 0.0  # the clock without the time in which adds wait to be sent
         size = pending_adds.striping.ensemble_size
         self._last_progress: list[tuple[float, int]] = [(0.0, -1)] * size
         self._queue_positions: list[tuple[int, int] | None] = [
             None
-        ] * size  # (sent up to there, sent by now)
+        ] * size  # (bytes to send first, bytes sent by now)
 
     def start(self, now: float) -> None:
-        """Sweeps begin."""
+        """Start the timers."""
         self._checked_at = now
 
     def on_timer(
         self, now: float, interval_s: float, send_progress: Callable[[int], SendProgress | None]
     ) -> None:
-        """A sweep, ``interval_s`` after another unless this process was late itself.
+        """Process a check, ``interval_s`` after the last one unless this process was late.
 
-        ``leaving`` is asked for the connections of slots that owe acks; None: there is none.
+        Args:
+            now: The current time.
+            interval_s: The intended interval.
+            send_progress: Returns the progress of the connection of a slot that owes acknowledgements; None
+                if there is no connection.
         """
         passed_s = min(now - self._checked_at, interval_s)
         self._checked_at = now
@@ -60,7 +68,8 @@ class SlotTimers:
             add_times.append((self._adds_elapsed_s, pending_adds.last_entry))
 
     def _check_slots(self, send_progress: Callable[[int], SendProgress | None]) -> bool:
-        """Note who has moved; does anything that a slot owes still wait to be sent, and is it going on?"""
+        """Record slots with progress. Return whether owed data still waits to be sent and the queue
+        progresses."""
         is_waiting_to_send = False
         for number, slot in enumerate(self._pending_adds.slots):
             _, acked_through = self._last_progress[number]
@@ -79,7 +88,7 @@ class SlotTimers:
         queue_position = self._queue_positions[number]
         if (
             queue_position is None or sent_bytes < queue_position[1]
-        ):  # owes since now, or on another connection
+        ):  # owes from now on, or on another connection
             self._queue_positions[number] = (sent_bytes + waiting_bytes, sent_bytes)
             return waiting_bytes > 0
         self._queue_positions[number] = (queue_position[0], sent_bytes)
@@ -87,11 +96,12 @@ class SlotTimers:
 
     @property
     def oldest_add_s(self) -> float:
-        """How long the oldest add that is not confirmed has waited, seen by sweeps; 0 for none."""
+        """How long the oldest unconfirmed add has waited, as of the last check; 0 if there is none."""
         return self._adds_elapsed_s - self._add_times[0][0] if self._add_times else 0.0
 
     def silent_slots(self, silence_s: float) -> list[int]:
-        """Slots that owe acks and have sent none for so long, by the last sweep."""
+        """Return the slots that owe acknowledgements and have sent none for ``silence_s``, as of the last
+        check."""
         return [
             number
             for number, (since, _) in enumerate(self._last_progress)
@@ -99,6 +109,6 @@ class SlotTimers:
         ]
 
     def reset(self, slot: int) -> None:
-        """The slot begins anew: it owes nothing from before."""
+        """Restart the timer of a slot that has a new bookie or stream."""
         self._last_progress[slot] = (self.elapsed_s, self._pending_adds.slots[slot].acked_through)
         self._queue_positions[slot] = None

@@ -613,9 +613,7 @@ def test_what_a_status_says_in_sentences_is_broken_between_words(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    why = (
-        "of the newest ledgers have copies together, such as ledger 7: b1 and b2 stand on one host"
-    )
+    why = "of the newest ledgers have copies together, such as ledger 7: b1 and b2 share host h1"
     rot = {"rotten_ledgers": 1, "without_a_good_copy": 0, "healed_entries": 1}
     row = {"id": "1" * 32, "label": "b1", "state": "up", "address": "h:1", "ledgers": 1}
     found: dict[str, object] = {

@@ -158,7 +158,7 @@ async def test_who_decides_is_shown_the_last_entry_of_each_bookie_and_what_was_g
         await w.ledger(None)
         shown = await describe(logs, LEDGER)
         assert [one["last"] for one in shown["bookies"]] == [7, 0, None]
-        assert shown["together"] == ["b1 and b2 stand on one host (h1)"]
+        assert shown["together"] == ["b1 and b2 share host h1"]
         assert shown["lost"] == []
 
         await force_close(w.metadata, w.pool, LEDGER, 7, by="op", why="gone")

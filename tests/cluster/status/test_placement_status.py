@@ -56,12 +56,10 @@ async def test_ledgers_with_copies_on_one_host_are_told() -> None:
     await ledger(metadata, 3, Fragment(0, ("b1", "b3"), 0), Fragment(10, ("b1", "b2"), 1))
     await ledger(metadata, 4, Fragment(0, ("b1", "gone"), 0))
 
-    assert await found(metadata) == {2: "b1 and b2 stand on one host (h1)"}
+    assert await found(metadata) == {2: "b1 and b2 share host h1"}
     where = await placing.placement_status(metadata)
     assert await placing.placement_conditions(metadata, where) == [
-        condition(
-            Code.COPIES_TOGETHER, ledgers=1, ledger=2, cause="b1 and b2 stand on one host (h1)"
-        )
+        condition(Code.COPIES_TOGETHER, ledgers=1, ledger=2, cause="b1 and b2 share host h1")
     ]
     assert where.condition() is None
 
@@ -92,7 +90,7 @@ async def test_a_status_looks_at_the_newest_alone_and_only_where_somebody_minds(
     where = await placing.placement_status(metadata)
     assert where.domains == (placing.FailureDomain("r1", ("b1", "b2"), 14, 2),)
     [found_together] = await placing.placement_conditions(metadata, where)
-    assert "b1 and b2 stand in 1 rack, not 2" in found_together.text("cause")
+    assert "b1 and b2 are in 1 rack, not 2" in found_together.text("cause")
 
 
 async def test_the_newest_are_found_where_ids_are_far_apart_and_not_all_where_they_are_close() -> (
@@ -114,7 +112,7 @@ async def test_an_enforced_policy_warns_before_it_stops_all_writes() -> None:
     """H111: it is refused where the loss of one rack stops them."""
     racks = {f"b{n}": {"rack": f"r{n}"} for n in (1, 2)}
     metadata = await cluster(**racks, b4={})
-    with pytest.raises(InvalidRequest, match="in 3 racks at least"):
+    with pytest.raises(InvalidRequest, match="at least 3 racks"):
         await placing.change_policy(metadata, asdict(ENFORCED))
     third = BookieRegistration("b3", {"": ("h", 1)}, rack="r3")
     await metadata.transact(Transaction((), (Put(keys.bookie_key("b3"), third.encode()),)))

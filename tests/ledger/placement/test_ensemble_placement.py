@@ -150,8 +150,8 @@ def test_what_stands_together_is_said() -> None:
 
     assert describe_violations(Striping(3, 3, 2), ("b0", "b2", "b3"), where, policy) == []
     assert describe_violations(Striping(3, 3, 2), ("b0", "b1", "b2"), where, policy) == [
-        "b0 and b1 stand on one host (h0)",
-        "b0, b1 and b2 stand in 1 rack, not 2",
+        "b0 and b1 share host h0",
+        "b0, b1 and b2 are in 1 rack, not 2",
     ]
     # One of whom nothing is known may stand anywhere; of another write set it is no matter.
     assert describe_violations(Striping(2, 2, 1), ("b0", "gone"), where, policy) == []
