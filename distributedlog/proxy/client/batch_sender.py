@@ -1,10 +1,13 @@
-"""A producer's frames by hand, through proxies: each with its sequence, one after the other.
+"""Send one producer's frames through proxies, each with an explicit sequence, one after another.
 
-For who is himself asked again, such as an HTTP gateway whose client repeats a request, perhaps at another
-gateway: what was sent before is answered with its first position, whoever sent it then. So the producer's
-*number* goes over from one to the other; opening its name again would fence who has it. All that is known of
-the producer's frames is what the log's owner tells when a stream is opened: the newest of them, and what is
-next. A no that rests on knowing is said only after a stream that was opened for it.
+For callers that may repeat a request, such as an HTTP gateway whose client retries, possibly at another
+gateway. A frame that was sent before is answered with its first position, whichever gateway sent it. For
+this, the producer's *number* is passed between the gateways, because opening the name again would fence the
+other one.
+
+The only source about the producer's frames is the log's owner. When a stream is opened, the owner returns
+the newest frames and the next sequence. A rejection that depends on them is returned only after a stream
+was opened for the request.
 """
 
 from collections import deque
@@ -34,32 +37,33 @@ from ..protocol.proxy_messages import (
 from .proxy_client import ProxyClient, ProxyStream, StreamHandlers
 
 SUSPECT_S = 1.0
-"""After this time without an answer, another proxy is asked, which may find that the owner has failed."""
+"""After this time without an answer, another proxy is probed, which may find that the owner has failed."""
 RETRY_DELAY_MIN_S = 0.05
-"""At least so long after a refusal that passes."""
+"""The minimum delay after a temporary refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatchPosition:
-    """A frame that is in the log."""
+    """A frame that is stored in the log."""
 
     sequence: int
     records: int
     first_dlsn: DLSN | None
-    """Where its first record is; None: stored so long ago that the log has let the place go."""
+    """The position of its first record; None if it was stored so long ago that the log has dropped the
+    position."""
     is_duplicate: bool
-    """Was it there before this call?"""
+    """Whether it was stored before this call."""
 
 
 class StreamResponses:
-    """The answers of one stream."""
+    """The answers on one stream."""
 
     def __init__(self) -> None:
         self.acks: deque[Ack] = deque()
         self.refusal: Refusal | None = None
         self.lost_error: DistributedLogError | None = None
         self.waiting_since = float("inf")
-        """When the wait for an answer began, or news came last."""
+        """When the wait for an answer started, or the last answer arrived."""
         self.is_late = False
         self.news_event = trio.Event()
         self.handlers = StreamHandlers(
@@ -68,17 +72,17 @@ class StreamResponses:
 
     @property
     def is_ended(self) -> bool:
-        """Does nothing more come?"""
+        """Whether the stream has ended."""
         return self.refusal is not None or self.lost_error is not None
 
     async def wait(self) -> None:
-        """Until something was heard."""
+        """Wait until an answer or event arrives."""
         await self.news_event.wait()
         self.news_event = trio.Event()
 
     def _on_ack(self, ack: Ack) -> None:
         self.acks.append(ack)
-        if self.waiting_since < float("inf"):  # else nobody waits: it is of something sent before
+        if self.waiting_since < float("inf"):  # otherwise it belongs to an earlier frame
             self.waiting_since = trio.current_time()
         self.news_event.set()
 
@@ -97,7 +101,7 @@ class StreamResponses:
 
 
 class BatchSender:
-    """One producer of one log. For any number of tasks, which take turns."""
+    """Sends the frames of one producer of one log. Any number of tasks can use it; they take turns."""
 
     def __init__(
         self,
@@ -107,14 +111,22 @@ class BatchSender:
         producer: str,
         number: int = 0,
     ) -> None:
-        """``number``: of an opening before, here or elsewhere; 0: `open` opens the name anew, and fences who
-        has it."""
+        """Create the sender.
+
+        Args:
+            client: Connections to the proxies.
+            path: Path of the namespace.
+            log: The log's name.
+            producer: The producer's name.
+            number: The producer's number from an earlier opening, here or elsewhere. With 0, `open` opens
+                the name again and fences its present user.
+        """
         self._client = client
         self._path, self._log = path, log
         self._producer = producer
         self.number = number
         self.next_sequence = 0
-        """After what the log's owner has taken, as far as it was told."""
+        """The sequence after the last record that the log's owner has accepted."""
         self._stored: deque[StoredBatchPosition] = deque(maxlen=2 * BATCHES_KEPT)
         self._stream: ProxyStream | None = None
         self._responses = StreamResponses()
@@ -122,7 +134,7 @@ class BatchSender:
         self._send_lock = trio.Lock()
 
     async def open(self, deadline: float) -> OpenedProducer:
-        """The producer, as it is now. Raises as `ProxyClient.open_stream`.
+        """Open the producer and return its present state.
 
         Raises: ProducerFenced, ProducerForgotten, LogNotFound, OwnershipAcquireFailed, QuorumUnreachable.
         """
@@ -139,10 +151,11 @@ class BatchSender:
         expect: DLSN | None = None,
         deadline: float,
     ) -> StoredBatchPosition:
-        """Have records stored, the first of which is the producer's ``sequence``-th, in one entry and once.
+        """Store records once, in one entry. The first record has this ``sequence`` of the producer.
 
-        Raises `OutcomeUnknown` where it was sent and no answer came: the same call again tells. All else that
-        it raises says that this call stored nothing, `TooBusy` that it is worth another try.
+        `OutcomeUnknown` means that the frame was sent and no answer arrived. Repeat the same call to get
+        the result. After any other error, this call has stored nothing. After `TooBusy`, a retry may
+        succeed.
 
         Raises: InvalidRequest, ProducerFenced, ProducerForgotten, PositionConflict, RecordTooLarge,
         TransactionIdOutOfOrder, OutcomeUnknown, TooBusy.
@@ -161,10 +174,10 @@ class BatchSender:
             reason = str(error)
         if batch.was_sent:
             raise OutcomeUnknown(
-                f'log "{self._log}": {reason}; whether the {len(payloads)} records from {sequence} on of '
-                f"producer {self.number} are stored is not known: send the same again"
+                f'log "{self._log}": {reason}. It is unknown whether the {len(payloads)} records from'
+                f" {sequence} of producer {self.number} are stored. Send the same records again"
             )
-        raise TooBusy(f'log "{self._log}": producer {self.number} had no turn; nothing was stored')
+        raise TooBusy(f'log "{self._log}": producer {self.number} had no turn, nothing was stored')
 
     async def _store_batch(self, batch: "_PendingBatch", deadline: float) -> StoredBatchPosition:
         try:
@@ -174,7 +187,7 @@ class BatchSender:
                 if known_batch is not None:
                     return known_batch
                 if batch.sequence != self.next_sequence:
-                    self.close()  # nothing was told about this frame: what is there now?
+                    self.close()  # this frame is unknown, so query the present state
                     continue
                 stored_batch = await self._send_batch(batch)
                 if stored_batch is not None:
@@ -182,11 +195,11 @@ class BatchSender:
         except _BatchRefused:
             raise
         except BaseException:
-            self.close()  # what it will answer is nobody's any more
+            self.close()  # the caller no longer waits for its answers
             raise
 
     def close(self) -> None:
-        """Leave the stream; it is opened again where that is needed. Synchronous and idempotent."""
+        """Close the stream. It is opened again when necessary. Synchronous and idempotent."""
         if self._stream is not None:
             if not self._stream.ended:
                 self._stream.close()
@@ -195,7 +208,7 @@ class BatchSender:
     # --- streams ----------------------------------------------------------------------------------
 
     async def _ensure_stream(self, deadline: float) -> bool:
-        """True: it was opened now, and what is known is what there is."""
+        """Open a stream if there is none. Return whether it was opened now, so that the state is current."""
         if self._stream is not None and not self._stream.ended:
             return False
         await self._open_stream(deadline)
@@ -209,13 +222,13 @@ class BatchSender:
             self._incarnation,
             self._producer,
             self.number,
-            acked_through=0,  # whatever is known of it is to be told
+            acked_through=0,  # the owner must return all stored frames
             suspect_proxy_id=suspect,
             create=False,
         )
 
     async def _open_stream(self, deadline: float) -> bool:
-        """Was the name known?"""
+        """Open a stream and return whether the log has records of the producer."""
         while True:
             self.close()
             responses = StreamResponses()
@@ -226,7 +239,7 @@ class BatchSender:
                 return stream.opened.has_stored_records
 
     async def _use_stream(self, stream: ProxyStream, responses: StreamResponses) -> bool:
-        """Hear what the owner knows of the frames before; False: it was lost on the way."""
+        """Receive the stored frames from the owner. Return False if the stream ended before."""
         self._stream, self._responses = stream, responses
         opened = stream.opened
         self._incarnation, self.number = opened.incarnation, opened.producer_number
@@ -262,7 +275,11 @@ class BatchSender:
     def _find_stored(
         self, batch: "_PendingBatch", is_new_stream: bool
     ) -> StoredBatchPosition | None:
-        """A frame that was stored before; None: it was not, or that is not known. Raises `_BatchRefused`."""
+        """Return a frame that was stored before; None if it was not, or that is unknown.
+
+        Raises:
+            _BatchRefused: The sequence is invalid.
+        """
         sequence, records = batch.sequence, len(batch.payloads)
         end = sequence + records
         if end <= self.next_sequence:
@@ -278,20 +295,24 @@ class BatchSender:
             return None
         message_text = f'log "{self._log}": producer {self.number} sends'
         if sequence > self.next_sequence:
-            message_text = f"{message_text} from {sequence} on, and {self.next_sequence} is next"
+            message_text = (
+                f"{message_text} from {sequence}, but the next sequence is {self.next_sequence}"
+            )
         else:
             message_text = (
-                f"{message_text} {records} records from {sequence} on, of which some were sent in other "
-                "frames; "
-                f"{self.next_sequence} is next"
+                f"{message_text} {records} records from {sequence}, some of which were sent in other"
+                f" frames. The next sequence is {self.next_sequence}"
             )
         raise _BatchRefused(InvalidRequest(message_text))
 
     async def _send_batch(self, batch: "_PendingBatch") -> StoredBatchPosition | None:
-        """Send one frame; None: a stream is to be opened to learn what became of it. Raises
-        `_BatchRefused`."""
+        """Send one frame. Return None if a new stream must be opened to find its outcome.
+
+        Raises:
+            _BatchRefused: The frame is rejected permanently.
+        """
         stream, responses = self._stream, self._responses
-        assert stream is not None, "opened before"
+        assert stream is not None, "a stream is open"
         sequence, records = batch.sequence, len(batch.payloads)
         body = encode_produce(
             stream.number, sequence, sequence, batch.txids, batch.payloads, expect=batch.expect
@@ -317,7 +338,7 @@ class BatchSender:
             await responses.wait()
 
     async def _handle_refusal(self, batch: "_PendingBatch", refusal: Refusal) -> None:
-        """Raise `_BatchRefused` where it is for good; else wait until it may be tried again."""
+        """Raise `_BatchRefused` for a permanent refusal; otherwise wait until a retry is possible."""
         error = refusal.error
         self._stream = None
         if isinstance(error, Moved):
@@ -327,7 +348,7 @@ class BatchSender:
         await trio.sleep(max(RETRY_DELAY_MIN_S, refusal.retry_ms / 1000))
 
     async def _probe_other_proxy(self, stream: ProxyStream) -> bool:
-        """The owner does not answer: has another one found that it is gone, and taken the log?"""
+        """Check whether another proxy has opened the log, because the owner does not answer."""
         responses = StreamResponses()
         other_stream = await self._client.probe(
             self._open_request, self._path, self._log, responses.handlers, stream.proxy.proxy_id
@@ -342,18 +363,18 @@ class BatchSender:
 
 @dataclass(slots=True)
 class _PendingBatch:
-    """One that is to be stored."""
+    """A frame to store."""
 
     sequence: int
     payloads: Sequence[bytes]
     txids: Sequence[int] | None
     expect: DLSN | None
     was_sent: bool = False
-    """Was it, in this call?"""
+    """Whether it was sent in this call."""
 
 
 class _BatchRefused(Exception):
-    """Carries what this call is refused with, for good: nothing of it is stored."""
+    """Carries the error of a call that was rejected permanently. Nothing of it is stored."""
 
     def __init__(self, error: DistributedLogError) -> None:
         super().__init__(str(error))

@@ -1,8 +1,9 @@
-"""What fills a reader's queue from a read proxy: a subscription, and another one elsewhere when that ends.
+"""Fill a reader's queue by a subscription at a read proxy. When it ends, subscribe again at another proxy.
 
-The reader holds its place, not the proxy: (segment, entry) of what comes next. After whatever ended a
-subscription it subscribes there anew, at the next proxy of the log's order; so there is no gap and nothing
-twice. Digests and sequence ids are checked here: what a proxy changed or left out is not given.
+The reader stores its place, not the proxy: (segment, entry) of the next entry. After a subscription has
+ended, it subscribes from there at the next proxy in the log's order. No entry is skipped or delivered
+twice. Digests and sequence IDs are verified here, so that entries which a proxy changed or left out are not
+delivered.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -42,19 +43,20 @@ from ..protocol.read_messages import (
 )
 
 PREFERRED_PROXIES = 2
-"""A log's readers use so many of its proxies while those answer."""
+"""The readers of a log use this many of its proxies while they answer."""
 BACKOFF_FIRST_S = 0.05
-"""About so long a reader waits before it goes to another proxy: not all of a dead one's at once."""
+"""The approximate delay before a reader uses another proxy, so that not all readers of a failed proxy do at
+once."""
 SUBSCRIBE_TIMEOUT_S = 25.0
-"""For the answer of one proxy."""
+"""The time limit for the answer of one proxy, in seconds."""
 STABLE_AFTER_S = 5.0
-"""A subscription that lasted so long ended for a new reason."""
+"""If a subscription lasted this long, its end is not related to earlier failures."""
 WINDOW_BYTES_MAX = CREDIT_MAX // 4
 WINDOW_BYTES_MIN = 64 * 1024
 
 
 class ReadLinks:
-    """The connections of a process to read proxies: one each, for all its readers."""
+    """The connections of a process to read proxies: one per proxy, for all its readers."""
 
     def __init__(
         self,
@@ -64,7 +66,15 @@ class ReadLinks:
         *,
         listener: str = "",
     ) -> None:
-        """``proxies_of`` a namespace's path and a log's name: read proxies, those to be asked first first."""
+        """Create the connections.
+
+        Args:
+            endpoint: The endpoint that opens the connections.
+            nursery: Runs the connections.
+            proxies_of: Returns the read proxies for a namespace's path and a log's name, in the order to
+                try them.
+            listener: The name of the listener through which this process connects.
+        """
         self.proxies_of = proxies_of
         self._endpoint = endpoint
         self._nursery = nursery
@@ -73,7 +83,11 @@ class ReadLinks:
         self._pending_dials: dict[Address, trio.Event] = {}
 
     async def link_to(self, address: Address) -> "ReadLink":
-        """The connection to a proxy. Raises what keeps it from being made."""
+        """Return the connection to a proxy.
+
+        Raises:
+            DistributedLogError: The connection failed.
+        """
         while True:
             link = self._links.get(address)
             if link is not None and link.closed is None:
@@ -83,7 +97,9 @@ class ReadLinks:
                 await pending_dial.wait()
                 link = self._links.get(address)
                 if link is None or link.closed is not None:
-                    raise ConnectionLost(f"the read proxy at {address[0]}:{address[1]} is away")
+                    raise ConnectionLost(
+                        f"the read proxy at {address[0]}:{address[1]} is unreachable"
+                    )
                 continue
             self._pending_dials[address] = trio.Event()
             try:
@@ -96,7 +112,7 @@ class ReadLinks:
 
 
 class ReadLink:
-    """A connection to a read proxy, and the readers that are subscribed over it."""
+    """A connection to a read proxy, with the readers that are subscribed on it."""
 
     def __init__(self, link: ClientLink) -> None:
         self.link = link
@@ -105,11 +121,12 @@ class ReadLink:
 
     @property
     def closed(self) -> DistributedLogError | None:
-        """What ended it."""
+        """The error that ended the connection, or None."""
         return self.link.closed
 
     async def subscribe(self, source: "EntrySource", request: Subscribe) -> tuple[int, Subscribed]:
-        """The subscription's number, and the answer. What it sends may come to ``source`` before that."""
+        """Subscribe and return the subscription's number and the answer. Entries may reach ``source``
+        before that."""
         pending = self.link.start_request(
             Op.SUBSCRIBE, request.encode(), timeout_s=SUBSCRIBE_TIMEOUT_S
         )
@@ -122,19 +139,19 @@ class ReadLink:
             raise
 
     def grant(self, ident: int, total: int) -> None:
-        """So many bytes may come in all."""
+        """Allow ``total`` bytes of entries since the start of the subscription."""
         body = encode_credit(total)
         self.link.send(envelope(Op.CREDIT, len(body), ident=ident), body)
 
     def unsubscribe(self, ident: int) -> None:
-        """Nothing more is wanted. Idempotent."""
+        """End a subscription. Idempotent."""
         if self._sources.pop(ident, None) is not None:
             self.link.send(envelope(Op.UNSUBSCRIBE, 0, ident=ident))
 
     def _on_frame(self, op: int, flags: int, status: int, ident: int, body: memoryview) -> None:
         source = self._sources.get(ident)
         if source is None:
-            return  # left meanwhile
+            return  # already unsubscribed
         if op == Op.ENTRIES:
             source.on_entries(bytes(body))
         elif op == Op.SUBSCRIPTION_ENDED:
@@ -149,7 +166,7 @@ class ReadLink:
 
 
 class EntrySource:
-    """A reader's subscription, wherever it is. `open` it, then `run` it."""
+    """The subscription of one reader, at any proxy. Call `open`, then `run`."""
 
     def __init__(
         self,
@@ -159,7 +176,7 @@ class EntrySource:
         meters: LogMeters,
         proxy_offset: int,
     ) -> None:
-        """``turn``: any number; readers with different ones ask different proxies first."""
+        """Create the source. Readers with different ``proxy_offset`` start at different proxies."""
         self._links = links
         self._request = request
         self._options = options
@@ -170,27 +187,31 @@ class EntrySource:
         self._link: ReadLink | None = None
         self._ident = 0
         self._early_bodies: list[bytes] | None = []
-        """What came before the answer was read; None: that was."""
+        """Bodies that arrived before the answer was processed; None afterwards."""
         self._next_entry = (0, 0)
-        """What comes next."""
+        """The next entry: segment and entry."""
         self._is_proven = request.proven
         self._granted_bytes = self._received_bytes = 0
         """Bytes of ENTRIES of this subscription."""
         self._ended_event = trio.Event()
         self._end_error: DistributedLogError | None = None
-        """Why the subscription is over; the reader may go on elsewhere."""
+        """Why the subscription ended. The reader may continue at another proxy."""
         self._has_progressed = False
-        """Has anything come since the last trouble?"""
+        """Whether entries have arrived since the last failure."""
         self._proxies_tried = 0
-        """How many proxies were asked."""
+        """The number of proxies that were tried."""
         self._early_end: tuple[DistributedLogError | None] | None = None
-        """The end, if it came before the answer was read."""
+        """The end of the subscription, if it arrived before the answer was processed."""
         self._scope = trio.CancelScope()
 
     # --- opening ----------------------------------------------------------------------------------
 
     async def open(self) -> EntryQueue:
-        """Subscribe for the first time, at whichever proxy answers. Raises what the log's state says."""
+        """Subscribe for the first time, at any proxy that answers.
+
+        Raises:
+            DistributedLogError: A permanent error, or the last error after ``read_retry_s``.
+        """
         backoff, started = Backoff(BACKOFF_FIRST_S), trio.current_time()
         while True:
             try:
@@ -235,7 +256,7 @@ class EntrySource:
         request = self._request
         proxies = self._links.proxies_of(request.path, request.name)
         if not proxies:
-            raise ConnectionLost(f'log "{request.name}": no read proxy is known')
+            raise ConnectionLost(f'log "{request.name}": no read proxy is available')
         first = proxies[:PREFERRED_PROXIES]
         offset = self._proxy_offset % len(first)
         ordered_proxies = [*first[offset:], *first[:offset], *proxies[PREFERRED_PROXIES:]]
@@ -245,9 +266,9 @@ class EntrySource:
 
     async def _subscribe(self, link: ReadLink, request: Subscribe) -> Subscribed:
         self._early_bodies, self._end_error, self._ended_event = [], None, trio.Event()
-        self._early_end = None  # of one before, whose answer was never read
+        self._early_end = None  # of an earlier subscription whose answer was not processed
         self._received_bytes, self._granted_bytes = 0, self._window_bytes
-        self._link = None  # a number of one connection is another one's on another
+        self._link = None  # a subscription number is valid on its connection only
         ident, answer = await link.subscribe(self, replace(request, credit=self._granted_bytes))
         self._link, self._ident = link, ident
         return answer
@@ -255,9 +276,9 @@ class EntrySource:
     # --- the task ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until the end, an error, or the reader is closed. A task of the namespace."""
+        """Keep the reader subscribed until its end, an error, or its close. A task of the namespace."""
         queue = self._queue
-        assert queue is not None, "it was opened"
+        assert queue is not None, "`open` has succeeded"
         try:
             with self._scope, error_boundary(f'a reader of log "{queue.name}"', queue.end):
                 await self._resubscribe_until_end(queue)
@@ -286,11 +307,11 @@ class EntrySource:
             await self._resubscribe(queue)
 
     async def _resubscribe(self, queue: EntryQueue) -> None:
-        """Go on at the next proxy; what keeps it from that is known after."""
+        """Subscribe at the next proxy. An error is handled by the caller's loop."""
         try:
             answer = await self._subscribe(await self._next_link(), self._resume_request(queue))
             if answer.incarnation != queue.incarnation or answer.start[:2] < self._next_entry:
-                raise ProtocolError(f'log "{queue.name}": a read proxy begins elsewhere')
+                raise ProtocolError(f'log "{queue.name}": a read proxy starts at another position')
             self._next_entry = answer.start[:2]
             self._process_early()
         except DistributedLogError as error:
@@ -300,7 +321,7 @@ class EntrySource:
                 queue.end(error)
 
     def _resume_request(self, queue: EntryQueue) -> Subscribe:
-        """Where it goes on, with the same log, whatever that is called by now."""
+        """Return the request that continues the same log, even if the log was renamed."""
         slot = queue.start.slot if self._next_entry == queue.start[:2] else 0
         sequence_id = -1 if queue.next_sequence_id is None else queue.next_sequence_id + slot
         return Subscribe(
@@ -316,19 +337,19 @@ class EntrySource:
     # --- from the connection ----------------------------------------------------------------------
 
     def on_entries(self, body: bytes) -> None:
-        """Entries came. In a call of a connection that other readers share: raises nothing."""
+        """Process received entries in a callback of a shared connection. It raises nothing."""
         if self._early_bodies is not None:
             self._early_bodies.append(body)
         elif self._end_error is None:
             self._process_entries(body)
 
     def on_ended(self, error: DistributedLogError | None) -> None:
-        """Everything was sent; None: the log is sealed."""
+        """Process the end of the subscription, after all entries; None means that the log is sealed."""
         if self._early_bodies is not None:
             self._early_end = (error,)
             return
         queue = self._queue
-        assert queue is not None, "the answer was read"
+        assert queue is not None, "the answer is processed"
         if error is None:
             queue.sealed = True
             queue.end()
@@ -337,7 +358,7 @@ class EntrySource:
         self._mark_ended(error)
 
     def on_lost(self, error: DistributedLogError) -> None:
-        """The connection ended."""
+        """Process the end of the connection."""
         self._mark_ended(error)
 
     def _mark_ended(self, error: DistributedLogError | None) -> None:
@@ -345,7 +366,7 @@ class EntrySource:
         self._ended_event.set()
 
     def _process_early(self) -> None:
-        """The answer was read: take what came before."""
+        """Process the entries and the end that arrived before the answer."""
         early_bodies, self._early_bodies = self._early_bodies, None
         for body in early_bodies or ():
             self.on_entries(body)
@@ -355,7 +376,7 @@ class EntrySource:
 
     def _process_entries(self, body: bytes) -> None:
         queue = self._queue
-        assert queue is not None, "the answer was read"
+        assert queue is not None, "the answer is processed"
         self._received_bytes += len(body)
         queue.last_entry_at = trio.current_time()
         try:
@@ -366,7 +387,7 @@ class EntrySource:
                 entry_address = (head.segment, record.entry - head.base_entry)
                 if entry_address < self._next_entry or entry_address[1] < 0:
                     raise ProtocolError(
-                        f'log "{queue.name}": a read proxy sent entry {entry_address}, wanted was '
+                        f'log "{queue.name}": a read proxy sent entry {entry_address}, expected '
                         f"{self._next_entry}"
                     )
                 header = decode_header(record.payload)
@@ -374,16 +395,16 @@ class EntrySource:
                 queue.add_entry(decode_columns(record.payload, header, origin, queue.name))
                 self._next_entry = (entry_address[0], entry_address[1] + 1)
                 self._has_progressed = self._is_proven = True
-        except (ProtocolError, CorruptData) as error:  # another proxy may do better
+        except (ProtocolError, CorruptData) as error:  # another proxy may send valid entries
             self._unsubscribe(error)
         except DistributedLogError as error:
             queue.end(error)
-        except Exception as error:  # this is a call of a connection that other readers share
+        except Exception as error:  # this is a callback of a connection that other readers share
             queue.end(to_internal_error(f'a reader of log "{queue.name}"', error))
         if queue.ended:
             self._mark_ended(None)
         elif not queue.entries:
-            self._grant_credit()  # nobody will take what was cut off
+            self._grant_credit()  # no reader will consume the entries that were cut off
 
     def _unsubscribe(self, error: DistributedLogError) -> None:
         if self._link is not None:
@@ -400,9 +421,9 @@ class EntrySource:
         return max(WINDOW_BYTES_MIN, min(wanted_bytes, WINDOW_BYTES_MAX))
 
     def _grant_credit(self) -> None:
-        """Half of what may be on its way or here is free: more may come."""
+        """Allow more bytes if at least half of the window is free."""
         queue, window = self._queue, self._window_bytes
-        assert queue is not None, "the answer was read"
+        assert queue is not None, "the answer is processed"
         total = self._received_bytes + window - min(queue.buffered_bytes, window)
         if (
             2 * (total - self._granted_bytes) >= window
@@ -414,7 +435,7 @@ class EntrySource:
 
     def _last_response_at(self) -> float:
         queue = self._queue
-        assert queue is not None, "it is its source"
+        assert queue is not None, "the source has a queue"
         return queue.last_entry_at if self._link is None else max(0.0, self._link.link.received_at)
 
 
@@ -428,7 +449,7 @@ async def open_proxied_reader(
     start: Callable[[Callable[[], Awaitable[None]]], None],
     idle_error_s: float | None = None,
 ) -> LogReader:
-    """A reader through read proxies; ``start`` runs its task. Raises as `Log.open_reader`."""
+    """Open a reader through read proxies. ``start`` runs its task. Raises as `Log.open_reader`."""
     source = EntrySource(links, request, options, meters, proxy_offset)
     queue = await source.open()
     start(source.run)

@@ -1,11 +1,14 @@
-"""Where the entries of a proxied writer go: frames on a stream to the proxy that has the log.
+"""Send the entries of a proxied writer as frames on a stream to the proxy that has the log.
 
-The log's order is the stream's: a batch is a frame, frames are answered in order, and what a stream refuses
-is sent again, in order and with the same borders, on the next one, which is opened where the log is by then.
-Of a plain producer that is done only with frames that are certainly not stored: where that is not known the
-writer ends and says so (G7). A named one's frame, once sent, is under way until it is answered, on whichever
-stream: what a connection had that broke may be read by its proxy when the next one is long there.
-A stream is opened again when there is something to send, not before.
+The order of the log is that of the stream. A batch is one frame, and frames are answered in order. Frames
+that a stream refuses are sent again on the next stream, in order and with the same boundaries. The next
+stream is opened at the proxy that has the log then.
+
+For a plain producer, only frames that are certainly not stored are sent again. If that is unknown, the
+writer ends with an error (G7). A frame of a named producer is in flight from its first sending until its
+answer on any stream. The proxy may read frames of a broken connection long after the next one is open.
+
+A stream is opened again only when there is something to send.
 """
 
 from collections import deque
@@ -56,30 +59,30 @@ from .proxy_client import ANSWER_TIMEOUT_S, ProxyClient, ProxyStream, StreamHand
 
 COMMIT_RETRY_S = 0.1
 OWNER_CHANGE_ERRORS = (ConnectionLost, Moved, AlreadyClosed, TooBusy, WriterFenced, LedgerFenced)
-"""Answers to a commit after which the next owner of the log is asked."""
+"""Errors of a commit after which the log's next owner is asked."""
 FINAL_ANSWERS_WAIT_S = 0.5
-"""Where another proxy has the log, a plain writer waits so long for what its owner has said of it."""
+"""If another proxy has the log, a plain writer waits this long for answers of the previous owner."""
 
 
 @dataclass(slots=True, eq=False)
 class _ConditionalAppend:
-    """A batch of one record that is appended directly after ``expect``, or not at all (G10)."""
+    """A batch with one record that must directly follow ``expect`` (G10)."""
 
     batch: EntryBatch
     expect: DLSN
     uncertain_sends: int = 0
-    """Streams on which it was sent and not refused."""
+    """The number of streams on which it was sent and not refused."""
 
 
 class ProducerSink:
-    """See the module. `open` first, then `bind` makes it a writer's."""
+    """Sends a writer's batches through proxies. Call `open` first, then `bind` to attach it to a writer."""
 
     next_segment = None
-    """A stream never goes over to another one while it works."""
+    """A sink has no next segment."""
     has_capacity = True
-    """What may be sent is what `can_send` says."""
+    """`can_send` decides instead."""
     needs_snapshot = False
-    """The log's owner keeps its producers."""
+    """The log's owner stores its producers."""
 
     def __init__(
         self,
@@ -92,29 +95,39 @@ class ProducerSink:
         reopen_timeout_s: float,
         producer: str = "",
     ) -> None:
-        """``open_s``: for so long it is tried to open a stream again. ``producer``: a name, whose records the
-        log has once."""
+        """Create the sink.
+
+        Args:
+            client: Connections to the proxies.
+            path: Path of the namespace.
+            name: The log's name.
+            incarnation: The log's incarnation; "" for any.
+            create: Whether a missing log is created.
+            reopen_timeout_s: How long to try to open a stream again.
+            producer: A producer's name, whose records are stored once; "" for a plain producer.
+        """
         self._client = client
         self._path, self._name = path, name
         self._incarnation = incarnation
         self._create = create
         self._producer = producer
         self._producer_number = 0
-        """Of the producer, since it was opened."""
+        """The producer's number after it was opened."""
         self._reopen_timeout_s = reopen_timeout_s
         self._send_queue: SendQueue | None = None
         self._stream: ProxyStream | None = None
         self._first_opened: ProduceOpened | None = None
         self._batch_serial = 0
-        """Of the last batch that was sent, in the pipeline's eyes."""
+        """The serial number of the last sent batch, as the send queue uses it."""
         self._next_sequence = 0
         """The sequence of the next batch's first record."""
         self._unacked: deque[tuple[EntryBatch, int, int, int]] = deque()
-        """Batch, first sequence, records, bytes of each frame that is not answered."""
+        """Batch, first sequence, records and bytes of each unanswered frame."""
         self._sent_count = 0
-        """So many of these, the first ones, the log's owner has, or this stream; the rest is sent again."""
+        """How many of these frames the owner or this stream has, from the first one. The others are sent
+        again."""
         self._sent_bytes = 0
-        """Of those that are there."""
+        """Bytes of the frames in ``_sent_count``."""
         self._last_answer_at = 0.0
         self._reopen_delay_s = 0.0
         self._last_acked = (0, 0, 0)
@@ -125,14 +138,18 @@ class ProducerSink:
         self._is_ended = False
         self._conditional_lock = trio.Lock()
         self._conditional: _ConditionalAppend | None = None
-        """The conditional append that waits for the frames before it, or for its answer. No other
-        batch is sent until then: it would have the sequence of a record that may be refused."""
+        """The conditional append that waits for earlier frames or its answer.
+
+        No other batch is sent until then, because it would use the sequence of a record that may be
+        refused.
+        """
         self._answer_event: trio.Event | None = None
         """Set after an answer, if a task waits for one."""
 
     async def open(self, deadline: float) -> LogState:
-        """Open a first stream; the log, as a writer must know it. Raises as `ProxyClient.open_stream`."""
-        while self._stream is None:  # the connection may break in the very moment
+        """Open the first stream and return the log's state for a writer. Raises as
+        `ProxyClient.open_stream`."""
+        while self._stream is None:  # the connection may end at once
             await self._open_stream(deadline)
         opened = self._first_opened = self._stream.opened
         self._incarnation, self._next_sequence = opened.incarnation, opened.next_sequence
@@ -146,7 +163,7 @@ class ProducerSink:
 
     @property
     def opened_producer(self) -> OpenedProducer | None:
-        """The producer, as it was opened first; None: there is none."""
+        """The producer as first opened; None for a plain producer."""
         opened = self._first_opened
         if not self._producer or opened is None:
             return None
@@ -155,7 +172,7 @@ class ProducerSink:
         )
 
     def bind(self, send_queue: SendQueue) -> "ProducerSink":
-        """It is this one's."""
+        """Attach the sink to a writer's send queue."""
         self._send_queue = send_queue
         return self
 
@@ -163,45 +180,45 @@ class ProducerSink:
 
     @property
     def current_target(self) -> "ProducerSink":
-        """What entries are sent to: itself."""
+        """The target of entries, which is this sink."""
         return self
 
     @property
     def segment_number(self) -> int:
-        """The segment of the last record that is acknowledged; 0: none is."""
+        """The segment of the last acknowledged record; 0 if there is none."""
         return self._last_acked[0]
 
     @property
     def position(self) -> tuple[DLSN, int]:
-        """Raises `InvalidRequest`: others' records are between, and their number is not told."""
+        """Raise `InvalidRequest`: other producers' records are in between, and their number is unknown."""
         raise InvalidRequest(
-            f'log "{self._name}": the position of a proxied writer is not known; the DLSN of each record is'
+            f'log "{self._name}": a proxied writer has no position, but each record has a DLSN'
         )
 
     @property
     def can_send(self) -> bool:
-        """May a frame go now?"""
+        """Whether a frame may be sent now."""
         stream = self._stream
         return (
             stream is not None
             and self._conditional is None
-            and stream.proxy.link.closed is None  # else `on_lost` is about to come
+            and stream.proxy.link.closed is None  # otherwise `on_lost` follows
             and (not self._unacked or self._sent_bytes < stream.opened.window_bytes)
             and (not self._producer or len(self._unacked) < BATCHES_KEPT)
         )
 
     def prepare_send(self, *, drained: bool) -> bool:
-        """There is something to send: may it go now?"""
+        """Open a stream if necessary. Return whether a frame may be sent now."""
         if self._stream is None:
             self._wake.set()
         return self.can_send
 
     def wake(self) -> None:
-        """Look after the stream."""
+        """Wake the task that opens streams."""
         self._wake.set()
 
     def wake_on_capacity(self) -> None:
-        """There always is."""
+        """Do nothing: there is always capacity."""
 
     def send(
         self, batch: EntryBatch, written_ms: int, producers: ProducerStateManager | None = None
@@ -217,9 +234,9 @@ class ProducerSink:
         self._unacked.append((batch, first, count, size))
 
     def _send_frame(self, batch: EntryBatch, first: int) -> int:
-        """Put it on the stream; its bytes."""
+        """Send a batch on the stream and return the size of its frame in bytes."""
         stream = self._stream
-        assert stream is not None, "asked while there is one"
+        assert stream is not None, "a stream is open"
         columns = batch.columns
         payloads = batch.payloads if columns is None else list(columns.iter_payloads())
         acked_through = self._unacked[0][1] if self._unacked else first
@@ -241,19 +258,22 @@ class ProducerSink:
         return len(frame)
 
     def confirm(self, batch: EntryBatch) -> None:
-        """A batch is stored where the last acknowledgement says."""
+        """Complete a batch with the position of the last acknowledgement."""
         batch.segment, batch.entry, batch.first_slot = self._last_acked
         batch.finish()
 
     def publish(self) -> None:
-        """Make what is acknowledged readable."""
+        """Make acknowledged records readable."""
         self._send_notice(Op.PRODUCE_PUBLISH)
 
     async def make_readable(self) -> None:
         """Wait until the log's owner confirms that readers see every acknowledged record.
 
-        An owner of an older version has no answer to that: it is asked to publish, as before. Raises the
-        writer's error, and `RequestTimeout`.
+        An owner of an older version cannot confirm this. It receives a publish request instead.
+
+        Raises:
+            RequestTimeout: The owner did not confirm in time.
+            DistributedLogError: The writer has ended.
         """
         with trio.move_on_after(ANSWER_TIMEOUT_S):
             while True:
@@ -263,7 +283,7 @@ class ProducerSink:
                     self.publish()
                     return
                 if stream:
-                    # Another owner, or none for a moment: the record is stored, so the question is repeated.
+                    # The owner may change or be absent. The record is stored, so the request is repeated.
                     with suppress(*OWNER_CHANGE_ERRORS):
                         body = encode_commit(stream.number)
                         await stream.proxy.link.request(
@@ -273,9 +293,8 @@ class ProducerSink:
                 self._wake.set()
                 await trio.sleep(COMMIT_RETRY_S)
         raise RequestTimeout(
-            f'log "{self._name}": its owner did not confirm within {ANSWER_TIMEOUT_S:g} s that readers '
-            "see the"
-            " records; they are durable"
+            f'log "{self._name}": its owner did not confirm within {ANSWER_TIMEOUT_S:g} s that readers'
+            " see the records. They are durable"
         )
 
     async def conditional_append(self, expect: DLSN, payload: bytes, txid: int | None) -> DLSN:
@@ -285,9 +304,9 @@ class ProducerSink:
 
         Raises:
             PositionConflict: The log's last record is another one. Nothing was written.
-            WriteFailed, WriterFenced, and others: The writer has ended.
+            DistributedLogError: The writer has ended, for instance with `WriteFailed` or `WriterFenced`.
         """
-        assert self._producer, "a plain frame cannot be sent again"
+        assert self._producer, "only named producers append conditionally"
         batch, send_queue = EntryBatch(), self._bound_queue
         batch.txids, batch.payloads = [txid or 0], [payload]
         batch.has_given_txids, batch.size_bytes = (
@@ -367,8 +386,8 @@ class ProducerSink:
         if conditional is not None:
             conditional.batch.finish(
                 WriteFailed(
-                    f'log "{self._name}": the writer has ended; the record that was to come after '
-                    f"{conditional.expect} may be stored"
+                    f'log "{self._name}": the writer has ended, and the record expected after'
+                    f" {conditional.expect} may be stored"
                 )
             )
         self._clear_unacked()
@@ -377,7 +396,7 @@ class ProducerSink:
         self._on_answer()
 
     async def finish(self, final_change: Callable[[LogState], LogState]) -> None:
-        """Nothing more comes, and all is answered. ``then``: does the log end here, too?"""
+        """Close the stream after everything is answered. Seal the log if ``final_change`` does."""
         while self._conditional is not None:
             await self._next_answer()
         self._close_stream()
@@ -388,7 +407,7 @@ class ProducerSink:
             )
 
     async def run(self) -> None:
-        """Open streams, until cancelled or the writer is over."""
+        """Open streams until cancelled or the writer has ended."""
         while not self._is_ended:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -407,7 +426,7 @@ class ProducerSink:
 
     @property
     def _bound_queue(self) -> SendQueue:
-        assert self._send_queue is not None, "bound when its writer was made"
+        assert self._send_queue is not None, "the sink is bound to a writer"
         return self._send_queue
 
     def _open_request(self, stream: int, suspect: str) -> ProduceOpen:
@@ -442,22 +461,22 @@ class ProducerSink:
         self._use_stream(stream)
 
     def _use_stream(self, stream: ProxyStream) -> None:
-        """Go on with this one. What its owner has of the producer it answers; the rest is sent again."""
+        """Continue on this stream. Its owner answers the frames that it has; the others are sent again."""
         opened, unacked = stream.opened, self._unacked
         self._stream, self._answer_is_late = stream, False
         self._last_answer_at = trio.current_time()
         if not self._producer or self._send_queue is None:
             self._producer_number = opened.producer_number
-            assert not unacked, "a plain one's frames are never sent twice"
+            assert not unacked, "frames of a plain producer are never sent twice"
             self._next_sequence = (
                 opened.next_sequence
-            )  # what was asked for; more may have been answered meanwhile
+            )  # as requested, because more frames may have been answered since
             return
         first = unacked[0][1] if unacked else self._next_sequence
         if opened.next_sequence < first:
             raise WriteFailed(
-                f'log "{self._name}": producer {self._producer} has {opened.next_sequence} records there, '
-                f"{first} were acknowledged"
+                f'log "{self._name}": its owner has {opened.next_sequence} records of producer'
+                f" {self._producer}, but {first} were acknowledged"
             )
         self._producer_number = opened.producer_number
         received_count = sum(
@@ -468,15 +487,15 @@ class ProducerSink:
         )
         if local_next != opened.next_sequence:
             raise ProtocolError(
-                f'log "{self._name}": producer {self._producer} goes on at {opened.next_sequence} there, at '
-                f"{local_next} here"
+                f'log "{self._name}": producer {self._producer} continues at {opened.next_sequence} at'
+                f" its owner, but at {local_next} here"
             )
         self._sent_count = received_count
         self._sent_bytes = sum(size for *_, size in islice(unacked, received_count))
         self._send_unsent()
 
     def _send_unsent(self) -> None:
-        """Send again what the owner has not, in order, as far as the stream's window goes."""
+        """Send the frames that the owner lacks, in order, up to the stream's window."""
         stream, unacked = self._stream, self._unacked
         while (
             stream is not None
@@ -488,7 +507,7 @@ class ProducerSink:
             unacked[self._sent_count - 1] = batch, first, count, size
 
     async def _probe_other_proxy(self, stream: ProxyStream) -> None:
-        """The owner does not answer: does another one find that it is gone?"""
+        """Check whether another proxy has opened the log, because the owner does not answer."""
         self._answer_is_late, self._last_answer_at = False, trio.current_time()
         other_stream = await self._client.probe(
             self._open_request, self._path, self._name, self._handlers, stream.proxy.proxy_id
@@ -496,7 +515,7 @@ class ProducerSink:
         if other_stream is None:
             return
         if not self._producer:
-            # Who gave the log up has said of each frame what became of it, and that may be on its way.
+            # A proxy that released the log has sent the outcome of each frame, which may be in flight.
             deadline = trio.current_time() + FINAL_ANSWERS_WAIT_S
             while self._unacked and not stream.ended and trio.current_time() < deadline:  # noqa: ASYNC110
                 await trio.sleep(0.01)
@@ -512,7 +531,7 @@ class ProducerSink:
             self._bound_queue.wake()
 
     def _close_stream(self) -> None:
-        """Leave the stream, and say so."""
+        """Close the stream and notify the proxy."""
         self._send_notice(Op.PRODUCE_CLOSE)
         if self._stream is not None:
             self._stream.proxy.remove_stream(self._stream.number)
@@ -525,20 +544,24 @@ class ProducerSink:
     # --- from the connection ----------------------------------------------------------------------
 
     def on_ack(self, ack: Ack) -> None:
-        """The oldest frame is stored. Raises `ProtocolError`, which ends the connection."""
+        """Process the acknowledgement of the oldest frame.
+
+        Raises:
+            ProtocolError: The frame was not sent, so the connection must end.
+        """
         first = self._unacked[0][1] if self._unacked else self._next_sequence
         if self._producer and ack.first_sequence + ack.records <= first:
-            return  # by the owner before, too, while this one was asked
+            return  # the previous owner has acknowledged it, too
         if not self._unacked:
-            raise ProtocolError(f"a frame of log {self._name} is acknowledged that was not sent")
+            raise ProtocolError(f"a frame of log {self._name} was acknowledged that was not sent")
         batch, first, count, size = self._unacked[0]
         if (ack.first_sequence, ack.records) != (first, count) or ack.flags & ACK_NO_POSITION:
             raise ProtocolError(
-                f"log {self._name}: {ack.records} records from {ack.first_sequence} on are acknowledged, "
-                f"waited is for {count} from {first} on"
+                f"log {self._name}: {ack.records} records from {ack.first_sequence} are acknowledged,"
+                f" expected {count} from {first}"
             )
         self._unacked.popleft()
-        if self._sent_count:  # else it is by a stream that is just being opened
+        if self._sent_count:  # otherwise a stream that is still being opened sent it
             self._sent_count -= 1
             self._sent_bytes -= size
         stream = self._stream
@@ -551,15 +574,15 @@ class ProducerSink:
             self._bound_queue.record_separate_write(batch)
             self._end_conditional()
             return
-        self._send_unsent()  # before what is new, which `confirmed` sends
+        self._send_unsent()  # before new frames, which `handle_confirmed` sends
         self._bound_queue.handle_confirmed(self, batch.entry)
         self._on_answer()
 
     def on_refused(self, refusal: Refusal) -> None:
-        """The stream takes nothing more; all before what it refused was acknowledged."""
+        """Process the end of a stream. All frames before the refused one were acknowledged."""
         self._reopen_delay_s = refusal.retry_ms / 1000
         if self._send_queue is None or self._is_open:
-            return  # no writer yet: it is opened again, or told why not; or another one's, only asked
+            return  # the writer does not exist yet, or the stream was only a probe
         self._stream = None
         error = refusal.error
         if isinstance(error, Moved):
@@ -572,7 +595,7 @@ class ProducerSink:
         if conditional is not None and is_refused and isinstance(error, PositionConflict):
             self._refuse_conditional(conditional, error)
         elif is_resendable and self._producer:
-            self._wake_if_needed()  # where it is opened next knows what there is
+            self._wake_if_needed()  # the next owner returns the stored frames
         elif not is_refused:
             self._bound_queue.fail(self._outcome_unknown_error(error))
         elif is_resendable:
@@ -581,9 +604,9 @@ class ProducerSink:
             self._bound_queue.fail(error)
 
     def on_lost(self, reason: DistributedLogError) -> None:
-        """The connection has ended: what was not answered may be stored."""
+        """Process the end of the connection. Unanswered frames may be stored."""
         if self._is_open:
-            return  # another one's, that was only asked: the owner may answer yet
+            return  # of a probed stream; the owner may still answer
         self._stream = None
         if self._unacked and not self._producer:
             self._bound_queue.fail(self._outcome_unknown_error(reason))
@@ -591,7 +614,7 @@ class ProducerSink:
             self._wake_if_needed()
 
     def on_sweep(self, now: float) -> None:
-        """Is an answer late?"""
+        """Check whether an answer is late."""
         if self._unacked and self._stream is not None and now - self._last_answer_at > SUSPECT_S:
             self._answer_is_late = True
             self._wake.set()
@@ -602,11 +625,11 @@ class ProducerSink:
 
     def _outcome_unknown_error(self, error: DistributedLogError) -> WriteFailed:
         return WriteFailed(
-            f'log "{self._name}": {error}; {len(self._unacked)} frames were sent and may be stored'
+            f'log "{self._name}": {error}. {len(self._unacked)} frames were sent and may be stored'
         )
 
     def _resend_all(self) -> None:
-        """What was sent and not taken is sent once more, from the first on, on another stream."""
+        """Send the refused frames again on another stream, from the first one."""
         if self._unacked:
             self._next_sequence = self._unacked[0][1]
             self._clear_unacked()
@@ -618,6 +641,6 @@ class ProducerSink:
         self._sent_count = self._sent_bytes = 0
 
     def _wake_if_needed(self) -> None:
-        """A stream is opened again where something waits for it."""
+        """Open a stream again if something waits for it."""
         if self._unacked or (self._send_queue is not None and self._send_queue.has_unsent):
             self._wake.set()

@@ -1,7 +1,7 @@
-"""A namespace whose logs are reached through proxies: the same classes, with the calls that proxies make.
+"""A namespace whose logs are reached through proxies. It has the same classes, which send calls to proxies.
 
-What plans segments, links them, or otherwise needs the storage itself is refused with the name of the way
-that has it: `UnavailableThroughProxies` stands where a direct namespace has its clients.
+Operations that require the storage itself, such as linking segments, are rejected with a message about
+direct access. `UnavailableThroughProxies` replaces the metadata and ledger clients of a direct namespace.
 """
 
 from collections.abc import Callable, Mapping
@@ -70,9 +70,9 @@ _DESCRIPTION = row(
 
 
 class UnavailableThroughProxies:
-    """Stands where a direct namespace has its metadata and ledgers: to use it is to need them.
+    """Replaces the metadata and ledgers of a direct namespace. Any use raises `InvalidRequest`.
 
-    ``client``: to whom what writers send together goes, in place of ledgers.
+    ``client`` receives the batches of writers, instead of ledgers.
     """
 
     def __init__(self, client: ProxyClient | None = None) -> None:
@@ -81,13 +81,13 @@ class UnavailableThroughProxies:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise InvalidRequest(
-            "this cannot be done through proxies: distributedlog:// with the metadata nodes' addresses "
+            "this operation requires direct access: distributedlog:// with the metadata nodes' addresses "
             "reaches the same logs"
         )
 
 
 class ProxiedLog(Log):
-    """A log behind proxies; see `Log`."""
+    """A log behind proxies, with the calls of `Log`."""
 
     def __init__(
         self, namespace: "ProxiedNamespace", name: str, options: LogOptions, incarnation: str | None
@@ -110,17 +110,18 @@ class ProxiedLog(Log):
         lock: bool = True,
         producer: str | Literal[True] | None = None,
     ) -> Opening[LogWriter]:
-        """A writer of the log's records, beside those of other producers; see `Log.open_writer`.
+        """Open a writer. Other producers can write the log concurrently. See `Log.open_writer`.
 
-        ``takeover`` and ``lock`` are the proxies' affair. ``wait_s``: for a log that a direct writer has.
-        With ``producer`` it goes on over whatever happens to the log's owner; each record is stored once.
+        The proxies decide about ``takeover`` and ``lock``. ``wait_s`` applies to a log that a direct writer
+        has. With ``producer``, the writer continues after any failure of the log's owner, and each record
+        is stored once.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, EndOfStream, NotEnoughBookies,
         InvalidRequest, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
         if takeover or not lock:
             raise InvalidRequest(
-                "a log behind proxies has one owner, a proxy: it is not taken over"
+                "a log behind proxies is owned by a proxy and cannot be taken over"
             )
         random_name = f"{self._namespace.context.random.getrandbits(128):032x}"
         name = random_name if producer is True else producer
@@ -165,7 +166,7 @@ class ProxiedLog(Log):
         namespace = self._namespace
         if skip:
             raise InvalidRequest(
-                "through proxies nothing is passed over: distributedlog:// with the metadata nodes' "
+                "skipping entries requires direct access: distributedlog:// with the metadata nodes' "
                 "addresses reaches the same logs"
             )
         request = Subscribe(
@@ -186,7 +187,7 @@ class ProxiedLog(Log):
         )
 
     async def describe(self, *, segments_max: int = DESCRIBED_SEGMENTS_MAX) -> LogDescription:
-        """State, ends, counts, owner, and the newest segments.
+        """Return the state, ends, counts, owner and newest segments of the log.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, InvalidRequest,
         AlreadyClosed.
@@ -199,7 +200,7 @@ class ProxiedLog(Log):
             decoded_state = LogState.decode(state)
             decoded_segments = tuple(map(SegmentRecord.decode, segments))
         except CorruptData as error:
-            raise ProtocolError(f"a description of log {self.name}: {error}") from None
+            raise ProtocolError(f"invalid description of log {self.name}: {error}") from None
         return LogDescription(
             self.name,
             decoded_state,
@@ -212,7 +213,7 @@ class ProxiedLog(Log):
         )
 
     async def last_dlsn(self) -> DLSN:
-        """The position of the last record that can be read. Raises `LogEmpty`.
+        """Return the position of the last readable record.
 
         Raises: LogEmpty, LogNotFound, LogRecreated, LedgerStateUnknown, QuorumUnreachable, AlreadyClosed.
         """
@@ -228,7 +229,7 @@ class ProxiedLog(Log):
         txid: int | None = None,
         before: datetime | int | None = None,
     ) -> DLSN:
-        """Give up all records before a position, a txid or a time; see `Log.truncate`.
+        """Truncate all records before a position, a transaction ID or a time. See `Log.truncate`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         OutcomeUnknown, AlreadyClosed.
@@ -240,7 +241,7 @@ class ProxiedLog(Log):
         return DLSN(*await self._call("truncate", dlsn_list, txid, before_ms, form=_POSITION))
 
     async def settings(self) -> StoredSettings:
-        """What the log has set of its own options, and the user's notes.
+        """Return the log's stored options, and the user's metadata.
 
         Raises: LogNotFound, LogRecreated, CorruptData, UnsupportedFormat, QuorumUnreachable, AlreadyClosed.
         """
@@ -252,16 +253,16 @@ class ProxiedLog(Log):
         *,
         metadata: Mapping[str, bytes | None] | None = None,
     ) -> StoredSettings:
-        """Set options of the log, whoever opens it, and notes of its user; see `Log.set`.
+        """Store options of the log, for all clients that open it, and user metadata. See `Log.set`.
 
-        Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat, QuorumUnreachable,
-        AlreadyClosed.
+        Raises: LogNotFound, LogRecreated, InvalidRequest, CorruptData, UnsupportedFormat,
+        QuorumUnreachable, AlreadyClosed.
         """
         arguments = [validate_settings(settings), dict(metadata or {})]
         return StoredSettings.decode(*await self._call("set", *arguments, form=_SETTINGS))
 
     async def seal(self, *, takeover: bool = False, wait_s: float | None = None) -> bool:
-        """End the log where it is, for good; see `Log.seal`. Refused while producers write it.
+        """Seal the log, which ends it for good. Rejected while producers write it. See `Log.seal`.
 
         Raises: OwnershipAcquireFailed, LogNotFound, LogRecreated, RecoveryIncomplete, QuorumUnreachable,
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
@@ -276,7 +277,8 @@ class ProxiedLog(Log):
         since: datetime | int | None = None,
         wall_ms: int | None = None,
     ) -> DLSN:
-        """The position of the first record with a txid, or a log time, of at least that; see `Log.find`.
+        """Return the position of the first record with at least this transaction ID or log time. See
+        `Log.find`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
@@ -286,7 +288,7 @@ class ProxiedLog(Log):
         return DLSN(*await self._call("find", txid, since_ms, form=_POSITION))
 
     async def count(self, from_: DLSN | None = None, to: DLSN | None = None) -> int:
-        """How many records lie between two positions, ``to`` not included; see `Log.count`.
+        """Return the number of records between two positions, excluding ``to``. See `Log.count`.
 
         Raises: LogNotFound, LogRecreated, LogTruncated, LedgerStateUnknown, InvalidRequest,
         QuorumUnreachable, AlreadyClosed.
@@ -301,7 +303,7 @@ class ProxiedLog(Log):
 
 
 class ProxiedNamespace(Namespace):
-    """The logs under one path, behind proxies; see `Namespace`. Made by `open_proxied`."""
+    """The logs under one path, behind proxies, with the calls of `Namespace`."""
 
     def __init__(
         self,
@@ -330,7 +332,7 @@ class ProxiedNamespace(Namespace):
         )
         self.client = client
         self.read_links = ReadLinks(client.endpoint, nursery, client.read_proxies)
-        """For its readers."""
+        """Connections for readers."""
 
     async def create_log(
         self,
@@ -341,7 +343,7 @@ class ProxiedNamespace(Namespace):
         metadata: Mapping[str, bytes] | None = None,
         txids: Literal["auto", "strict", "count", "ms", "bytes", "given"] = "auto",
     ) -> None:
-        """Make an empty log, in one transaction; see `Namespace.create_log`.
+        """Create an empty log in one transaction. See `Namespace.create_log`.
 
         Raises: LogExists, InvalidLogName, InvalidRequest, QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
         """
@@ -357,7 +359,7 @@ class ProxiedNamespace(Namespace):
         await self.make_call("create", check_new_log_name(name), *arguments, form=_decode_none)
 
     async def rename_log(self, old: str, new: str) -> None:
-        """Give a log another name, in one transaction; see `Namespace.rename_log`.
+        """Rename a log in one transaction. See `Namespace.rename_log`.
 
         Raises: LogNotFound, LogExists, OwnershipAcquireFailed, InvalidLogName, InvalidRequest,
         QuorumUnreachable, OutcomeUnknown, AlreadyClosed.
@@ -367,14 +369,15 @@ class ProxiedNamespace(Namespace):
         )
 
     async def log_exists(self, name: str) -> bool:
-        """Is there a log of this name, now?
+        """Whether a log of this name exists.
 
         Raises: InvalidLogName, QuorumUnreachable, AlreadyClosed.
         """
         return bool(await self.make_call("exists", check_log_name(name), form=flag))
 
     async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
-        """Up to ``limit`` (1 to 10,000) logs whose names begin with ``prefix`` and come after ``after``.
+        """Return up to ``limit`` (1 to 10,000) logs whose names start with ``prefix`` and are after
+        ``after``.
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -382,7 +385,7 @@ class ProxiedNamespace(Namespace):
         return LogPage(*await self.make_call("page", "", prefix, after, limit, form=_PAGE))
 
     async def delete_log(self, name: str, *, wait_s: float = 0.0) -> None:
-        """Delete a log with all its records; see `Namespace.delete_log`. Refused while producers write it.
+        """Delete a log with all its records. Rejected while producers write it. See `Namespace.delete_log`.
 
         Raises: LogNotFound, OwnershipAcquireFailed, RecoveryIncomplete, InvalidLogName, QuorumUnreachable,
         OutcomeUnknown, InvalidRequest, AlreadyClosed.
@@ -397,7 +400,7 @@ class ProxiedNamespace(Namespace):
         config: Mapping[str, Any] | None = None,
         incarnation: str | None = None,
     ) -> ProxiedLog:
-        """Name a log; never asks whether it exists. See `Namespace.open_log`.
+        """Return a log by name, without a check that it exists. See `Namespace.open_log`.
 
         Raises: InvalidLogName, InvalidRequest, AlreadyClosed.
         """
@@ -415,48 +418,54 @@ class ProxiedNamespace(Namespace):
         form: Callable[[Any], Any],
         incarnation: str = "",
     ) -> Any:
-        """What a proxy's call gives, in its form. Raises `ProtocolError` where it has another one."""
+        """Have a proxy execute a call and return the decoded result.
+
+        Raises:
+            ProtocolError: The result has another form.
+            DistributedLogError: The call failed.
+        """
         self._check_open()
         return await self.client.call(LogCall(self.path, call, log, incarnation, arguments), form)
 
 
 def _decode_none(value: Any) -> None:
     if value is not None:
-        raise SchemaError("something instead of nothing")
+        raise SchemaError("a value instead of none")
 
 
 class StreamOwnership:
-    """Stands for a `Claim`: the log as its proxy told it, and nothing to be given back."""
+    """Replaces a `LogLock` for a writer of a stream: the log's state from the proxy, without a lock to
+    release."""
 
     def __init__(self, state: LogState) -> None:
         self.state = state
 
     @property
     def writer_state(self) -> "StreamOwnership":
-        """The log: this too."""
+        """The state of the log, which is this object."""
         return self
 
     @property
     def log_id(self) -> int:
-        """The log's id."""
+        """The log's ID."""
         return self.state.log_id
 
     @property
     def metadata(self) -> Any:
-        """There is none here."""
+        """Metadata are unavailable."""
         return UnavailableThroughProxies()
 
     async def change(
         self, apply: Callable[[LogState], LogState], *, is_done: Callable[[LogState], bool]
     ) -> None:
-        """Here alone: the proxy does it when the first frame comes."""
+        """Change the local state. The proxy changes the log's state when the first frame arrives."""
         await trio.lowlevel.checkpoint()
         if not is_done(self.state):  # another task was faster
             self.state = apply(self.state)
 
     def set_on_lost(self, on_lost: Callable[[DistributedLogError], None]) -> None:
-        """It is lost with the stream, and that is opened again."""
+        """Do nothing: a lost stream is opened again."""
 
     async def release(self) -> None:
-        """The stream is closed by its sink."""
+        """Do nothing: the sink closes the stream."""
         await trio.lowlevel.checkpoint()

@@ -1,9 +1,9 @@
-"""A client's side of the proxies: one connection to each that it needs, who there is, who has which log.
+"""Connections of a client to proxies, the list of proxies, and the owner of each log.
 
-It knows the addresses of a URI, then all proxies, as any one of them tells and goes on telling. A stream to a
-log is asked for at who had the log last, else at the first proxy in the log's order (`rendezvous_hash.py`);
-who has not got the log says who has. One that is not reached is named to the next one as the suspect, who
-looks himself.
+The client starts with the addresses of a URI. Any proxy then sends it the list of all proxies, and its
+changes. A request for a log is sent to its last owner, otherwise to the first proxy in the log's order
+(`rendezvous_hash.py`). A proxy without the log names the owner. If a proxy is unreachable, the client names
+it to the next one as the suspect, which then checks it.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -50,34 +50,36 @@ BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 2.0
 DIAL_TIMEOUT_S = 2.0
 ANSWER_TIMEOUT_S = 15.0
-"""A proxy waits 10 s for a log that another one has."""
+"""The time limit for an answer. A proxy waits up to 10 s for a log that another one has."""
 PING_AFTER_S = 1.0
 PING_TIMEOUT_S = 0.5
-"""An opening that is not answered within the first: the proxy is asked whether it lives, and has the second
-to say so. Else another one is asked."""
+"""If an opening is not answered within `PING_AFTER_S`, the proxy is pinged.
+
+If it does not respond to the ping within `PING_TIMEOUT_S`, another proxy is asked.
+"""
 CALL_TIMEOUT_S = 130.0
 SWEEP_INTERVAL_S = 0.5
 GATHERED_BYTES_MAX = 64 * 1024
 CACHED_OWNERS_MAX = 10_000
-"""Logs of which it is known who has them."""
+"""The maximum number of logs with a cached owner."""
 REPEATABLE_CALLS = {"exists", "page", "truncate", "seal", "describe", "settings", "find", "count"}
-"""Calls that may be made twice."""
+"""Calls that can be repeated safely."""
 
 log = get_logger("distributedlog.proxy")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamHandlers:
-    """Who sends on a stream, as its connection sees it. Nothing of it may wait."""
+    """Callbacks of the sender on a stream. They must not block."""
 
     on_ack: Callable[[Ack], None]
-    """A frame is stored. Raises `ProtocolError` where it is not the one that is waited for."""
+    """A frame is stored. Raises `ProtocolError` if it is not the expected one."""
     on_refused: Callable[[Refusal], None]
-    """The last word on this stream."""
+    """The proxy has ended the stream."""
     on_lost: Callable[[DistributedLogError], None]
     """The connection has ended."""
     on_sweep: Callable[[float], None]
-    """Called now and then, with the time, while the stream is open: is an answer late?"""
+    """Called periodically with the time while the stream is open, to detect late answers."""
 
 
 class ProxyLink:
@@ -89,27 +91,27 @@ class ProxyLink:
         self.streams: dict[int, StreamHandlers] = {}
         self._last_number = 0
         self._frames: list[bytes] = []
-        """Of streams that are busy together: they leave as one, with the connection's turn."""
+        """Frames of concurrent streams, which are sent together at the connection's next turn."""
         self._frames_bytes = 0
         link.subscribe(self._on_frame, on_turn=self._send_frames, on_closed=self._on_closed)
 
     def add_stream(self, handlers: StreamHandlers) -> int:
-        """A number for a new stream; what comes for it goes to ``end`` from now on."""
+        """Assign a number to a new stream. ``handlers`` receive its frames from now on."""
         self._last_number += 1
         self.streams[self._last_number] = handlers
         return self._last_number
 
     def remove_stream(self, number: int) -> None:
-        """Nobody sends on it any more. Idempotent."""
+        """Remove a stream, which is no longer used. Idempotent."""
         self.streams.pop(number, None)
 
     def close_stream(self, number: int) -> None:
-        """As `remove_stream`, and the proxy is told."""
+        """Remove a stream and notify the proxy."""
         self.send_notice(encode_stream_notice(Op.PRODUCE_CLOSE, number))
         self.remove_stream(number)
 
     def produce(self, frame: bytes) -> None:
-        """Send records of a stream. On an idle connection they go at once."""
+        """Send records of a stream. On an idle connection they are sent at once."""
         link = self.link
         if not link.is_gathering:
             link.send(frame)
@@ -118,11 +120,12 @@ class ProxyLink:
             link.request_turn()
         self._frames.append(frame)
         self._frames_bytes += len(frame)
-        if self._frames_bytes >= GATHERED_BYTES_MAX:  # the link counts what a slow peer leaves
+        # the link counts the bytes that a slow peer does not read
+        if self._frames_bytes >= GATHERED_BYTES_MAX:
             self._send_frames()
 
     def send_notice(self, notice: bytes) -> None:
-        """Send something about a stream, after its records."""
+        """Send a message about a stream, after its records."""
         self._send_frames()
         self.link.send(notice)
 
@@ -151,7 +154,7 @@ class ProxyLink:
 
 @dataclass(frozen=True, slots=True)
 class ProxyStream:
-    """A stream that was opened."""
+    """An open stream."""
 
     proxy: ProxyLink
     number: int
@@ -159,24 +162,24 @@ class ProxyStream:
 
     @property
     def ended(self) -> bool:
-        """Was it refused since, or its connection lost? That may come before whoever opened it looks."""
+        """Whether the stream was refused or its connection lost, possibly before the opener continues."""
         return self.proxy.link.closed is not None or self.number not in self.proxy.streams
 
     def close(self) -> None:
-        """Nobody sends on it any more, and its proxy is told."""
+        """Close the stream and notify its proxy."""
         self.proxy.close_stream(self.number)
 
 
 @dataclass(slots=True)
 class _PendingDial:
-    """A connection that is being made; whoever needs it meanwhile waits for the same."""
+    """A connection that is being opened. Concurrent users wait for it."""
 
     finished: trio.Event = field(default_factory=trio.Event)
     error: DistributedLogError | None = None
 
 
 class ProxyClient:
-    """See the module. `run` must be running."""
+    """Connections to proxies and their list. `run` must be running."""
 
     def __init__(
         self, endpoint: Endpoint, addresses: Sequence[Address], *, timeout_s: float = 30.0
@@ -188,7 +191,7 @@ class ProxyClient:
         self._members: dict[str, MemberRow] = {}
         self._members_changed = trio.Event()
         self._auth_error: NotAuthenticated | None = None
-        """What a proxy said of who we are, before any of them told anything."""
+        """Set if the proxies rejected the credentials before any of them sent the list."""
         self._links: dict[str, ProxyLink] = {}
         self._pending_dials: dict[str, _PendingDial] = {}
         self._cached_owners: dict[tuple[str, str], str] = {}
@@ -197,23 +200,23 @@ class ProxyClient:
     # --- for many writers -------------------------------------------------------------------------
 
     def gather(self) -> None:
-        """Many writers are about to send: what they send leaves with `send_gathered`."""
+        """Hold back what writers send until `send_gathered`."""
         for proxy in self._links.values():
             proxy.link.gather()
 
     def send_gathered(self) -> None:
-        """Send it."""
+        """Send what `gather` held back."""
         for proxy in self._links.values():
             proxy.link.send_gathered()
 
     # --- who there is -----------------------------------------------------------------------------
 
     def write_proxies(self, path: str, name: str) -> list[MemberRow]:
-        """The write proxies in the order of a log: those that take no new logs last."""
+        """Return the write proxies in the order of a log. Those that accept no additional logs are last."""
         return self._ranked_members(WRITE, path, name)
 
     def read_proxies(self, path: str, name: str) -> list[Address]:
-        """Where the read proxies are, in the order of a log."""
+        """Return the addresses of the read proxies in the order of a log."""
         return [(member.host, member.port) for member in self._ranked_members(READ, path, name)]
 
     def _ranked_members(self, kind: str, path: str, name: str) -> list[MemberRow]:
@@ -224,10 +227,11 @@ class ProxyClient:
         return sorted(members, key=lambda member: not member.accepting)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow who there is, until cancelled. Started when that was told once.
+        """Follow the list of proxies until cancelled. The task has started when it was received once.
 
-        Raises `NotAuthenticated` where none of those that answer at first takes who we are, and
-        `QuorumUnreachable`, naming the addresses, where none answers.
+        Raises:
+            NotAuthenticated: The answering proxies reject the credentials.
+            QuorumUnreachable: No proxy answered. The message lists the addresses.
         """
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self._sweep)
@@ -251,7 +255,7 @@ class ProxyClient:
         )
 
     async def _watch_members(self, listed: trio.Event) -> None:
-        """Hear from one proxy after another who there is."""
+        """Receive the list of proxies from one proxy after another."""
         backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
         rng = self.endpoint.host.random
         while True:
@@ -296,12 +300,12 @@ class ProxyClient:
                 except DistributedLogError as error:
                     log.debug("proxy %s:%d: %s", *address, error)
             if auth_error is not None and not listed.is_set():
-                self._auth_error = auth_error  # the same credentials meet the same answer
+                self._auth_error = auth_error  # the same credentials would be rejected again
                 listed.set()
             await trio.sleep(backoff.next_s(rng.random()))
 
     async def _dial(self, address: Address, expected_node_id: str = "") -> ClientLink:
-        assert self._nursery is not None, "asked while it runs"
+        assert self._nursery is not None, "`run` is running"
         with trio.move_on_after(DIAL_TIMEOUT_S):
             link = await self.endpoint.dial(
                 address, nursery=self._nursery, expected_node_id=expected_node_id, kind=PROXY
@@ -313,7 +317,12 @@ class ProxyClient:
         )
 
     async def _link_to(self, member: MemberRow) -> ProxyLink:
-        """The connection to a proxy. Raises `ConnectionLost`, and others of a handshake."""
+        """Return the connection to a proxy.
+
+        Raises:
+            ConnectionLost: The proxy is unreachable.
+            DistributedLogError: The handshake failed.
+        """
         while True:
             proxy_link = self._links.get(member.id)
             if proxy_link is not None and proxy_link.link.closed is None:
@@ -324,7 +333,7 @@ class ProxyClient:
             await pending_dial.finished.wait()
             if (
                 pending_dial.error is not None
-            ):  # who hangs costs all who wait one dial, and not each of them
+            ):  # all waiting tasks share one dial to an unresponsive proxy
                 raise pending_dial.error.again()
         pending_dial = self._pending_dials[member.id] = _PendingDial()
         try:
@@ -334,7 +343,7 @@ class ProxyClient:
         except DistributedLogError as error:
             pending_dial.error = error
             raise
-        finally:  # whoever waits dials himself where this one was cancelled
+        finally:  # waiting tasks dial themselves if this one was cancelled
             del self._pending_dials[member.id]
             pending_dial.finished.set()
 
@@ -360,10 +369,18 @@ class ProxyClient:
         deadline: float,
         delay_s: float = 0.0,
     ) -> ProxyStream:
-        """Open a stream at who has the log, or takes it. ``request``: of a stream's number and a suspect.
+        """Open a stream at the proxy that has the log, or that opens it.
 
-        ``pause_s``: before the first question. Raises what a proxy refuses for good; by the deadline what
-        stood in the way last.
+        Args:
+            request: Creates the request from the stream's number and the ID of a suspect proxy.
+            path: Path of the namespace.
+            name: The log's name.
+            handlers: The callbacks of the stream.
+            deadline: When to stop trying.
+            delay_s: The delay before the first request.
+
+        Raises:
+            DistributedLogError: A permanent refusal, or the last error before the deadline.
         """
         rng = self.endpoint.host.random
         if delay_s:
@@ -389,7 +406,7 @@ class ProxyClient:
             reply = await _wait_for_open_reply(proxy_link.link, body)
             opened = ProduceOpened.decode(reply.body)
         except BaseException:
-            proxy_link.close_stream(number)  # it may be opened all the same, later
+            proxy_link.close_stream(number)  # it may still be opened later
             raise
         return ProxyStream(proxy_link, number, opened)
 
@@ -401,7 +418,8 @@ class ProxyClient:
         handlers: StreamHandlers,
         owner: str,
     ) -> ProxyStream | None:
-        """Ask another proxy for a log whose owner does not answer; None: it is the owner's still."""
+        """Open a stream at another proxy, because the owner does not answer. Return None if the owner still
+        has the log."""
         for member in self.write_proxies(path, name):
             if member.id == owner or not member.accepting:
                 continue
@@ -410,17 +428,19 @@ class ProxyClient:
                 self._record_owner(path, name, member.id)
                 return stream
             except DistributedLogError as error:
-                log.debug("asked %s for log %s, which %s has: %s", member.id, name, owner, error)
+                log.debug(
+                    "proxy %s did not open log %s of proxy %s: %s", member.id, name, owner, error
+                )
                 if not isinstance(error, ConnectionLost | WrongPeer):
                     return None
         return None
 
     def cached_owner(self, path: str, name: str) -> str:
-        """Who had the log last; "": that is not known."""
+        """Return the last owner of a log, or ""."""
         return self._cached_owners.get((path, name), "")
 
     def record_owner(self, path: str, name: str, proxy_id: str) -> None:
-        """Who is to be asked first; "": whoever is first in its order."""
+        """Set the proxy to ask first; "" for the first one in the log's order."""
         self._record_owner(path, name, proxy_id)
 
     def _record_owner(self, path: str, name: str, proxy_id: str) -> None:
@@ -438,9 +458,11 @@ class ProxyClient:
         deadline: float,
         random_fraction: Callable[[], float],
     ) -> Any:
-        """Ask who has a log, or should, until somebody answers; each proxy once before a pause.
+        """Call the owner of a log, or the proxies in the log's order, each once before a pause.
 
-        Raises what is no matter of who or when; by the deadline what stood in the way last.
+        Raises:
+            DistributedLogError: An error that another proxy or a retry would not change, or the last error
+                before the deadline.
         """
         backoff = Backoff(BACKOFF_FIRST_S, BACKOFF_MAX_S)
         tried_ids: set[str] = set()
@@ -450,9 +472,7 @@ class ProxyClient:
             member = self._next_candidate(path, name, cached_owner, tried_ids)
             if member is None:
                 if not tried_ids:
-                    last_error = QuorumUnreachable(
-                        f"no write proxy is there that could write {name}"
-                    )
+                    last_error = QuorumUnreachable(f"no write proxy is available to write {name}")
                 delay_s = backoff.next_s(random_fraction())
                 if trio.current_time() + delay_s >= deadline:
                     raise last_error
@@ -502,10 +522,16 @@ class ProxyClient:
     # --- calls ------------------------------------------------------------------------------------
 
     async def call(self, call: LogCall, form: Form, *, wait_s: float = 30.0) -> Any:
-        """Have a proxy make a call; what it gives, in its form.
+        """Have a proxy execute a call, and return the decoded result.
 
-        Raises what the call raises; `OutcomeUnknown` where the answer was lost of one that may not be made
-        twice.
+        Args:
+            call: The call.
+            form: Decodes the result.
+            wait_s: How long to try.
+
+        Raises:
+            OutcomeUnknown: The answer of a call that cannot be repeated was lost.
+            DistributedLogError: The call failed.
         """
         body = call.encode()
 
@@ -517,7 +543,7 @@ class ProxyClient:
                 if call.call in REPEATABLE_CALLS:
                     raise
                 raise OutcomeUnknown(
-                    f"whether {call.call} of {call.log} was done is not known: {error}"
+                    f"it is unknown whether {call.call} of {call.log} was completed: {error}"
                 ) from error
             return decode_answer(reply.body, form, f"the reply to {call.call}")
 
@@ -527,10 +553,12 @@ class ProxyClient:
 
 
 async def _wait_for_open_reply(link: ClientLink, body: bytes) -> Reply:
-    """The answer to an opening, which takes its time where another one has the log.
+    """Send an opening and wait for its answer, which can take long if another proxy has the log.
 
-    Raises what it carries, `RequestTimeout`, what closed the link, and `ConnectionLost` where nothing is
-    heard of the proxy meanwhile: it hangs, and the log may need another owner.
+    Raises:
+        RequestTimeout: There was no answer within `ANSWER_TIMEOUT_S`.
+        ConnectionLost: The proxy is unresponsive, so the log may need another owner.
+        DistributedLogError: The proxy refused, or the connection ended.
     """
     pending = link.start_request(Op.PRODUCE_OPEN, body, timeout_s=ANSWER_TIMEOUT_S)
     deadline = trio.current_time() + ANSWER_TIMEOUT_S
@@ -545,7 +573,7 @@ async def _wait_for_open_reply(link: ClientLink, body: bytes) -> Reply:
                 await pending.finished.wait()
                 break
             if link.received_at < pinged_at:
-                raise ConnectionLost(f"{link.peer_address} hangs")
+                raise ConnectionLost(f"{link.peer_address} is unresponsive")
     except BaseException:
         link.discard_request(pending)
         raise

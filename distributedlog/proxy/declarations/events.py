@@ -1,4 +1,4 @@
-"""What proxies tell (`distributedlog/runtime/declarations/events.py`)."""
+"""Log events of proxies (`distributedlog/runtime/declarations/events.py`)."""
 
 import logging
 

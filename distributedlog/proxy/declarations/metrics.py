@@ -1,4 +1,5 @@
-"""What a proxy counts, as it is called outside (pure): a write proxy first, then a read proxy."""
+"""Metrics of proxies, by their public names: first those of write proxies, then those of read proxies
+(pure)."""
 
 from ...runtime.declarations.meters import Metric
 

@@ -7,7 +7,7 @@ from ...runtime.declarations.options import KIB, MIB, check, option
 
 @dataclass(frozen=True, slots=True)
 class ProxyOptions:
-    """Of a proxy's process, whichever kind it is."""
+    """The options of a proxy of either kind."""
 
     logs_max: int = option(
         2700,

@@ -29,7 +29,7 @@ class ProxyMembers:
 
     @property
     def write(self) -> dict[str, ProxyRegistration]:
-        """The write proxies, by id."""
+        """The write proxies, by ID."""
         return {
             registration.id: registration
             for registration in self._registrations.values()
@@ -38,7 +38,7 @@ class ProxyMembers:
 
     @property
     def read(self) -> dict[str, ProxyRegistration]:
-        """The read proxies, by id."""
+        """The read proxies, by ID."""
         return {
             registration.id: registration
             for registration in self._registrations.values()

@@ -1,7 +1,7 @@
-"""A proxy's registration: ``proxy/write/<id>`` or ``proxy/read/<id>``, under a lease (pure).
+"""The leased registration of a proxy, ``proxy/write/<id>`` or ``proxy/read/<id>`` (pure).
 
-An id is drawn at each start and never used again (H6): who dials an address and meets another id knows that
-the process it meant is gone.
+A proxy generates a new ID at each start (H6). A client that finds another ID at an address can conclude
+that the earlier process has ended.
 """
 
 from collections.abc import Mapping
@@ -40,39 +40,42 @@ _REGISTRATION = fields(
 
 
 def proxy_key(kind: str, proxy_id: str) -> bytes:
-    """``proxy/<kind>/<id>``."""
+    """Return the key ``proxy/<kind>/<id>``."""
     return PREFIX + f"{kind}/{proxy_id}".encode()
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyRegistration:
-    """One live proxy."""
+    """The registration of one live proxy."""
 
     id: str
     kind: str
     """`WRITE` or `READ`."""
     addresses: Mapping[str, Address]
-    """By listener name; "" is the default one."""
+    """By listener name; "" is the default listener."""
     accepting: bool = True
-    """Does it take logs that it has not yet? Not while it drains."""
+    """Whether it accepts additional logs. False while it drains."""
     label: str = ""
-    """A name for people."""
+    """A name for users."""
     rack: str = ""
 
     @property
     def key(self) -> bytes:
-        """Where it is kept."""
+        """The key of the registration."""
         return proxy_key(self.kind, self.id)
 
     def address(self, listener: str) -> Address | None:
-        """Where to dial, for one who came in on this listener; the default one where it has none such."""
+        """Return the address for clients that connect through a listener of this name.
+
+        If the proxy has no such listener, return its default address, otherwise its first one.
+        """
         for name in (listener, "", *self.addresses):
             if name in self.addresses:
                 return self.addresses[name]
         return None
 
     def encode(self) -> bytes:
-        """As the value of its key."""
+        """Encode the registration as the value of its key."""
         return pack(
             {
                 "format": FORMAT,
@@ -87,7 +90,12 @@ class ProxyRegistration:
 
     @classmethod
     def decode(cls, key: bytes, value: Buffer) -> "ProxyRegistration":
-        """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
+        """Decode the value of a proxy's key.
+
+        Raises:
+            CorruptData: The value is invalid or belongs to another proxy.
+            UnsupportedFormat: The record is of a newer version.
+        """
         what = f"the registration {key.decode(errors='backslashreplace')[:80]}"
         decoded = decode_versioned(value, FORMAT, _REGISTRATION, what)
         del decoded["format"]

@@ -1,5 +1,8 @@
-"""Which proxy should have a log (pure): rendezvous hashing, so that everybody finds the same one alone; and
-which logs an operator moves so that all have as many."""
+"""Choose the proxy of a log by rendezvous hashing, and plan a balance of logs (pure).
+
+Every client and proxy computes the same proxy without coordination. A balance moves logs so that all
+proxies write equally many.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +11,9 @@ import xxhash
 
 
 def rank_proxies(path: str, log: str, ids: Iterable[str]) -> list[str]:
-    """The proxies in the order in which they are asked for a log, the first one first.
+    """Return the proxies in the order in which clients try them for a log.
 
-    When one comes or goes, only the logs move for which it is the first.
+    If a proxy is added or removed, only the logs move of which it is the first.
     """
     name = f"{path}\0{log}".encode()
 
@@ -22,27 +25,31 @@ def rank_proxies(path: str, log: str, ids: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LogMove:
-    """A log that another proxy should have."""
+    """A log that should move to another proxy."""
 
     path: str
     log: str
     owner: str
-    """Who has it, by id,"""
+    """The ID of the proxy that has the log."""
     target: str
-    """and who should."""
+    """The ID of the proxy that should have it."""
 
 
 def plan_moves(logs_by_proxy: Mapping[str, Sequence[tuple[str, str, int]]]) -> list[LogMove]:
-    """Which logs go where, so that no proxy has two more than another one; the fewest that do.
+    """Plan the fewest moves after which the proxies' numbers of logs differ by at most one.
 
-    ``owned``: of each proxy that takes logs, by id: namespace, name and producers of those that it has.
-    Those with the fewest producers go, for each of these sees a pause.
+    Logs with the fewest producers move, because each producer sees a pause.
+
+    Args:
+        logs_by_proxy: The namespace, name and number of producers of each log, by the ID of each proxy that
+            accepts logs.
     """
     counts = {proxy_id: len(logs) for proxy_id, logs in logs_by_proxy.items()}
     if not counts:
         return []
     even_share, remainder = divmod(sum(counts.values()), len(counts))
-    # Who has most keeps one more than the others, where it cannot be even: then nothing of it moves.
+    # If an even share is impossible, the proxies with the most logs keep one more, so that nothing of
+    # theirs moves.
     ranked = sorted(counts, key=lambda proxy_id: (-counts[proxy_id], proxy_id))
     target_counts = {
         proxy_id: even_share + (rank < remainder) for rank, proxy_id in enumerate(ranked)

@@ -1,28 +1,30 @@
-"""What clients and proxies say to each other: exact layouts of frame bodies (pure).
+"""The layouts of the frame bodies between clients and proxies (pure).
 
-Little-endian. A *stream* carries one producer's frames to one log over one connection; its number is given
-by the client and never used again there. Sequences count records, from 0 at the first frame of a plain
-producer's stream. A frame is a unit: never divided, never merged, on the way to the log.
+All numbers are little-endian. A *stream* carries one producer's frames to one log over one connection. The
+client assigns its number, and does not use it again on the connection. Sequences count records, from 0 at
+the first frame of a plain producer's stream. A frame is never divided or merged on its way into the log.
+
+The operations are::
 
     MEMBERS       nothing                          REPLY flag 128, at once and at each change: msgpack rows
     PRODUCE_OPEN  msgpack [stream, path, log, incarnation, producer, number, through, suspect, create]
       REPLY       msgpack [incarnation, number, known, next sequence, window bytes, txid rule, last txid]
-    PRODUCE       ident = stream | xxh3_64 of what follows u64 | first sequence u64 | acked through u64
+    PRODUCE       ident = stream | xxh3_64 of the following u64 | first sequence u64 | acked through u64
                   | count u32 | flags u32                                                       32 bytes
                   | expected segment u64, entry i64, slot u64 (flag 2) | txids i64[count] (flag 1)
                   | record flags u8[count] (flag 4) | ends of the payloads u32[count] | payloads
     PRODUCE_ACKS  ident = 0 | n x (stream u32 | records u32 | first sequence u64 | segment u64 | entry u64
                   | first slot u32 | flags u32 | first txid i64)                                48 bytes each
-                  each answers one frame; flag 1: it was stored before, 2: where is not known any more
+                  each acknowledges one frame; flag 1: stored before, flag 2: its position is unknown
     PRODUCE_REFUSED  ident = stream, status = code | msgpack [message, detail, unknown from, refused from,
-                  retry ms]: of the frames that are not answered, those from the first of the two sequences on
-                  may be stored, those from the second on are not; the stream takes nothing more
-    PRODUCE_PUBLISH  ident = stream | nothing: what is acknowledged is to be readable
+                  retry ms]: unanswered frames from the first sequence on may be stored, those from the
+                  second sequence on are not; the stream accepts no more frames
+    PRODUCE_PUBLISH  ident = stream | nothing: make acknowledged records readable
     PRODUCE_COMMIT   stream u32: as PRODUCE_PUBLISH, to a proxy with FEATURE_COMMIT
-      REPLY          nothing: readers see every record of the log that is acknowledged
+      REPLY          nothing: readers see every acknowledged record of the log
     PRODUCE_CLOSE    ident = stream | nothing
-    LOG_CALL      msgpack [path, call, log, incarnation, arguments]      REPLY msgpack, each call its own
-    PROXY_CALL    msgpack [call, arguments]                              likewise
+    LOG_CALL      msgpack [path, call, log, incarnation, arguments]      REPLY msgpack, by call
+    PROXY_CALL    msgpack [call, arguments]                              REPLY msgpack, by call
 """
 
 import struct
@@ -57,22 +59,22 @@ from ...runtime.protocol.schema import (
 )
 
 NAME_BYTES_MAX = 1024
-"""Of a log's name or a namespace's path, in characters."""
+"""The maximum characters of a log's name or a namespace's path."""
 PRODUCER_CHARS_MAX = 255
 SEQUENCE_MAX = (1 << 62) - 1
 STREAM_MAX = (1 << 32) - 1
 MEMBERS_MAX = 1000
 SEGMENTS_MAX = 1000
-"""Of a log's description."""
+"""The maximum segments in a log's description."""
 WAIT_MAX_S = 60.0
 OWNED_LOGS_PER_PAGE = 1000
-"""Logs of a proxy that are told at a time."""
+"""The maximum logs of a proxy in one reply."""
 RECORDS_MAX = 65_536
-"""Of a frame."""
+"""The maximum records of a frame."""
 FRAME_BYTES = 256 * 1024
-"""About as much goes into one frame, but for a single record that is larger."""
+"""The approximate size of a frame, unless a single record is larger."""
 PRODUCE_BYTES_MAX = 2 * 1024 * 1024
-"""Of a PRODUCE's body: the largest set, and what stands beside it."""
+"""The maximum bytes of a PRODUCE body: the largest record set and its columns."""
 
 FLAG_TXIDS = 1
 FLAG_EXPECT = 2
@@ -85,7 +87,8 @@ _HEAD = struct.Struct("<QQII")
 HEAD_BYTES = _DIGEST.size + _HEAD.size
 _EXPECT = struct.Struct("<Qqq")
 _SINGLE_RECORD = struct.Struct("<QQIII")
-"""After the digest, of a record that comes alone and without a txid, as most do where many logs are busy."""
+"""The body after the digest of a single record without a txid, the most frequent frame if many logs are
+busy."""
 _SINGLE_RECORD_BODY = struct.Struct("<QQQIII")
 _SINGLE_RECORD_HEAD = struct.Struct(ENVELOPE.format + "Q")
 SINGLE_RECORD_BYTES = _DIGEST.size + _SINGLE_RECORD.size
@@ -114,7 +117,7 @@ _MEMBERS = rows(
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """A proxy, as clients are told of it: where they dial it, by the listener that they came in on."""
+    """A proxy in the list for clients, with the address for the listener that the client uses."""
 
     kind: str
     """``write`` or ``read``."""
@@ -122,18 +125,22 @@ class MemberRow:
     host: str
     port: int
     accepting: bool
-    """Does it take logs that it has not yet?"""
+    """Whether the proxy accepts additional logs."""
 
 
 def encode_members(members: Sequence[MemberRow]) -> bytes:
-    """The reply to MEMBERS."""
+    """Encode the reply to MEMBERS."""
     return pack(
         [[member.kind, member.id, member.host, member.port, member.accepting] for member in members]
     )
 
 
 def decode_members(body: Buffer) -> list[MemberRow]:
-    """Raises `ProtocolError`."""
+    """Decode the reply to MEMBERS.
+
+    Raises:
+        ProtocolError: The body is invalid.
+    """
     return [
         MemberRow(*member_fields) for member_fields in decode_message(body, _MEMBERS, "MEMBERS")
     ]
@@ -141,25 +148,25 @@ def decode_members(body: Buffer) -> list[MemberRow]:
 
 @dataclass(frozen=True, slots=True)
 class ProduceOpen:
-    """A stream to a log; ``suspect``: the proxy that should have it and was not reached, or "" ."""
+    """The request to open a stream to a log."""
 
     stream: int
     path: str
     log: str
     incarnation: str = ""
-    """Which log of that name; "": whichever there is."""
+    """The incarnation of the log; "" accepts any log of this name."""
     producer: str = ""
-    """The name of a producer whose frames are stored once; "": a plain one."""
+    """The name of a producer whose frames are stored once; "" for a plain producer."""
     producer_number: int = 0
-    """That name's, where it was opened before by this client; 0: it was not."""
+    """The producer's number from an earlier opening by this client; 0 if there is none."""
     acked_through: int = 0
-    """Below this sequence the client knows all outcomes."""
+    """The client has the outcomes of all lower sequences."""
     suspect_proxy_id: str = ""
     create: bool = True
-    """Make the log, if it is missing."""
+    """Whether a missing log is created."""
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the request as a frame body."""
         return pack(
             [
                 self.stream,
@@ -176,7 +183,11 @@ class ProduceOpen:
 
     @classmethod
     def decode(cls, body: Buffer) -> "ProduceOpen":
-        """Raises `ProtocolError`."""
+        """Decode a request.
+
+        Raises:
+            ProtocolError: The body is invalid.
+        """
         return cls(*decode_message(body, _OPEN, "PRODUCE_OPEN"))
 
 
@@ -187,15 +198,15 @@ class ProduceOpened:
     incarnation: str
     producer_number: int
     has_stored_records: bool
-    """Has the log anything of this producer?"""
+    """Whether the log has records of this producer."""
     next_sequence: int
-    """Of the first record that the owner has not taken."""
+    """The sequence of the first record that the owner has not accepted."""
     window_bytes: int
     txid_rule: str
     last_txid: int
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the reply as a frame body."""
         return pack(
             [
                 self.incarnation,
@@ -210,7 +221,11 @@ class ProduceOpened:
 
     @classmethod
     def decode(cls, body: Buffer) -> "ProduceOpened":
-        """Raises `ProtocolError`."""
+        """Decode a reply.
+
+        Raises:
+            ProtocolError: The body is invalid.
+        """
         return cls(*decode_message(body, _OPENED, "the reply to PRODUCE_OPEN"))
 
 
@@ -221,15 +236,15 @@ class ProducedFrame(NamedTuple):
     """The records of a PRODUCE."""
 
     first_sequence: int
-    """Sequence of the first one."""
+    """The sequence of the first record."""
     acked_through: int
     txids: Sequence[int] | None
     payloads: list[bytes]
     record_flags: bytes | None
     expect: tuple[int, int, int] | None
-    """Segment, entry and slot of the record that must be the log's last one; None: any."""
+    """Segment, entry and slot of the required last record of the log; None for any."""
     bytes: int
-    """Of the body."""
+    """The size of the frame body."""
 
 
 def encode_produce(
@@ -242,7 +257,7 @@ def encode_produce(
     record_flags: Buffer | None = None,
     expect: tuple[int, int, int] | None = None,
 ) -> bytes:
-    """A whole PRODUCE, envelope included: one join, one digest."""
+    """Encode a complete PRODUCE frame, with envelope and digest."""
     count = len(payloads)
     if count == 1 and txids is None and expect is None and record_flags is None:
         payload = payloads[0]
@@ -274,7 +289,12 @@ def encode_produce(
 
 
 def decode_produce(body: memoryview) -> ProducedFrame:
-    """Raises `ProtocolError`, and `CorruptData` where the digest does not fit: nothing of it is taken."""
+    """Decode the body of a PRODUCE.
+
+    Raises:
+        ProtocolError: The body is invalid.
+        CorruptData: The digest does not match. Nothing of the frame may be used.
+    """
     size = len(body)
     if SINGLE_RECORD_BYTES <= size <= SINGLE_RECORD_BYTES + RECORD_BYTES_MAX:
         digest, first_sequence, acked_through, count, flags, end = _SINGLE_RECORD_BODY.unpack_from(
@@ -286,7 +306,7 @@ def decode_produce(body: memoryview) -> ProducedFrame:
             and end == size - SINGLE_RECORD_BYTES
             and acked_through <= first_sequence < SEQUENCE_MAX
             and xxhash.xxh3_64_intdigest(body[_DIGEST.size :]) == digest
-        ):  # else it is judged by all that follows
+        ):  # otherwise the general checks below apply
             return ProducedFrame(
                 first_sequence,
                 acked_through,
@@ -301,7 +321,7 @@ def decode_produce(body: memoryview) -> ProducedFrame:
     (digest,) = _DIGEST.unpack_from(body)
     if xxhash.xxh3_64_intdigest(body[_DIGEST.size :]) != digest:
         raise CorruptData(
-            f"a frame of {size} bytes was changed on its way: nothing of it is stored"
+            f"a frame of {size} bytes was corrupted in transit, and nothing of it is stored"
         )
     first_sequence, acked_through, count, flags = _HEAD.unpack_from(body, _DIGEST.size)
     if flags & ~(FLAG_TXIDS | FLAG_EXPECT | FLAG_RECORD_FLAGS):
@@ -312,7 +332,7 @@ def decode_produce(body: memoryview) -> ProducedFrame:
         or acked_through > first_sequence
     ):
         raise ProtocolError(
-            f"PRODUCE of {count} records from {first_sequence} on, known through {acked_through}"
+            f"PRODUCE of {count} records from {first_sequence}, acknowledged through {acked_through}"
         )
     expect, txids, record_flags, ends, position = _unpack_columns(body, count, flags)
     if ends[-1] != size - position or not all(map(le, ends, ends[1:])):
@@ -351,27 +371,31 @@ def _unpack_columns(
 
 
 class Ack(NamedTuple):
-    """One frame is stored."""
+    """The acknowledgement of one stored frame."""
 
     stream: int
     records: int
     first_sequence: int
-    """Sequence of its first record."""
+    """The sequence of its first record."""
     segment: int
     entry: int
     slot: int
-    """Of its first record."""
+    """The slot of its first record."""
     flags: int
     first_txid: int
 
 
 def encode_acks(items: Sequence[bytes]) -> bytes:
-    """A whole PRODUCE_ACKS of packed items (`ACK`)."""
+    """Encode a complete PRODUCE_ACKS frame of packed items (`ACK`)."""
     return b"".join([envelope(Op.PRODUCE_ACKS, ACK.size * len(items)), *items])
 
 
 def decode_acks(body: memoryview) -> Iterator[Ack]:
-    """Raises `ProtocolError`."""
+    """Decode the body of a PRODUCE_ACKS.
+
+    Raises:
+        ProtocolError: The body is invalid.
+    """
     if not len(body) or len(body) % ACK.size:
         raise ProtocolError(f"PRODUCE_ACKS of {len(body)} bytes")
     return map(Ack._make, ACK.iter_unpack(body))
@@ -379,17 +403,17 @@ def decode_acks(body: memoryview) -> Iterator[Ack]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a stream takes nothing more, and what became of its frames that were not answered."""
+    """Why a stream accepts no more frames, and the outcome of its unanswered frames."""
 
     error: DistributedLogError
     unknown_from: int
-    """Records from this sequence on may be stored,"""
+    """Records from this sequence on may be stored."""
     refused_from: int
-    """and from this one on they are not."""
+    """Records from this sequence on are not stored."""
     retry_ms: int = 0
 
     def encode_frame(self, stream: int) -> bytes:
-        """A whole PRODUCE_REFUSED."""
+        """Encode a complete PRODUCE_REFUSED frame."""
         message_text, error = str(self.error)[:ERROR_CHARS_MAX], self.error
         body = pack(
             [
@@ -404,7 +428,11 @@ class Refusal:
 
     @classmethod
     def decode(cls, status: int, body: Buffer) -> "Refusal":
-        """Raises `ProtocolError`."""
+        """Decode the body of a PRODUCE_REFUSED.
+
+        Raises:
+            ProtocolError: The body is invalid.
+        """
         message_text, detail, unknown_from, refused_from, retry_ms = decode_message(
             body, _REFUSAL, "PRODUCE_REFUSED"
         )
@@ -416,7 +444,7 @@ class Refusal:
 
 
 def encode_stream_notice(op: int, stream: int) -> bytes:
-    """A whole PRODUCE_PUBLISH or PRODUCE_CLOSE."""
+    """Encode a complete PRODUCE_PUBLISH or PRODUCE_CLOSE frame."""
     return envelope(op, 0, ident=stream)
 
 
@@ -429,7 +457,11 @@ def encode_commit(stream: int) -> bytes:
 
 
 def decode_commit(body: Buffer) -> int:
-    """Return the stream of a PRODUCE_COMMIT. Raises `ProtocolError`."""
+    """Return the stream of a PRODUCE_COMMIT.
+
+    Raises:
+        ProtocolError: The body is invalid.
+    """
     if len(body) != _COMMIT.size:
         raise ProtocolError(f"PRODUCE_COMMIT: {len(body)} bytes instead of {_COMMIT.size}")
     stream: int = _COMMIT.unpack(body)[0]
@@ -441,7 +473,7 @@ def decode_commit(body: Buffer) -> int:
 
 def _setting(value: Any) -> Any:
     if value is not None and type(value) not in (bool, int, float, str):
-        raise SchemaError("a setting is a number, a text, true, false or nothing")
+        raise SchemaError("a setting is a number, a text, true, false or nil")
     return value
 
 
@@ -471,7 +503,7 @@ LOG_CALLS: dict[str, Form] = {
     "find": row(_OPTIONAL_NUMBER, _OPTIONAL_NUMBER),
     "count": row(_OPTIONAL_POSITION, _OPTIONAL_POSITION),
 }
-"""Of the arguments of each call."""
+"""The form of the arguments of each call about a log or namespace."""
 PROXY_CALLS: dict[str, Form] = {
     "owned": row(text(2 * NAME_BYTES_MAX), number(1, OWNED_LOGS_PER_PAGE)),
     "drain": row(),
@@ -479,13 +511,13 @@ PROXY_CALLS: dict[str, Form] = {
     "take": row(text(NAME_BYTES_MAX), text(NAME_BYTES_MAX, 1), text(16, 16)),
     "would_refuse": row(),
 }
-"""Likewise, of those to one proxy; a read proxy takes the last one alone."""
+"""The form of the arguments of each call to one proxy. A read proxy accepts only the last one."""
 
 
 def _decode_arguments(calls: Mapping[str, Form], name: str, values: Any) -> tuple[Any, ...]:
     form = calls.get(name)
     if form is None:
-        raise SchemaError("a call that is not known here")
+        raise SchemaError("an unknown call")
     arguments: tuple[Any, ...] = form(values)
     return arguments
 
@@ -506,45 +538,57 @@ _PROXY_CALL = row(text(32, 1), list_of_any)
 
 @dataclass(frozen=True, slots=True)
 class LogCall:
-    """A call about a log, or about a namespace."""
+    """A call about a log or a namespace."""
 
     path: str
     call: str
     log: str
-    """"" for those of the namespace."""
+    """The log's name; "" for calls about the namespace."""
     incarnation: str
     arguments: Sequence[Any]
     """By the call's form in `LOG_CALLS`."""
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the call as a frame body."""
         return pack([self.path, self.call, self.log, self.incarnation, list(self.arguments)])
 
     @classmethod
     def decode(cls, body: Buffer) -> "LogCall":
-        """Raises `ProtocolError`."""
+        """Decode a call.
+
+        Raises:
+            ProtocolError: The body is invalid.
+        """
         return cls(*decode_message(body, _log_call, "LOG_CALL"))
 
 
 def decode_answer(body: Buffer, form: Form, what: str) -> Any:
-    """What a call gives, in its form. Raises `ProtocolError`."""
+    """Decode the result of a call.
+
+    Raises:
+        ProtocolError: The body does not have this form.
+    """
     return decode_message(body, form, what)
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyCall:
-    """A question or an order to one proxy."""
+    """A request to one proxy."""
 
     call: str
     arguments: Sequence[Any]
 
     def encode(self) -> bytes:
-        """As a frame body."""
+        """Encode the call as a frame body."""
         return pack([self.call, list(self.arguments)])
 
     @classmethod
     def decode(cls, body: Buffer) -> "ProxyCall":
-        """Raises `ProtocolError`."""
+        """Decode a call.
+
+        Raises:
+            ProtocolError: The body is invalid.
+        """
         return cls(*decode_message(body, _proxy_call, "PROXY_CALL"))
 
 
@@ -554,7 +598,11 @@ _OWNED = rows(
 
 
 def decode_owned(body: Buffer) -> list[tuple[str, str, int, int]]:
-    """Of each log that a proxy writes: namespace, name, producers, segment. Raises `ProtocolError`."""
+    """Decode the logs that a proxy writes: namespace, name, number of producers, and segment of each.
+
+    Raises:
+        ProtocolError: The body is invalid.
+    """
     return list(decode_message(body, _OWNED, "the reply to owned"))
 
 
@@ -562,7 +610,11 @@ _WOULD_REFUSE = rows(row(text(256), text(4096), number()), REPORTED_DENIALS_MAX)
 
 
 def decode_would_refuse(body: Buffer) -> list[tuple[str, str, int]]:
-    """Whom a proxy would refuse: principal, what it lacks, how often. Raises `ProtocolError`."""
+    """Decode the requests that a proxy would refuse: principal, reason and count of each.
+
+    Raises:
+        ProtocolError: The body is invalid.
+    """
     return list(decode_message(body, _WOULD_REFUSE, "the reply to would_refuse"))
 
 

@@ -1,13 +1,16 @@
 """The frames between a reader and a read proxy (pure).
 
-SUBSCRIBE           msgpack, a request; the answer is a REPLY, and its request id is the subscription's number
-ENTRIES             ident = subscription | of their segment, 48 bytes | entry records, as they are stored
-CREDIT              ident = subscription | u64: so many bytes of ENTRIES in all; it only grows
-SUBSCRIPTION_ENDED  ident = subscription, status: the error; 0: the log is sealed, and all of it was sent
-UNSUBSCRIBE         ident = subscription
+The operations are::
 
-ENTRIES are of one segment, ascending, none left out but control entries:
-    segment u64 | sequence id of its first record i64 | entry of its ledger where it begins u64
+    SUBSCRIBE           msgpack, a request. The answer is a REPLY. The request ID is the subscription's number
+    ENTRIES             ident = subscription | head of the segment, 48 bytes | entry records as stored
+    CREDIT              ident = subscription | u64, the total bytes of ENTRIES allowed, never decreases
+    SUBSCRIPTION_ENDED  ident = subscription, status = error code. 0: the log is sealed and all of it was sent
+    UNSUBSCRIBE         ident = subscription
+
+ENTRIES are of one segment, ascending and complete except for control entries. Their head is::
+
+    segment u64 | sequence ID of its first record i64 | entry of its ledger at which it begins u64
     | txid base i64 | time floor ms i64 | txid rule u32 | reserved u32
 """
 
@@ -37,7 +40,7 @@ from ...runtime.protocol.schema import (
 HEAD = struct.Struct("<QqQqqII")
 HEAD_BYTES = HEAD.size
 CREDIT_MAX = 64 * 1024 * 1024
-"""Bytes of ENTRIES that a subscription may have on their way."""
+"""The maximum bytes of ENTRIES in flight per subscription."""
 _CREDIT = struct.Struct("<Q")
 
 _DLSN = row(number(0, 10**10 - 1), number(0, 10**15 - 1), number(0, 10**7 - 1))
@@ -68,20 +71,20 @@ _SUBSCRIBED = fields(
 
 @dataclass(frozen=True, slots=True)
 class SegmentHead:
-    """What whoever decodes a segment's entries must know of it."""
+    """The values of a segment that are required to decode its entries."""
 
     segment: int
     start_sequence_id: int
     base_entry: int
-    """Its entry 0 is this one of its ledger."""
+    """The entry of the ledger that is entry 0 of the segment."""
     txid_base: int
     time_floor_ms: int
     txid_rule: int
 
     @classmethod
     def of(cls, record: SegmentRecord) -> "SegmentHead":
-        """As its record says; that is numbered."""
-        assert record.start_sequence_id >= 0, "nobody is given what has no number yet"
+        """Return the head for a segment record whose first sequence ID is determined."""
+        assert record.start_sequence_id >= 0, "the first sequence ID of the segment is determined"
         return cls(
             record.segment,
             record.start_sequence_id,
@@ -92,7 +95,7 @@ class SegmentHead:
         )
 
     def origin(self, entry: int, header: EntryHeader) -> Origin:
-        """Of the records of one of its entries, by the segment's own number."""
+        """Return the origin of the records of one entry, given the entry's number in the segment."""
         return header.origin(
             self.segment,
             entry,
@@ -103,7 +106,7 @@ class SegmentHead:
         )
 
     def encode(self) -> bytes:
-        """The first bytes of ENTRIES."""
+        """Encode the head as the first bytes of ENTRIES."""
         return HEAD.pack(
             self.segment,
             self.start_sequence_id,
@@ -116,7 +119,11 @@ class SegmentHead:
 
     @classmethod
     def decode(cls, body: Buffer) -> "SegmentHead":
-        """Raises `ProtocolError`."""
+        """Decode the first bytes of ENTRIES.
+
+        Raises:
+            ProtocolError: The head is invalid.
+        """
         if len(body) < HEAD_BYTES:
             raise ProtocolError(f"ENTRIES of {len(body)} bytes")
         head = cls(*HEAD.unpack_from(body)[:6])
@@ -129,33 +136,34 @@ class SegmentHead:
             and (head.txid_rule == TXIDS_IN_ENTRIES) == (head.txid_base < 0)
         )
         if not in_range:
-            raise ProtocolError("ENTRIES of a segment that cannot be")
+            raise ProtocolError("ENTRIES of an invalid segment")
         return head
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Where a reader wants to begin, or go on."""
+    """The request for a subscription: where a reader starts or continues."""
 
     path: str
-    """Of the namespace."""
+    """Path of the namespace."""
     name: str
     incarnation: str = ""
-    """Which log of this name; "": whichever there is."""
+    """The incarnation of the log; "" accepts any log of this name."""
     resumes: bool = False
-    """It goes on with the log of this incarnation, whatever that is called by now."""
+    """Whether the reader continues with the log of this incarnation, even if the log was renamed."""
     at: str = "earliest"
     dlsn: DLSN | None = None
     sequence_id: int = -1
-    """Of the record at ``dlsn``; -1: not known, and the reader has no position."""
+    """Sequence ID of the record at ``dlsn``; -1 if the reader has no position."""
     proven: bool = False
-    """Was everything before ``dlsn`` delivered to somebody? Then it is confirmed (H24, H141)."""
+    """Whether everything before ``dlsn`` was delivered to a reader, and is therefore confirmed (H24,
+    H141)."""
     txid: int | None = None
     since_ms: int | None = None
     to: DLSN | None = None
     to_end: bool = False
     credit: int = 1024 * 1024
-    """Bytes of ENTRIES at first."""
+    """The initial bytes of ENTRIES allowed."""
 
     def starting_at(self, start: ReadStart) -> "Subscribe":
         """Return the request with this start."""
@@ -178,7 +186,7 @@ class Subscribe:
 
     @property
     def read_start(self) -> ReadStart:
-        """Return where it starts, as `find_beginning` takes it."""
+        """Return the start, as `resolve_read_range` accepts it."""
         if self.dlsn is not None:
             if self.sequence_id >= 0:
                 return Position(self.incarnation, self.dlsn, self.sequence_id)
@@ -190,52 +198,64 @@ class Subscribe:
         return "latest" if self.at == "latest" else "earliest"
 
     def encode(self) -> bytes:
-        """As msgpack."""
+        """Encode the request as msgpack."""
         return pack({name: _plain(getattr(self, name)) for name in self.__slots__})
 
     @classmethod
     def decode(cls, body: Buffer) -> "Subscribe":
-        """Raises `ProtocolError`."""
+        """Decode a request.
+
+        Raises:
+            ProtocolError: The request is invalid.
+        """
         found = decode_message(body, _SUBSCRIBE, "SUBSCRIBE")
         for name in ("dlsn", "to"):
             found[name] = _dlsn(found[name])
         if found["resumes"] and (found["dlsn"] is None or len(found["incarnation"]) != 16):
-            raise ProtocolError("SUBSCRIBE goes on, and does not say where")
+            raise ProtocolError("SUBSCRIBE continues a log without a position")
         return cls(**{name: found[name] for name in cls.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The answer: where it begins, and where it ends."""
+    """The answer to a SUBSCRIBE: where the subscription starts and ends."""
 
     name: str
     incarnation: str
     start: DLSN
     sequence_id: int
-    """Of the record at ``start``; -1: not known before something is read."""
+    """Sequence ID of the record at ``start``; -1 if it is determined only when an entry is read."""
     to: DLSN | None
     nothing: bool
-    """There is nothing between the two."""
+    """Whether there is no record between ``start`` and ``to``."""
 
     def encode(self) -> bytes:
-        """As msgpack."""
+        """Encode the answer as msgpack."""
         return pack({name: _plain(getattr(self, name)) for name in self.__slots__})
 
     @classmethod
     def decode(cls, body: Buffer) -> "Subscribed":
-        """Raises `ProtocolError`."""
+        """Decode an answer.
+
+        Raises:
+            ProtocolError: The answer is invalid.
+        """
         found = decode_message(body, _SUBSCRIBED, "the answer to SUBSCRIBE")
         found["start"], found["to"] = DLSN(*found["start"]), _dlsn(found["to"])
         return cls(**{name: found[name] for name in cls.__slots__})
 
 
 def encode_credit(total: int) -> bytes:
-    """The body of CREDIT."""
+    """Return the body of a CREDIT."""
     return _CREDIT.pack(total)
 
 
 def decode_credit(body: Buffer) -> int:
-    """Raises `ProtocolError`."""
+    """Return the total bytes in the body of a CREDIT.
+
+    Raises:
+        ProtocolError: The body is invalid.
+    """
     if len(body) != _CREDIT.size:
         raise ProtocolError(f"CREDIT of {len(body)} bytes")
     (total,) = _CREDIT.unpack(body)

@@ -1,9 +1,9 @@
-"""The newest entries of a log as they are stored, for all its subscribers at a proxy (pure).
+"""The newest entries of a log as stored, for all its subscribers at a proxy (pure).
 
-A ring is bounded in bytes, and all of a process together are. A *place* is (segment, entry): the next entry
-that somebody wants, which need not be there. Everything from `EntryRing.begin` up to `EntryRing.end` that
-readers see is in the ring, so whoever stands there is served from it, and only he: below, entries are missing
-(H189).
+The bytes of each ring, and of all rings of a process, are limited. A *place* is the (segment, entry) of the
+next entry for a subscriber, which may not exist yet. The ring contains everything visible from
+`EntryRing.begin` to `EntryRing.end`. It serves only subscribers whose place is in this range. Below it,
+entries are missing (H189).
 """
 
 from bisect import bisect_left
@@ -13,28 +13,28 @@ from ...runtime.interfaces.errors import ProtocolError
 from ..protocol.read_messages import CREDIT_MAX, HEAD_BYTES, SegmentHead
 
 EntryPosition = tuple[int, int]
-"""A segment and an entry in it."""
+"""A segment, and an entry in it."""
 
 ENTRY_OVERHEAD_BYTES = 200
-"""What an entry costs in the ring beside its bytes."""
+"""Memory of an entry in the ring in addition to its bytes."""
 COMPACT_MIN_EVICTED = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RingSpan:
-    """Entries of one segment that are sent together: the body of an ENTRIES frame."""
+    """Entries of one segment that are sent together, as the body of an ENTRIES frame."""
 
     body: bytes
     next_place: EntryPosition
-    """Where whoever was given them stands."""
+    """The place after these entries."""
     next_sequence_id: int
-    """The sequence id of the record that comes next."""
+    """The sequence ID of the next record."""
     last_place: EntryPosition
-    """The last entry of them."""
+    """The place of the last one of these entries."""
 
 
 class EntryRings:
-    """What all rings of a process hold, and which of them gives first: the one unused longest."""
+    """All rings of a process. If memory is short, the least recently used ring drops entries first."""
 
     def __init__(self, bytes_max: int, ring_bytes_max: int) -> None:
         self.total_bytes = 0
@@ -43,19 +43,19 @@ class EntryRings:
         self._rings: dict[EntryRing, None] = {}
 
     def open(self, begin: EntryPosition) -> "EntryRing":
-        """A new ring, empty, which begins there."""
+        """Create an empty ring that begins at this place."""
         ring = EntryRing(begin)
         self._rings[ring] = None
         return ring
 
     def close(self, ring: "EntryRing") -> None:
-        """It is of no more use. Idempotent."""
+        """Remove a ring. Idempotent."""
         if ring in self._rings:
             del self._rings[ring]
             self.total_bytes -= ring.size_bytes
 
     def mark_used(self, ring: "EntryRing") -> None:
-        """Somebody was served from it."""
+        """Mark a ring as used, because it served a subscriber."""
         if ring in self._rings:
             del self._rings[ring]
             self._rings[ring] = None
@@ -63,7 +63,7 @@ class EntryRings:
     def push(
         self, ring: "EntryRing", head: SegmentHead, entry: int, record: bytes, next_sequence_id: int
     ) -> None:
-        """The next entry of its log. Older ones go, of this ring or of others; the new one stays."""
+        """Add the next entry of a log. If necessary, drop older entries of this ring or other rings."""
         self.total_bytes += ring.push(head, entry, record, next_sequence_id)
         while ring.size_bytes > self._ring_bytes_max and len(ring) > 1:
             self.total_bytes -= ring.evict()
@@ -72,32 +72,32 @@ class EntryRings:
                 self.total_bytes -= other.evict()
 
     def drop_below(self, ring: "EntryRing", place: EntryPosition) -> None:
-        """Nothing before this place is given any more: it was truncated."""
+        """Drop entries before this place, because they were truncated."""
         self.total_bytes -= ring.drop_below(place)
 
 
 class EntryRing:
-    """The entries of one log from `begin` on, in order. Made by `EntryRings`, which knows its bytes."""
+    """The entries of one log from `begin`, in order. `EntryRings` creates it and counts its bytes."""
 
     def __init__(self, begin: EntryPosition) -> None:
         self.begin = begin
-        """Everything from here on is here."""
+        """All entries from this place to `end` are in the ring."""
         self.end = begin
-        """After the last entry."""
+        """The place after the last entry."""
         self.size_bytes = 0
         self._places: list[EntryPosition] = []
         self._entries: list[tuple[SegmentHead, bytes, int]] = []
-        """Its head, its bytes, the sequence id after it."""
+        """Head, bytes, and the sequence ID after the entry."""
         self._first_index = 0
-        """What is before it in the lists is gone."""
+        """Earlier items of the lists are dropped."""
 
     def __len__(self) -> int:
         return len(self._places) - self._first_index
 
     def push(self, head: SegmentHead, entry: int, record: bytes, next_sequence_id: int) -> int:
-        """The next entry; what it costs."""
+        """Add the next entry and return its cost in bytes."""
         place = (head.segment, entry)
-        assert place >= self.end, "entries come in the order of the log, each once"
+        assert place >= self.end, "entries are added in the order of the log, each once"
         self._places.append(place)
         self._entries.append((head, record, next_sequence_id))
         self.end = (head.segment, entry + 1)
@@ -106,7 +106,7 @@ class EntryRing:
         return cost
 
     def evict(self) -> int:
-        """The oldest entry goes; what it cost."""
+        """Drop the oldest entry and return its cost in bytes."""
         first_index = self._first_index
         segment, entry = self._places[first_index]
         self.begin = (segment, entry + 1)
@@ -120,7 +120,7 @@ class EntryRing:
         return cost
 
     def drop_below(self, place: EntryPosition) -> int:
-        """What is before this place goes; what it cost."""
+        """Drop the entries before this place and return their cost in bytes."""
         cost = 0
         while len(self) and self._places[self._first_index] < place:
             cost += self.evict()
@@ -129,11 +129,12 @@ class EntryRing:
         return cost
 
     def next_span(self, place: EntryPosition, bytes_max: int) -> RingSpan | None:
-        """What comes at this place, at least one entry, at most about so many bytes; None: nothing yet.
+        """Return the entries from this place, at least one and about ``bytes_max``; None if there are none
+        yet.
 
-        ``at`` is not before `begin`.
+        ``place`` must not be before `begin`.
         """
-        assert place >= self.begin, "whoever is below the ring is not served from it"
+        assert place >= self.begin, "the place is in the ring"
         index = bisect_left(self._places, place, self._first_index)
         if index == len(self._places):
             return None
@@ -156,25 +157,30 @@ _EVICTED = (SegmentHead(0, 0, 0, -1, 0, 0), b"", 0)
 
 
 class SubscriberCursor:
-    """A reader's cursor and credit. Credit counts the bytes of ENTRIES in all, and only grows."""
+    """The place and the credit of a subscriber. Credit is counted as total bytes of ENTRIES and only
+    grows."""
 
     __slots__ = ("granted_bytes", "next_place", "next_sequence_id", "sent_bytes")
 
     def __init__(self, next_place: EntryPosition, next_sequence_id: int, credit: int) -> None:
         self.next_place = next_place
-        """The next entry that it wants."""
+        """The place of the next entry to send."""
         self.next_sequence_id = next_sequence_id
-        """The sequence id of the record that comes next; -1: not known before one was sent."""
+        """The sequence ID of the next record; -1 until it is determined by a sent entry."""
         self.granted_bytes = credit
         self.sent_bytes = 0
 
     @property
     def credit(self) -> int:
-        """Bytes that may be sent now. Not above 0: nothing may; else one entry always may, however large."""
+        """Bytes that may be sent now. If it is above 0, one entry of any size may be sent."""
         return self.granted_bytes - self.sent_bytes
 
     def on_credit(self, total: int) -> bool:
-        """It may be sent ``total`` bytes in all; could it be sent nothing before? Raises `ProtocolError`."""
+        """Set the total bytes allowed. Return whether a blocked subscriber may continue.
+
+        Raises:
+            ProtocolError: The total decreases, or the credit is too large.
+        """
         if total < self.granted_bytes or total - self.sent_bytes > CREDIT_MAX:
             raise ProtocolError(
                 f"CREDIT of {total} bytes in all, after {self.granted_bytes}, with {self.sent_bytes} sent"
@@ -184,7 +190,8 @@ class SubscriberCursor:
         return was_blocked and self.credit > 0
 
     def on_sent(self, span: RingSpan) -> None:
-        """These entries were sent. They come at or after its place: nothing is sent twice (H189)."""
+        """Advance past these entries, which must not be before the current place: nothing is sent twice
+        (H189)."""
         assert span.last_place >= self.next_place, "an entry is sent once"
         self.next_place = span.next_place
         self.next_sequence_id = span.next_sequence_id
@@ -196,6 +203,6 @@ class SubscriberCursor:
             self.next_sequence_id = next_sequence_id
 
     def skip_to(self, place: EntryPosition) -> None:
-        """Between its place and this one there is nothing to be sent."""
+        """Advance to a later place, because there is nothing to send before it."""
         assert place >= self.next_place
         self.next_place = place

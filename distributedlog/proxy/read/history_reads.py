@@ -1,8 +1,9 @@
-"""Subscribers below the ring: ranges read from the bookies, a few at once, equal ones once.
+"""Serve subscribers whose place is below the ring from bookies, several ranges in parallel.
 
-What is read here never enters the ring: somebody who reads a year of history pushes nobody's newest entries
-out (H190). A subscriber that has reached the ring goes over to its feed. What is not there is judged as a
-direct reader judges it: by the log's state as it is then (`lifecycle.py`).
+Equal ranges are read once. The read entries do not enter the ring, so a reader of old history does not
+displace the newest entries of other readers (H190). A subscriber that has reached the ring moves to its
+feed. If an entry is missing, the outcome is the same as for a direct reader, by the log's present state
+(`log/read/state_watch.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -34,21 +35,22 @@ from .entry_ring import EntryPosition, RingSpan
 from .tail_feed import FRAME_BYTES, Subscriber, TailFeed
 
 PARALLEL_READS = 8
-"""Ranges, of all logs in turns, and of one log half of them: else one that hangs holds all up."""
+"""Ranges that are read in parallel, by all logs in turns. One log has at most half of them, so that an
+unresponsive one does not block all."""
 RANGE_BYTES = 1024 * 1024
 RANGE_CACHE_S = 1.0
-"""A range is kept for so long: who asks for it meanwhile is given the same one."""
+"""How long a range is cached for other subscribers."""
 RANGE_CACHE_BYTES_MAX = 64 * 1024 * 1024
 OPEN_READERS_MAX = 16
-"""Ledgers that are open between two ranges, with what is under way for the next one."""
+"""Ledgers that stay open between two ranges, with requests in flight for the next one."""
 ROLL_WAIT_S = 5.0
-"""For the log to say where a segment ends that the feed has left."""
+"""How long to wait for the log's state to show the end of a segment that the feed has left."""
 TRIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _OpenReader:
-    """A segment that is open between two ranges."""
+    """A segment that stays open between two ranges."""
 
     ledger: SegmentEntryReader
     record: SegmentRecord
@@ -57,11 +59,11 @@ class _OpenReader:
 
 @dataclass(eq=False, slots=True)
 class _CachedRange:
-    """Entries from one place on, in frames; or under way."""
+    """The entries from one place, in frames. They may still be loading."""
 
     loaded: trio.Event = field(default_factory=trio.Event)
     spans: dict[EntryPosition, RingSpan] = field(default_factory=dict)
-    """By where they begin."""
+    """By their first place."""
     next_place: EntryPosition = (0, 0)
     size: int = 0
     used_at: float = 0.0
@@ -69,7 +71,7 @@ class _CachedRange:
 
 
 class HistoryReads:
-    """Serves whoever stands below its log's ring, in turns."""
+    """Serves the subscribers whose place is below their log's ring, in turns."""
 
     def __init__(
         self, *, has_capacity: Callable[[Link], bool], to_blocked: Callable[[Subscriber], object]
@@ -81,30 +83,30 @@ class HistoryReads:
         self._waiting: FairQueue[TailFeed, Subscriber] = FairQueue(PARALLEL_READS)
         self._idle_tasks = trio.lowlevel.ParkingLot()
         self._ranges: dict[tuple[TailFeed, EntryPosition], _CachedRange] = {}
-        """By where each of their frames begins."""
+        """By the first place of each of their frames."""
         self._cached: dict[_CachedRange, TailFeed] = {}
-        """Those that were read, the one unused longest first."""
+        """Loaded ranges, the least recently used first."""
         self._cached_bytes = 0
         self._open_readers: dict[tuple[TailFeed, EntryPosition], _OpenReader] = {}
-        """By where they were read to, the one parked longest first."""
+        """By the place after the last read entry, the one parked longest first."""
 
     def add(self, subscriber: Subscriber) -> None:
-        """It is below the ring, and may be sent something."""
+        """Add a subscriber that is below the ring and may receive entries."""
         self._waiting.add(subscriber.feed, subscriber)
         self._idle_tasks.unpark()
 
     @property
     def waiting(self) -> int:
-        """Subscribers that wait for their turn."""
+        """The number of waiting subscribers."""
         return len(self._waiting)
 
     async def run(self, failures: WorkFailures) -> None:
-        """Until cancelled."""
+        """Read ranges until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
                 for _ in range(PARALLEL_READS):
                     nursery.start_soon(
-                        failures.keep_running, "reads below a ring", self._run_reader
+                        failures.keep_running, "reads of older entries", self._run_reader
                     )
         finally:
             for reader in self._open_readers.values():
@@ -124,7 +126,7 @@ class HistoryReads:
                 self._waiting.release(feed)
 
     async def _serve_one_range(self, subscriber: Subscriber) -> None:
-        """What one range has for it; then it waits for its next turn."""
+        """Send one range to a subscriber, which then waits for its next turn."""
         feed, cursor = subscriber.feed, subscriber.cursor
         if subscriber.is_over or cursor.next_place >= feed.ring.begin or cursor.credit <= 0:
             feed.attach(subscriber)
@@ -153,7 +155,8 @@ class HistoryReads:
         feed.attach(subscriber)
 
     async def _resolve_position(self, subscriber: Subscriber, error: DistributedLogError) -> None:
-        """Something is not there: it ends by what has become of the log (H30), or goes on where that does."""
+        """End a subscriber by the outcome of its log (H30) after an entry was not found, or continue after
+        the gap."""
         feed, cursor = subscriber.feed, subscriber.cursor
         sequence_id = None if cursor.next_sequence_id < 0 else cursor.next_sequence_id
         held_position = feed.state_watch.held_position(DLSN(*cursor.next_place, 0), sequence_id)
@@ -165,10 +168,10 @@ class HistoryReads:
         if resolution.outcome is not PositionOutcome.CONTINUE:
             subscriber.end(resolution.error(feed.name, held_position))
             return
-        assert resolution.position is not None, "it says where"
+        assert resolution.position is not None, "a continuation has a position"
         if resolution.position[:2] > cursor.next_place:
             cursor.skip_to(resolution.position[:2])
-        else:  # merged into another ledger meanwhile, or a loss
+        else:  # merged into another ledger, or a loss
             subscriber.failed_tries += 1
             if subscriber.failed_tries >= TRIES_MAX:
                 subscriber.end(error)
@@ -178,7 +181,7 @@ class HistoryReads:
     # --- ranges -----------------------------------------------------------------------------------
 
     async def _get_range(self, feed: TailFeed, place: EntryPosition) -> _CachedRange:
-        """What is stored from this place on, up to the ring at most."""
+        """Return the range that starts at this place and ends at the ring at the latest."""
         key = (feed, place)
         cached_range = self._ranges.get(key)
         if cached_range is None:
@@ -192,7 +195,7 @@ class HistoryReads:
                 cached_range.loaded.set()
                 if (
                     self._ranges.get(key) is cached_range
-                ):  # else one that came to this place is kept, or was
+                ):  # otherwise another range with this place is or was cached
                     del self._ranges[key]
                 self._cache(feed, cached_range)
         else:
@@ -204,7 +207,7 @@ class HistoryReads:
         return cached_range
 
     def _cache(self, feed: TailFeed, cached_range: _CachedRange) -> None:
-        """Whoever comes to one of its frames soon is given the same bytes."""
+        """Cache a range for later subscribers, or mark it as used."""
         if cached_range not in self._cached:
             self._cached_bytes += cached_range.size
             for place in cached_range.spans:
@@ -215,7 +218,7 @@ class HistoryReads:
         self.sweep()
 
     def sweep(self) -> None:
-        """Forget what nobody has come for."""
+        """Drop cached ranges and open ledgers that were not used recently."""
         now = trio.current_time()
         for cached_range, feed in list(self._cached.items()):
             if (
@@ -256,7 +259,7 @@ class HistoryReads:
             if ledger is None:
                 ledger = await open_segment(feed.context.ledgers, record)
             if not ledger.closed:
-                ledger.record_lac(last)  # what is before the ring was read by the feed
+                ledger.record_lac(last)  # the feed has already read everything before the ring
             entries = await ledger.read(entry, last, bytes_max=RANGE_BYTES)
         except BaseException:
             if ledger is not None:
@@ -291,7 +294,7 @@ class HistoryReads:
                 await feed.state_watch.wait_until(lambda state: state.first_open_segment > number)
             if wait_scope.cancelled_caught:
                 raise LedgerStateUnknown(
-                    f'log "{feed.name}": where segment {number} ends is not known yet'
+                    f'log "{feed.name}": the end of segment {number} is not determined yet'
                 )
             record = await feed.state_watch.segment(number)
         return record
@@ -303,7 +306,7 @@ class HistoryReads:
         record: SegmentRecord,
         entries: Sequence[SegmentEntry],
     ) -> None:
-        """Add the entries of a segment, from ``at`` on, as frames of at most `FRAME_BYTES`."""
+        """Add the entries of a segment, from ``first_place``, as frames of at most `FRAME_BYTES`."""
         head = SegmentHead.of(record)
         number, span_begin, size = first_place[0], first_place, HEAD_BYTES
         parts: list[Buffer] = [head.encode()]
@@ -341,14 +344,14 @@ class HistoryReads:
         last_place: EntryPosition,
         next_place: EntryPosition,
     ) -> EntryPosition:
-        """One more frame; where the next one begins."""
+        """Add a frame and return the place at which the next one begins."""
         body = b"".join(parts)
         cached_range.spans[span_begin] = RingSpan(body, next_place, next_id, last_place)
         cached_range.size += len(body)
         return next_place
 
     def _keep_reader(self, feed: TailFeed, place: EntryPosition, reader: _OpenReader) -> None:
-        """Whoever reads on from there has what is under way already."""
+        """Keep a segment open for the subscriber that continues at this place."""
         previous = self._open_readers.pop((feed, place), None)
         if previous is not None:
             previous.ledger.close()

@@ -1,11 +1,13 @@
-"""Rounds of a read proxy: whoever has news is served, then all rest as long as that took.
+"""Serve the subscribers of a read proxy in rounds.
 
-One task a process, and none a subscriber. With one subscriber a round takes microseconds and delays nothing;
-with a thousand it takes milliseconds, and what is written meanwhile goes out together: the more there are to
-serve, the more entries a frame has (H191).
+A round serves all feeds with news. Then the loop pauses for as long as the round took. There is one task
+per process and none per subscriber. With one subscriber, a round takes microseconds and delays nothing.
+With a thousand, it takes milliseconds, and records written in that time are sent together. With more
+subscribers, each frame therefore contains more entries (H191).
 
-Where somebody waits for a connection that is full, all others of that connection queue up behind: else who is
-served first fills it again each time, and the rest get nothing while more is written than it can carry.
+If a subscriber waits for a full connection, all other subscribers of this connection queue behind it.
+Otherwise the subscribers served first would fill it again each time, and the rest would receive nothing at
+a high write rate.
 """
 
 from collections.abc import Callable
@@ -17,7 +19,7 @@ from ...runtime.net.link import Link
 from .tail_feed import Subscriber, TailFeed
 
 BLOCKED_CHECK_INTERVAL_S = 0.02
-"""Connections that are full are looked at so often."""
+"""The interval at which full connections are checked."""
 ROUND_PAUSE_MAX_S = 0.05
 
 
@@ -25,34 +27,34 @@ class PushLoop:
     """Serves the feeds that have news."""
 
     def __init__(self, may_send: Callable[[Link], bool]) -> None:
-        """``takes_more``: is there room on a connection?"""
+        """Create the loop. ``may_send`` returns whether a connection can accept a frame."""
         self.rounds = 0
         self._may_send = may_send
         self._feeds_with_news: dict[TailFeed, None] = {}
         self._blocked: dict[Link, list[Subscriber]] = {}
-        """By the connection that they wait for; the one that waits longest first."""
+        """By full connection, the subscriber that has waited longest first."""
         self._check_blocked_at = 0.0
-        """When they are looked at."""
+        """When the full connections are checked next."""
         self._wake = trio.Event()
 
     def request_round(self, feed: TailFeed) -> None:
-        """A round is wanted there."""
+        """Request a round for a feed."""
         self._feeds_with_news[feed] = None
         self._wake.set()
 
     def block(self, subscriber: Subscriber) -> None:
-        """Its connection is full; it goes on when that is not."""
+        """Add a subscriber whose connection is full. It continues when the connection has capacity."""
         if not self._blocked:
             self._check_blocked_at = trio.current_time() + BLOCKED_CHECK_INTERVAL_S
             self._wake.set()
         self._blocked.setdefault(subscriber.link, []).append(subscriber)
 
     def has_blocked(self, link: Link) -> bool:
-        """Does anybody wait for that connection? Then all its subscribers queue up behind."""
+        """Whether a subscriber waits for this connection, so that others must queue behind it."""
         return link in self._blocked
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run rounds until cancelled."""
         while True:
             if not self._feeds_with_news:
                 with trio.move_on_at(self._check_blocked_at if self._blocked else float("inf")):
@@ -60,7 +62,7 @@ class PushLoop:
             self._wake = trio.Event()
             if self._blocked and trio.current_time() >= self._check_blocked_at:
                 self._check_blocked_at = trio.current_time() + BLOCKED_CHECK_INTERVAL_S
-                # By connection: a peer that never reads may have thousands of subscribers there.
+                # Check per connection: a peer that never reads may have thousands of subscribers.
                 for link in [
                     blocked_link
                     for blocked_link in self._blocked

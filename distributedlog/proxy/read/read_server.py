@@ -1,8 +1,8 @@
-"""A read proxy: readers subscribe to logs, and are sent entries as they are stored, while they have credit.
+"""A read proxy: readers subscribe to logs and receive entries as stored, while they have credit.
 
-Any read proxy serves any log: nothing is owned and nothing is kept. A log is read once for all its readers
-here (`tail_feed.py`); they are served in rounds (`push_loop.py`), those far behind from the bookies
-(`history_reads.py`).
+Every read proxy can serve every log. It owns and stores nothing. It reads the end of a log once for all its
+readers (`tail_feed.py`) and serves them in rounds (`push_loop.py`). Readers that are far behind are served
+from bookies (`history_reads.py`).
 """
 
 from collections.abc import Callable
@@ -45,25 +45,27 @@ from .push_loop import PushLoop
 from .tail_feed import LINK_BYTES_MAX, SendCounters, Subscriber, SubscriberScheduler, TailFeed
 
 RING_BYTES_MAX = 16 * 1024 * 1024
-"""Of a log."""
+"""Limit per log."""
 RINGS_BYTES_MAX = 256 * 1024 * 1024
-"""Of all logs."""
+"""Limit of all logs together."""
 SUBSCRIPTIONS_MAX = 20_000
 LINK_SUBSCRIPTIONS_MAX = 5000
-"""Of one connection: it takes not all of the others'."""
+"""Limit per connection, so that one connection cannot use all subscriptions."""
 PARALLEL_OPENS = 64
-"""Subscriptions are opened at a time, by connections in turns: logs whose bookies do not answer hold as many
-up, for `OPEN_TIMEOUT_S` each, and those of one connection half."""
+"""Subscriptions that are opened concurrently, by connections in turns.
+
+Logs whose bookies do not answer block that many for `OPEN_TIMEOUT_S` each; logs of one connection, half.
+"""
 OPEN_TIMEOUT_S = 20.0
-"""To find where a subscription begins."""
+"""The time limit for finding the start of a subscription."""
 IDLE_FEED_S = 30.0
-"""A log without subscribers is followed for so long."""
+"""How long the proxy follows a log without subscribers."""
 SWEEP_INTERVAL_S = 5.0
 
 log = get_logger("distributedlog.proxy")
 
 OpenNamespace = Callable[[str], AbstractAsyncContextManager[Namespace]]
-"""The namespace of a path, for as long as the body runs."""
+"""Returns the namespace of a path, which stays open while the body runs."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,11 +75,11 @@ class _PendingSubscribe:
     ident: int
     request: Subscribe
     open_scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    """Of its opening."""
+    """Cancels the opening."""
 
 
 class ReadServer:
-    """All subscriptions of a process. `run` must be running."""
+    """All subscriptions of a process. They are served while `run` runs."""
 
     def __init__(
         self,
@@ -89,9 +91,9 @@ class ReadServer:
         subscriptions_max: int = SUBSCRIPTIONS_MAX,
     ) -> None:
         self.open_subscriptions = 0
-        """Answered, and not over."""
+        """Subscriptions that are answered and not ended."""
         self.subscriptions_total = 0
-        """Ever answered."""
+        """Subscriptions that were answered since the start."""
         self.sent = SendCounters()
         self.rings = EntryRings(
             rings_bytes_max, RING_BYTES_MAX if ring_bytes_max is None else ring_bytes_max
@@ -111,9 +113,9 @@ class ReadServer:
         self._subscriptions_max = subscriptions_max
         self._pending: FairQueue[ReadSession, _PendingSubscribe] = FairQueue(PARALLEL_OPENS)
         self._idle_openers = trio.lowlevel.ParkingLot()
-        """Openers that have nothing to do."""
+        """Opener tasks without work."""
         self._feeds_by_log: dict[int, TailFeed] = {}
-        """By log id, those that new subscribers come to."""
+        """The current feed of each log, by log ID, for new subscribers."""
         self._all_feeds: dict[TailFeed, None] = {}
         self._feeds_opening: dict[int, trio.Event] = {}
         self._nursery: trio.Nursery | None = None
@@ -136,7 +138,7 @@ class ReadServer:
             self._sweep()
 
     def info(self) -> dict[str, int]:
-        """What is counted here."""
+        """Return counters."""
         return {
             "subscriptions": self.open_subscriptions,
             "subscribed": self.subscriptions_total,
@@ -155,7 +157,8 @@ class ReadServer:
         return not self.push_loop.has_blocked(link) and self._may_send(link)
 
     def _may_send(self, link: Link) -> bool:
-        """One frame always: whoever reads nothing takes no other one's room."""
+        """Whether a connection may receive a frame. One is always allowed: a peer that reads nothing uses
+        no other's memory."""
         waiting_bytes = link.outgoing_bytes
         return not waiting_bytes or (
             waiting_bytes < LINK_BYTES_MAX and self._endpoint.has_credit(link)
@@ -166,13 +169,17 @@ class ReadServer:
     def enqueue_subscribe(
         self, session: "ReadSession", ident: int, request: Subscribe
     ) -> _PendingSubscribe:
-        """A SUBSCRIBE has come; the answer follows. Raises `TooBusy`."""
+        """Queue a SUBSCRIBE, which is answered later.
+
+        Raises:
+            TooBusy: The connection or the proxy has too many subscriptions.
+        """
         if (
             session.subscriptions >= LINK_SUBSCRIPTIONS_MAX
             or self.open_subscriptions + len(self._pending) >= self._subscriptions_max
         ):
             raise TooBusy(
-                f"{self.open_subscriptions} subscriptions are served here: ask another proxy"
+                f"this proxy serves {self.open_subscriptions} subscriptions; use another proxy"
             )
         pending = _PendingSubscribe(ident, request)
         self._pending.add(session, pending)
@@ -180,7 +187,7 @@ class ReadServer:
         return pending
 
     def cancel_pending(self, session: "ReadSession", pending: _PendingSubscribe) -> None:
-        """Nobody waits for the answer any more. Idempotent."""
+        """Cancel the opening of a subscription. Idempotent."""
         self._pending.discard(session, pending)
         pending.open_scope.cancel()
 
@@ -205,7 +212,7 @@ class ReadServer:
                         await self._open_subscription(session, ident, pending.request)
                     if pending.open_scope.cancelled_caught and session.is_pending(ident):
                         raise RequestTimeout(
-                            f'log "{pending.request.name}": where to begin was not found in '
+                            f'log "{pending.request.name}": no start position was found within '
                             f"{OPEN_TIMEOUT_S:g} s"
                         )
             finally:
@@ -222,7 +229,7 @@ class ReadServer:
                 )
             if (
                 not request.resumes
-            ):  # else the log may have another name by now, and that one counts
+            ):  # otherwise the log may have been renamed, and its new name counts
                 await session.client.check(READING_RIGHTS, path, request.name)
             await self._open_in_namespace(namespace, session, ident, request)
 
@@ -240,7 +247,7 @@ class ReadServer:
             else:
                 log_id = await namespace.resolve_name(request.name)
                 if request.incarnation and log_id != incarnation_id(request.incarnation):
-                    raise LogNotFound(f'log "{request.name}" is another one now')
+                    raise LogNotFound(f'log "{request.name}" has another incarnation now')
             state_watch = await open_state_watch(
                 context.metadata, log_id, request.name, request.path
             )
@@ -285,9 +292,11 @@ class ReadServer:
             await self._mark_readable_before(feed, read_range.start)
 
     async def _mark_readable_before(self, feed: TailFeed, dlsn: DLSN) -> None:
-        """A reader says that it was given everything before this position, which is not readable here yet.
+        """Handle a reader's claim that it received everything before a position that is not readable here
+        yet.
 
-        Believed where the entry is there: a word that cannot be kept would end the feed for all its readers.
+        The claim is accepted only if the entry exists. A false claim would end the feed for all its
+        readers.
         """
         last = dlsn.entry - (dlsn.slot == 0)
         if last < 0:
@@ -303,10 +312,16 @@ class ReadServer:
             finally:
                 ledger.close()
         except DistributedLogError as error:
-            log.info('log "%s": a reader has had all before %s: %s', feed.name, dlsn, error)
+            log.info(
+                'log "%s": cannot verify that a reader received all before %s (%s)',
+                feed.name,
+                dlsn,
+                error,
+            )
 
     async def _get_or_open_feed(self, log_id: int, namespace: Namespace, name: str) -> TailFeed:
-        """Who follows the log here. Nothing is waited for between its being found and this one's end."""
+        """Return the feed of a log; open it if necessary. The caller must not block before it uses the
+        feed."""
         while True:
             feed = self._feeds_by_log.get(log_id)
             if feed is not None and not feed.has_failed:
@@ -356,7 +371,7 @@ class ReadServer:
         )
 
     def _sweep(self) -> None:
-        """Forget what nobody wants any more."""
+        """Close feeds without subscribers, and drop unused ranges."""
         now = trio.current_time()
         for feed in list(self._all_feeds):
             if not feed.subscribers and now - feed.last_left_at > IDLE_FEED_S:
@@ -369,7 +384,7 @@ class ReadServer:
 
 
 class ReadSession:
-    """One connection of readers. A `Session`."""
+    """One connection of readers. A `LinkSession`."""
 
     def __init__(
         self,
@@ -378,7 +393,14 @@ class ReadSession:
         client: ClientSession,
         common_session: CommonSession | None,
     ) -> None:
-        """``client``: who speaks on the link; ``common`` tells it when that is over."""
+        """Create the session.
+
+        Args:
+            server: The read proxy.
+            link: The connection.
+            client: The rights of the client. ``common_session`` ends it when the connection ends.
+            common_session: Answers requests that both kinds of proxies answer.
+        """
         self.link = link
         self.client = client
         self._server = server
@@ -386,21 +408,25 @@ class ReadSession:
         self._pending: dict[int, _PendingSubscribe] = {}
         self._subscribers: dict[int, Subscriber] = {}
         self._operations: dict[int, int] = {}
-        """Of each of them, what the client's right to it is left by."""
+        """By subscription: the number of the client's admitted operation."""
 
     # --- frames -----------------------------------------------------------------------------------
 
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
-        """Take one frame. Raises `ProtocolError`, which ends the connection."""
+        """Process one frame.
+
+        Raises:
+            ProtocolError: The frame is invalid, so the connection must end.
+        """
         if op == Op.CREDIT:
             subscriber = self._subscribers.get(ident)
             if subscriber is not None and subscriber.cursor.on_credit(decode_credit(body)):
                 self._resume(subscriber)
         elif op == Op.SUBSCRIBE:
             if ident in self._pending or ident in self._subscribers:
-                raise ProtocolError(f"subscription {ident} is there already")
+                raise ProtocolError(f"subscription {ident} already exists")
             request = Subscribe.decode(body)
             try:
                 self._pending[ident] = self._server.enqueue_subscribe(self, ident, request)
@@ -417,10 +443,10 @@ class ReadSession:
             raise ProtocolError(f"{self.link.peer_address} sent operation {op} to a read proxy")
 
     def on_batch_end(self) -> None:
-        """Nothing is gathered."""
+        """Do nothing: no frames are batched."""
 
     def on_closed(self) -> None:
-        """Nobody is there any more."""
+        """End all subscriptions of the closed connection."""
         while self._pending:
             self._server.cancel_pending(self, self._pending.popitem()[1])
         for subscriber in list(self._subscribers.values()):
@@ -436,13 +462,13 @@ class ReadSession:
 
     @property
     def subscriptions(self) -> int:
-        """Asked for, or answered and not over."""
+        """The number of pending and open subscriptions."""
         return len(self._pending) + len(self._subscribers)
 
     # --- for the server ---------------------------------------------------------------------------
 
     def is_pending(self, ident: int) -> bool:
-        """Does it still wait for this answer?"""
+        """Whether the client still waits for this answer."""
         return ident in self._pending
 
     def reply(
@@ -452,7 +478,14 @@ class ReadSession:
         subscriber: Subscriber | None = None,
         operation: int = 0,
     ) -> None:
-        """The answer to a SUBSCRIBE; without a subscriber nothing follows. ``let_in``: of its client."""
+        """Answer a SUBSCRIBE. Without a subscriber, no entries follow.
+
+        Args:
+            ident: The number of the subscription.
+            answer: The answer.
+            subscriber: The subscriber that receives entries.
+            operation: The number of the client's admitted operation.
+        """
         if self._pending.pop(ident, None) is not None:
             self.link.reply(ident, answer.encode())
             if subscriber is not None:
@@ -460,12 +493,12 @@ class ReadSession:
                 self._operations[ident] = operation
 
     def refuse(self, ident: int, error: DistributedLogError) -> None:
-        """The same, an error."""
+        """Answer a SUBSCRIBE with an error."""
         if self._pending.pop(ident, None) is not None:
             self.link.reply_error(ident, error)
 
     def forget(self, ident: int) -> None:
-        """A subscription is over."""
+        """Remove a subscription that has ended."""
         if self._subscribers.pop(ident, None) is not None:
             self.client.finish(self._operations.pop(ident))
             self._server.open_subscriptions -= 1

@@ -1,8 +1,8 @@
-"""One log at a read proxy: what is written goes into its ring once, and from there to all its subscribers.
+"""Read the end of a log once at a read proxy, into a ring for all its subscribers.
 
-The feed is a reader at the end of the log that keeps entries as they are stored. It waits for nobody: who
-is slower than the log falls below the ring and is served by `history_reads.py`, until he has caught up. A
-round gives each subscriber at the ring one frame; those who stand at the same place are given the same bytes.
+The feed is a reader at the end of the log that keeps entries as stored. It never waits for a subscriber. A
+slower subscriber falls below the ring and is served by `history_reads.py` until it has caught up. A round
+sends one frame to each subscriber at the ring. Subscribers at the same place receive the same bytes.
 """
 
 from collections.abc import Callable
@@ -25,18 +25,18 @@ from ..protocol.read_messages import SegmentHead
 from .entry_ring import EntryPosition, EntryRings, RingSpan, SubscriberCursor
 
 FRAME_BYTES = 128 * 1024
-"""Of entries in one frame, unless one alone is larger."""
+"""The maximum bytes of entries in one frame, unless one entry is larger."""
 LINK_BYTES_MAX = 8 * 1024 * 1024
-"""A connection whose peer leaves so much waits for it."""
+"""A connection with more unsent bytes receives no further frames."""
 ROUND_SLICE_S = 0.002
-"""A round lets others in so often."""
+"""A round yields to other tasks after this time."""
 SUBSCRIBERS_PER_CLOCK_CHECK = 32
-"""Subscribers between two looks at the clock."""
+"""The number of subscribers between two clock checks."""
 
 
 @dataclass(slots=True)
 class SendCounters:
-    """What a proxy has sent, and taken from the ends of logs for that."""
+    """Counters of sent frames, and of entries read from the ends of logs."""
 
     frames: int = 0
     bytes: int = 0
@@ -44,7 +44,7 @@ class SendCounters:
 
 
 class Subscriber:
-    """A subscription on its connection."""
+    """A subscription and its connection."""
 
     __slots__ = (
         "awaits_credit",
@@ -72,12 +72,12 @@ class Subscriber:
         self.on_ended = on_ended
         self.is_over = False
         self.awaits_credit = False
-        """For credit: it is nowhere else meanwhile."""
+        """Whether it waits for credit. It is then in no other queue."""
         self.failed_tries = 0
-        """How often what is at its place was not found."""
+        """How often the entry at its place was not found."""
 
     def send(self, span: RingSpan) -> None:
-        """These entries."""
+        """Send these entries."""
         body = span.body
         self.link.send(envelope(Op.ENTRIES, len(body), ident=self.ident), body)
         self.cursor.on_sent(span)
@@ -87,7 +87,7 @@ class Subscriber:
         sent.bytes += len(body)
 
     def end(self, error: DistributedLogError | None) -> None:
-        """Nothing more comes; None: the log is sealed. Told after all that was sent."""
+        """End the subscription after all that was sent; None means that the log is sealed."""
         if not self.is_over:
             self.close()
             body = b"" if error is None else error_body(error)
@@ -97,7 +97,7 @@ class Subscriber:
             )
 
     def close(self) -> None:
-        """It is over; nobody is told but its connection here. Idempotent."""
+        """End the subscription without a frame to the client. Idempotent."""
         if not self.is_over:
             self.is_over = True
             self.feed.remove(self)
@@ -106,20 +106,20 @@ class Subscriber:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberScheduler:
-    """Where the feeds of a proxy send their subscribers."""
+    """The queues to which the feeds of a proxy pass their subscribers."""
 
     has_capacity: Callable[[Link], bool]
-    """Whether that connection may be given a frame."""
+    """Whether a connection can accept a frame."""
     request_round: Callable[["TailFeed"], object]
     """Requests a round of the feed."""
     add_to_history: Callable[[Subscriber], object]
-    """Takes a subscriber that is below the ring."""
+    """Receives a subscriber that is below the ring."""
     add_to_blocked: Callable[[Subscriber], object]
-    """Takes a subscriber whose connection is full."""
+    """Receives a subscriber whose connection is full."""
 
 
 class TailFeed:
-    """See the module. Made by `open_feed`; `run` is a task of the proxy."""
+    """Reads the end of one log for its subscribers. `run` is a task of the proxy."""
 
     def __init__(
         self,
@@ -137,13 +137,14 @@ class TailFeed:
         self.counters = counters
         self.subscribers = 0
         self.last_left_at = trio.current_time()
-        """When the last one went."""
+        """When the last subscriber left."""
         self._rings = rings
         self._scheduler = scheduler
         self._ready: dict[Subscriber, None] = {}
-        """Those at the ring that may be sent something."""
+        """Subscribers at the ring that may receive entries."""
         self._awaiting_sequence_id: dict[Subscriber, None] = {}
-        """Those that came to the end of the ring, and do not know the sequence id of what comes."""
+        """Subscribers at the end of the ring for which the sequence ID of the next record is not
+        determined."""
         self._queue = EntryQueue(
             self.name,
             state_watch.incarnation,
@@ -160,43 +161,43 @@ class TailFeed:
         self._head_record: SegmentRecord | None = None
 
     async def run(self) -> None:
-        """Until `close`."""
+        """Run until `close`."""
         await self._fetcher.run()
-        with self._scope:  # what is left of an ended log may be truncated while it is read
+        with self._scope:  # an ended log may still be truncated while it is read
             await self.state_watch.run()
 
     @property
     def has_failed(self) -> bool:
-        """Did it end because of an error? An other one is made for whoever comes then."""
+        """Whether an error ended the feed. New subscribers then need another one."""
         return self._queue.error is not None
 
     def close(self) -> None:
-        """Nobody wants it any more. Idempotent."""
+        """Close the feed, which is no longer used. Idempotent."""
         self._queue.close()
         self._scope.cancel()
         self._rings.close(self.ring)
 
     def fail(self, error: DistributedLogError) -> None:
-        """A rule of its own is broken: it ends, and so do all who wait here."""
+        """End the feed and its subscribers after an invariant violation."""
         self._queue.fail(error)
         for subscriber in list(self._ready):
             subscriber.end(error)
 
     def mark_readable_before(self, dlsn: DLSN) -> None:
-        """A subscriber was given everything before this position (H24)."""
+        """Record that a subscriber received everything before this position, so it is readable (H24)."""
         self._fetcher.mark_readable_before(dlsn)
 
     # --- who is here ------------------------------------------------------------------------------
 
     def admit(self, subscriber: Subscriber) -> None:
-        """One more."""
+        """Add a subscriber."""
         self.subscribers += 1
         if subscriber.cursor.next_sequence_id < 0 and subscriber.cursor.next_place == self.ring.end:
             self._awaiting_sequence_id[subscriber] = None
         self.attach(subscriber)
 
     def attach(self, subscriber: Subscriber) -> None:
-        """It may be sent something: from the ring, or, below that, from the bookies."""
+        """Queue a subscriber: at the ring, or below it for a read from bookies."""
         if subscriber.is_over:
             return
         if subscriber.cursor.credit <= 0:
@@ -208,7 +209,7 @@ class TailFeed:
             self._scheduler.request_round(self)
 
     def remove(self, subscriber: Subscriber) -> None:
-        """It is over."""
+        """Remove a subscriber that has ended."""
         self._ready.pop(subscriber, None)
         self._awaiting_sequence_id.pop(subscriber, None)
         self.subscribers -= 1
@@ -217,7 +218,8 @@ class TailFeed:
     # --- rounds -----------------------------------------------------------------------------------
 
     async def run_round(self) -> bool:
-        """A frame to each subscriber at the ring that lacks something; is one wanted again?"""
+        """Send a frame to each subscriber at the ring that lacks entries. Return whether another round is
+        necessary."""
         self._rings.mark_used(self.ring)
         spans = self._new_span_cache()
         slice_started, has_more = trio.current_time(), False
@@ -233,7 +235,8 @@ class TailFeed:
         return has_more
 
     def _new_span_cache(self) -> dict[EntryPosition, RingSpan | None]:
-        """What was found for places in this turn; what was truncated is given to nobody (H188)."""
+        """Return an empty cache for frames by place, after dropping truncated entries from the ring
+        (H188)."""
         self._rings.drop_below(self.ring, self.state_watch.state.truncated_to[:2])
         return {}
 
@@ -277,7 +280,7 @@ class TailFeed:
         if head is None or self._head_record is not record:
             head, self._head_record = SegmentHead.of(record), record
             self._head = head
-        # Bytes of their own: a view would pin a megabyte that was received with it (H187).
+        # Copy the bytes: a view would pin the megabyte that was received with them (H187).
         self._rings.push(self.ring, head, entry.entry, bytes(entry.record), first_id + header.count)
         self._scheduler.request_round(self)
 

@@ -1,13 +1,16 @@
-"""What a proxy's clients may do: each thing is done with the rights of who asked, never with the proxy's own.
+"""Authorize the clients of a proxy: it acts with the rights of each client, never with its own.
 
-The proxy follows what the metadata say of users, by a watch. Whoever opens something is looked at there, and
-once in `ANSWER_VALID_S` by a linearizable question besides: so a grant counts as soon as it is answered, and
-where no quorum answers nothing is opened. What was let in is looked at again at each change that concerns its
-user: it ends in the very call that hears of a revocation. Nothing is judged while the mode is open; in
-`report` all is done, and what would be refused is counted and told.
+The proxy watches the users and grants in the metadata. A request is checked against this watch, and also by
+a linearizable query once per `ANSWER_VALID_S`. A new grant therefore applies once it is acknowledged.
+Without a metadata quorum, nothing is opened.
 
-Who comes by a token may do what its user may, and its narrowing too, at each use. The metadata say once, by a
-linearizable question, whose it is and how long it is good; what revokes it is in its user's record.
+Each admitted operation is checked again at every change that concerns its user. If a right is revoked, the
+operation ends in the call that receives the change. In authorization mode off, nothing is checked. In mode
+report, all requests are executed, and those that would be refused are counted and logged.
+
+A client with a token has the rights of its user, restricted to the scope of the token, at each use. A
+linearizable query of the metadata returns the token's user and lifetime once. Its revocation is part of the
+user's record.
 """
 
 from collections import Counter
@@ -54,16 +57,17 @@ from ..declarations.events import REFUSED
 
 WRITING_RIGHTS = PRODUCE | WRITE
 READING_RIGHTS = CONSUME | READ
-"""Any one of these lets somebody write a log here, or read it."""
+"""Any of these rights allows a client to write or read a log at this proxy."""
 ANSWER_VALID_S = 10.0
-"""An answer of the metadata about a user is good for so long; what ends it is heard at once."""
+"""How long an answer of the metadata about a user's grants is valid. Revocations apply at once."""
 WATCH_LAG_MAX_S = 5.0
-"""So long the watch may be behind an answer before who asked is told to come again."""
+"""How long a request waits for the watch to reach the state of an answer."""
 TOKEN_WATCH_LAG_MAX_S = 2.0
-"""The same of who shows a token: his handshake has a deadline."""
+"""The same limit for a handshake with a token, which has a deadline."""
 TOKEN_CHECKS_MAX = 64
 TOKEN_CHECKS_PER_HOST = 8
-"""Whoever shows a token is a stranger until the leader has looked at it: so many looks at once, no more."""
+"""A client with a token is unauthenticated until the leader has verified it, so concurrent checks are
+limited."""
 RETRY_S = 0.5
 NAME_CHARS_SHOWN = 80
 REASON_CHARS_SHOWN = 1000
@@ -75,55 +79,58 @@ OnRevoked = Callable[[DistributedLogError], object]
 
 @dataclass(slots=True)
 class _AdmittedOperation:
-    """Something that was let in."""
+    """An operation that was admitted and has not ended."""
 
     needed_rights: int
     path: str
     current_name: Callable[[], str]
-    """Of the log, as it is called now."""
+    """Returns the present name of the log."""
     on_revoked: OnRevoked
 
 
 @dataclass(slots=True)
 class _ConnectedPrincipal:
-    """One of those who are connected."""
+    """A principal with at least one connection."""
 
     clients: dict["ClientSession", None] = field(default_factory=dict)
     queries_started: int = 0
-    """Put so far; one at a time."""
+    """The number of queries started. Only one runs at a time."""
     latest_answered: int = 0
-    """The newest of them that has an answer, and when it was put."""
+    """The number of the newest answered query."""
     answer_started_at: float = float("-inf")
     query_lock: trio.Lock = field(default_factory=trio.Lock)
-    """Of who asks: the others use that answer, if they came before the question."""
+    """Held by the task that queries. Other tasks use its answer if they arrived before it started."""
     cached_acl: AclCache = field(default_factory=AclCache)
 
 
 class ClientAuthorizer:
-    """Of one proxy, for all its connections. `run` serves it; before that nobody has any right."""
+    """Authorizes all clients of one proxy. Until `run` has started, no client has any right."""
 
     def __init__(self, metadata: Metadata, acl: AclCache | None = None) -> None:
-        """``table``: what is known before `run` has begun (default: nothing is, and so nobody is let in)."""
+        """Create the authorizer. ``acl`` contains the initial rights; by default, no client has any."""
         self.metadata = metadata
         self.acl = AclCache(REQUIRED) if acl is None else acl
         self.denial_count = 0
-        """Times that somebody was refused since the start, or would have been."""
+        """The number of requests that were refused, or would have been, since the start."""
         self.revoked_count = 0
-        """What was let in and has ended because its right was taken away."""
+        """The number of admitted operations that ended because of a revoked right."""
         self.reported_denials: dict[tuple[str, str], int] = {}
-        """In mode ``report``: principal and what it lacked, how often."""
+        """In mode report: how often each principal lacked each right."""
         self._acl_error: NotAllowed | None = None
-        """Why nothing is known of anybody."""
+        """Why this proxy cannot read the rights; None if it can."""
         self._principals: dict[str, _ConnectedPrincipal] = {}
         self._change_event = trio.Event()
         self._token_checks_by_host: Counter[str] = Counter()
-        """Tokens that are looked at now, by the host that shows them."""
+        """Tokens that are being verified, by client host."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Follow who may do what, until cancelled. Started when it was listed once.
+        """Follow users and grants until cancelled. The task has started when they were read once.
 
-        Raises `NotAllowed` where that is not for this process, and `DistributedLogError` that keeps the
-        metadata from answering at first; later on it goes by what it knows until they do.
+        After that, the last known rights apply while the metadata does not answer.
+
+        Raises:
+            NotAllowed: This process may not read the rights.
+            DistributedLogError: The metadata did not answer the first read.
         """
         await follow_range(
             self.metadata,
@@ -160,14 +167,14 @@ class ClientAuthorizer:
             log.warning("the rights of users cannot be read: %s", error)
 
     def _lose_acl(self, error: NotAllowed) -> None:
-        """This process may not know who may do what: it lets nobody do anything (unknown is not "yes")."""
+        """Reject all requests, because this process may not read the rights."""
         if self._acl_error is None:
             log.error("this proxy serves no client: %s", error)
         self.acl, self._acl_error = AclCache(REQUIRED), error
         self._apply_changes({ALL_USERS})
 
     def info(self) -> dict[str, object]:
-        """For `Op.INFO`: numbers, and no name of anybody or of a log."""
+        """Return counters for `Op.INFO`, without names of users or logs."""
         return {
             "trust_mode": self.acl.mode,
             "rights_refused": self.denial_count,
@@ -181,7 +188,7 @@ class ClientAuthorizer:
         return condition(Code.RIGHTS_UNKNOWN, error=str(self._acl_error))
 
     def _apply_changes(self, changed_users: set[str | None]) -> None:
-        """Something has changed for these users. Whoever lost something loses it here and now."""
+        """Check the operations of these users again, and end those whose right was revoked."""
         for principal, connected in list(self._principals.items()):
             if ALL_USERS in changed_users or principal.partition("/")[2] in changed_users:
                 for client in list(connected.clients):
@@ -197,21 +204,30 @@ class ClientAuthorizer:
         meeting: HandshakeContext,
         proof: bytes,
     ) -> Welcome:
-        """The method ``token`` of `Endpoint.remote_methods`. ``ask``: of the metadata, whose it is.
+        """Verify a token, as the method ``token`` of `Endpoint.remote_methods`.
 
-        Raises `NotAuthenticated`, what keeps the metadata from answering, and `TooBusy` where the watch is
-        behind their answer.
+        Args:
+            query_welcome: Queries the metadata for the user of a token.
+            meeting: The handshake.
+            proof: The token.
+
+        Raises:
+            NotAuthenticated: The token is invalid, or the connection is not encrypted.
+            TooBusy: Too many tokens are being verified, or the watch is behind the answer.
+            DistributedLogError: The metadata did not answer.
         """
         if not meeting.is_secret:
-            raise NotAuthenticated(f"a token is not taken in clear, and {meeting.peer_address} is")
-        token = read_token(proof)  # what is none at all costs the quorum nothing
+            raise NotAuthenticated(
+                f"a token is not accepted in clear text, and {meeting.peer_address} is not encrypted"
+            )
+        token = read_token(proof)  # reject invalid tokens without a request to the quorum
         host = meeting.peer_address.rpartition(":")[0]
         if (
             self._token_checks_by_host.total() >= TOKEN_CHECKS_MAX
             or self._token_checks_by_host[host] >= TOKEN_CHECKS_PER_HOST
         ):
             raise TooBusy(
-                f"{self._token_checks_by_host.total()} tokens are just looked at here: come again"
+                f"this proxy verifies {self._token_checks_by_host.total()} tokens now; retry later"
             )
         self._token_checks_by_host[host] += 1
         try:
@@ -224,12 +240,13 @@ class ClientAuthorizer:
             while not self.lacks_acl and self.acl.why_no_token(token) is not None:
                 await self.wait_changed()
             return welcome
-        raise TooBusy(f"what {token.principal} may do is just changing: ask again")
+        raise TooBusy(f"the rights of {token.principal} are changing; retry")
 
     def admit(self, link: Link) -> "ClientSession":
-        """Who speaks on a new connection; `ClientSession.finish` when it is over.
+        """Return the session of the client of a new connection. Call `ClientSession.disconnect` at its end.
 
-        Raises `NotAuthenticated` for who is no user any more.
+        Raises:
+            NotAuthenticated: The user, certificate or token is disabled or expired.
         """
         client = ClientSession(self, link)
         reason = client.disconnect_reason()
@@ -239,7 +256,7 @@ class ClientAuthorizer:
         return client
 
     def remove(self, client: "ClientSession") -> None:
-        """Its connection is over. Idempotent."""
+        """Remove the session of a closed connection. Idempotent."""
         connected = self._principals.get(client.principal)
         if connected is not None:
             connected.clients.pop(client, None)
@@ -249,9 +266,13 @@ class ClientAuthorizer:
     # --- questions --------------------------------------------------------------------------------
 
     async def query_now(self, principal: str) -> AclCache | None:
-        """What the metadata say of a user, to a question that was put after this call.
+        """Query the rights of a user. The query starts after this call.
 
-        None: it is no user, or none that is connected. Raises what keeps them from answering.
+        Returns:
+            The rights, or None if the principal is not a connected user.
+
+        Raises:
+            DistributedLogError: The metadata did not answer.
         """
         kind, _, user = principal.partition("/")
         connected = self._principals.get(principal)
@@ -277,31 +298,32 @@ class ClientAuthorizer:
             return connected.cached_acl
 
     def cached_answer(self, principal: str) -> AclCache | None:
-        """What they said of it last, while that is good."""
+        """Return the last queried rights of a principal while they are valid, otherwise None."""
         connected = self._principals.get(principal)
         if connected is None or trio.current_time() - connected.answer_started_at >= ANSWER_VALID_S:
             return None
         return connected.cached_acl
 
     async def wait_changed(self) -> None:
-        """Wait until something else is heard."""
+        """Wait until the watch receives a change."""
         await self._change_event.wait()
 
     @property
     def lacks_acl(self) -> bool:
-        """May it not know who may do what?"""
+        """Whether this process may not read the rights."""
         return self._acl_error is not None
 
     def denial_error(self, principal: str, action: str, needed_rights: int) -> NotAllowed:
-        """In words; the same for what is absent and what is forbidden."""
+        """Return the error for a missing right. It is the same for absent and for forbidden logs."""
         if self._acl_error is not None:
-            return NotAllowed(f"this proxy may not know who may do what: {self._acl_error}")
+            return NotAllowed(f"this proxy may not read the rights of users: {self._acl_error}")
         return NotAllowed(
             f"{principal} may not {action}: it needs {describe_rights(needed_rights)}"
         )
 
     def record_denial(self, principal: str, denial: NotAllowed) -> NotAllowed | None:
-        """What comes of a refusal in this mode: in ``report`` it is counted, and done all the same."""
+        """Record a denial and return it. In mode report, return None, because the request is executed
+        anyway."""
         only_reported, self.denial_count = self.acl.mode != REQUIRED, self.denial_count + 1
         reason = str(denial)
         if only_reported:
@@ -316,7 +338,7 @@ class ClientAuthorizer:
 
 
 class ClientSession:
-    """Who speaks on one connection, what it may do, and what of it was let in."""
+    """The client of one connection, its rights, and its admitted operations."""
 
     def __init__(self, authorizer: ClientAuthorizer, link: Link) -> None:
         self.principal = link.principal
@@ -330,22 +352,22 @@ class ClientSession:
 
     @property
     def is_authorized(self) -> bool:
-        """Does it matter who it is?"""
+        """Whether authorization is enabled (the mode is not off)."""
         return self._authorizer.acl.mode != "open"
 
     # --- questions --------------------------------------------------------------------------------
 
     def has_right(self, needed_rights: int, path: str, name: str) -> bool:
-        """Any one of these rights on the log of that name, there or not, by what is known now?
+        """Whether the watched rights include any of these on the log of this name, which need not exist.
 
-        While nothing is judged everybody has all.
+        With authorization off, clients have all rights.
         """
         return not self.is_authorized or self._is_allowed(
             self._authorizer.acl, needed_rights, path, name
         )
 
     def visible_paths(self, path: str) -> dict[str, int] | None:
-        """The paths of a namespace that it may see names below; None: all names."""
+        """Return the paths of a namespace below which the client may see names; None for all names."""
         authorizer = self._authorizer
         if not self.is_authorized or authorizer.acl.mode != REQUIRED:
             return None
@@ -362,27 +384,33 @@ class ClientSession:
         return restricted
 
     def disconnect_reason(self) -> NotAuthenticated | None:
-        """Why its connection ends: its token is taken no more, or, where rights are refused, it is nobody
-        here any more."""
+        """Return why the connection must end: its token is invalid or, in mode enforce, its user is
+        disabled."""
         acl = self._authorizer.acl
         if self._token is not None:
-            # Whoever is blind knows nothing of tokens; nobody does anything there.
+            # Without rights nothing is known about tokens, but no request is executed either.
             return None if self._authorizer.lacks_acl else acl.why_no_token(self._token)
         if acl.mode != REQUIRED or self.principal == ANONYMOUS:
             return None
         if acl.is_active(self.principal, self._serial):
             return None
-        return NotAuthenticated(
-            f"{self.principal}, or the certificate that it comes with, was disabled"
-        )
+        return NotAuthenticated(f"{self.principal}, or its certificate, was disabled")
 
     async def check(
         self, needed_rights: int, path: str, name: str, *, shown_name: str = ""
     ) -> None:
-        """Raise `NotAllowed` where it has none of these rights on the log of that name.
+        """Check that the client has any of these rights on the log of this name.
 
-        ``asked``: what the client called it, if that is another word: it is told of none but its own.
-        Raises `TooBusy` where that is just changing, and what keeps the metadata from answering.
+        Args:
+            needed_rights: The rights, any of which is sufficient.
+            path: Path of the namespace.
+            name: The log's present name.
+            shown_name: The name that the client used, if different. Errors contain no other name.
+
+        Raises:
+            NotAllowed: It has none of the rights.
+            TooBusy: The rights are changing.
+            DistributedLogError: The metadata did not answer.
         """
         authorizer, action = self._authorizer, _action_text(needed_rights, path, shown_name or name)
         if not self.is_authorized:
@@ -410,10 +438,11 @@ class ClientSession:
             while not self.has_right(needed_rights, path, name):
                 await authorizer.wait_changed()
             return
-        raise TooBusy(f"what {self.principal} may do is just changing: ask again")
+        raise TooBusy(f"the rights of {self.principal} are changing; retry")
 
     async def may_create(self, path: str, name: str) -> bool:
-        """May an opening of the log make it, where it is not there? In ``report`` it may, and is counted."""
+        """Whether opening a missing log may create it. In mode report it may, and a missing right is
+        counted."""
         if self.has_right(MANAGE, path, name):
             return True
         authorizer = self._authorizer
@@ -427,22 +456,22 @@ class ClientSession:
         return True
 
     async def check_log(self, needed_rights: int, path: str, name: str, incarnation: str) -> None:
-        """As `check`, where a log is named by its incarnation: that one's name is what counts.
+        """As `check`, for a log that is identified by its incarnation. The present name of that log counts.
 
-        An id is no secret and protects nothing: whoever may do that with one log must not do it, or hear
-        of it, with another one whose id he has.
+        A log ID is not a secret and protects nothing. A client with a right on one log must not use or
+        discover another log by its ID.
         """
         if not self.is_authorized:
             return
         log_id = incarnation_id(incarnation) if incarnation else -1
-        for _ in range(2):  # it may be renamed or deleted between the two questions
+        for _ in range(2):  # the log may be renamed or deleted between the two queries
             stored_state = (
                 None if log_id < 0 else await self._authorizer.metadata.get(state_key(log_id))
             )
             if stored_state is None:
                 await self.check(
                     needed_rights, path, name
-                )  # what is gone is told by its name alone
+                )  # for a deleted log, only its name can be checked
                 return
             current_name = LogState.decode(stored_state.value).name
             stored_name = await self._authorizer.metadata.get(name_key(path, current_name))
@@ -453,12 +482,17 @@ class ClientSession:
         denial = authorizer.denial_error(
             self.principal, _action_text(needed_rights, path, name), needed_rights
         )
-        error = authorizer.record_denial(self.principal, denial)  # it is of another namespace
+        # the log belongs to another namespace
+        error = authorizer.record_denial(self.principal, denial)
         if error is not None:
             raise error
 
     def check_producer(self, name: str) -> None:
-        """Raise `NotAllowed` where a producer's name begins with ``~USER/`` of somebody else."""
+        """Check that a producer's name does not start with ``~USER/`` of another user.
+
+        Raises:
+            NotAllowed: The name is reserved for another user.
+        """
         owner, slash, _ = name[1:].partition("/")
         if (
             not (self.is_authorized and slash and name[0] == "~")
@@ -467,14 +501,19 @@ class ClientSession:
             return
         owner_text = printable_text(owner, NAME_CHARS_SHOWN)
         denial = NotAllowed(
-            f"{self.principal} may not open producers ~{owner_text}/…: they are user {owner_text}'s own"
+            f"{self.principal} may not open producers ~{owner_text}/…:"
+            f" they are reserved for user {owner_text}"
         )
         error = self._authorizer.record_denial(self.principal, denial)
         if error is not None:
             raise error
 
     def check_cluster(self, action: str) -> None:
-        """Raise `NotAllowed` where it does not run the cluster."""
+        """Check that the client is an operator of the cluster.
+
+        Raises:
+            NotAllowed: It is not.
+        """
         authorizer = self._authorizer
         is_narrowed = self._token is not None and self._token.token_scope
         cluster_rights = 0 if is_narrowed else authorizer.acl.cluster_rights(self.principal)
@@ -486,16 +525,24 @@ class ClientSession:
                 raise error
 
     def check_proxy(self, action: str) -> None:
-        """Raise `NotAllowed` where it is no proxy, and does not run the cluster either."""
+        """Check that the client is a proxy or an operator.
+
+        Raises:
+            NotAllowed: It is neither.
+        """
         if not self.principal.startswith(f"{PROXY}/"):
             self.check_cluster(action)
 
     def report_denials(self) -> list[tuple[str, str, int]]:
-        """Whom this proxy would have refused since it started, what each lacked, how often; most often first.
+        """Return the requests that mode enforce would have refused since the start, most frequent first.
 
-        Raises `NotAllowed` for who does not run the cluster.
+        Returns:
+            Principal, reason and count of each.
+
+        Raises:
+            NotAllowed: The client is not an operator.
         """
-        self.check_cluster("hear whom a proxy would refuse")
+        self.check_cluster("list the denials of a proxy")
         counts = self._authorizer.reported_denials.items()
         denials = [
             (who, printable_text(reason, REASON_CHARS_SHOWN), times)
@@ -508,10 +555,20 @@ class ClientSession:
     def admit(
         self, needed_rights: int, path: str, current_name: Callable[[], str], on_revoked: OnRevoked
     ) -> int:
-        """Begin something, after `check`; what to `finish` by. Raises `NotAllowed` where it is just over.
+        """Admit an operation, after `check`.
 
-        ``end`` is called with the reason, once, when none of these rights is left; nothing is to be done
-        with them after it.
+        Args:
+            needed_rights: The rights, any of which is sufficient.
+            path: Path of the namespace.
+            current_name: Returns the present name of the log.
+            on_revoked: Called once, with the reason, when none of the rights is left. The operation must
+                then stop.
+
+        Returns:
+            The number to pass to `finish`.
+
+        Raises:
+            NotAllowed: The rights were revoked in the meantime.
         """
         operation = _AdmittedOperation(needed_rights, path, current_name, on_revoked)
         denial = self._denial_of(operation)
@@ -522,16 +579,24 @@ class ClientSession:
         return self._last_operation
 
     def finish(self, number: int) -> None:
-        """It is over. Idempotent."""
+        """End an admitted operation. Idempotent."""
         self._admitted.pop(number, None)
 
     @contextmanager
     def admitted(
         self, needed_rights: int, path: str, name: str, *, unknown_outcome: str = ""
     ) -> Iterator[None]:
-        """The body is given up where none of these rights is left meanwhile; then `NotAllowed` is raised.
+        """Admit an operation while the body runs. If the rights are revoked, cancel the body and raise.
 
-        ``unknown``: what is not known then; `OutcomeUnknown` says so (G7).
+        Args:
+            needed_rights: The rights, any of which is sufficient.
+            path: Path of the namespace.
+            name: The log's name.
+            unknown_outcome: If not empty, a text about the unknown outcome after a cancellation (G7).
+
+        Raises:
+            NotAllowed: The rights were revoked.
+            OutcomeUnknown: The rights were revoked and ``unknown_outcome`` is given.
         """
         errors: list[DistributedLogError] = []
         with trio.CancelScope() as scope:
@@ -551,7 +616,7 @@ class ClientSession:
             )
 
     def recheck(self) -> None:
-        """What is known has changed: end what it may do no more, and the connection of who is out."""
+        """End operations whose rights were revoked, and the connection if its user or token is disabled."""
         disconnect_error = self.disconnect_reason()
         for number, operation in list(self._admitted.items()):
             denial = disconnect_error or self._denial_of(operation)
@@ -562,7 +627,7 @@ class ClientSession:
             self._link.refuse(disconnect_error)
 
     def disconnect(self) -> None:
-        """Its connection is over. Idempotent."""
+        """Remove the session after its connection has ended. Idempotent."""
         self._admitted.clear()
         self._authorizer.remove(self)
 
@@ -586,9 +651,9 @@ class ClientSession:
 
 
 def with_proxy_rights(rights: int) -> int:
-    """With what they are worth here: who may write a log may produce, who may read it may consume.
+    """Return the rights with those that they imply at a proxy: WRITE implies PRODUCE, READ implies CONSUME.
 
-    So a token that was narrowed to ``producer`` has that of its user's ``writer``.
+    A token that is restricted to ``producer`` therefore has this right of a user who is a ``writer``.
     """
     return rights | (PRODUCE if rights & WRITE else 0) | (CONSUME if rights & READ else 0)
 
@@ -597,6 +662,6 @@ _VERBS = {WRITING_RIGHTS: "write", READING_RIGHTS: "read", MANAGE: "change"}
 
 
 def _action_text(needed_rights: int, path: str, name: str) -> str:
-    verb = _VERBS.get(needed_rights, "look at")
+    verb = _VERBS.get(needed_rights, "view")
     name_text, path_text = (printable_text(part, NAME_CHARS_SHOWN) for part in (name, path))
     return f'{verb} log "{name_text}" of {path_text} here'

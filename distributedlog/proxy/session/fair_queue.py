@@ -1,8 +1,8 @@
-"""How much of what many share one of them may take, and who is next (pure).
+"""Share a limited resource fairly, and choose the next owner (pure).
 
-Whoever asks first is not to have it all, and who is alone is to have most of it: so one may have as much as
-stays free, or some times that, and each further one the same of what the others left. Who has nothing yet is
-given something as long as anything is left.
+The first client must not get everything, but a single client should get most of it. A client may therefore
+use as much as remains free, or a multiple of that. The next client may use the same part of the remainder.
+A client that has nothing yet gets its request if enough is free.
 """
 
 from typing import Generic, TypeVar
@@ -12,35 +12,39 @@ Item = TypeVar("Item")
 
 
 def is_fair(held: int, requested: int, free: int, *, share_factor: int = 1) -> bool:
-    """May one who has ``mine`` have ``more`` of what is ``left``? At most ``part`` times what stays then."""
+    """Whether an owner that holds ``held`` may get ``requested`` more of ``free``.
+
+    Afterwards it holds at most ``share_factor`` times what remains free. An owner that holds nothing has no
+    such limit.
+    """
     return requested <= free and (not held or held + requested <= share_factor * (free - requested))
 
 
 class FairQueue(Generic[Owner, Item]):
-    """Items that wait for one of so many places: their owners take turns, and none has all places.
+    """Items that wait for one of a fixed number of places. Owners take turns, and no owner gets all places.
 
-    An item is in it once.
+    An item can be in the queue only once.
     """
 
     def __init__(self, places: int) -> None:
         self._free_places = places
         self._places_by_owner: dict[Owner, int] = {}
-        """Places of each owner that has any."""
+        """Places by owner, for owners that have any."""
         self._waiting: dict[Owner, dict[Item, None]] = {}
-        """The one whose turn it is first."""
+        """The owner whose turn is next comes first."""
         self._count = 0
 
     def __len__(self) -> int:
-        """Items that wait."""
+        """Return the number of waiting items."""
         return self._count
 
     def add(self, owner: Owner, item: Item) -> None:
-        """One more waits, behind those of its owner."""
+        """Add an item behind those of its owner."""
         self._waiting.setdefault(owner, {})[item] = None
         self._count += 1
 
     def discard(self, owner: Owner, item: Item) -> None:
-        """It waits no more. Idempotent."""
+        """Remove a waiting item. Idempotent."""
         items = self._waiting.get(owner)
         if items is not None and item in items:
             del items[item]
@@ -49,8 +53,9 @@ class FairQueue(Generic[Owner, Item]):
                 del self._waiting[owner]
 
     def acquire_next(self) -> tuple[Owner, Item] | None:
-        """Who is next, and has a place from now on until `give_back`; None: nobody may have one now."""
-        # Only who has a place already is passed over: no more owners than there are places.
+        """Return the next owner and item, which get a place until `release`; None if no owner may get one
+        now."""
+        # Only owners that have a place can be skipped, so at most as many as there are places.
         for owner, items in self._waiting.items() if self._free_places else ():
             owner_places = self._places_by_owner.get(owner, 0)
             if is_fair(owner_places, 1, self._free_places):
@@ -65,7 +70,7 @@ class FairQueue(Generic[Owner, Item]):
         return None
 
     def release(self, owner: Owner) -> None:
-        """One of its places is free again."""
+        """Free one place of an owner."""
         self._free_places += 1
         self._places_by_owner[owner] -= 1
         if not self._places_by_owner[owner]:

@@ -1,7 +1,8 @@
-"""Calls about logs that a proxy makes for its clients; what they take and give: `proxy_messages.py`.
+"""Calls about logs that a proxy makes for its clients. `proxy_messages.py` defines their arguments.
 
-A log that another proxy has is that one's to delete, seal or rename: the client is told who (`Moved`). Each
-call needs a right of the client's own, and is given up where that is taken away before it is done.
+A log that another proxy writes must be deleted, sealed or renamed there: the client receives `Moved` with
+that proxy. Each call requires a right of the client, and is cancelled if the right is revoked before it
+completes.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -39,17 +40,20 @@ from .namespace_cache import Namespaces
 log = get_logger("distributedlog.proxy")
 
 CALL_TIMEOUT_S = 120.0
-"""No call takes longer: whoever asked has given up by then."""
+"""The time limit of a call, after which no client waits for it."""
 PAGE_LOGS_MAX = 5000
-"""Names of 255 bytes, and more of them, would be a reply that no client reads."""
+"""The maximum names per page. Names can have 255 bytes, and a larger reply would be too large for clients."""
 
 
 ReleaseLog = Callable[[str, str], Awaitable[None]]
-"""Gives a log up that this proxy has and nobody writes: path and name. Raises `OwnershipAcquireFailed`."""
+"""Releases a log that this proxy has and that no producer has open.
+
+Receives path and name. Raises `OwnershipAcquireFailed`.
+"""
 
 
 class LogCalls:
-    """The calls of all connections of a proxy. `run` serves them."""
+    """The calls of all connections of a proxy. They run while `run` runs."""
 
     def __init__(
         self,
@@ -59,17 +63,24 @@ class LogCalls:
         is_live_proxy: Callable[[str], bool],
         release_log: ReleaseLog | None = None,
     ) -> None:
-        """``serves``: is this the id of another write proxy that lives?"""
+        """Create the calls.
+
+        Args:
+            namespaces: The open namespaces.
+            calls_max: The maximum number of concurrent calls.
+            is_live_proxy: Whether another write proxy with this ID is live.
+            release_log: Releases a log that this proxy writes; None in a read proxy.
+        """
         self._namespaces = namespaces
         self._calls_max = calls_max
         self._release_log = release_log
         self._is_live_proxy = is_live_proxy
         self._running_calls = 0
         self._scopes_by_link: dict[Link, dict[trio.CancelScope, None]] = {}
-        """The calls of each connection."""
+        """The running calls of each connection."""
         self._nursery: trio.Nursery | None = None
         self.calls_made = 0
-        """Calls since the start."""
+        """The number of calls since the start."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Run until cancelled."""
@@ -78,13 +89,13 @@ class LogCalls:
             await trio.sleep_forever()
 
     def start_call(self, client: ClientSession, link: Link, ident: int, call: LogCall) -> None:
-        """Begin a call of who speaks on the link; its answer goes there."""
+        """Start a call of the client on the link, which receives the answer."""
         link_calls = len(self._scopes_by_link.get(link, ()))
         if self._nursery is None or not is_fair(
             link_calls, 1, self._calls_max - self._running_calls
         ):
             error = TooBusy(
-                f"{self._running_calls} calls are under way on this proxy, {link_calls} of this connection"
+                f"{self._running_calls} calls are running on this proxy, {link_calls} of this connection"
             )
             link.reply_error(ident, error)
             return
@@ -94,7 +105,7 @@ class LogCalls:
         self._nursery.start_soon(self._run_call, client, link, ident, call, scope)
 
     def cancel_calls(self, link: Link) -> None:
-        """The connection has ended: nobody waits for its calls, and they have their places no longer."""
+        """Cancel the calls of a connection that has ended, which frees their places."""
         for scope in self._scopes_by_link.get(link, ()):
             scope.cancel()
 
@@ -105,12 +116,12 @@ class LogCalls:
             with scope:
                 link.reply(ident, pack(await self._authorize_and_call(client, call)))
                 self.calls_made += 1
-            if scope.cancelled_caught:  # whether it is done is not known
+            if scope.cancelled_caught:  # whether the call was completed is unknown
                 error = RequestTimeout(f"{call.call} took more than {CALL_TIMEOUT_S:g} s")
                 link.reply_error(ident, error)
         except DistributedLogError as error:
             link.reply_error(ident, error)
-        except Exception as error:  # a fault of ours is this call's end, not everybody's
+        except Exception as error:  # an internal error must not end other calls
             log.exception("a call for %s of a client", call.call)
             link.reply_error(ident, InternalError(f"{call.call} failed: {type(error).__name__}"))
         finally:
@@ -133,7 +144,7 @@ class LogCalls:
             await client.check(needed_rights, path, names[1])
         changes = needed_rights == MANAGE
         unknown_outcome = (
-            f"whether {call.call} of {call.log} was done is not known" if changes else ""
+            f"whether {call.call} of {call.log} was completed is unknown" if changes else ""
         )
         with ExitStack() as stack:
             for name in names:
@@ -171,7 +182,7 @@ class LogCalls:
                 raise error
 
     async def _redirect(self, namespace: Namespace, name: str) -> None:
-        """Raise `Moved` where another proxy has the log."""
+        """Raise `Moved` if another proxy has the log."""
         holder = await lock_holder(namespace.metadata, await namespace.resolve_name(name))
         if holder is not None and holder.proxy and self._is_live_proxy(holder.proxy):
             raise Moved(f'log "{name}" is written by proxy {holder.proxy}', holder.proxy)
@@ -195,7 +206,7 @@ async def _exists(namespace: Namespace, call: LogCall) -> bool:
 async def _page(
     namespace: Namespace, visible: Collection[str] | None, prefix: str, after: str, limit: int
 ) -> list[Any]:
-    """``visible``: the paths that names may be seen below; None: all of them."""
+    """Return a page of log names. ``visible`` are the paths below which names are visible; None for all."""
     limit = min(limit, PAGE_LOGS_MAX)
     if visible is None:
         page = await namespace.log_page(prefix, after, limit)
@@ -220,7 +231,7 @@ async def _page(
 
 
 async def _single_log_page(namespace: Namespace, name: str, after: str) -> LogPage:
-    """The page that holds this log alone, if it is there and comes after that name."""
+    """Return a page with only this log, if it exists and its name is after ``after``."""
     if after.encode() < name.encode():
         try:
             log_id = await namespace.resolve_name(name)
@@ -232,9 +243,9 @@ async def _single_log_page(namespace: Namespace, name: str, after: str) -> LogPa
 
 
 def visible_parts(visible: Collection[str], prefix: str) -> list[tuple[str, bool]]:
-    """Of all names that begin with ``prefix`` those that may be seen, in the order of names (pure).
+    """Return the parts of all names with ``prefix`` that are visible, in the order of names (pure).
 
-    Beginnings of names, and whole names (True): no name is in two of them.
+    Each part is a prefix of names, or a complete name (True). No name is in two parts.
     """
     parts: set[tuple[str, bool]] = set()
     for path in visible:
@@ -330,6 +341,7 @@ NEEDED_RIGHTS = {
     "find": READING_RIGHTS,
     "count": READING_RIGHTS,
 }
-"""Any one of these rights on the log, of each call that names one; a list shows what a client has any on."""
+"""Any of these rights on the log allows the call. A page contains the logs on which a client has any
+right."""
 CALLS_WITHOUT_WRITER = {"rename", "delete", "seal"}
-"""Those that no writer may be there for."""
+"""Calls that are possible only without a writer."""

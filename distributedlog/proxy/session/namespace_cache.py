@@ -1,4 +1,4 @@
-"""The namespaces that a proxy serves: one object each, made when a first client names its path."""
+"""The namespaces that a proxy serves: one object per path, created when a client first uses the path."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -18,28 +18,37 @@ class _CachedNamespace:
 
 
 class Namespaces:
-    """By path, at most so many; of those that nobody uses the one goes that was used least lately."""
+    """Namespaces by path, up to a limit. The least recently used namespace without users is closed first."""
 
     def __init__(
         self, create: Callable[[str, trio.Nursery], Namespace], *, namespaces_max: int
     ) -> None:
-        """``make``: a namespace object of a path, its tasks in a nursery."""
+        """Create the cache.
+
+        Args:
+            create: Creates the namespace of a path, with its tasks in a nursery.
+            namespaces_max: The maximum number of open namespaces.
+        """
         self._create = create
         self._namespaces_max = namespaces_max
-        self._cached: dict[str, _CachedNamespace] = {}  # the one that was used last at the end
+        self._cached: dict[str, _CachedNamespace] = {}  # the most recently used one is last
         self._nursery: trio.Nursery | None = None
         self._enter_lock = trio.Lock()
-        """Of who enters: else openings at one moment would pass the bound."""
+        """Serializes `acquire`. Otherwise concurrent openings could exceed the limit."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the tasks of all of them until cancelled."""
+        """Run the tasks of all namespaces until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await trio.sleep_forever()
 
     @asynccontextmanager
     async def using(self, path: str) -> AsyncIterator[Namespace]:
-        """The namespace of a path, for as long as the body runs. Raises `TooBusy`."""
+        """Return the namespace of a path, open while the body runs.
+
+        Raises:
+            TooBusy: Too many namespaces are in use.
+        """
         namespace = await self.acquire(path)
         try:
             yield namespace
@@ -47,29 +56,33 @@ class Namespaces:
             self.release(path)
 
     async def acquire(self, path: str) -> Namespace:
-        """The same, until `release`."""
+        """Return the namespace of a path, open until `release`.
+
+        Raises:
+            TooBusy: Too many namespaces are in use.
+        """
         async with self._enter_lock:
             cached = self._cached.pop(path, None)
             if cached is None:
                 self._evict_unused()
-                assert self._nursery is not None, "asked while it runs"
+                assert self._nursery is not None, "`run` is running"
                 cached = await self._nursery.start(self._run_namespace, path)
             self._cached[path] = cached
             cached.users += 1
             return cached.namespace
 
     def is_used(self, path: str) -> bool:
-        """Is anybody between `acquire` and `release` there?"""
+        """Whether a namespace is acquired and not released."""
         cached = self._cached.get(path)
         return cached is not None and cached.users > 0
 
     @property
     def free_places(self) -> int:
-        """How many more may be used at a time."""
+        """The number of further namespaces that can be in use."""
         return self._namespaces_max - sum(1 for cached in self._cached.values() if cached.users)
 
     def release(self, path: str) -> None:
-        """One user less."""
+        """Release a namespace after `acquire`."""
         self._cached[path].users -= 1
 
     def _evict_unused(self) -> None:

@@ -1,4 +1,4 @@
-"""What a proxy of either kind answers on a connection: who it is, which proxies there are, calls."""
+"""Requests that both kinds of proxies answer: information about the node, the list of proxies, and calls."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from .log_calls import LogCalls
 
 
 class CommonSession:
-    """One connection's share of that. Whoever serves more there asks it first."""
+    """The common requests of one connection. A session with further requests calls `try_serve` first."""
 
     def __init__(
         self,
@@ -22,29 +22,37 @@ class CommonSession:
         calls: LogCalls,
         info: Callable[[], dict[str, object]],
     ) -> None:
-        """``client``: who speaks on the link; it is told when that is over."""
+        """Create the session. ``client`` has the rights of the connection, and is ended with it."""
         self.client = client
         self._link = link
         self._members = members
         self._calls = calls
         self._info = info
         self._members_request = 0
-        """The request that is answered at each change of the members; 0: there is none."""
+        """The request that is answered at each change of the proxies; 0 if there is none."""
         self._unsubscribe: Callable[[], None] | None = None
         self._last_members = b""
 
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
-        """Take one frame. Raises `ProtocolError`, which ends the connection."""
+        """Process one frame.
+
+        Raises:
+            ProtocolError: The frame is invalid, so the connection must end.
+        """
         if not self.try_serve(op, ident, body):
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a proxy")
 
     def on_batch_end(self) -> None:
-        """Nothing is gathered here."""
+        """Do nothing: no frames are batched."""
 
     def try_serve(self, op: int, ident: int, body: memoryview) -> bool:
-        """Serve a frame, if it is one of these. Raises `ProtocolError`."""
+        """Process a frame if it is one of the common requests. Return whether it is.
+
+        Raises:
+            ProtocolError: The frame is invalid.
+        """
         if op == Op.INFO:
             self._link.reply(ident, pack(self._info()))
         elif op == Op.MEMBERS:
@@ -58,7 +66,7 @@ class CommonSession:
         return True
 
     def on_closed(self) -> None:
-        """The connection has ended."""
+        """End the client's calls and rights after the connection has ended."""
         self._calls.cancel_calls(self._link)
         self.client.disconnect()
         if self._unsubscribe is not None:
@@ -67,7 +75,7 @@ class CommonSession:
     def _on_call(self, ident: int, call: ProxyCall) -> None:
         try:
             if call.call != "would_refuse":
-                raise InvalidRequest(f"{call.call} is for write proxies: this one reads")
+                raise InvalidRequest(f"{call.call} requires a write proxy; this is a read proxy")
             rows = self.client.report_denials()
         except DistributedLogError as error:
             self._link.reply_error(ident, error)

@@ -1,8 +1,8 @@
-"""One log that this proxy writes: its producers' streams, and what waits for room in its writer.
+"""One log that this proxy writes: its producers' streams, and the frames that wait for its writer.
 
-A frame goes to the log's writer in the call that received it. It waits in the inbox if that has no room, if
-its txids decrease and the log's state must record that first, or if it must directly follow some record. A
-task runs while the inbox is not empty.
+A frame is passed to the log's writer in the call that received it. It waits in the inbox in three cases:
+the writer has no capacity, its transaction IDs decrease and the log's state must record that first, or it
+must directly follow a given record. A task runs while the inbox is not empty.
 """
 
 from collections import deque
@@ -27,13 +27,13 @@ from ..protocol.proxy_messages import ProducedFrame
 from .producer_stream import ProducerStream, client_error, memory_bytes
 
 PRODUCER_ERRORS = (ProducerFenced, ProducerForgotten, InvalidRequest)
-"""What rests on knowing, or not knowing, a log's producers."""
+"""Errors that depend on the producers that a log has stored."""
 RETRY_MS = 200
-"""Who met a limit of the log comes again after this."""
+"""A client that reached a limit of the log retries after this time."""
 
 
 class HostedLog:
-    """See the module. Made by `Owner`."""
+    """One log that this proxy writes. `LogManager` creates it."""
 
     def __init__(self, path: str, name: str, writer: LogWriter) -> None:
         self.path = path
@@ -42,60 +42,65 @@ class HostedLog:
         self.writer = writer
         self.streams: dict[ProducerStream, None] = {}
         self.used_at = trio.current_time()
-        """When a stream came last, or a frame had come at a look of the owner's."""
+        """When a stream was last added, or a sweep of the `LogManager` found new frames."""
         self.has_new_frames = False
-        """Has a frame come since?"""
+        """Whether a frame has arrived since the last sweep."""
         self.is_releasing = False
         self._inbox: deque[tuple[ProducerStream, ProducedFrame]] = deque()
         self._waiting_streams: dict[ProducerStream, list[int]] = {}
-        """Of each stream that has frames there: the sequence of the first one, and the cost of all. What is
-        there of any other stream is passed over."""
+        """Streams with frames in the inbox: the sequence of their first frame, and the cost of all.
+
+        Frames of other streams in the inbox are skipped.
+        """
         self._waiting_cost = self._dropped_cost = 0
-        """Of those that wait, and of those to be passed over."""
+        """The cost of waiting frames, and of frames to be skipped."""
         self._head_scope = trio.CancelScope()
-        """What the first one in the inbox waits in, until what was taken before it is stored."""
+        """Cancels the wait of the first frame in the inbox until earlier frames are stored."""
         self._inbox_runs = False
         self._nursery: trio.Nursery | None = None
 
     @property
     def is_over(self) -> bool:
-        """Does its writer take nothing more?"""
+        """Whether the writer accepts no more frames."""
         return self.is_releasing or self.writer.over is not None
 
     def add_stream(self, stream: ProducerStream, nursery: trio.Nursery) -> None:
-        """A producer has come. ``nursery``: runs what waits for room."""
+        """Add a producer's stream. ``nursery`` runs the task of the inbox."""
         self._nursery = nursery
         self.streams[stream] = None
         self.used_at = trio.current_time()
 
     def remove_stream(self, stream: ProducerStream) -> None:
-        """Its producer has gone: what of it waits here is dropped, what the writer has goes on."""
+        """Remove a producer's stream. Its waiting frames are dropped; the writer completes the others."""
         self.streams.pop(stream, None)
         first = self._drop_waiting(stream)
         if first is not None:
-            stream.refuse(Moved("its producer has gone"), first)
+            stream.refuse(Moved("its producer has disconnected"), first)
 
     def revoke_stream(self, stream: ProducerStream, error: DistributedLogError) -> None:
-        """Its producer may do this no more: nothing of it is given to the writer from now on."""
+        """End a stream whose right was revoked. No further frame of it is passed to the writer."""
         first = self._drop_waiting(stream)
         stream.refuse(error, stream.next_sequence if first is None else first)
 
     def append(self, stream: ProducerStream, frame: ProducedFrame) -> None:
-        """A frame of one of its streams, which has accepted it."""
+        """Append a frame that one of the streams has accepted."""
         self.has_new_frames = True
         must_wait = self._inbox or frame.expect is not None
         if must_wait or not self._try_append(stream, frame):
             if stream.error is not None:
-                return  # it was refused: by the log, or because that is over
+                return  # rejected, because of the log or because the writer has ended
             self._enqueue(stream, frame)
             if not self._inbox_runs and self._nursery is not None:
                 self._inbox_runs = True
                 self._nursery.start_soon(self._run_inbox)
 
     def answer_earlier(self, stream: ProducerStream, acked_through: int) -> None:
-        """What its producer sent before, from there on, is answered on this stream: now, or when it is known.
+        """Answer earlier frames of the producer, from ``acked_through`` on, on this stream, when they are
+        stored.
 
-        Raises `ProducerFenced`, `ProducerForgotten`.
+        Raises:
+            ProducerFenced: Another client has opened the producer.
+            ProducerForgotten: The log no longer has the producer.
         """
         stored: list[SequencedBatch] = []
         report: Callable[[SequencedBatch], None] = stored.append
@@ -104,31 +109,32 @@ class HostedLog:
             stream.producer, acked_through, lambda batch_done: report(batch_done)
         ):
             stream.expect_answer(earlier_batch.sequence, earlier_batch.records)
-        report = partial(_report_outcome, stream)  # those that are on their way
+        report = partial(_report_outcome, stream)  # for frames in flight
         for earlier_batch in stored:
             report(earlier_batch)
 
     async def make_readable(self) -> None:
-        """Wait until readers see every record that is acknowledged."""
+        """Wait until readers can read every acknowledged record."""
         await self.writer.send_queue.sink.make_readable()
 
     def publish(self) -> None:
-        """What is acknowledged is to be readable, where no later entry says so."""
+        """Make acknowledged records readable, unless a later entry does so."""
         self.writer.send_queue.sink.current_target.publish()
 
     def _drop_waiting(self, stream: ProducerStream) -> int | None:
-        """Take what of a stream waits here out; the sequence of its first record."""
+        """Drop the waiting frames of a stream and return the sequence of their first record."""
         waiting_entry = self._waiting_streams.pop(stream, None)
         if waiting_entry is None:
             return None
         if self._inbox[0][0] is stream:
-            self._head_scope.cancel()  # else it is stored after it was said that it is not
+            # otherwise the frame could be stored after its refusal was sent
+            self._head_scope.cancel()
         first_sequence, cost = waiting_entry
         self._waiting_cost -= cost
         self._dropped_cost += cost
         if (
             self._dropped_cost >= self._waiting_cost
-        ):  # seldom: many may go at once, each of many frames
+        ):  # only occasionally, because many streams with many frames may end together
             self._inbox = deque(item for item in self._inbox if item[0] in self._waiting_streams)
             self._dropped_cost = 0
         return first_sequence
@@ -140,7 +146,7 @@ class HostedLog:
         self._waiting_cost += cost
 
     def _pop_inbox(self) -> None:
-        """The first one in the inbox waits no more."""
+        """Remove the first frame of the inbox."""
         stream, frame = self._inbox.popleft()
         waiting_entry, cost = self._waiting_streams.get(stream), _cost(frame)
         if waiting_entry is None:
@@ -157,18 +163,21 @@ class HostedLog:
     # --- the end ----------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
-        """Take nothing more, and tell nobody yet: what was given to the writer is still answered."""
+        """Accept no more frames. Streams are not notified yet, so that frames in the writer are still
+        answered."""
         self.is_releasing = True
-        self._refuse_all(Moved("the log moves away"), withhold=True)
+        self._refuse_all(Moved("the log is moving to another proxy"), withhold=True)
 
     def notify_released(self, target: str) -> None:
-        """It was given up: tell all who stay, and who should have it now ("": whoever is asked)."""
+        """Notify all streams that the log was released. ``target`` is the proxy that should have it next,
+        or ""."""
         for stream in list(self.streams):
             stream.report_withheld(Moved(f'log "{self.name}" has moved', target))
         self.streams.clear()
 
     def fail(self, error: DistributedLogError) -> None:
-        """Its writer is over: whoever is not told by what he sent is told now, or by `release`."""
+        """Refuse the frames of all streams after the writer has failed. `notify_released` handles a
+        release."""
         if self.is_releasing:
             return
         self._refuse_all(client_error(error), withhold=False)
@@ -188,7 +197,7 @@ class HostedLog:
     # --- into the writer --------------------------------------------------------------------------
 
     def _try_append(self, stream: ProducerStream, frame: ProducedFrame) -> bool:
-        """False: it was not taken, for lack of room or because it was refused."""
+        """Pass a frame to the writer. Return False if there is no capacity or the frame was rejected."""
         try:
             appended = self.writer.sequenced_writer.append_batch(
                 frame.payloads,
@@ -217,7 +226,8 @@ class HostedLog:
             stream.refuse(error, frame.first_sequence, retry_ms=retry_ms)
 
     async def _deny_if_owner(self, stream: ProducerStream, error: DistributedLogError) -> None:
-        """Say no because of what the log knows of its producers: only while it is ours (H64)."""
+        """Send an error that depends on stored producers, after a check that this proxy still owns the log
+        (H64)."""
         with error_boundary(
             f'the answer of log "{self.name}" to a producer', stream.report_withheld
         ):
@@ -240,19 +250,19 @@ class HostedLog:
             self._inbox_runs = False
 
     async def _serve_head(self, stream: ProducerStream, frame: ProducedFrame) -> None:
-        """Give the first one in the inbox to the writer, or wait until that can be tried."""
+        """Pass the first frame of the inbox to the writer, or wait until that can be tried again."""
         head_item = self._inbox[0]
         is_served = await self._try_serve(stream, frame)
         if is_served and self._inbox and self._inbox[0] is head_item:
             self._pop_inbox()
 
     async def _try_serve(self, stream: ProducerStream, frame: ProducedFrame) -> bool:
-        """Is it done with?"""
+        """Return whether the frame is processed."""
         try:
             if stream.error is not None and frame.first_sequence >= stream.refused_from:
                 await trio.lowlevel.checkpoint()
             elif frame.expect is not None:
-                # What was taken before is stored first, and whatever comes after waits here.
+                # Earlier frames are stored first, and later ones wait in the inbox.
                 with trio.CancelScope() as self._head_scope:
                     await self.writer.sequenced_writer.append_if_last(
                         DLSN(*frame.expect),
@@ -275,7 +285,7 @@ class HostedLog:
 
 
 def _cost(frame: ProducedFrame) -> int:
-    """What a frame that waits takes, about."""
+    """Return the approximate memory of a waiting frame."""
     return memory_bytes(len(frame.payloads), frame.bytes)
 
 
@@ -286,6 +296,6 @@ def _report_outcome(stream: ProducerStream, batch: SequencedBatch) -> None:
 def _report_unless_refused(
     stream: ProducerStream, first_sequence: int, batch: SequencedBatch
 ) -> None:
-    """Of a frame that waited for others: its stream may have gone meanwhile, and hears nothing of it."""
+    """Report the outcome of a frame that waited for others, unless its stream has ended in the meantime."""
     if not 0 <= stream.refused_from <= first_sequence:
         _report_outcome(stream, batch)

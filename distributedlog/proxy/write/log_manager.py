@@ -1,10 +1,12 @@
-"""All logs that this proxy writes: taken, closed when nobody writes them, given to others.
+"""All logs that this proxy writes: opened on request, closed when idle, and handed over to other proxies.
 
-To have a log is to hold its lock and its epoch, as any writer does (G4, H12): a proxy that is taken for dead
-and is not writes nothing more, whoever is wrong. Whoever is asked for a log that nobody has takes it. A log
-that another proxy has is that one's, unless its address refuses connections or answers as somebody else: then
-it is taken over at once, at most once in `EARLY_TAKEOVER_INTERVAL_S` a log; a silent one is waited for by its
-lease.
+A proxy has a log while it holds the log's lock and epoch, as any writer does (G4, H12). A proxy that others
+incorrectly consider failed can therefore write nothing more. A proxy that receives a request for a log
+without an owner opens it.
+
+A log of another proxy stays with that proxy, unless its address refuses connections or another process
+answers there. Then the log is taken over at once, at most once per `EARLY_TAKEOVER_INTERVAL_S` for each
+log. If the other proxy is silent, its lease must end first.
 """
 
 from collections.abc import Collection
@@ -48,35 +50,39 @@ from .write_proxy_peers import WriteProxyPeers
 EARLY_TAKEOVER_INTERVAL_S = 10.0
 SWEEP_INTERVAL_S = 5.0
 POLL_INTERVAL_S = 0.05
-"""Between two looks at a lock that has just been given back."""
+"""The interval between checks of a lock that has just been released."""
 PARALLEL_RELEASES_MAX = 8
-"""Logs that are given up at a time by who drains, each closed here and taken elsewhere meanwhile: the more
-they are, the longer each of them pauses."""
+"""Logs that a draining proxy hands over concurrently, closed here and opened elsewhere. With more, each log
+pauses for longer."""
 WINDOW_MIN = 32 * 1024
-"""Of a stream; a frame of any size goes beyond it, so it bounds what it has between two answers."""
+"""The smallest window of a stream. A frame of any size may exceed it, so it limits the unacknowledged
+frames."""
 SMALLEST_WINDOWS_FRACTION = 0.75
-"""Of the sum of all windows: what larger ones leave to those of the smallest size."""
+"""The part of all window bytes that is reserved for windows of the smallest size."""
 CONNECTION_SHARE_FACTOR = 3
-"""One connection has at most so many times what it leaves: three quarters of all, while it is alone."""
+"""A connection uses at most this many times what it leaves free: three quarters of all while it is alone."""
 HELD_BYTES_FACTOR = 1.5
-"""Of the sum of all windows: what a proxy may hold in frames, for one large record goes beyond its window."""
+"""The limit of buffered frames relative to all windows, because one large record may exceed its window."""
 HANDOVER_WAIT_S = 1.0
-"""Who drains has the next proxy take a log that has producers, for so long, before it gives a further one up:
-it closes logs faster than they are opened, and whoever is last in that queue waits for all."""
+"""How long a draining proxy waits until the next proxy has opened a log with producers.
+
+A proxy closes logs faster than other proxies open them. Without the wait, the last log in the queue would
+pause for the time of all.
+"""
 HANDOVER_TIME_FRACTION = 0.6
-"""Of the time for a whole drain: after that nobody is waited for."""
+"""The part of the drain time in which these waits are allowed."""
 PROBE_TIMEOUT_S = 0.5
-"""An owner that does not answer within this is waited for, by its lease."""
+"""If an owner does not answer within this time, its lease must end before a takeover."""
 
 log = get_logger("distributedlog.proxy")
 
 Key = tuple[str, str]
-"""A namespace's path, a log's name."""
+"""The path of a namespace, and the name of a log."""
 
 
 @dataclass(slots=True)
 class LogManagerStats:
-    """What was counted since the start, and what there is now."""
+    """Counters since the start, and present values."""
 
     frames: int = 0
     records: int = 0
@@ -93,17 +99,17 @@ class LogManagerStats:
 
 @dataclass(slots=True)
 class _PendingLogOpening:
-    """A log that is being taken; whoever asks meanwhile waits for the same."""
+    """The pending opening of a log. Concurrent requests for the log wait for it."""
 
     creates_log: bool
-    """Is it made, if it is missing?"""
+    """Whether a missing log is created."""
     finished: trio.Event = field(default_factory=trio.Event)
     hosted_log: HostedLog | None = None
     error: DistributedLogError | None = None
 
 
 class LogManager:
-    """See the module. `run` serves it."""
+    """Opens, closes and hands over the logs of a write proxy. `run` must be running."""
 
     def __init__(
         self,
@@ -120,20 +126,20 @@ class LogManager:
         self.stats = LogManagerStats()
         self._held_bytes_max = int(HELD_BYTES_FACTOR * options.windows_bytes)
         self.accepting = True
-        """Does it take logs that it has not?"""
+        """Whether the proxy opens additional logs."""
         self.logs: dict[Key, HostedLog] = {}
         self._namespaces = namespaces
         self._members = members
         self._peers = peers
         self._pending_openings: dict[Key, _PendingLogOpening] = {}
         self._releasing: dict[Key, trio.Event] = {}
-        """Logs that are being given up: until then."""
+        """Logs that are being released, with an event for the end of the release."""
         self._early_takeovers: dict[Key, float] = {}
-        """When one was taken over early."""
+        """The time of the last early takeover of each log."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Close what nobody writes, until cancelled."""
+        """Close idle logs until cancelled."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             await self._failures.keep_running("the sweep of written logs", self._sweep)
@@ -164,15 +170,15 @@ class LogManager:
 
     @property
     def nursery(self) -> trio.Nursery:
-        """Where what waits for room, and what is opened, runs."""
-        assert self._nursery is not None, "asked while it runs"
+        """The nursery of the tasks that open logs and serve inboxes."""
+        assert self._nursery is not None, "`run` is running"
         return self._nursery
 
     def find_hosted(self, path: str, name: str) -> HostedLog | None:
-        """A log that is written here now."""
+        """Return a log that this proxy writes now, or None."""
         hosted_log = self.logs.get((path, name))
         if hosted_log is None or hosted_log.is_releasing:
-            return None  # its writer is over while it is given up, and who does that tells its producers
+            return None  # its writer ends during the release, which notifies the producers
         if hosted_log.writer.over is not None:
             self._drop_lost((path, name), hosted_log)
             return None
@@ -182,11 +188,12 @@ class LogManager:
         return hosted_log
 
     def _rename(self, key: Key, hosted_log: HostedLog) -> None:
-        """The log was renamed while our lock had lapsed: whoever asks for its old name means another one."""
+        """Update the key of a log that was renamed after this proxy's lock had expired. The old name may be
+        another log."""
         current_key = (key[0], hosted_log.writer.sequenced_writer.log_name)
-        if current_key in self.logs:  # it was opened anew under that
+        if current_key in self.logs:  # it was opened again under this name
             hosted_log.writer.send_queue.fail(
-                WriterFenced(f'log "{key[1]}" is called "{current_key[1]}"')
+                WriterFenced(f'log "{key[1]}" is now named "{current_key[1]}"')
             )
             self._drop_lost(key, hosted_log)
             return
@@ -195,9 +202,13 @@ class LogManager:
         self.logs[current_key] = hosted_log
 
     def new_window_bytes(self, connection_bytes: int) -> int:
-        """What a new stream may have unanswered, bytes: a part of what is left. Raises `TooBusy`.
+        """Return the window of a new stream in bytes, a part of the remaining bytes.
 
-        ``mine``: the sum of those that its connection has.
+        Args:
+            connection_bytes: The windows of all streams of the connection.
+
+        Raises:
+            TooBusy: The connection or the proxy has too many windows.
         """
         options = self.options
         free_bytes = options.windows_bytes - self.stats.windows_bytes
@@ -213,7 +224,7 @@ class LogManager:
         return max(WINDOW_MIN, min(options.window_bytes, spare_bytes // 16))
 
     def may_buffer(self, connection_bytes: int, added_bytes: int) -> bool:
-        """May a connection whose frames take ``mine`` bytes here give so many more?"""
+        """Whether a connection that buffers ``connection_bytes`` here may buffer ``added_bytes`` more."""
         free_bytes = self._held_bytes_max - self.stats.held_bytes
         return is_fair(
             connection_bytes, added_bytes, free_bytes, share_factor=CONNECTION_SHARE_FACTOR
@@ -222,9 +233,15 @@ class LogManager:
     def check_connection_share(
         self, path: str, connection_logs: Collection[HostedLog], opening_count: int
     ) -> None:
-        """Raise `TooBusy` where a connection has so many of this proxy's logs that none is taken for it.
+        """Check that a connection may have one more log opened at this proxy.
 
-        ``mine``: those that it has open; ``opening``: those that are being opened for it, this one included.
+        Args:
+            path: Path of the namespace of the log.
+            connection_logs: The logs that the connection has open.
+            opening_count: The number of logs that are being opened for it, including this one.
+
+        Raises:
+            TooBusy: The connection uses too many logs or namespaces.
         """
         used_count = sum(
             1 for hosted_log in self.logs.values() if hosted_log.streams or hosted_log.is_releasing
@@ -248,16 +265,20 @@ class LogManager:
             raise TooBusy(f"{len(paths)} namespaces of this proxy are in use by this connection")
 
     def info(self) -> dict[str, object]:
-        """For `Op.INFO`."""
+        """Return the values for `Op.INFO`."""
         return {**asdict(self.stats), "logs": len(self.logs), "accepting": self.accepting}
 
     # --- taking -----------------------------------------------------------------------------------
 
     async def find_or_open(self, request: ProduceOpen) -> HostedLog:
-        """The log that a stream is to be opened to.
+        """Return the log for a new stream. Open it if necessary.
 
-        Raises `Moved` where another proxy has it, or this one takes none; `OwnershipAcquireFailed` where a
-        direct writer has it; `TooBusy`; what opening a writer raises.
+        Raises:
+            Moved: Another proxy has the log, or this one accepts no more logs.
+            OwnershipAcquireFailed: A direct writer has the log.
+            LogRecreated: The log has another incarnation than requested.
+            TooBusy: The proxy has too many logs.
+            DistributedLogError: The writer could not be opened.
         """
         key = (check_namespace_path(request.path), request.log)
         deadline = trio.current_time() + self.options.open_wait_s
@@ -272,12 +293,12 @@ class LogManager:
             if not hosted_log.is_releasing and hosted_log.writer.over is None:
                 if request.incarnation not in ("", hosted_log.incarnation):
                     raise LogRecreated(
-                        f'log "{request.log}" was deleted and made again: {request.incarnation} was meant, '
-                        f"it is {hosted_log.incarnation} now"
+                        f'log "{request.log}" was deleted and created again: expected incarnation '
+                        f"{request.incarnation}, found {hosted_log.incarnation}"
                     )
                 return hosted_log
             if trio.current_time() >= deadline:
-                raise Moved(f'log "{request.log}" is on its way elsewhere')
+                raise Moved(f'log "{request.log}" is moving to another proxy')
             await trio.sleep(POLL_INTERVAL_S)
 
     async def _wait_opened(self, key: Key, request: ProduceOpen, deadline: float) -> HostedLog:
@@ -287,7 +308,7 @@ class LogManager:
             self.nursery.start_soon(self._open, key, request, deadline, opening)
         await opening.finished.wait()
         if opening.hosted_log is None:
-            assert opening.error is not None, "an opening ends either way"
+            assert opening.error is not None, "an opening ends with a log or an error"
             if (
                 request.create
                 and not opening.creates_log
@@ -295,7 +316,7 @@ class LogManager:
             ):
                 return await self._wait_opened(
                     key, request, deadline
-                )  # who came first may make none
+                )  # the first request may not allow creation
             raise opening.error.again()
         return opening.hosted_log
 
@@ -304,7 +325,7 @@ class LogManager:
     ) -> None:
         try:
             if not self.accepting:
-                raise Moved("this proxy takes no more logs")
+                raise Moved("this proxy accepts no more logs")
             await self._release_idlest()
             namespace = await self._namespaces.acquire(key[0])
             try:
@@ -322,7 +343,7 @@ class LogManager:
             opening.error = TooBusy(f"the log could not be opened here: {type(error).__name__}")
         finally:
             if opening.hosted_log is None and opening.error is None:
-                opening.error = Moved("this proxy ends")
+                opening.error = Moved("this proxy is stopping")
             del self._pending_openings[key]
             opening.finished.set()
 
@@ -354,7 +375,7 @@ class LogManager:
             if holder.proxy and holder.proxy != self.id:
                 holder_proxy = self._members.write.get(holder.proxy)
                 if holder_proxy is None:
-                    continue  # it has said goodbye, or its lease has ended: its lock is about to
+                    continue  # its registration ended; its lock ends soon
                 if request.suspect_proxy_id != holder.proxy:
                     raise Moved(
                         f'log "{request.log}" is written by {holder_proxy.label}', holder.proxy
@@ -362,19 +383,24 @@ class LogManager:
                 if await self._is_certainly_gone(holder_proxy) and self._may_take_over_early(key):
                     dead_writer_id = holder.writer_id
             elif not holder.proxy:
-                raise lock_error  # a direct writer, which lives
+                raise lock_error  # a direct writer, which is live
 
     async def _is_certainly_gone(self, proxy: ProxyRegistration) -> bool:
-        """Is the process that registered so certainly gone? Raises `Moved` where it is there."""
+        """Whether the registered process has certainly ended.
+
+        Raises:
+            Moved: The process is running.
+        """
         with trio.move_on_after(PROBE_TIMEOUT_S):
             try:
                 await self._peers.probe(proxy)
             except ConnectionLost as error:
-                # It may be out of places, the network or this process out of what a dial needs.
+                # A proxy without free connection slots, the network, or a local limit can cause other
+                # errors.
                 return error.detail == REFUSED
             except (WrongPeer, ProtocolError):
                 return True
-            raise Moved(f"{proxy.label} is there, and has the log", proxy.id)
+            raise Moved(f"{proxy.label} is running and has the log", proxy.id)
         return False
 
     def _may_take_over_early(self, key: Key) -> bool:
@@ -388,7 +414,11 @@ class LogManager:
         return True
 
     async def _release_idlest(self) -> None:
-        """Below the bound of logs: the one that was idle longest goes. Raises `TooBusy`."""
+        """Release the log that was idle longest if the limit of logs is exceeded.
+
+        Raises:
+            TooBusy: All logs are in use.
+        """
         if len(self.logs) + len(self._pending_openings) <= self.options.logs_max:
             return
         idlest = min(
@@ -407,9 +437,17 @@ class LogManager:
     # --- giving -----------------------------------------------------------------------------------
 
     async def hand_off(self, key: Key, next_proxy_id: str) -> bool:
-        """Acknowledge what was taken, close, give the lock back, then tell; False: it was not here.
+        """Acknowledge accepted frames, close the log, release its lock, then notify its producers.
 
-        What is not durable in `settle_s` is unknown to its producers, and the next owner recovers.
+        The outcome of frames that are not durable within ``settle_s`` is unknown to their producers. The
+        next owner recovers the log.
+
+        Args:
+            key: The log.
+            next_proxy_id: The proxy that should have the log next, or "".
+
+        Returns:
+            False if this proxy does not write the log.
         """
         hosted_log = self.find_hosted(*key)
         if hosted_log is None:
@@ -421,7 +459,9 @@ class LogManager:
                 await hosted_log.writer.aclose()
         except DistributedLogError as error:
             log.warning(
-                'log "%s" was left for its next owner to recover: %s', hosted_log.name, error
+                'log "%s" was not closed and must be recovered by its next owner: %s',
+                hosted_log.name,
+                error,
             )
         finally:
             with trio.CancelScope(shield=True):
@@ -434,7 +474,11 @@ class LogManager:
         return True
 
     async def release_unused(self, path: str, name: str) -> None:
-        """Give a log up that no producer has open here. Raises `OwnershipAcquireFailed` where one has."""
+        """Release a log that no producer has open here.
+
+        Raises:
+            OwnershipAcquireFailed: A producer has the log open.
+        """
         hosted_log = self.find_hosted(path, name)
         if hosted_log is None:
             return
@@ -445,7 +489,7 @@ class LogManager:
         await self.hand_off((path, name), "")
 
     async def drain(self) -> None:
-        """Give all logs up, and take none: whoever is told goes to another proxy."""
+        """Release all logs and accept no more. Their producers find other proxies."""
         self.accepting = False
         limiter = trio.CapacityLimiter(PARALLEL_RELEASES_MAX)
         handover_deadline = trio.current_time() + HANDOVER_TIME_FRACTION * self.options.drain_s
@@ -461,15 +505,17 @@ class LogManager:
 
         while (
             self.logs or self._pending_openings
-        ):  # what is being opened comes here, and is left then
+        ):  # pending openings complete first, and are released then
             async with trio.open_nursery() as nursery:
                 for key in list(self.logs):
                     nursery.start_soon(leave, key)
                 await trio.sleep(POLL_INTERVAL_S)
 
     async def _wait_taken_over(self, hosted_log: HostedLog, deadline: float) -> None:
-        """Until the next proxy has a log that was given up, or the deadline. Its producers go there, too: who
-        is first in its order is whom they ask."""
+        """Wait until the next proxy has opened a released log, or until the deadline.
+
+        It is the first proxy in the log's order, which the producers try, too.
+        """
         other_proxies = {
             proxy.id: proxy for proxy in self._members.write.values() if proxy.accepting
         }
@@ -484,20 +530,20 @@ class LogManager:
                     next_proxy, hosted_log.path, hosted_log.name, hosted_log.incarnation
                 )
             except Moved:
-                pass  # somebody was faster
+                pass  # another proxy was faster
             except DistributedLogError as error:
                 log.info(
-                    'log "%s" was not taken by %s: %s', hosted_log.name, next_proxy.label, error
+                    'log "%s" was not opened by %s (%s)', hosted_log.name, next_proxy.label, error
                 )
 
     def _drop_lost(self, key: Key, hosted_log: HostedLog) -> None:
-        """Its writer is over."""
+        """Remove a log whose writer has failed."""
         self.stats.logs_lost += 1
         self._remove_log(key, hosted_log)
         writer_error = hosted_log.writer.over
-        assert writer_error is not None, "asked of one that is over"
+        assert writer_error is not None, "the writer has ended"
         path, name = key
-        text = 'log "%s" is lost: %s: %s'
+        text = 'log "%s" is lost, because its writer failed with %s: %s'
         kind = type(writer_error).__name__
         LOST.emit(
             log,
@@ -512,6 +558,6 @@ class LogManager:
         hosted_log.fail(writer_error)
 
     def _remove_log(self, key: Key, hosted_log: HostedLog) -> None:
-        if self.logs.get(key) is hosted_log:  # else it was opened again while this one was given up
+        if self.logs.get(key) is hosted_log:  # otherwise it was opened again during the release
             del self.logs[key]
         self._namespaces.release(key[0])

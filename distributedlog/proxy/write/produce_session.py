@@ -1,7 +1,8 @@
-"""One connection to a write proxy: frames in, acknowledgements out, one frame of them a turn.
+"""One connection to a write proxy: it receives frames and sends acknowledgements, batched per event-loop
+turn.
 
-No task a frame: a frame goes to its log's writer as it arrives. A stream is opened at once where the log is
-written here, else by a task that takes the log.
+There is no task per frame: a frame is passed to its log's writer on arrival. A stream is opened at once if
+the proxy writes the log, otherwise by a task that opens the log.
 """
 
 from collections import Counter
@@ -46,14 +47,14 @@ from .producer_stream import ProducerStream, client_error, memory_bytes
 STREAMS_MAX = 10_000
 OPENINGS_MAX = 256
 CALLS_MAX = 8
-"""Of a connection: streams, those that are being opened, calls under way."""
-CLOSED_WHILE_OPENING = "it was closed while it was opened"
+"""Limits per connection: streams, streams that are being opened, and running calls."""
+CLOSED_WHILE_OPENING = "the stream was closed while it was being opened"
 ACKS_MAX = 256
-"""In one frame of acknowledgements."""
+"""The maximum acknowledgements in one frame."""
 
 
 class ProduceSession:
-    """See the module. A `Session` to its link."""
+    """The requests of a client's connection to a write proxy. A `LinkSession`."""
 
     def __init__(
         self,
@@ -69,15 +70,16 @@ class ProduceSession:
         self._client = common_session.client
         self._streams: dict[int, tuple[ProducerStream, HostedLog]] = {}
         self._streams_per_log: Counter[HostedLog] = Counter()
-        """How many of them each log has."""
+        """The number of streams per log."""
         self._operations: dict[int, int] = {}
-        """Of each of them, what the client's right to it is left by."""
+        """By stream: the number of the client's admitted operation."""
         self._opening: dict[int, trio.CancelScope] = {}
-        """Those that are being opened: each ends when its client closes it, or has gone."""
+        """Streams that are being opened. The scope is cancelled if the client closes the stream or
+        disconnects."""
         self._last_stream = 0
         self._running_calls = 0
         self._windows_bytes = self._unanswered_bytes = 0
-        """Of its streams: windows, and what is not answered."""
+        """Of all its streams: bytes of windows, and memory of unanswered frames."""
         self._acks: list[bytes] = []
         self._closed = False
         link.subscribe_turns(self._send_acks)
@@ -87,7 +89,11 @@ class ProduceSession:
     def on_frame(
         self, op: int, flags: int, status: int, ident: int, deadline_ms: int, body: memoryview
     ) -> None:
-        """Take one frame. Raises `ProtocolError`, which ends the connection."""
+        """Process one frame.
+
+        Raises:
+            ProtocolError: The frame is invalid, so the connection must end.
+        """
         if op == Op.PRODUCE:
             self._on_produce(ident, body)
         elif op == Op.PRODUCE_OPEN:
@@ -105,10 +111,10 @@ class ProduceSession:
             raise ProtocolError(f"{self._link.peer_address} sent operation {op} to a write proxy")
 
     def on_batch_end(self) -> None:
-        """All frames of one receive were taken."""
+        """Do nothing: frames are processed on arrival."""
 
     def on_closed(self) -> None:
-        """The connection is gone, and its streams die with it (H1)."""
+        """End all streams of the closed connection (H1)."""
         self._closed = True
         self._common_session.on_closed()
         for number in [*self._streams, *self._opening]:
@@ -118,8 +124,10 @@ class ProduceSession:
         stream_and_log = self._streams.get(number)
         if stream_and_log is None:
             if number <= self._last_stream and number not in self._opening:
-                return  # it was refused, or closed
-            raise ProtocolError(f"{self._link.peer_address} sends on stream {number}, not opened")
+                return  # it was refused or closed
+            raise ProtocolError(
+                f"{self._link.peer_address} sends on stream {number}, which is not open"
+            )
         stream, hosted_log = stream_and_log
         if stream.error is not None:
             return
@@ -134,23 +142,26 @@ class ProduceSession:
         if frame.first_sequence != stream.next_sequence:
             stream.refuse(
                 InvalidRequest(
-                    f"a frame begins with record {frame.first_sequence}, wanted is {stream.next_sequence}"
+                    f"a frame begins with record {frame.first_sequence}, expected {stream.next_sequence}"
                 ),
                 stream.next_sequence,
             )
         elif stream.unanswered_bytes >= stream.window_bytes:
-            # Who is below it may send one frame more, of any size.
+            # Below the window, one more frame of any size is allowed.
             raise ProtocolError(
-                f"{self._link.peer_address} sends on stream {number} while {stream.unanswered_bytes} "
-                "bytes of it "
-                f"are not answered, its window is {stream.window_bytes}"
+                f"{self._link.peer_address} sends on stream {number} with {stream.unanswered_bytes}"
+                f" unanswered bytes, its window is {stream.window_bytes}"
             )
         elif not self._log_manager.may_buffer(self._unanswered_bytes, memory_bytes(records, size)):
-            stream.refuse(TooBusy("this proxy holds too much"), stream.next_sequence, retry_ms=100)
+            stream.refuse(
+                TooBusy("this proxy has too many unacknowledged bytes"),
+                stream.next_sequence,
+                retry_ms=100,
+            )
         elif (wait_s := self._limits.try_charge(records, size)) > 0:
             retry_ms = max(1, int(wait_s * 1000))
             stream.refuse(
-                TooBusy("this proxy is at its limit of records or bytes a second"),
+                TooBusy("this proxy is at its limit of records or bytes per second"),
                 stream.next_sequence,
                 retry_ms=retry_ms,
             )
@@ -229,7 +240,7 @@ class ProduceSession:
         if scope.cancel_called:
             raise Moved(CLOSED_WHILE_OPENING)
         if hosted_log.is_over:
-            raise Moved(f'log "{request.log}" is on its way elsewhere')
+            raise Moved(f'log "{request.log}" is moving to another proxy')
         self._add_stream(ident, request, hosted_log, opened)
 
     def _add_stream(
@@ -300,7 +311,7 @@ class ProduceSession:
             self._opening[number].cancel()
 
     def _add_unanswered(self, added_bytes: int) -> None:
-        """So many more bytes of frames are not answered, or fewer."""
+        """Add to the memory of unanswered frames."""
         self._unanswered_bytes += added_bytes
         self._log_manager.stats.held_bytes += added_bytes
 
@@ -313,7 +324,7 @@ class ProduceSession:
                 self._link.request_turn()
             acks.append(item)
             if len(acks) >= ACKS_MAX:
-                # The turn does not come while the peer reads nothing: the link counts what waits for it.
+                # The turn does not come while the peer reads nothing, but the link counts waiting bytes.
                 self._send_acks()
 
     def _on_refused(self, number: int, refusal: Refusal) -> None:
@@ -335,7 +346,7 @@ class ProduceSession:
             self._link.reply_error(ident, AlreadyClosed(f"stream {number} is not open here"))
         elif self._running_calls >= CALLS_MAX:
             self._link.reply_error(
-                ident, TooBusy(f"{self._running_calls} calls of this connection are under way")
+                ident, TooBusy(f"{self._running_calls} calls of this connection are running")
             )
         else:
             self._running_calls += 1
@@ -355,7 +366,7 @@ class ProduceSession:
 
     def _on_call(self, ident: int, call: ProxyCall) -> None:
         if self._running_calls >= CALLS_MAX:
-            error = TooBusy(f"{self._running_calls} calls of this connection are under way")
+            error = TooBusy(f"{self._running_calls} calls of this connection are running")
             self._link.reply_error(ident, error)
         else:
             self._running_calls += 1
@@ -366,7 +377,7 @@ class ProduceSession:
         try:
             answer: object = None
             if call.call == "take":
-                self._client.check_proxy("have a log taken")
+                self._client.check_proxy("hand a log to a proxy")
                 path, name, incarnation = call.arguments
                 request = ProduceOpen(1, path, name, incarnation, create=False)
                 await log_manager.find_or_open(request)
@@ -396,12 +407,12 @@ class ProduceSession:
 
 
 async def _open_producer(writer: LogWriter, request: ProduceOpen) -> OpenedProducer:
-    """A name's new number, or the one that it had. A no is said only while the log is ours (H64)."""
+    """Open a producer by name, or resume it by its number. Reject it only after an ownership check (H64)."""
     try:
         if request.producer_number:
             await (
                 writer.sequenced_writer.check_owner()
-            )  # who was paused knows less than was acknowledged since
+            )  # a paused owner may lack records that another owner acknowledged
             return writer.sequenced_writer.resume_producer(
                 request.producer, request.producer_number
             )
@@ -418,14 +429,14 @@ async def _open_producer(writer: LogWriter, request: ProduceOpen) -> OpenedProdu
 
 
 class ProxyRateLimits:
-    """How much a second a whole proxy takes."""
+    """The rate limits of a whole proxy."""
 
     def __init__(self, records_per_s_max: int, bytes_per_s_max: int) -> None:
         self._records_per_s_max, self._bytes_per_s_max = records_per_s_max, bytes_per_s_max
         self._record_rate, self._byte_rate = Rate(), Rate()
 
     def try_charge(self, records: int, size: int) -> float:
-        """0: so much is taken, and charged; else when to come again."""
+        """Charge records and bytes and return 0, or return the seconds to wait without charging."""
         if not (self._records_per_s_max or self._bytes_per_s_max):
             return 0.0
         now = trio.current_time()

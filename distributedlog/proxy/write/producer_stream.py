@@ -1,7 +1,8 @@
-"""A producer's stream at the owner of its log: which frames it has sent, and what is known of them (pure).
+"""The frames of one producer's stream at the owner of its log, and their outcomes (pure).
 
-It takes frames in their order and answers them in it. The first frame that is refused ends it: whatever comes
-after is dropped, and the refusal is told when all before it is answered, so it is a stream's last word.
+Frames are accepted and answered in order. The first rejected frame ends the stream, and later frames are
+dropped. The rejection is sent after all earlier frames are answered, so it is the last message of the
+stream.
 """
 
 from collections import deque
@@ -12,21 +13,22 @@ from ...runtime.interfaces.errors import DistributedLogError, EndOfStream, LogNo
 from ..protocol.proxy_messages import ACK, ACK_NO_POSITION, ACK_STORED_BEFORE, Refusal
 
 RECORD_BYTES = 64
-"""What a record takes in memory beside its bytes in the frame, about."""
+"""The approximate memory of a record in addition to its bytes in the frame."""
 
 
 def memory_bytes(records: int, size: int) -> int:
-    """What a frame takes while it is not answered, bytes; ``size`` 0: it is not here."""
+    """Return the memory of an unanswered frame in bytes. With ``size`` 0 the frame is not in memory."""
     return size and size + RECORD_BYTES * records
 
 
 def client_error(error: DistributedLogError) -> DistributedLogError:
-    """What a client learns of the end of a writer: that the log has ended, or to ask again who has it."""
+    """Convert the error of a writer for a client: the log has ended, or the client must find the new
+    owner."""
     return error if isinstance(error, EndOfStream | LogNotFound) else Moved(str(error))
 
 
 class ProducerStream:
-    """See the module. `on_done` is what a frame of it is given to the log with."""
+    """One stream of a producer. The log reports the outcome of each frame to `on_done`."""
 
     __slots__ = (
         "_ack",
@@ -57,21 +59,31 @@ class ProducerStream:
         producer: int = 0,
         next_sequence: int = 0,
     ) -> None:
-        """``ack`` and ``refuse`` tell the peer; ``on_bytes`` hears how many bytes more are held, or fewer:
-        of memory, while `held_bytes` are those of frames."""
+        """Create the stream.
+
+        Args:
+            number: The stream's number on its connection.
+            window_bytes: The maximum bytes of unanswered frames.
+            ack: Sends an acknowledgement to the client.
+            refuse: Sends the refusal to the client.
+            on_bytes: Receives changes of the memory in use. `unanswered_bytes` counts bytes of frames
+                instead.
+            producer: The producer's number; 0 for a plain producer.
+            next_sequence: The sequence with which the next frame must start.
+        """
         self.number = number
-        """Of the stream, on its connection."""
+        """The stream's number on its connection."""
         self.window_bytes = window_bytes
         self.producer = producer
-        """The number of who sends; 0: a plain one."""
+        """The producer's number; 0 for a plain producer."""
         self.next_sequence = next_sequence
-        """The sequence that the next frame begins with."""
+        """The sequence with which the next frame must start."""
         self.unanswered_bytes = 0
-        """Of frames that are not answered."""
+        """Bytes of the frames that are not answered."""
         self.unanswered: deque[tuple[int, int, int]] = deque()
-        """First sequence, records, bytes of each, in order."""
+        """First sequence, records and bytes of each unanswered frame, in order."""
         self.error: DistributedLogError | None = None
-        """Why it takes nothing more."""
+        """Why the stream accepts no more frames."""
         self.retry_ms = 0
         self.unknown_from = -1
         self.refused_from = -1
@@ -79,14 +91,14 @@ class ProducerStream:
         self._ack, self._refuse, self._on_bytes = ack, refuse, on_bytes
 
     def accept_frame(self, first: int, records: int, size: int) -> None:
-        """A frame was accepted: it is answered, later."""
+        """Add an accepted frame, which is answered later."""
         self.next_sequence = first + records
         self.unanswered.append((first, records, size))
         self.unanswered_bytes += size
         self._on_bytes(size + RECORD_BYTES * records)  # as `memory_bytes`
 
     def expect_answer(self, first: int, records: int) -> None:
-        """A frame that came on an earlier stream of the producer is answered on this one."""
+        """Add a frame of an earlier stream of the producer, to be answered on this one."""
         self.unanswered.append((first, records, 0))
 
     def on_done(
@@ -96,7 +108,7 @@ class ProducerStream:
         is_duplicate: bool,
         error: DistributedLogError | None,
     ) -> None:
-        """The outcome of the oldest frame that is not answered."""
+        """Process the outcome of the oldest unanswered frame."""
         first, records, size = self.unanswered.popleft()
         if size:
             self.unanswered_bytes -= size
@@ -120,9 +132,13 @@ class ProducerStream:
     def refuse(
         self, error: DistributedLogError, first: int, *, retry_ms: int = 0, withhold: bool = False
     ) -> None:
-        """Take nothing more; frames from ``first`` on are certainly not stored.
+        """Accept no more frames. Frames from ``first`` on are certainly not stored.
 
-        ``withhold``: it is told at `report_withheld`, not before.
+        Args:
+            error: The reason.
+            first: The first sequence that is not stored.
+            retry_ms: When the client should retry.
+            withhold: Send the refusal only at `report_withheld`.
         """
         if self.error is None:
             self.error, self.retry_ms, self._is_withheld = error, retry_ms, withhold
@@ -135,13 +151,13 @@ class ProducerStream:
         self._report_if_done()
 
     def report_withheld(self, error: DistributedLogError) -> None:
-        """Tell what was withheld, in these words."""
+        """Send the withheld refusal with this error."""
         if self._is_withheld:
             self._is_withheld, self.error = False, error
             self._report_if_done()
 
     def drop(self) -> None:
-        """Nobody listens any more: what is in the log is answered to nobody."""
+        """Send nothing more, because the connection has ended."""
         self._is_reported = True
         if self.error is None:
             self.error = Moved("the connection has ended")

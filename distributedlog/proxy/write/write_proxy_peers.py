@@ -1,4 +1,4 @@
-"""Other write proxies, as one of them speaks to them: is it there, and would it take a log."""
+"""Connections of a write proxy to other write proxies, to check that they are live and to hand logs over."""
 
 import trio
 
@@ -12,21 +12,21 @@ from ..membership.proxy_registration import ProxyRegistration
 from ..protocol.proxy_messages import ProxyCall, decode_answer
 
 TAKE_TIMEOUT_S = 10.0
-"""Whoever is asked to take a log has so long to answer; who asked may wait for less."""
+"""How long the receiver of a log may take to answer. The caller may wait for less."""
 REDIAL_DELAY_S = 2.0
-"""Who was not reached is not dialled again for so long: a drain asks for log after log."""
+"""An unreachable proxy is not dialled again for this time, because a drain hands over log after log."""
 
 
 class WriteProxyPeers:
-    """See the module. `run` must be running for `ask_to_open`."""
+    """Connections to other write proxies. `run` must be running for `ask_to_open`."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._links: dict[str, ClientLink] = {}
-        """By the id of who is there."""
+        """By proxy ID."""
         self._dial_locks: dict[str, trio.Lock] = {}
         self._unreachable_since: dict[str, float] = {}
-        """When one was not reached."""
+        """When a dial of each proxy failed or started."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -36,12 +36,18 @@ class WriteProxyPeers:
             await trio.sleep_forever()
 
     async def probe(self, peer: ProxyRegistration) -> None:
-        """Dial it and hang up. Raises `ConnectionLost`, `WrongPeer`, and others of a handshake."""
+        """Connect to a proxy and close the connection, to check that it is live.
+
+        Raises:
+            ConnectionLost: The proxy cannot be reached.
+            WrongPeer: Another process listens at the address.
+            DistributedLogError: The handshake failed for another reason.
+        """
         probe_error: DistributedLogError | None = None
         async with trio.open_nursery() as nursery:
             try:
                 link = await self._dial(peer, nursery)
-                link.close(ConnectionLost("it is there"))
+                link.close(ConnectionLost("the probe is complete"))
             except DistributedLogError as error:
                 probe_error = error  # the nursery would wrap it
             nursery.cancel_scope.cancel()
@@ -51,7 +57,11 @@ class WriteProxyPeers:
     async def ask_to_open(
         self, peer: ProxyRegistration, path: str, name: str, incarnation: str
     ) -> None:
-        """Have it take a log that was given back; returns when it has. Raises what keeps it from that."""
+        """Have a proxy open a log that was released, and wait until it has.
+
+        Raises:
+            DistributedLogError: The proxy could not open the log.
+        """
         link = await self._link_to(peer)
         call = ProxyCall("take", [path, name, incarnation])
         reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=TAKE_TIMEOUT_S)
@@ -64,9 +74,9 @@ class WriteProxyPeers:
                 return link
             now = trio.current_time()
             if now - self._unreachable_since.get(peer.id, -REDIAL_DELAY_S) < REDIAL_DELAY_S:
-                raise ConnectionLost(f"{peer.label} was not reached a moment ago")
-            assert self._nursery is not None, "asked while it runs"
-            self._unreachable_since[peer.id] = now  # also where whoever asks gives up first
+                raise ConnectionLost(f"{peer.label} could not be reached recently")
+            assert self._nursery is not None, "`run` is running"
+            self._unreachable_since[peer.id] = now  # also if the caller cancels the dial
             link = self._links[peer.id] = await self._dial(peer, self._nursery)
             del self._unreachable_since[peer.id]
             return link
@@ -74,7 +84,7 @@ class WriteProxyPeers:
     async def _dial(self, peer: ProxyRegistration, nursery: trio.Nursery) -> ClientLink:
         address = peer.address("")
         if address is None:
-            raise ConnectionLost(f"{peer.label} gives no address")
+            raise ConnectionLost(f"{peer.label} has no address")
         return await self._endpoint.dial(
             address, nursery=nursery, expected_node_id=peer.id, kind=PROXY
         )

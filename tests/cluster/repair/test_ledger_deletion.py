@@ -145,7 +145,7 @@ async def test_what_cannot_be_read_is_passed_over_and_named_once(
     await worker.run_pass()
 
     assert store.ledgers == {6}, "what cannot be proved is not removed"
-    named = [line for line in caplog.messages if "passed over" in line]
+    named = [line for line in caplog.messages if "is unreadable" in line]
     assert len(named) == len(poison) + 1
 
 
