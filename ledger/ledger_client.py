@@ -280,8 +280,10 @@ class LedgerClient:
         return reader
 
     async def follow(self, ledger_id: int, *, turn: int = 0) -> LedgerReader:
-        """Open a reader as `open` does, but without a request for the LAC. For readers that wait for new
-        entries."""
+        """Open a reader as `open` does, but without a request for the LAC.
+
+        For readers that wait for new entries.
+        """
         metadata, _ = await self.metadata(ledger_id)
         bookies = metadata.last_fragment.bookies
         wait_s = self.options.connect_timeout_s
@@ -296,8 +298,7 @@ class LedgerClient:
         )
 
     async def different_copy(self, ledger_id: int, digests: Sequence[int]) -> str:
-        """Return which copy of a closed ledger is absent, damaged or different (`ledger_checker.py`), or
-        ""."""
+        """Return a description of a wrong copy of a closed ledger, or "" (`find_different_copy`)."""
         metadata, _ = await self.metadata(ledger_id)
         return await find_different_copy(metadata, self.pool, self.options, digests)
 

@@ -1,5 +1,4 @@
-"""Log events of ledger writers, in applications and nodes
-(`distributedlog/runtime/declarations/events.py`)."""
+"""Log events of ledger writers (`distributedlog/runtime/declarations/events.py`)."""
 
 import logging
 

@@ -74,8 +74,7 @@ def moves_to_prefix(bookie_id: str) -> bytes:
 
 
 def move_key(bookie_id: str, ledger_id: int) -> bytes:
-    """Return the key of the task to copy this ledger to this bookie
-    (`cluster/repair/pull_replication.py`)."""
+    """Return the key of the task to copy this ledger to this bookie (`pull_replication.py`)."""
     return b"move/%s/%016x" % (bookie_id.encode(), ledger_id)
 
 

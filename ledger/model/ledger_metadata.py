@@ -187,8 +187,10 @@ class LedgerMetadata:
         return next((loss for loss in self.lost if loss.first <= entry <= loss.last), None)
 
     def last_before_loss(self, first: int, last: int) -> int:
-        """Return the last entry, at most ``last``, before the first loss after ``first``, which is not
-        lost."""
+        """Return the last entry before the first loss after ``first``, at most ``last``.
+
+        ``first`` itself is not lost.
+        """
         return min([last, *(loss.first - 1 for loss in self.lost if loss.first > first)])
 
     # --- transitions ------------------------------------------------------------------------------

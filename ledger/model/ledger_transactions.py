@@ -108,8 +108,10 @@ def missing_range_ops(
 
 
 def deletion_ops(metadata: LedgerMetadata, version: int) -> Transaction:
-    """Return operations that set the state DELETING and replace each bookie's index key by a removal task
-    (H21)."""
+    """Return operations that set the state DELETING and create a removal task per bookie (H21).
+
+    The tasks replace the bookies' keys in the reverse index.
+    """
     ledger_id = metadata.ledger_id
     key = keys.ledger_key(ledger_id)
     bookies = metadata.bookies()

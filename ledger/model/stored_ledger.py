@@ -98,8 +98,10 @@ class StoredLedger:
         return self.metadata.custom
 
     def link_ops(self, owner: tuple[int, int]) -> Transaction:
-        """Return the operations that make the ledger a log's segment. It must be closed and without an
-        owner."""
+        """Return the operations that make the ledger a log's segment.
+
+        It must be closed and without an owner.
+        """
         return transactions.link_ops(self.metadata, self.version, owner)
 
     def delete_ops(self) -> Transaction:

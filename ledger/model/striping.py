@@ -27,8 +27,10 @@ class Striping:
 
     @property
     def absent_quorum(self) -> int:
-        """The number of definite negative answers that prove that no ack quorum has or will have an entry
-        (inv. 16)."""
+        """The number of definite negative answers that prove an entry absent (inv. 16).
+
+        No ack quorum then has it or will have it.
+        """
         return self.write_quorum - self.ack_quorum + 1
 
     def write_set(self, entry: int) -> tuple[int, ...]:

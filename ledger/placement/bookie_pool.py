@@ -115,7 +115,7 @@ class BookiePool:
         return client if client is not None and client.close_error is None else None
 
     def live(self) -> list[BookieRegistration]:
-        """Return the bookies that are registered and connected, including read-only ones, by ID."""
+        """Return the registered and connected bookies in order of ID, including read-only ones."""
         return [
             registration
             for _, registration in sorted(self._registered.items())
@@ -131,8 +131,7 @@ class BookiePool:
         ]
 
     def ensemble_candidates(self) -> list[Candidate]:
-        """Return all bookies that a new ledger's ensemble can name
-        (`ensemble_placement.ensemble_candidates`)."""
+        """Return all bookies that a new ledger's ensemble can name (`ensemble_candidates`)."""
         return ensemble_candidates(
             self.live(), self.known_ids(), self._leaving_bookies, self.labels
         )
@@ -198,8 +197,11 @@ class BookiePool:
         return self.placement
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call ``callback`` after each change of registrations or connections. Return a function that stops
-        this."""
+        """Call ``callback`` after each change of registrations or connections.
+
+        Returns:
+            A function that stops this.
+        """
         self._listeners.append(callback)
 
         def stop() -> None:
@@ -209,8 +211,10 @@ class BookiePool:
         return stop
 
     def gather(self) -> None:
-        """Hold back what is sent to bookies until `send_gathered`, which the caller calls before it
-        blocks."""
+        """Hold back what is sent to bookies until `send_gathered`.
+
+        The caller must call it before it blocks.
+        """
         for client in self._clients.values():
             client.link.gather()
 
@@ -288,8 +292,11 @@ class BookiePool:
         )
 
     async def _load(self, prefix: bytes, on_change: OnKeyChange) -> int:
-        """Process all keys of a prefix, then remove the cached ones that no longer exist. Return the
-        revision."""
+        """Process all keys of a prefix, then remove cached ones that no longer exist.
+
+        Returns:
+            The revision.
+        """
         listed_keys: dict[bytes, None] = {}
         scan = Scan(self._metadata, prefix)
         async for item in scan:
@@ -317,8 +324,7 @@ class BookiePool:
         self._notify_change()
 
     def _record_registered_since(self, item: KeyValue) -> None:
-        """Record when a registration began, also if the bookie registered again while the watch was
-        interrupted."""
+        """Record when a registration began, including one that began while the watch was interrupted."""
         if item.key.startswith(keys.BOOKIE_PREFIX):
             bookie_id = item.key.removeprefix(keys.BOOKIE_PREFIX).decode(errors="replace")
             if self._registered_since.get(bookie_id, (0, 0.0))[0] != item.create_revision:
@@ -385,8 +391,10 @@ class BookiePool:
         self._notify_change()
 
     def _redial_anonymous(self) -> None:
-        """Reconnect to bookies that do not have this client's principal, because capabilities are for one
-        principal."""
+        """Reconnect to bookies that this client reached without a pass.
+
+        Capabilities are for one principal, which these bookies did not authenticate.
+        """
         for client in [self.get(bookie_id) for bookie_id in list(self._anonymous_at)]:
             if client is not None:
                 client.link.close(ConnectionLost("connected again, with a pass"))

@@ -1,5 +1,4 @@
-"""Choose bookies for the slots of an ensemble, on separate hosts and racks, with evenly filled disks
-(pure).
+"""Choose bookies for the slots of an ensemble: separate hosts and racks, evenly filled disks (pure).
 
 Of the bookies that are available for a slot, those remain that share the fewest hosts, then racks, with the
 other slots of its write sets. One of them is selected at random, weighted by its free bytes. Two bookies of
@@ -297,8 +296,7 @@ def describe_violations(
     labels: Mapping[str, Labels],
     policy: PlacementPolicy,
 ) -> list[str]:
-    """Return the violations of the policy in an ensemble, as text that names the bookies and their host or
-    domain.
+    """Return the violations of the policy in an ensemble, as text.
 
     Bookies without labels cause no violation.
     """
@@ -387,12 +385,11 @@ class _PartialPlacement:
 
 
 class _PlacementSearch:
-    """Search depth-first for locations of the slots that share fewer labels. Locations are tried, not
-    bookies.
+    """Search depth-first for locations of the slots that share fewer labels.
 
-    The search is for ensembles that are larger than a write set. There, choosing slot by slot may leave the
-    last slot between two slots of the same host, although another order avoids this. If each write set is
-    the whole ensemble, this never happens.
+    The search tries locations, not bookies. It is for ensembles that are larger than a write set. There,
+    choosing slot by slot may leave the last slot between two slots of the same host, although another order
+    avoids this. If each write set is the whole ensemble, this never happens.
     """
 
     def __init__(
@@ -457,8 +454,10 @@ class _PlacementSearch:
 
 
 def _is_shared(level: int, label: str, other_label: str) -> bool:
-    """Whether two locations share a label. Unknown hosts are different, unknown racks and wider domains the
-    same."""
+    """Whether two locations share a label.
+
+    Unknown hosts count as different. Unknown racks and wider domains count as the same.
+    """
     return label == other_label and (level > 0 or label != "")
 
 

@@ -256,8 +256,10 @@ class LedgerReader:
         raise AssertionError("the second attempt returns or raises")
 
     def _must_check_losses(self, bookie: str) -> bool:
-        """Whether the bookie was away after the record was read, so that its entries may have been declared
-        lost."""
+        """Whether the bookie was away after the record was read.
+
+        Entries that only this bookie stores may then have been declared lost.
+        """
         return self.closed and self._pool.registered_since(bookie) > self._metadata_read_at
 
     def _check_not_lost(self, metadata: LedgerMetadata, entry: int) -> None:
@@ -302,8 +304,7 @@ class LedgerReader:
         return "; ".join(f"{bookie}: {errors[bookie]}" for bookie in bookies)
 
     async def _permanent_error(self, bookie: str, entry: int) -> str:
-        """Return why a bookie certainly cannot provide an entry; "" if it can or the answer is not
-        definite."""
+        """Return why a bookie certainly cannot provide an entry; "" if that is not certain."""
         try:
             client = await self._pool.connected(bookie, self._options.connect_timeout_s)
             for _ in range(2):  # retry once if the digest does not match (H16)
@@ -400,8 +401,10 @@ class LedgerReader:
     async def _read_from_bookie(
         self, metadata: LedgerMetadata, bookie: str, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
-        """Return contiguous entries from ``first`` from one bookie. Retry once if the digest does not match
-        (H16)."""
+        """Return contiguous entries from ``first`` from one bookie.
+
+        The read is repeated once if the digest does not match (H16).
+        """
         client = await self._pool.connected(bookie, self._options.connect_timeout_s)
         if self._must_check_losses(bookie):
             await self._refresh()
@@ -430,8 +433,7 @@ class LedgerReader:
     async def _take_prefetched(
         self, metadata: LedgerMetadata, fragment: Fragment, first: int, last: int, bytes_max: int
     ) -> list[EntryRecord]:
-        """Return the entries that were requested ahead; [] if there are none, so that `_read_replicas`
-        reads them."""
+        """Return the entries that were requested ahead, or [], so that `_read_replicas` reads them."""
         bookie = fragment.bookies[self._replica % len(fragment.bookies)]
         client = self._pool.get(bookie)
         if client is None or self._must_check_losses(bookie):
@@ -528,8 +530,10 @@ class LedgerReader:
         return [entries_by_id[e] for e in range(first, entry + 1)]
 
     def _covering_slots(self, fragment: Fragment, first: int) -> Sequence[int]:
-        """Return the slots to query. They are connected if possible, because an absent bookie delays every
-        range."""
+        """Return the slots to query, connected ones if possible.
+
+        An absent bookie would delay every range.
+        """
         connected_slots = [
             slot
             for slot, bookie in enumerate(fragment.bookies)
@@ -543,8 +547,7 @@ class LedgerReader:
     # --- tailing ----------------------------------------------------------------------------------
 
     async def wait(self, after: int, *, wait_s: float, on_entries: OnEntries | None = None) -> int:
-        """Wait until the LAC is above ``after``, the ledger is closed, or ``wait_s`` has passed. Return the
-        LAC.
+        """Wait for a LAC above ``after``, the end of the ledger, or ``wait_s``. Return the LAC.
 
         Bookies may push entries with the LAC (`tail_polls.py`). The next `read` returns them.
 
@@ -577,8 +580,7 @@ class LedgerReader:
         return self.lac
 
     async def _refresh_after_fence(self) -> None:
-        """Read the record, because another client recovers the ledger and the bookies have no further
-        entries."""
+        """Read the record again. Another client recovers the ledger, so bookies have no further entries."""
         with trio.move_on_after(LONG_POLL_S / 2):
             await self._changed.wait()
         self._tail_polls.fenced = False

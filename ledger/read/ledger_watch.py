@@ -48,8 +48,11 @@ class LedgerWatch:
         return None if item is None else (LedgerMetadata.decode(item.key, item.value), item.version)
 
     def subscribe(self, ledger_id: int, callback: OnRecord) -> Callable[[], None]:
-        """Call ``callback`` with the current record and after each change. Return a function that stops
-        this."""
+        """Call ``callback`` with the current record and after each change.
+
+        Returns:
+            A function that stops this.
+        """
         follower = self._followers.get(ledger_id)
         if follower is None:
             assert self._nursery is not None, "records are followed while `run` runs"

@@ -48,8 +48,12 @@ class ReadAhead:
         self._longest_bytes = max(sizes)
 
     def request_ahead(self, client: BookieClient, request: ReadEntriesRequest) -> None:
-        """Keep requests for the next entries in flight. ``request`` is the whole range that may be
-        requested."""
+        """Keep requests for the next entries in flight.
+
+        Args:
+            client: The bookie.
+            request: The whole range that may be requested.
+        """
         ranges = self._ranges
         if ranges and ranges[-1].client is not client:
             self.cancel_all()
@@ -67,8 +71,7 @@ class ReadAhead:
     async def next_response(
         self, client: BookieClient, request: ReadEntriesRequest, wait_s: float
     ) -> ReadResponse | None:
-        """Return the answer to the oldest range, if it begins as ``request`` does and was sent to
-        ``client``.
+        """Return the answer to the oldest range, if it starts as ``request`` and was sent to ``client``.
 
         Returns:
             The answer, or None if no range fits. All ranges are then cancelled.

@@ -76,8 +76,11 @@ class TailPolls:
         self._paused_until: dict[str, float] = {}
 
     def start_polls(self, metadata: LedgerMetadata, previous_lac: int) -> float:
-        """Ensure that two bookies are polled for entries after ``previous_lac``. Return when to call
-        again."""
+        """Ensure that two bookies are polled for entries after ``previous_lac``.
+
+        Returns:
+            When to call again.
+        """
         now = trio.current_time()
         bookies = metadata.last_fragment.bookies
         for poll in (self._entry_poll, self._lac_poll):
@@ -120,8 +123,7 @@ class TailPolls:
         )
 
     def take_entries(self, first: int, last: int) -> list[EntryRecord]:
-        """Remove and return contiguous entries from ``first`` to at most ``last``; [] if ``first`` is
-        absent."""
+        """Remove and return contiguous entries from ``first`` to at most ``last``; [] if there are none."""
         pushed_entries = self.pushed_entries
         if not pushed_entries or not pushed_entries[0].entry <= first <= pushed_entries[-1].entry:
             return []

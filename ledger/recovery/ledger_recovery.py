@@ -170,8 +170,10 @@ class LedgerRecovery:
         return self._checked(self._advance())
 
     def on_read_failed(self, request: int, error: DistributedLogError) -> list[RecoveryAction]:
-        """Process a failed read: the state is unknown. If one entry is damaged at the bookie, others are
-        still read."""
+        """Process a failed read: the state is unknown.
+
+        If one entry is damaged at the bookie, others are still read.
+        """
         if request in self._length_requests:
             self._length_errors.append(
                 f"{self._length_requests.pop(request)}: {describe_error(error)}"
@@ -210,8 +212,10 @@ class LedgerRecovery:
     # --- the ledger's length ----------------------------------------------------------------------
 
     def _request_length(self) -> list[RecoveryAction]:
-        """Request the entry at the starting LAC: if the last fragment is empty, an earlier one has the
-        length."""
+        """Request the entry at the starting LAC.
+
+        If the last fragment is empty, an entry of an earlier one has the ledger's length.
+        """
         actions: list[RecoveryAction] = []
         fragment = self.metadata.fragment_of(self.start_lac)
         for slot in self._striping.write_set(self.start_lac):

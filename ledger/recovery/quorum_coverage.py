@@ -99,8 +99,10 @@ class QuorumCoverage:
         return reads
 
     def read(self, bookie: str, first: int, last: int, *, fence: bool) -> ReadReplica:
-        """Return a read with a new request ID. If it is created outside `next_reads`, the caller tracks
-        it."""
+        """Return a read with a new request ID.
+
+        The caller tracks a read that it creates outside `next_reads`.
+        """
         self._last_request += 1
         return ReadReplica(self._last_request, bookie, first, last, READ_BYTES, fence)
 
@@ -115,8 +117,11 @@ class QuorumCoverage:
         *,
         damaged: bool = False,
     ) -> list[FoundEntry] | None:
-        """Process a reply as in `LedgerRecovery.on_read`. Return its valid records, or None for an unknown
-        request."""
+        """Process a reply as in `LedgerRecovery.on_read`.
+
+        Returns:
+            Its valid records, or None for an unknown request.
+        """
         slot, read = self._pending_reads.pop(request, (-1, None))
         if read is None:
             return None
@@ -148,7 +153,7 @@ class QuorumCoverage:
         """Process a failed read: the state is unknown. If one entry is damaged, others are still read.
 
         Returns:
-            Whether the request is pending.
+            Whether the request was pending.
         """
         slot, read = self._pending_reads.pop(request, (-1, None))
         if read is None:
@@ -194,8 +199,11 @@ class QuorumCoverage:
         self.buffered_bytes = 0
 
     def absence(self, entry: int) -> bool | None:
-        """Return True if the absence of ``entry`` is proved, False if it cannot be proved, None if it is
-        undecided."""
+        """Return whether the absence of ``entry`` is proved.
+
+        Returns:
+            True if it is proved, False if it cannot be proved any more, None if answers are missing.
+        """
         negatives, waiting = 0, False
         for slot in self._striping.write_set(entry):
             replica = self.replicas[slot]

@@ -147,8 +147,10 @@ class RecoveryDriver:
     async def _request_with_retry(
         self, bookie: str, send_request: Callable[[BookieClient], Awaitable[T]]
     ) -> T:
-        """Send a request and return the answer. If the bookie is too busy, retry until the request's time
-        limit."""
+        """Send a request and return the answer.
+
+        If the bookie is too busy, the request is repeated until its time limit.
+        """
         deadline = trio.current_time() + self._options.request_timeout_s
         backoff = Backoff(BUSY_RETRY_MIN_S, BUSY_RETRY_MAX_S)
         while True:
@@ -301,11 +303,10 @@ class RecoveryDriver:
     # --- the close --------------------------------------------------------------------------------
 
     async def _missing_on_bookies(self, closed: LedgerMetadata) -> list[MissingRange]:
-        """Return the missing entries: all of a bookie's, unless the bookie lists every entry that it should
-        have.
+        """Return missing ranges for the bookies that do not list every entry that they should have.
 
-        The writer's own record of missing entries may be lost. Bookies at which the fence failed are not
-        queried.
+        All entries of such a bookie count as missing, because the writer's own record may be lost. Bookies
+        at which the fence failed are not queried.
         """
         missing_ranges: list[MissingRange] = []
 

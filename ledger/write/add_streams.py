@@ -229,8 +229,7 @@ class SlotStreams:
         return False
 
     def send_lac(self, lac: int, *, waiting_only: bool = False) -> None:
-        """Send the LAC to the bookies of all open streams, or only to those at which a reader waits for
-        it."""
+        """Send the LAC on all open streams, or only to bookies at which a reader waits for it."""
         if self._send_lac_shared is not None and not waiting_only and self._send_lac_shared(lac):
             return
         for sink in self._live_sinks:

@@ -4,8 +4,8 @@ If the connection of a slot fails, the slot gets a new stream when the bookie is
 ``slot_silence_s``. After this time, or if the bookie rejects adds, the bookie is replaced (metadata first,
 D4). If that is impossible, the slot is detached if every write set keeps its ack quorum (H22).
 
-The client checks its writers several times per ``slot_silence_s`` for timeouts, but only those with entries
-in flight or a problem. A task exists per ensemble change while it lasts. Nothing here runs per entry.
+The client checks its writers for timeouts several times per ``slot_silence_s``, but only writers with
+entries in flight or a problem. An ensemble change runs in a separate task. Nothing here runs per entry.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -81,7 +81,7 @@ class WriterCallbacks:
     throttled: Callable[[], bool]
     """Returns whether a slow slot blocks the writer at a limit."""
     wake_waiters: Callable[[], None]
-    """Called when there may be capacity, or nothing in flight."""
+    """Wakes tasks that wait for capacity or for acknowledgements."""
     arm_timer: Callable[[], None]
     """Starts the calls of `EnsembleMonitor.check_timeouts`."""
     fail: Callable[[DistributedLogError], None]
@@ -282,8 +282,7 @@ class EnsembleMonitor:
         )
 
     def check_timeouts(self) -> bool:
-        """Check for late adds, silent slots and slots that block the writer. Called every ``sweep_s``, or
-        later.
+        """Check for late adds, silent slots and slots that block the writer, every ``sweep_s``.
 
         Returns:
             False if nothing is in flight or wrong, so that no check is necessary until that changes.
@@ -541,8 +540,7 @@ class EnsembleMonitor:
         return usable_count >= self._pending_adds.striping.ensemble_size
 
     def _waits(self, bookie: str, below: int) -> bool:
-        """Whether a bookie lost data and can repair its part of this ledger only after the ledger is
-        closed.
+        """Whether a bookie lost data and can repair its part of this ledger only after the close.
 
         This is False until `BLOCK_LIFETIME_S` has passed. Only then all new ledgers have IDs above those
         affected, so that rolling helps. This also limits how often a bookie with an incorrect report causes
@@ -553,10 +551,10 @@ class EnsembleMonitor:
 
     @property
     def needs_roll(self) -> bool:
-        """Whether a new ledger would be better.
+        """Whether the log should continue in a new ledger.
 
-        Repair waits for the end of this one although enough bookies are available, or the ensemble changed
-        too often.
+        It should if the ensemble changed too often. It also should if entries are missing or slots detached
+        although enough bookies are available, because repair waits for the end of this ledger.
         """
         if self._change.change_count >= CHANGES_MAX:
             return True

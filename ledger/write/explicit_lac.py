@@ -64,8 +64,10 @@ class ExplicitLacFlusher:
         self._new_lacs.append((pending_lac, lac))
 
     async def run(self) -> None:
-        """Check twice per `LAC_DELAY_S`, until cancelled. LACs of one interval are due at the end of the
-        next."""
+        """Check twice per `LAC_DELAY_S`, until cancelled.
+
+        LACs of one interval are due at the end of the next one.
+        """
         while True:
             if not (self._previous_lacs or self._new_lacs or self._due_lacs):
                 self._wake = trio.Event()

@@ -16,7 +16,10 @@ from collections.abc import Callable
 COUNTED_BYTES_MIN = 64 * 1024
 """A ledger that keeps fewer bytes is not counted, because a slot is always slightly late."""
 WOKEN_LEDGERS_MAX = 8
-"""The maximum of woken ledgers that have not sent yet. The limit can be exceeded by as many entries."""
+"""The maximum number of woken ledgers that have not sent yet.
+
+The limit of bytes can be exceeded by that many entries.
+"""
 
 
 class RetainedBytes:

@@ -114,8 +114,10 @@ class LedgerWriter:
         on_confirmed: Callable[[int], None],
         on_failed: Callable[[DistributedLogError], None],
     ) -> None:
-        """Create the writer of a ledger whose record is at version 1. The callbacks are as in
-        `LedgerClient.writer`."""
+        """Create the writer of a ledger whose record is at version 1.
+
+        The callbacks are those of `LedgerClient.writer`.
+        """
         metadata = new_ledger.metadata
         self.ledger_id = metadata.ledger_id
         self.lac = NO_ENTRY
@@ -250,15 +252,16 @@ class LedgerWriter:
                 self._lac_call.schedule()
 
     def publish_lac(self) -> None:
-        """Send the LAC to the bookies now. Without this call, it is sent soon after all entries are
-        confirmed."""
+        """Send the LAC to the bookies now.
+
+        Without this call, it is sent soon after all entries are confirmed.
+        """
         if self.error is None and self._published_lac < self._pending_adds.lac:
             self._published_lac = self._pending_adds.lac
             self._streams.send_lac(self._published_lac)
 
     async def flush_lac(self) -> None:
-        """Wait until an ack quorum of the ensemble has the last-add-confirmed (LAC), so that readers
-        receive it.
+        """Wait until an ack quorum has the last-add-confirmed (LAC), so that readers receive it.
 
         A reader queries enough bookies to intersect every possible ack quorum.
 
@@ -391,12 +394,12 @@ class LedgerWriter:
 
     @property
     def needs_roll(self) -> bool:
-        """Whether a new ledger would be better (`EnsembleMonitor.needs_roll`)."""
+        """Whether the log should continue in a new ledger (`EnsembleMonitor.needs_roll`)."""
         return self._ensemble_monitor.needs_roll
 
     @property
     def unwanted(self) -> bool:
-        """Whether it should be closed because of one of its bookies, even if empty
+        """Whether the ledger should be closed because of a bookie, even if empty
         (`EnsembleMonitor.unwanted`)."""
         return self._ensemble_monitor.unwanted
 

@@ -251,8 +251,7 @@ class PendingAdds:
         return lac - previous_lac
 
     def _highest_confirmable(self) -> int:
-        """Return the last entry up to which all entries above the LAC have an ack quorum (inv. 4), with E >
-        Qw."""
+        """Return the last entry up to which all entries have an ack quorum (inv. 4), with E > Qw."""
         quorum = self.striping.ack_quorum
         size, width, slots = self.striping.ensemble_size, self.striping.write_quorum, self.slots
         entry = self.lac

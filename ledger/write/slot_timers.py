@@ -3,9 +3,9 @@
 The clock advances by the time between two checks, but at most by the check interval. If a check is late,
 this process was stalled, and no bookie is responsible for that time (H25).
 
-A bookie is not responsible either for the time in which its adds wait in this process behind the adds of
-other ledgers, while it receives those. It owes an acknowledgement only after the data is sent that was
-queued on the connection when the debt was first seen.
+A bookie is also not responsible while its adds wait in this process behind the adds of other ledgers, as
+long as it receives those. It owes an acknowledgement only after the data is sent that was queued on the
+connection when the acknowledgement was first missing.
 """
 
 from collections import deque
@@ -68,8 +68,11 @@ class SlotTimers:
             add_times.append((self._adds_elapsed_s, pending_adds.last_entry))
 
     def _check_slots(self, send_progress: Callable[[int], SendProgress | None]) -> bool:
-        """Record slots with progress. Return whether owed data still waits to be sent and the queue
-        progresses."""
+        """Record slots with progress.
+
+        Returns:
+            Whether the data of a slot without progress still waits to be sent in a progressing queue.
+        """
         is_waiting_to_send = False
         for number, slot in enumerate(self._pending_adds.slots):
             _, acked_through = self._last_progress[number]
@@ -100,8 +103,10 @@ class SlotTimers:
         return self._adds_elapsed_s - self._add_times[0][0] if self._add_times else 0.0
 
     def silent_slots(self, silence_s: float) -> list[int]:
-        """Return the slots that owe acknowledgements and have sent none for ``silence_s``, as of the last
-        check."""
+        """Return the slots that owe acknowledgements and have sent none for ``silence_s``.
+
+        The last check decides.
+        """
         return [
             number
             for number, (since, _) in enumerate(self._last_progress)

@@ -5,7 +5,7 @@ gateway. A frame that was sent before is answered with its first position, which
 this, the producer's *number* is passed between the gateways, because opening the name again would fence the
 other one.
 
-The only source about the producer's frames is the log's owner. When a stream is opened, the owner returns
+Only the log's owner has information about the producer's frames. When a stream is opened, the owner returns
 the newest frames and the next sequence. A rejection that depends on them is returned only after a stream
 was opened for the request.
 """
@@ -151,7 +151,7 @@ class BatchSender:
         expect: DLSN | None = None,
         deadline: float,
     ) -> StoredBatchPosition:
-        """Store records once, in one entry. The first record has this ``sequence`` of the producer.
+        """Store records once, in one entry. ``sequence`` is the producer's sequence of the first record.
 
         `OutcomeUnknown` means that the frame was sent and no answer arrived. Repeat the same call to get
         the result. After any other error, this call has stored nothing. After `TooBusy`, a retry may

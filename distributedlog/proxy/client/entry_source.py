@@ -1,6 +1,6 @@
 """Fill a reader's queue by a subscription at a read proxy. When it ends, subscribe again at another proxy.
 
-The reader stores its place, not the proxy: (segment, entry) of the next entry. After a subscription has
+The reader, not the proxy, stores the place: (segment, entry) of the next entry. After a subscription has
 ended, it subscribes from there at the next proxy in the log's order. No entry is skipped or delivered
 twice. Digests and sequence IDs are verified here, so that entries which a proxy changed or left out are not
 delivered.
@@ -125,8 +125,10 @@ class ReadLink:
         return self.link.closed
 
     async def subscribe(self, source: "EntrySource", request: Subscribe) -> tuple[int, Subscribed]:
-        """Subscribe and return the subscription's number and the answer. Entries may reach ``source``
-        before that."""
+        """Subscribe and return the subscription's number and the answer.
+
+        Entries may reach ``source`` before the answer.
+        """
         pending = self.link.start_request(
             Op.SUBSCRIBE, request.encode(), timeout_s=SUBSCRIBE_TIMEOUT_S
         )

@@ -147,8 +147,7 @@ class ProducerSink:
         """Set after an answer, if a task waits for one."""
 
     async def open(self, deadline: float) -> LogState:
-        """Open the first stream and return the log's state for a writer. Raises as
-        `ProxyClient.open_stream`."""
+        """Open the first stream and return the log's state. Raises as `ProxyClient.open_stream`."""
         while self._stream is None:  # the connection may end at once
             await self._open_stream(deadline)
         opened = self._first_opened = self._stream.opened

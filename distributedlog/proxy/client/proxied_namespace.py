@@ -277,8 +277,9 @@ class ProxiedLog(Log):
         since: datetime | int | None = None,
         wall_ms: int | None = None,
     ) -> DLSN:
-        """Return the position of the first record with at least this transaction ID or log time. See
-        `Log.find`.
+        """Return the position of the first record with at least this transaction ID or log time.
+
+        See `Log.find`.
 
         Raises: LogNotFound, LogRecreated, LedgerStateUnknown, InvalidRequest, QuorumUnreachable,
         AlreadyClosed.
@@ -376,8 +377,7 @@ class ProxiedNamespace(Namespace):
         return bool(await self.make_call("exists", check_log_name(name), form=flag))
 
     async def log_page(self, prefix: str = "", after: str = "", limit: int = 1000) -> LogPage:
-        """Return up to ``limit`` (1 to 10,000) logs whose names start with ``prefix`` and are after
-        ``after``.
+        """Return up to ``limit`` (1 to 10,000) logs with names that start with ``prefix``, after ``after``.
 
         Raises: InvalidRequest, QuorumUnreachable, AlreadyClosed.
         """
@@ -434,8 +434,7 @@ def _decode_none(value: Any) -> None:
 
 
 class StreamOwnership:
-    """Replaces a `LogLock` for a writer of a stream: the log's state from the proxy, without a lock to
-    release."""
+    """Replaces the `LogLock` of a writer behind proxies. It has the log's state, and nothing to release."""
 
     def __init__(self, state: LogState) -> None:
         self.state = state

@@ -418,8 +418,11 @@ class ProxyClient:
         handlers: StreamHandlers,
         owner: str,
     ) -> ProxyStream | None:
-        """Open a stream at another proxy, because the owner does not answer. Return None if the owner still
-        has the log."""
+        """Open a stream at another proxy than the owner, which does not answer.
+
+        Returns:
+            The stream, or None if the owner still has the log or no proxy is reachable.
+        """
         for member in self.write_proxies(path, name):
             if member.id == owner or not member.accepting:
                 continue

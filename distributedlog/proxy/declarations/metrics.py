@@ -1,5 +1,4 @@
-"""Metrics of proxies, by their public names: first those of write proxies, then those of read proxies
-(pure)."""
+"""Metrics of write proxies, then of read proxies, by their public names (pure)."""
 
 from ...runtime.declarations.meters import Metric
 

@@ -129,8 +129,7 @@ class EntryRing:
         return cost
 
     def next_span(self, place: EntryPosition, bytes_max: int) -> RingSpan | None:
-        """Return the entries from this place, at least one and about ``bytes_max``; None if there are none
-        yet.
+        """Return entries from this place, at least one and about ``bytes_max``; None if there are none yet.
 
         ``place`` must not be before `begin`.
         """
@@ -157,8 +156,10 @@ _EVICTED = (SegmentHead(0, 0, 0, -1, 0, 0), b"", 0)
 
 
 class SubscriberCursor:
-    """The place and the credit of a subscriber. Credit is counted as total bytes of ENTRIES and only
-    grows."""
+    """The place and the credit of a subscriber.
+
+    Credit is counted as total bytes of ENTRIES and only grows.
+    """
 
     __slots__ = ("granted_bytes", "next_place", "next_sequence_id", "sent_bytes")
 
@@ -190,8 +191,10 @@ class SubscriberCursor:
         return was_blocked and self.credit > 0
 
     def on_sent(self, span: RingSpan) -> None:
-        """Advance past these entries, which must not be before the current place: nothing is sent twice
-        (H189)."""
+        """Advance past these entries, which are not before the current place.
+
+        Nothing is sent twice (H189).
+        """
         assert span.last_place >= self.next_place, "an entry is sent once"
         self.next_place = span.next_place
         self.next_sequence_id = span.next_sequence_id

@@ -1,4 +1,4 @@
-"""Serve subscribers whose place is below the ring from bookies, several ranges in parallel.
+"""Serve subscribers that are below the ring with ranges from bookies, several in parallel.
 
 Equal ranges are read once. The read entries do not enter the ring, so a reader of old history does not
 displace the newest entries of other readers (H190). A subscriber that has reached the ring moves to its
@@ -155,8 +155,10 @@ class HistoryReads:
         feed.attach(subscriber)
 
     async def _resolve_position(self, subscriber: Subscriber, error: DistributedLogError) -> None:
-        """End a subscriber by the outcome of its log (H30) after an entry was not found, or continue after
-        the gap."""
+        """Decide how a subscriber continues after an entry was not found, by the log's state (H30).
+
+        It ends with an error, skips a range that does not exist, or retries up to `TRIES_MAX` times.
+        """
         feed, cursor = subscriber.feed, subscriber.cursor
         sequence_id = None if cursor.next_sequence_id < 0 else cursor.next_sequence_id
         held_position = feed.state_watch.held_position(DLSN(*cursor.next_place, 0), sequence_id)

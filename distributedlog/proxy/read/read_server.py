@@ -54,7 +54,8 @@ LINK_SUBSCRIPTIONS_MAX = 5000
 PARALLEL_OPENS = 64
 """Subscriptions that are opened concurrently, by connections in turns.
 
-Logs whose bookies do not answer block that many for `OPEN_TIMEOUT_S` each; logs of one connection, half.
+Openings of logs whose bookies do not answer occupy them for up to `OPEN_TIMEOUT_S`. One connection can occupy
+half of them.
 """
 OPEN_TIMEOUT_S = 20.0
 """The time limit for finding the start of a subscription."""
@@ -157,8 +158,11 @@ class ReadServer:
         return not self.push_loop.has_blocked(link) and self._may_send(link)
 
     def _may_send(self, link: Link) -> bool:
-        """Whether a connection may receive a frame. One is always allowed: a peer that reads nothing uses
-        no other's memory."""
+        """Whether a connection may receive a frame.
+
+        A connection without waiting bytes may always receive one. Peers that read nothing therefore cannot
+        block other connections.
+        """
         waiting_bytes = link.outgoing_bytes
         return not waiting_bytes or (
             waiting_bytes < LINK_BYTES_MAX and self._endpoint.has_credit(link)
@@ -292,8 +296,7 @@ class ReadServer:
             await self._mark_readable_before(feed, read_range.start)
 
     async def _mark_readable_before(self, feed: TailFeed, dlsn: DLSN) -> None:
-        """Handle a reader's claim that it received everything before a position that is not readable here
-        yet.
+        """Make a position readable that a reader claims to have passed, but that is not readable here yet.
 
         The claim is accepted only if the entry exists. A false claim would end the feed for all its
         readers.
@@ -320,8 +323,10 @@ class ReadServer:
             )
 
     async def _get_or_open_feed(self, log_id: int, namespace: Namespace, name: str) -> TailFeed:
-        """Return the feed of a log; open it if necessary. The caller must not block before it uses the
-        feed."""
+        """Return the feed of a log; open it if necessary.
+
+        The caller must not block before it uses the feed.
+        """
         while True:
             feed = self._feeds_by_log.get(log_id)
             if feed is not None and not feed.has_failed:

@@ -218,8 +218,11 @@ class TailFeed:
     # --- rounds -----------------------------------------------------------------------------------
 
     async def run_round(self) -> bool:
-        """Send a frame to each subscriber at the ring that lacks entries. Return whether another round is
-        necessary."""
+        """Send a frame to each subscriber at the ring that lacks entries.
+
+        Returns:
+            Whether another round is necessary.
+        """
         self._rings.mark_used(self.ring)
         spans = self._new_span_cache()
         slice_started, has_more = trio.current_time(), False
@@ -235,8 +238,7 @@ class TailFeed:
         return has_more
 
     def _new_span_cache(self) -> dict[EntryPosition, RingSpan | None]:
-        """Return an empty cache for frames by place, after dropping truncated entries from the ring
-        (H188)."""
+        """Drop truncated entries from the ring (H188) and return an empty cache of frames by place."""
         self._rings.drop_below(self.ring, self.state_watch.state.truncated_to[:2])
         return {}
 

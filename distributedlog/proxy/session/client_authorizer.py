@@ -96,7 +96,7 @@ class _ConnectedPrincipal:
     queries_started: int = 0
     """The number of queries started. Only one runs at a time."""
     latest_answered: int = 0
-    """The number of the newest answered query."""
+    """The number of the newest answered query, which started at ``answer_started_at``."""
     answer_started_at: float = float("-inf")
     query_lock: trio.Lock = field(default_factory=trio.Lock)
     """Held by the task that queries. Other tasks use its answer if they arrived before it started."""
@@ -322,8 +322,7 @@ class ClientAuthorizer:
         )
 
     def record_denial(self, principal: str, denial: NotAllowed) -> NotAllowed | None:
-        """Record a denial and return it. In mode report, return None, because the request is executed
-        anyway."""
+        """Record a denial and return it; None in mode report, in which the request is executed anyway."""
         only_reported, self.denial_count = self.acl.mode != REQUIRED, self.denial_count + 1
         reason = str(denial)
         if only_reported:
@@ -384,8 +383,10 @@ class ClientSession:
         return restricted
 
     def disconnect_reason(self) -> NotAuthenticated | None:
-        """Return why the connection must end: its token is invalid or, in mode enforce, its user is
-        disabled."""
+        """Return why the connection must end, or None.
+
+        Its token is invalid or, in mode enforce, its user or certificate is disabled.
+        """
         acl = self._authorizer.acl
         if self._token is not None:
             # Without rights nothing is known about tokens, but no request is executed either.
@@ -441,8 +442,10 @@ class ClientSession:
         raise TooBusy(f"the rights of {self.principal} are changing; retry")
 
     async def may_create(self, path: str, name: str) -> bool:
-        """Whether opening a missing log may create it. In mode report it may, and a missing right is
-        counted."""
+        """Whether opening a missing log may create it.
+
+        In mode report it may, and a missing right is counted.
+        """
         if self.has_right(MANAGE, path, name):
             return True
         authorizer = self._authorizer

@@ -53,8 +53,10 @@ class FairQueue(Generic[Owner, Item]):
                 del self._waiting[owner]
 
     def acquire_next(self) -> tuple[Owner, Item] | None:
-        """Return the next owner and item, which get a place until `release`; None if no owner may get one
-        now."""
+        """Return the next owner and item; None if no owner may get a place now.
+
+        The owner has the place until `release`.
+        """
         # Only owners that have a place can be skipped, so at most as many as there are places.
         for owner, items in self._waiting.items() if self._free_places else ():
             owner_places = self._places_by_owner.get(owner, 0)

@@ -95,7 +95,7 @@ class HostedLog:
                 self._nursery.start_soon(self._run_inbox)
 
     def answer_earlier(self, stream: ProducerStream, acked_through: int) -> None:
-        """Answer earlier frames of the producer, from ``acked_through`` on, on this stream, when they are
+        """Answer the producer's earlier frames, from ``acked_through``, on this stream when they are
         stored.
 
         Raises:
@@ -134,7 +134,7 @@ class HostedLog:
         self._dropped_cost += cost
         if (
             self._dropped_cost >= self._waiting_cost
-        ):  # only occasionally, because many streams with many frames may end together
+        ):  # rebuild the inbox rarely: many streams with many frames may end together
             self._inbox = deque(item for item in self._inbox if item[0] in self._waiting_streams)
             self._dropped_cost = 0
         return first_sequence
@@ -163,21 +163,28 @@ class HostedLog:
     # --- the end ----------------------------------------------------------------------------------
 
     def stop_accepting(self) -> None:
-        """Accept no more frames. Streams are not notified yet, so that frames in the writer are still
-        answered."""
+        """Accept no more frames.
+
+        Streams are not notified yet, so that frames in the writer are still answered.
+        """
         self.is_releasing = True
         self._refuse_all(Moved("the log is moving to another proxy"), withhold=True)
 
     def notify_released(self, target: str) -> None:
-        """Notify all streams that the log was released. ``target`` is the proxy that should have it next,
-        or ""."""
+        """Notify all streams that the log was released.
+
+        Args:
+            target: The ID of the proxy that should have the log next, or "".
+        """
         for stream in list(self.streams):
             stream.report_withheld(Moved(f'log "{self.name}" has moved', target))
         self.streams.clear()
 
     def fail(self, error: DistributedLogError) -> None:
-        """Refuse the frames of all streams after the writer has failed. `notify_released` handles a
-        release."""
+        """Refuse the frames of all streams after the writer has failed.
+
+        During a release, `notify_released` does this.
+        """
         if self.is_releasing:
             return
         self._refuse_all(client_error(error), withhold=False)
@@ -226,8 +233,7 @@ class HostedLog:
             stream.refuse(error, frame.first_sequence, retry_ms=retry_ms)
 
     async def _deny_if_owner(self, stream: ProducerStream, error: DistributedLogError) -> None:
-        """Send an error that depends on stored producers, after a check that this proxy still owns the log
-        (H64)."""
+        """Send an error that depends on stored producers, if this proxy still owns the log (H64)."""
         with error_boundary(
             f'the answer of log "{self.name}" to a producer', stream.report_withheld
         ):

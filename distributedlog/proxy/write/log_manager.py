@@ -55,8 +55,10 @@ PARALLEL_RELEASES_MAX = 8
 """Logs that a draining proxy hands over concurrently, closed here and opened elsewhere. With more, each log
 pauses for longer."""
 WINDOW_MIN = 32 * 1024
-"""The smallest window of a stream. A frame of any size may exceed it, so it limits the unacknowledged
-frames."""
+"""The smallest window of a stream, which one frame of any size may exceed.
+
+The window limits the bytes that are sent between two acknowledgements.
+"""
 SMALLEST_WINDOWS_FRACTION = 0.75
 """The part of all window bytes that is reserved for windows of the smallest size."""
 CONNECTION_SHARE_FACTOR = 3
@@ -188,8 +190,10 @@ class LogManager:
         return hosted_log
 
     def _rename(self, key: Key, hosted_log: HostedLog) -> None:
-        """Update the key of a log that was renamed after this proxy's lock had expired. The old name may be
-        another log."""
+        """Update the key of a log that was renamed after this proxy's lock had expired.
+
+        The old name may refer to another log.
+        """
         current_key = (key[0], hosted_log.writer.sequenced_writer.log_name)
         if current_key in self.logs:  # it was opened again under this name
             hosted_log.writer.send_queue.fail(

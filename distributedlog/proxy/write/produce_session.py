@@ -1,5 +1,4 @@
-"""One connection to a write proxy: it receives frames and sends acknowledgements, batched per event-loop
-turn.
+"""One connection to a write proxy: receive frames, and send acknowledgements batched per turn.
 
 There is no task per frame: a frame is passed to its log's writer on arrival. A stream is opened at once if
 the proxy writes the log, otherwise by a task that opens the log.

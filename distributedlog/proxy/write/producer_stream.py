@@ -22,8 +22,7 @@ def memory_bytes(records: int, size: int) -> int:
 
 
 def client_error(error: DistributedLogError) -> DistributedLogError:
-    """Convert the error of a writer for a client: the log has ended, or the client must find the new
-    owner."""
+    """Convert a writer's error for a client: the log has ended, or has to be found again."""
     return error if isinstance(error, EndOfStream | LogNotFound) else Moved(str(error))
 
 
