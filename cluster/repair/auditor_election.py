@@ -1,4 +1,7 @@
-"""The election of the one bookie that audits, repairs and maintains: the holder of a key under its lease."""
+"""Elect the repair leader: the one bookie that audits, repairs and maintains the cluster.
+
+The leader holds a metadata key under the lease of its registration.
+"""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,10 +20,12 @@ log = get_logger("distributedlog.cluster.repair.replication_worker")
 
 
 class AuditorElection:
-    """Is this bookie the one that repairs? It saves work only: all changes are guarded by compare-and-set.
+    """Whether this bookie is the repair leader.
 
-    It also does what else one of them does: retention, purging. One that is not to repair (``repairs``) is
-    elected only while all others are not to either: else nobody would repair for as long as it lives.
+    The election only avoids duplicate work: all changes are guarded by compare-and-set. The leader also runs
+    other work that one bookie must do, such as retention and purging. A bookie with ``repairs=False`` is
+    elected only while no registered bookie repairs. Otherwise, nothing would be repaired while it is the
+    leader.
     """
 
     def __init__(
@@ -30,19 +35,23 @@ class AuditorElection:
         self._repairs = repairs
         self._value = node_id.encode()
         self._lease = lease
-        """The lease of this bookie's registration, under which the key is held; 0: none."""
+        """Returns the lease of this bookie's registration, under which the key is held; 0 if there is none.
+        """
         self.was_elected = False
-        """When it was asked last."""
+        """The result of the last `is_elected`."""
 
     async def is_elected(self) -> bool:
-        """Do we hold the key, or can we take it? A change is logged."""
+        """Return whether this bookie holds the election key, and try to take the key if it is free.
+
+        A change of the result is logged.
+        """
         is_elected_now = await self._try_elect()
         if is_elected_now != self.was_elected:
             self.was_elected = is_elected_now
             does = (
                 "repairs" if self._repairs else "cleans up, and repairs nothing (repair = false),"
             )
-            text = f"{does} from now on" if is_elected_now else "does not repair any more"
+            text = f"{does} from now on" if is_elected_now else "no longer repairs"
             REPAIRER.emit(log, "this bookie %s", text, elected=is_elected_now)
         return is_elected_now
 
@@ -59,7 +68,7 @@ class AuditorElection:
             return False
         if holder is not None and holder.lease:
             return is_ours
-        # A key without a lease belongs to no bookie and would never end.
+        # A key without a lease belongs to no bookie, and would never be deleted.
         revision = holder.mod_revision if holder is not None else 0
         acquire = Transaction(
             (Compare.mod_revision(ELECTION_KEY, revision),),
@@ -69,7 +78,7 @@ class AuditorElection:
 
     async def _does_another_repair(self) -> bool:
         async for item in Scan(self._metadata, keys.BOOKIE_PREFIX):
-            with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+            with suppress(CorruptData, UnsupportedFormat):  # `dlog status` lists the record
                 if BookieRegistration.decode(item.key, item.value).pulls:
                     return True
         return False

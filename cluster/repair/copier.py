@@ -1,10 +1,12 @@
-"""Copies of entries of closed ledgers: which ones a bookie should hold, and how it gets them.
+"""Copy entries of closed ledgers between bookies, and compute the entries that a bookie should hold.
 
-Only closed ledgers, whose end is known and whose entries never change: nothing is fenced and no live
-writer is disturbed (H22b). One that is being recovered has no writer; of that it is said where what is wanted
-ends (`corruption_repair.py`). Records go verbatim, as recovery adds, which a fenced ledger takes, and each is
-verified on its way (inv. 28). One batch of a ledger is in flight at a time, and a pause after each
-keeps the rate, of all ledgers together: whoever repairs must not starve those who write.
+Only closed ledgers are copied: their end is known and their entries never change. So nothing is fenced, and
+no writer is disturbed (H22b). `corruption_repair.py` also copies entries of a ledger in recovery, which has
+no writer. For such a ledger, the caller states where the requested range ends.
+
+Records are copied verbatim, as recovery adds, which a fenced ledger accepts. Each record is verified on its
+way (inv. 28). One batch of a ledger is in flight at a time. A pause after each batch limits the rate of all
+ledgers together, so that repair does not slow down writers.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,21 +35,22 @@ from ..declarations.options import RATE_BYTES_PER_S
 
 REQUEST_S = 10.0
 BATCH_BYTES = 1024 * 1024
-"""Of records in flight at a time."""
+"""Bytes of records that are in flight at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class EntryRange:
-    """Entries first..last, inclusive, that a bookie should hold."""
+    """Entries first..last, inclusive."""
 
     first: int
     last: int
 
 
 class EntryRanges:
-    """Stretches of entries, ascending; found as they are asked for, each time anew.
+    """Ranges of entries in ascending order, computed again by each iteration.
 
-    A record may say that a ledger has 2^62 entries, whoever wrote it: nobody makes a list of that.
+    The ranges are never stored as a list: a corrupt or malicious record can claim that a ledger has 2^62
+    entries.
     """
 
     def __init__(self, find: Callable[[], Iterator[EntryRange]]) -> None:
@@ -61,9 +64,10 @@ class EntryRanges:
 
 
 def ranges_to_hold(ledger: LedgerMetadata, missing: MissingRange) -> EntryRanges:
-    """The entries of a ledger that the hole's bookie should hold; one of the two has an end.
+    """Return the entries in a missing range that its bookie should hold by the ledger's record.
 
-    None where an ensemble change has put another bookie in its place since.
+    Either the ledger or the missing range must have an end. The result is empty if an ensemble change has
+    replaced the bookie since.
     """
 
     def find() -> Iterator[EntryRange]:
@@ -78,9 +82,9 @@ def ranges_to_hold(ledger: LedgerMetadata, missing: MissingRange) -> EntryRanges
 def ranges_of_slot(
     ledger: LedgerMetadata, fragment_index: int, slot: int, first: int = 0, end: int | None = None
 ) -> EntryRanges:
-    """The entries from ``first`` to before ``to`` that a slot of fragment ``index`` should hold.
+    """Return the entries from ``first`` to before ``end`` that a slot of one fragment should hold.
 
-    Not those that were declared lost.
+    Entries that were declared lost are excluded.
     """
     ranges = EntryRanges(partial(_iter_ranges_of_slot, ledger, fragment_index, slot, first, end))
     if ledger.lost:
@@ -96,7 +100,7 @@ def _iter_ranges_of_slot(
     if ledger.last_entry is not None:
         ends.append(ledger.last_entry + 1)
     stop = min((end for end in ends if end is not None), default=None)
-    assert stop is not None, "of a ledger that is not closed, what ends somewhere is asked for"
+    assert stop is not None, "a range of a ledger that is not closed needs an end"
     entry = striping.next_held(slot, max(first, ledger.ensembles[fragment_index].first_entry))
     while entry < stop:
         last = entry
@@ -110,7 +114,12 @@ def _iter_ranges_of_slot(
 
 
 def subtract(ranges: Iterable[EntryRange], present_runs: list[tuple[int, int]]) -> EntryRanges:
-    """The stretches less what is present already: (first, count) runs; both ascending."""
+    """Return the ranges without the entries that are present.
+
+    Args:
+        ranges: Ranges in ascending order.
+        present_runs: The present entries as (first, count), in ascending order.
+    """
     return EntryRanges(partial(_iter_without, ranges, present_runs))
 
 
@@ -121,7 +130,7 @@ def _iter_without(
     for entry_range in ranges:
         first = entry_range.first
         while first_run < len(present_runs) and sum(present_runs[first_run]) <= first:
-            first_run += 1  # lies before this stretch, and before those after it
+            first_run += 1  # before this range and all later ones
         for run_index in range(first_run, len(present_runs)):
             run_first, count = present_runs[run_index]
             if run_first > entry_range.last:
@@ -136,9 +145,9 @@ def _iter_without(
 
 
 def lacking_ranges(ledger: LedgerMetadata, bookie: str, held_entries: EntryList) -> EntryRanges:
-    """What a bookie should hold of a closed ledger and, by its own list, does not.
+    """Return the entries of a closed ledger that a bookie should hold and does not list.
 
-    A list that was cut at its bound says nothing of what lies after its last run.
+    If the list was cut at its limit, entries after its last range are not included.
     """
     return subtract(
         ranges_to_hold(ledger, MissingRange(bookie, 0, list_end(held_entries))), held_entries.ranges
@@ -146,32 +155,32 @@ def lacking_ranges(ledger: LedgerMetadata, bookie: str, held_entries: EntryList)
 
 
 def list_end(held_entries: EntryList) -> int | None:
-    """Where what a list says ends, if it was cut."""
+    """Return one past the last entry that a cut list covers; None if the list was not cut."""
     if not held_entries.known and len(held_entries.ranges) >= LIST_RANGES_MAX:
         return sum(held_entries.ranges[-1])
     return None
 
 
 class BookieConnections(Protocol):
-    """What is asked of a pool of bookies."""
+    """The connections to bookies that repair uses; `BookiePool` provides them."""
 
     def get(self, bookie_id: str) -> BookieClient | None:
-        """The connection to a bookie, or None while there is none."""
+        """Return the connection to a bookie, or None while there is none."""
         ...
 
 
 class Copier:
-    """Copies stretches of closed ledgers from bookie to bookie."""
+    """Copies ranges of ledgers from bookie to bookie, at a limited rate."""
 
     def __init__(self, pool: BookieConnections, *, bytes_per_s: int = RATE_BYTES_PER_S) -> None:
         self._pool = pool
         self._bytes_per_s = bytes_per_s
         self._rate_free_at = float("-inf")
-        """When the rate allows more than what was copied."""
+        """When the rate allows the next batch, by the monotonic clock."""
         self.copied_entries = 0
-        """Since the start, for counters."""
+        """Since the start."""
         self.copied_bytes = 0
-        """Of their records."""
+        """Bytes of the records of these entries."""
 
     async def copy(
         self,
@@ -180,10 +189,21 @@ class Copier:
         target_bookie: str,
         target: BookieClient,
     ) -> int:
-        """Store the stretches on ``target``, the connection to ``bookie``; return how many entries.
+        """Copy ranges of entries to a bookie, and return the number of copied entries.
 
-        All are durable there when it returns. What is there already is asked first, and not sent.
-        Raises `ConnectionLost` where no copy of an entry is to be had now, and what the target answers.
+        All entries are durable on the target when the call returns. Entries that the target already lists are
+        not sent.
+
+        Args:
+            ledger: The record of the ledger.
+            ranges: The entries that the target should hold.
+            target_bookie: The ID of the target, which is never used as a source.
+            target: The connection to the target.
+
+        Raises:
+            ConnectionLost: No bookie could provide a copy of an entry.
+            RequestTimeout: The target did not acknowledge a batch in time.
+            DistributedLogError: The target returned another error.
         """
         if not ranges:
             return 0
@@ -204,7 +224,11 @@ class Copier:
     async def check_readable(
         self, ledger: LedgerMetadata, entry_range: EntryRange, except_bookie: str
     ) -> None:
-        """Read a stretch from other bookies than this. Raises `ConnectionLost` where one is not to be had."""
+        """Read a range from other bookies than ``except_bookie``, at the limited rate.
+
+        Raises:
+            ConnectionLost: No other bookie could provide a copy of an entry.
+        """
         entry = entry_range.first
         while entry <= entry_range.last:
             batch = await self._fetch(ledger, entry, entry_range.last, except_bookie)
@@ -214,7 +238,12 @@ class Copier:
     async def verify(
         self, ledger: LedgerMetadata, ranges: Iterable[EntryRange], target: BookieClient
     ) -> EntryRange | None:
-        """Read the stretches back from ``target``; the first that is absent or damaged there, or None."""
+        """Read ranges back from the target.
+
+        Returns:
+            The rest of the range from the first entry that is absent or damaged on the target; None if there
+            is none.
+        """
         for entry_range in ranges:
             entry = entry_range.first
             while entry <= entry_range.last:
@@ -226,7 +255,7 @@ class Copier:
         return None
 
     async def _wait_for_rate(self, batch: list[EntryRecord]) -> None:
-        """Wait until the rate allows what was copied, by whomever."""
+        """Wait until the rate allows the next batch. All copies of this bookie share the rate."""
         cost_s = sum(len(record.record) for record in batch) / self._bytes_per_s
         self._rate_free_at = max(self._rate_free_at, trio.current_time()) + cost_s
         await trio.sleep_until(self._rate_free_at)
@@ -234,7 +263,7 @@ class Copier:
     async def _fetch(
         self, ledger: LedgerMetadata, first: int, last: int, except_bookie: str
     ) -> list[EntryRecord]:
-        """Consecutive entries from ``first`` on, at least one, from any other bookie that has them."""
+        """Return consecutive entries from ``first`` on, at least one, from any other bookie that has them."""
         striping = ledger.striping
         bookies = ledger.fragment_of(first).bookies
         errors: list[str] = []
@@ -247,19 +276,25 @@ class Copier:
                 continue
             try:
                 entries = await _read(ledger, source, first, last)
-            except DistributedLogError as error:  # in limbo, busy, gone: another one may serve
+            except (
+                DistributedLogError
+            ) as error:  # in limbo, busy or disconnected: another bookie may have the entry
                 errors.append(f"{bookies[slot]}: {error}")
                 continue
             if entries:
                 return entries
             errors.append(f"{bookies[slot]}: does not have it")
         raise ConnectionLost(
-            f"ledger {ledger.ledger_id} entry {first}: no copy to be had now ({'; '.join(errors)})"
+            f"ledger {ledger.ledger_id} entry {first}: no copy is available now ({'; '.join(errors)})"
         )
 
 
 async def list_held_entries(ledger: LedgerMetadata, target: BookieClient) -> EntryList:
-    """What the target has already; nothing of a ledger that it does not know, or lost (limbo)."""
+    """Return the entries that the target lists.
+
+    The list is empty if the target does not have the ledger. It is also marked as incomplete if the target
+    may have lost the ledger (limbo).
+    """
     try:
         return await target.list_entries(ledger.ledger_id, ledger.key, timeout_s=REQUEST_S)
     except NoSuchLedger:
@@ -271,8 +306,8 @@ async def list_held_entries(ledger: LedgerMetadata, target: BookieClient) -> Ent
 async def _read(
     ledger: LedgerMetadata, source: BookieClient, first: int, last: int
 ) -> list[EntryRecord]:
-    """Sound consecutive entries from ``first`` on, as far as the source has them."""
-    # Past the LAC that the source has heard of: the end of a closed ledger is known better.
+    """Return intact consecutive entries from ``first`` on, as many as the source returns."""
+    # Reads past the LAC that the source has: the end of a closed ledger is known from its record.
     response = await source.read(
         ledger.ledger_id,
         ledger.key,
@@ -286,7 +321,9 @@ async def _read(
 
 
 def consecutive_records(body: Buffer, ledger_id: int, first: int) -> list[EntryRecord]:
-    """The sound records ``first``, ``first`` + 1, … at the head of ``body``, up to the first that is not."""
+    """Return the records ``first``, ``first`` + 1, … at the start of ``body``, up to the first that is
+    missing or damaged.
+    """
     accepted: list[EntryRecord] = []
     try:
         for record in records(body):
@@ -294,12 +331,12 @@ def consecutive_records(body: Buffer, ledger_id: int, first: int) -> list[EntryR
                 break
             accepted.append(record)
     except CorruptData:
-        pass  # what stands before the damage counts
+        pass  # the records before the damage are valid
     return accepted
 
 
 async def _store(ledger: LedgerMetadata, target: BookieClient, batch: list[EntryRecord]) -> None:
-    """Recovery adds, until all are durable at the target."""
+    """Send recovery adds, and wait until all are durable on the target."""
     is_stored = trio.Event()
     errors: list[DistributedLogError] = []
 
@@ -331,5 +368,5 @@ async def _store(ledger: LedgerMetadata, target: BookieClient, batch: list[Entry
         raise errors[0]
     if not is_stored.is_set():
         raise RequestTimeout(
-            f"ledger {ledger.ledger_id} entry {batch[0].entry}: no ack of a copy in {REQUEST_S:g} s"
+            f"ledger {ledger.ledger_id} entry {batch[0].entry}: copies not acknowledged in {REQUEST_S:g} s"
         )

@@ -1,14 +1,18 @@
-"""A bookie that holds rotten entries heals itself: from others' copies, of ledgers that have no writer.
+"""Repair this bookie's corrupt entries from the copies of other bookies.
 
-What may take a rotten entry's place is decided by the ledger's record as it is read *after* the rot was
-noted (H91): only entries that the record says belong here, fetched from the bookies that it names, each
-verified. A ledger has one writer, which gives an id to one record: so a sound record of an id that is not
-after the end of a closed ledger is that entry. Entries of open ledgers wait: limbo would have their writers
-leave this bookie. One whose recovery has begun does not: it writes back what it finds, and where all copies
-must acknowledge it waits for this one. What it finds after the end is copied, too, and nobody asks for it.
+The replacement of a corrupt entry follows the ledger's record, which is read *after* the corruption was
+recorded (H91). Only entries that the record places on this bookie are copied. They are read from the bookies
+that the record lists, and each one is verified. A ledger has one writer, which uses each entry ID for one
+record. So an intact record with an ID up to the end of a closed ledger is the right entry.
 
-First the copies are seen, then the rotten ones are dropped (in limbo), then the copies stored and read back:
-what nobody else has is kept as it is, for a device may read better tomorrow.
+Corrupt entries of open ledgers wait: the limbo state would make the writers replace this bookie. Entries of a
+ledger in recovery are repaired. Recovery writes back the entries that it finds, and with an ack quorum of all
+bookies it waits for this one. Entries after the end that recovery finds may be copied too; no reader requests
+them.
+
+The repair first checks that the copies are readable. Then it drops the corrupt entries, which puts the ledger
+into the limbo state, stores the copies and reads them back. A corrupt entry without another copy is kept,
+because the disk may return intact bytes in a later read.
 """
 
 import trio
@@ -30,15 +34,15 @@ from .copier import BookieConnections, Copier, EntryRange, ranges_to_hold
 from .replication_worker import EVERY_S
 
 EVERY_MAX_S = 300.0
-"""Between two tries while nothing gets better."""
+"""Longest pause between two passes without progress."""
 EXTENTS_AT_ONCE = 64
-"""Of one ledger, dropped in one transaction of the index."""
+"""Extents of one ledger that one transaction of the index drops."""
 
 log = get_logger("distributedlog.cluster.repair.corruption_repair")
 
 
 class CorruptionRepair:
-    """Heals one bookie's rot, by itself."""
+    """Repairs the corrupt entries of one bookie automatically."""
 
     def __init__(
         self,
@@ -51,7 +55,9 @@ class CorruptionRepair:
         repair_lock: trio.Lock,
         failures: WorkFailures | None = None,
     ) -> None:
-        """``turn``: of all that heals this bookie; one at a time decides what is sound."""
+        """Create the repair; ``repair_lock`` is shared by all repairs of this bookie, which run one at a
+        time.
+        """
         self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
@@ -60,17 +66,19 @@ class CorruptionRepair:
         self._corruption = corruption
         self._bookie_id = bookie_id
         self._repair_lock = repair_lock
-        self._blocked_work = BlockedWorkLog(log, "ledgers with rotten entries wait")
+        self._blocked_work = BlockedWorkLog(
+            log, "ledgers with corrupt entries are not repaired yet"
+        )
 
     async def run(self) -> None:
-        """Until cancelled: at once when rot is noted, then often while something gets better."""
+        """Run until cancelled: soon after corruption is recorded, then often while there is progress."""
         backoff = Backoff(EVERY_S, EVERY_MAX_S)
         while True:
             wait_s = backoff.next_s() if self._corruption.corrupt_ranges else EVERY_MAX_S
             with trio.move_on_after(wait_s) as wait_scope:
                 await self._corruption.corruption_recorded.wait()
             if not wait_scope.cancelled_caught:
-                await trio.sleep(1.0)  # what is noted together is healed together
+                await trio.sleep(1.0)  # corruption that is found together is repaired together
             self._corruption.corruption_recorded = trio.Event()
             corrupt_before = len(self._corruption.corrupt_ranges)
             await self.run_pass()
@@ -78,7 +86,7 @@ class CorruptionRepair:
                 backoff.reset()
 
     async def run_pass(self) -> bool:
-        """Try each ledger of which something is noted; True when none is left."""
+        """Try to repair each ledger with recorded corruption, and return whether none is left."""
         if self._corruption.has_read_errors:
             return not self._corruption.corrupt_ranges
         for ledger_id in list(self._corruption.corrupt_ranges):
@@ -95,7 +103,15 @@ class CorruptionRepair:
         return not self._corruption.corrupt_ranges
 
     async def repair_ledger(self, ledger_id: int) -> bool:
-        """Heal one ledger. False: it has a writer, or a copy of something cannot be had now."""
+        """Repair one ledger.
+
+        Returns:
+            False if the ledger is open, or an entry has no readable copy now.
+
+        Raises:
+            ConnectionLost: This bookie has no connection to itself.
+            CorruptData: A copied entry could not be read back.
+        """
         corrupt_range = self._corruption.corrupt_ranges.get(ledger_id)
         if corrupt_range is None:
             return True
@@ -106,14 +122,14 @@ class CorruptionRepair:
             or ledger.state is LedgerState.DELETING
             or self._bookie_id not in ledger.bookies()
         ):
-            self._corruption.clear(ledger_id)  # nobody asks this bookie for it
+            self._corruption.clear(ledger_id)  # no client reads the ledger from this bookie
             return True
         if ledger.state is LedgerState.OPEN:
             self._blocked_work.record("the ledger is open", f"ledger {ledger_id}")
             return False
         own_connection = self._pool.get(self._bookie_id)
         if own_connection is None:
-            raise ConnectionLost(f"bookie {self._bookie_id} does not reach itself")
+            raise ConnectionLost(f"bookie {self._bookie_id} has no connection to itself")
         corrupt_extents = await self._corruption.find_corrupt(ledger_id, *corrupt_range)
         repaired_entries, first_problem = 0, ""
         for index in range(0, len(corrupt_extents), EXTENTS_AT_ONCE):
@@ -124,25 +140,32 @@ class CorruptionRepair:
             first_problem = first_problem or problem
         if repaired_entries:
             self._corruption.repaired_entries += repaired_entries
-            text = "ledger %d: %d rotten entries were healed"
+            text = "ledger %d: %d corrupt entries were repaired"
             ROT_HEALED.emit(
                 log, text, ledger_id, repaired_entries, ledger=ledger_id, entries=repaired_entries
             )
         if first_problem:
             if all(self._pool.get(bookie) for bookie in ledger.bookies()):
-                self._corruption.unrepairable[ledger_id] = first_problem  # all were asked
-            self._blocked_work.record("no good copy of an entry now", first_problem)
+                self._corruption.unrepairable[ledger_id] = (
+                    first_problem  # all its bookies were asked
+                )
+            self._blocked_work.record("no intact copy of an entry is available now", first_problem)
             return False
         if (
             self._corruption.corrupt_ranges.get(ledger_id) == corrupt_range
-        ):  # nothing was noted meanwhile
+        ):  # nothing was recorded during the repair
             self._corruption.clear(ledger_id)
         return True
 
     async def _repair_extents(
         self, ledger: LedgerMetadata, extents: list[CorruptExtent], own_connection: BookieClient
     ) -> tuple[int, str]:
-        """Heal those of which all can be had; return how many entries, and what is said of the others."""
+        """Repair the extents of which all entries have another copy.
+
+        Returns:
+            The number of repaired entries, and the problem of the first extent that was left ("" if none
+            was).
+        """
         ledger_id = ledger.ledger_id
         readable_elsewhere: list[CorruptExtent] = []
         problem = ""
@@ -164,9 +187,7 @@ class CorruptionRepair:
         ]
         await self._copier.copy(ledger, ranges, self._bookie_id, own_connection)
         damaged = await self._copier.verify(ledger, ranges, own_connection)
-        if (
-            damaged is not None
-        ):  # it stays in limbo, and is looked at as a whole (`limbo_repair.py`)
+        if damaged is not None:  # it stays in limbo, and `limbo_repair.py` checks the whole ledger
             raise CorruptData(
                 f"ledger {ledger_id} entry {damaged.first}: its copy cannot be read back"
             )
@@ -175,7 +196,9 @@ class CorruptionRepair:
         return sum(extent.corrupt_entry_count for extent in dropped), problem
 
     def _ranges_to_hold(self, ledger: LedgerMetadata, extent: CorruptExtent) -> list[EntryRange]:
-        """What of a rotten run this bookie should hold; what is after the ledger's end nobody asks for."""
+        """Return the corrupt entries that this bookie should hold; entries after the ledger's end are
+        excluded.
+        """
         return [
             entry_range
             for first, last in extent.corrupt_ranges

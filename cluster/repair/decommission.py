@@ -1,8 +1,8 @@
-"""Decommissioning from outside, and which ledgers have fewer copies than their records say.
+"""Decommission bookies, and list the ledgers that have fewer copies than their records require.
 
-Asking is one key, ``leaving/<bookie>``: the bookie, if it runs, takes no new entries, and the repairer
-stores what it holds elsewhere (`lost_bookies.py`). When it holds nothing any more and does not run, its
-cookie goes: its directory will never be let in again.
+A decommission is requested by one key, ``leaving/<bookie>``. The bookie then takes no new entries, if it
+runs, and the repair leader stores its entries on other bookies (`lost_bookies.py`). When the bookie holds
+nothing and does not run, its cookie is deleted. Its data directory can then never join the cluster again.
 """
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -30,53 +30,55 @@ from .pull_replication import ReplicaMove
 
 @dataclass(frozen=True, slots=True)
 class DecommissionStatus:
-    """How far a bookie has come."""
+    """The progress of a bookie's decommission."""
 
     bookie: str
     ledgers: int
-    """Whose records still name it."""
+    """The number of ledgers whose records list the bookie."""
     running: bool
     known: bool
-    """Its cookie is there: False once it was decommissioned."""
+    """Whether its cookie exists: False once it was decommissioned."""
     asked: bool
-    """It is to leave."""
+    """Whether its decommission was requested."""
     waiting: tuple["Waiting", ...] = ()
-    """Some of the ledgers, with what each waits for: only where it was asked for."""
+    """Some of the ledgers with the reason of the delay; empty unless requested."""
 
     @property
     def drained(self) -> bool:
-        """May it be stopped, and its disks be taken away?"""
+        """Whether the bookie can be stopped and its disks removed."""
         return self.ledgers == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A ledger that still names a bookie which is to leave."""
+    """A ledger whose record still lists a bookie that is being decommissioned."""
 
     ledger: int
     bytes: int | None
-    """None: it is open."""
+    """None if the ledger is open."""
     why: str
     stuck: bool = False
-    """It waits for somebody who does something: another bookie, or one that comes back."""
+    """Whether an operator must act: start another bookie, or one that is down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """Entries of a ledger that a bookie should hold and cannot give."""
+    """Entries of a ledger that a bookie should hold and cannot provide."""
 
     ledger: int
     bookie: str
     first: int
     to: int | None
-    """One past the last one; None: to the ledger's end."""
+    """One past the last entry; None for all up to the ledger's end."""
     why: str
 
 
 async def find_bookie(metadata: Metadata, name_or_id: str) -> str:
-    """The id of a bookie that is named by id, by the beginning of one, or by its name.
+    """Return the ID of a bookie, given by its ID, the first four or more characters of its ID, or its name.
 
-    Raises `UnknownBookie` where none fits, `InvalidRequest` where several do.
+    Raises:
+        UnknownBookie: No bookie matches.
+        InvalidRequest: Several bookies match.
     """
     matches: list[str] = []
     known_bookies: list[str] = []
@@ -85,7 +87,7 @@ async def find_bookie(metadata: Metadata, name_or_id: str) -> str:
             bookie = keys.bookie_id_of(item.key)
             label = decode_cookie(item.key, item.value)["label"]
         except CorruptData:
-            continue  # `dlog status` names it
+            continue  # `dlog status` lists the record
         known_bookies.append(f"{label} ({bookie})")
         if name_or_id in (bookie, label) or (
             len(name_or_id) >= 4 and bookie.startswith(name_or_id)
@@ -95,7 +97,7 @@ async def find_bookie(metadata: Metadata, name_or_id: str) -> str:
         raise UnknownBookie(
             f"no bookie is called {name_or_id}; known are {', '.join(sorted(known_bookies)) or 'none'}"
         )
-    if len(matches) > 1:  # a new one took the name of one whose disk was lost: say which is which
+    if len(matches) > 1:  # a new bookie has the name of one whose disk was lost: list the IDs
         described = [
             f"{bookie} (down)"
             if await metadata.get(keys.bookie_key(bookie)) is None
@@ -111,11 +113,21 @@ async def find_bookie(metadata: Metadata, name_or_id: str) -> str:
 async def request_decommission(
     metadata: Metadata, bookie: str, *, successor: str = "", premises: Sequence[Compare] = ()
 ) -> bool:
-    """It is to be drained; bookie ``by`` takes its place where it can. Raises `InvalidRequest`.
+    """Request that a bookie is drained.
 
-    ``premises``: conditions that must still hold when it is asked. If one does not, nothing is asked, and
-    this returns False.
-    `stopping.decommission` refuses what would stop writes; this does not.
+    `safe_to_stop.decommission` refuses a request that would stop writes. This function does not.
+
+    Args:
+        metadata: The metadata store.
+        bookie: The ID of the bookie.
+        successor: The ID of the bookie that replaces it where possible; "" for any bookie.
+        premises: Conditions that must hold when the request is stored. If one does not, nothing is requested.
+
+    Returns:
+        False if a premise did not hold.
+
+    Raises:
+        InvalidRequest: The bookie is its own successor, or has no cookie.
     """
     if successor == bookie:
         raise InvalidRequest(f"bookie {bookie} cannot take its own place")
@@ -131,14 +143,20 @@ async def request_decommission(
 
 
 async def cancel_decommission(metadata: Metadata, bookie: str) -> None:
-    """It need not leave: what was stored elsewhere stays there. No error where nobody asked."""
+    """Withdraw the request; copies that were made elsewhere stay there. Do nothing if there is no request."""
     await metadata.transact(Transaction((), (Delete(keys.leaving_key(bookie)),)))
 
 
 async def decommission_status(
     metadata: Metadata, bookie: str, *, waiting_max: int = 0
 ) -> DecommissionStatus:
-    """What is left to do for a bookie that is to leave; why, of the first ``bookies_in_index`` ledgers."""
+    """Return the progress of a decommission.
+
+    Args:
+        metadata: The metadata store.
+        bookie: The ID of the bookie.
+        waiting_max: For how many of the first ledgers the reason of the delay is included.
+    """
     ledgers = 0
     waiting: list[Waiting] = []
     takes_copies = await _copy_targets(metadata) if waiting_max else {}
@@ -146,7 +164,7 @@ async def decommission_status(
     async for item in Scan(metadata, keys.bookie_ledgers_prefix(bookie)):
         ledgers += 1
         if len(waiting) < waiting_max:
-            with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+            with suppress(CorruptData, UnsupportedFormat):  # `dlog status` lists the record
                 waiting.append(await _waiting_for(metadata, item, bookie, takes_copies, moves))
     return DecommissionStatus(
         bookie,
@@ -159,7 +177,7 @@ async def decommission_status(
 
 
 async def _copy_targets(metadata: Metadata) -> dict[str, bool]:
-    """The registered bookies, and whether each takes copies."""
+    """Return whether each registered bookie accepts copies: it is writable and not being decommissioned."""
     leaving = {item.key async for item in Scan(metadata, keys.LEAVING_PREFIX)}
     takes_copies: dict[str, bool] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
@@ -172,7 +190,7 @@ async def _copy_targets(metadata: Metadata) -> dict[str, bool]:
 
 
 async def _moves_off(metadata: Metadata, bookie: str) -> dict[int, str]:
-    """Ledgers that somebody fetches to take this bookie's place, and who."""
+    """Return the replacement bookie of each ledger that one fetches in place of the given bookie."""
     target_of_ledger: dict[int, str] = {}
     async for item in Scan(metadata, keys.MOVE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
@@ -188,11 +206,16 @@ async def _waiting_for(
     takes_copies: Mapping[str, bool],
     moves: Mapping[int, str],
 ) -> Waiting:
-    """What one ledger waits for. Raises `CorruptData`, `UnsupportedFormat`."""
+    """Return the reason why one ledger still lists the bookie.
+
+    Raises:
+        CorruptData: A record is corrupt.
+        UnsupportedFormat: A record is from a newer version.
+    """
     ledger_id = keys.ledger_id_of(index_item.key)
     item = await metadata.get(keys.ledger_key(ledger_id))
     if item is None:
-        return Waiting(ledger_id, 0, "gone: its place in the index goes with the next look")
+        return Waiting(ledger_id, 0, "deleted: the next repair pass removes it from the index")
     ledger = LedgerMetadata.decode(item.key, item.value)
     if ledger.state is LedgerState.DELETING:
         return Waiting(ledger_id, ledger.length, "being deleted")
@@ -214,8 +237,8 @@ async def _waiting_for(
             return Waiting(
                 ledger_id,
                 ledger.length,
-                f"no bookie can take its place: it lies on {', '.join(fragment.bookies)}, and those"
-                f" that take entries are {writable}",
+                f"no bookie can take its place: it is stored on {', '.join(fragment.bookies)}, and"
+                f" writable bookies are {writable}",
                 stuck=True,
             )
         if (
@@ -225,36 +248,41 @@ async def _waiting_for(
             == 0
         ):
             return Waiting(
-                ledger_id, ledger.length, "no source: all its bookies are away", stuck=True
+                ledger_id, ledger.length, "no source: all its bookies are down", stuck=True
             )
     why = f"bookie {moves[ledger_id]} fetches it" if ledger_id in moves else "waits for its copy"
     return Waiting(ledger_id, ledger.length, why)
 
 
 async def why_open(metadata: Metadata, ledger: LedgerMetadata) -> str:
-    """What an open ledger waits for."""
+    """Return the reason why a ledger is still open."""
     if ledger.owner is None:
-        return "open, of no log: goes when whoever writes it links it, or a day after"
+        return "open, of no log: a staged ledger, attached by its writer or deleted after a day"
     log_id, segment = ledger.owner
     name = ledger.custom.get("log", b"").decode(errors="replace") or f"{log_id:016x}"
     lock = await metadata.get(lock_key(log_id))
     if lock is None:
-        return (
-            f'open, segment {segment} of log "{name}", which nobody writes: closed in half a minute'
-        )
+        return f'open, segment {segment} of log "{name}", which has no writer: closed within half a minute'
     owner = LockRecord.decode(lock.value).owner
-    return f'open, segment {segment} of log "{name}": {owner} writes it, and is to roll'
+    return f'open, segment {segment} of log "{name}": its writer {owner} must roll it'
 
 
 def is_majority_away(away: int, total: int) -> bool:
-    """Whether so many bookies are away that this side may be the one that is cut off: nothing is copied."""
+    """Return whether most bookies are away, so that this process may be on the minority side of a partition.
+
+    Repair copies nothing in this state.
+    """
     return 2 * away > total
 
 
 def fewest_sound_copies(
     ledger: LedgerMetadata, away_bookies: Collection[str], missing_ranges: Iterable[MissingRange]
 ) -> int:
-    """Of an entry of a closed ledger that has the fewest: copies that are there, as far as is noted."""
+    """Return the lowest number of intact copies of any entry of a closed ledger.
+
+    Copies on bookies that are away, and recorded missing ranges, do not count. Fragments that are declared
+    lost completely are skipped.
+    """
     assert ledger.last_entry is not None, "only of a closed ledger"
     striping = ledger.striping
     recorded = list(missing_ranges)
@@ -287,7 +315,9 @@ def _overlaps(missing: MissingRange, first: int, stop: int) -> bool:
 
 
 async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
-    """All that is noted, and every ledger of a bookie that is away; by bookie, then by ledger."""
+    """Yield all recorded missing ranges by ledger, then all ledgers of unregistered bookies by bookie and
+    ledger.
+    """
     async for item in Scan(metadata, keys.MISSING_RANGES_PREFIX):
         try:
             ledger_id, missing_ranges = (
@@ -295,7 +325,7 @@ async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
                 holes.decode_missing_ranges(item.value),
             )
         except CorruptData:
-            continue  # `dlog status` names it
+            continue  # `dlog status` lists the record
         for missing in missing_ranges:
             yield Shortage(ledger_id, missing.bookie, missing.first, missing.end, "noted")
     async for bookie in absent_bookies(metadata):
@@ -308,14 +338,14 @@ async def shortages(metadata: Metadata) -> AsyncIterator[Shortage]:
 
 
 async def absent_bookies(metadata: Metadata) -> AsyncIterator[str]:
-    """The bookies that ledgers' records name and that are not registered, in order."""
+    """Yield the unregistered bookies that ledgers' records list, in order."""
     async for bookie in bookies_in_index(metadata):
         if await metadata.get(keys.bookie_key(bookie)) is None:
             yield bookie
 
 
 async def bookies_in_index(metadata: Metadata) -> AsyncIterator[str]:
-    """Every bookie that the reverse index names, in order: one question each."""
+    """Yield every bookie in the reverse index, in order, with one range request per bookie."""
     start, end = keys.ON_PREFIX, prefix_end(keys.ON_PREFIX)
     while True:
         page = await metadata.range(start, end, limit=1)

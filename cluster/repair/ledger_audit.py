@@ -1,9 +1,10 @@
-"""The slow audit: does every bookie hold what the records of closed ledgers say? What nobody noted is noted.
+"""Audit slowly whether every bookie holds the entries that the records of closed ledgers assign to it.
 
-A writer that dies before its first note of holes is stored leaves a closed ledger with fewer copies than
-its record says (H22b). Each bookie lists the runs it holds, from its index and without reading an entry;
-what it should hold and does not list goes into the ledger's note, and `replication_worker.py` copies it. A
-bookie that does not answer is passed over: nothing is known of it.
+A writer that dies before its first record of missing entries is stored leaves a closed ledger with fewer
+copies than its record requires (H22b). Each bookie lists the ranges that it holds from its index, without
+reading entries. Entries that it should hold and does not list are added to the ledger's record of missing
+ranges, and `replication_worker.py` copies them. A bookie that does not answer is skipped, because its entries
+are not known.
 """
 
 from itertools import islice
@@ -26,9 +27,9 @@ from .copier import BookieConnections, lacking_ranges, list_end, list_held_entri
 from .replication_worker import PAGE
 
 LEDGER_PAUSE_S = 0.01
-"""Between two ledgers: a hundred a second at most."""
+"""Pause between two ledgers: at most 100 ledgers per second are audited."""
 MISSING_RANGES_MAX = 100
-"""Stretches of one bookie that are named one by one; more are named as one that claims too much."""
+"""Ranges of one bookie that are recorded one by one. More are recorded as one range that covers them."""
 
 UNIT = "the audit of entries"
 
@@ -36,7 +37,7 @@ log = get_logger("distributedlog.cluster.repair.ledger_audit")
 
 
 class LedgerAudit:
-    """Compares entry lists with records, all ledgers in turn, while this bookie is the elected repairer."""
+    """Compares entry lists with all ledgers' records while this bookie is the repair leader."""
 
     def __init__(
         self,
@@ -53,10 +54,10 @@ class LedgerAudit:
         self._election = election
         self._every_s = every_s
         self.recorded_ledgers = 0
-        """Ledgers in whose notes something was written since the start."""
+        """Ledgers for which this audit recorded missing ranges since the start."""
 
     async def run(self) -> None:
-        """One pass, a pause, and so on; until cancelled."""
+        """Audit all ledgers, pause, and repeat until cancelled."""
         while True:
             await trio.sleep(self._failures.next_try_s(UNIT, self._every_s))
             try:
@@ -67,7 +68,7 @@ class LedgerAudit:
                 log.warning("the audit ended early: %s: %s", type(error).__name__, error)
 
     async def audit_all(self) -> None:
-        """One pass over all ledgers."""
+        """Audit all ledgers once; stop early if another bookie becomes the repair leader."""
         audited = 0
         async for item in Scan(self._metadata, keys.LEDGER_PREFIX, limit=PAGE):
             try:
@@ -75,14 +76,22 @@ class LedgerAudit:
                 with self._failures.attempt(unit, every_s=self._every_s):
                     await self.audit_ledger(item)
             except DistributedLogError as error:
-                log.info("%s is not audited: %s", keys.printable_key(item.key), error)
+                log.info("%s was not audited: %s", keys.printable_key(item.key), error)
             await trio.sleep(LEDGER_PAUSE_S)
             audited += 1
             if audited % PAGE == 0 and not await self._election.is_elected():
                 return
 
     async def audit_ledger(self, item: KeyValue) -> tuple[MissingRange, ...]:
-        """One ledger's record as it was read; return the holes that its bookies' lists show."""
+        """Audit one ledger.
+
+        Args:
+            item: The ledger's record, as read from the store.
+
+        Returns:
+            The missing ranges by its bookies' lists. They were recorded, unless a record changed during the
+            audit.
+        """
         ledger = LedgerMetadata.decode(item.key, item.value)
         if not ledger.closed or ledger.last_entry == NO_ENTRY:
             return ()
@@ -94,7 +103,12 @@ class LedgerAudit:
             try:
                 held_entries = await list_held_entries(ledger, target)
             except DistributedLogError as error:
-                log.info("ledger %d: bookie %s lists nothing: %s", ledger.ledger_id, bookie, error)
+                log.info(
+                    "ledger %d: bookie %s did not list its entries: %s",
+                    ledger.ledger_id,
+                    bookie,
+                    error,
+                )
                 continue
             missing += _missing_ranges(ledger, bookie, held_entries)
         missing_ranges = notes.merge_ranges(missing)
@@ -105,7 +119,9 @@ class LedgerAudit:
     async def _record_missing(
         self, item: KeyValue, ledger: LedgerMetadata, missing_ranges: tuple[MissingRange, ...]
     ) -> None:
-        """Add to the ledger's note, while record and note are as they were read."""
+        """Add missing ranges to those recorded, if neither the ledger's record nor they changed since they
+        were read.
+        """
         key = keys.missing_ranges_key(ledger.ledger_id)
         before = await self._metadata.get(key)
         recorded = () if before is None else notes.decode_missing_ranges(before.value)
@@ -122,7 +138,7 @@ class LedgerAudit:
             bookies = ", ".join(sorted({missing.bookie for missing in missing_ranges}))
             AUDIT_FOUND.emit(
                 log,
-                "ledger %d: entries that nobody noted are missing on %s",
+                "ledger %d: the audit found missing entries on %s",
                 ledger.ledger_id,
                 bookies,
                 ledger=ledger.ledger_id,
@@ -135,7 +151,7 @@ def _missing_ranges(
 ) -> list[MissingRange]:
     missing = list(islice(lacking_ranges(ledger, bookie, held_entries), MISSING_RANGES_MAX + 1))
     if len(missing) > MISSING_RANGES_MAX:
-        assert ledger.last_entry is not None, "only a closed ledger is looked at"
+        assert ledger.last_entry is not None, "only closed ledgers are audited"
         return [
             MissingRange(bookie, missing[0].first, list_end(held_entries) or ledger.last_entry + 1)
         ]

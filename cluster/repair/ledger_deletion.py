@@ -1,11 +1,12 @@
-"""A bookie's to-do list of deleted ledgers (H21).
+"""Delete a bookie's copies of deleted ledgers, from its list in the metadata store (H21).
 
-Deleting a ledger puts ``delete/<bookie>/<ledger>`` for each of its bookies, in the transaction that makes
-it DELETING. Each bookie removes what it holds, durably, and then its key; whoever takes away the last
-key takes the ledger's record away too. A bookie that was down does its part when it is back.
+The transaction that marks a ledger as DELETING puts a key ``delete/<bookie>/<ledger>`` for each of its
+bookies. Each bookie durably removes its entries, and then deletes its key. The bookie that deletes the last
+key also deletes the ledger's record. A bookie that was down does its part when it runs again.
 
-The key alone proves nothing, whoever wrote it: the ledger's record must say, in a linearizable read, that it
-is deleted, and goes only as it was read. A to-do that the record does not confirm is ticked off and told.
+The key alone proves nothing, because any client may have written it. A linearizable read of the ledger's
+record must show that the ledger is being deleted, and the record is deleted only unchanged. A key that the
+record does not confirm is deleted, and logged as a warning.
 """
 
 from collections.abc import Awaitable, Callable
@@ -28,7 +29,7 @@ log = get_logger("distributedlog.cluster.repair.ledger_deletion")
 
 
 class LedgerDeletion:
-    """Works off one bookie's list."""
+    """Processes one bookie's list of ledgers to delete."""
 
     def __init__(
         self,
@@ -41,11 +42,11 @@ class LedgerDeletion:
         self._metadata = metadata
         self._bookie_id = bookie_id
         self._delete_local = delete_local
-        """Removes a ledger here; durable when it returns; no error where there is none."""
+        """Removes a ledger durably from this bookie. Raises no error if the ledger is not there."""
         self._unreadable = UnreadableRecords()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Process the list when it changes and every 30 s, until cancelled."""
         prefixes = (keys.delete_prefix(self._bookie_id), HOLD)
         await reconcile_on_change(
             self._metadata,
@@ -57,7 +58,7 @@ class LedgerDeletion:
         )
 
     async def run_pass(self) -> None:
-        """Do all that is on the list now; nothing while deletions are held (H104)."""
+        """Process the present list once; do nothing while deletions are on hold (H104)."""
         if await hold_reason(self._metadata):
             return
         async for item in Scan(self._metadata, keys.delete_prefix(self._bookie_id), limit=PAGE):
@@ -71,7 +72,10 @@ class LedgerDeletion:
                 self._unreadable.log_once(item.key, error)
 
     async def _delete_ledger(self, ledger_id: int) -> None:
-        """Remove what is here, if the record says so; then our key, and with the last one the record."""
+        """Remove the ledger here if its record confirms it.
+
+        Then delete this bookie's key, and the record with the last key.
+        """
         own_key = Delete(keys.delete_key(self._bookie_id, ledger_id))
         ledger_key = keys.ledger_key(ledger_id)
         is_deleted_here = False
@@ -80,10 +84,10 @@ class LedgerDeletion:
             ledger = None if item is None else LedgerMetadata.decode(item.key, item.value)
             unchanged = Compare.version(ledger_key, 0 if item is None else item.version)
             if ledger is None or ledger.state is not LedgerState.DELETING:
-                # Also the second time for one whose answer was lost: then all is done.
+                # This is also the second pass of a request whose answer was lost: then all is done.
                 if not is_deleted_here:
                     why = "does not exist" if ledger is None else f"is {ledger.state.value}"
-                    log.warning("ledger %d is not removed here: it %s", ledger_id, why)
+                    log.warning("ledger %d is kept on this bookie: it %s", ledger_id, why)
                 if (await self._metadata.transact(Transaction((unchanged,), (own_key,)))).succeeded:
                     return
                 continue
@@ -107,8 +111,9 @@ class LedgerDeletion:
                 if state is not None
             ]
             if not waiting_keys:
-                continue  # the answer was lost and given again: the others have ticked off since
-            # Conditional on one that has its part still to do: of two who tick off at once, one is last.
+                continue  # this is the repeated answer to a lost one: the other keys were deleted since
+            # The condition is a key that still exists, so of two bookies that finish at once, one is the
+            # last.
             delete_own_key = Transaction((Compare.exists(waiting_keys[0]),), (own_key,))
             if (await self._metadata.transact(delete_own_key)).succeeded:
                 return

@@ -1,9 +1,11 @@
-"""A bookie that lost something heals itself: what its limbo hides is copied, verified, and the mark lifted.
+"""Take a bookie's ledgers out of the limbo state after their copies are complete and verified.
 
-In limbo a bookie denies nothing, for it may have held it (inv. 22). For a closed ledger the record says
-what it should hold: when that is all there, read back and verified, no true answer of this bookie can
-truncate anything, and the mark goes, durably. The fence stays. A ledger that is not closed stays in limbo:
-only its bookies know how far it goes.
+In the limbo state, a bookie never answers that it lacks an entry, because it may have lost it (inv. 22). The
+record of a closed ledger lists the entries that the bookie should hold. When all of them are there, read back
+and verified, no true answer of this bookie can truncate anything. The limbo state then ends durably. The
+fence stays.
+
+A ledger that is not closed stays in the limbo state, because only its bookies can prove where it ends.
 """
 
 import trio
@@ -26,7 +28,7 @@ from .copier import BookieConnections, Copier, ranges_to_hold
 from .replication_worker import EVERY_S, PAGE
 
 EVERY_MAX_S = 20.0
-"""Between two tries while nothing gets better: open ledgers are closed when they are."""
+"""Longest pause between two passes without progress; it limits how long a newly closed ledger waits."""
 
 UNIT = "the work on limbo"
 
@@ -34,7 +36,7 @@ log = get_logger("distributedlog.cluster.repair.limbo_repair")
 
 
 class LimboRepair:
-    """Heals one bookie, by itself."""
+    """Takes one bookie's ledgers out of the limbo state automatically."""
 
     def __init__(
         self,
@@ -47,7 +49,9 @@ class LimboRepair:
         repair_lock: trio.Lock,
         failures: WorkFailures | None = None,
     ) -> None:
-        """``turn``: of all that heals this bookie; one at a time decides what is sound."""
+        """Create the repair; ``repair_lock`` is shared by all repairs of this bookie, which run one at a
+        time.
+        """
         self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
@@ -57,12 +61,12 @@ class LimboRepair:
         self._repair_lock = repair_lock
         self._bookie_id = bookie_id
         self.repaired_ledgers = 0
-        """Ledgers since the start."""
-        self._blocked_work = BlockedWorkLog(log, "ledgers stay in limbo for now")
+        """Since the start."""
+        self._blocked_work = BlockedWorkLog(log, "ledgers remain in the limbo state")
         self._unreadable = UnreadableRecords()
 
     async def run(self) -> None:
-        """Until cancelled: often while something gets better, else seldom."""
+        """Run until cancelled: often while there is progress, otherwise every 20 s."""
         backoff = Backoff(EVERY_S, EVERY_MAX_S)
         while True:
             await trio.sleep(max(backoff.next_s(), self._failures.retry_delay_s(UNIT)))
@@ -73,14 +77,20 @@ class LimboRepair:
                 with self._failures.attempt(UNIT):
                     await self.run_pass()
             except DistributedLogError as error:
-                log.warning("limbo stays for now: %s: %s", type(error).__name__, error)
+                log.warning(
+                    "the limbo state of this bookie remains: %s: %s", type(error).__name__, error
+                )
             if self.repaired_ledgers > repaired_before:
                 backoff.reset()
 
     async def run_pass(self) -> bool:
-        """Try each ledger that should be here and is in limbo; True when none of them is any more.
+        """Try to repair each ledger of this bookie that is in limbo, and return whether none is left.
 
-        Raises `CorruptData` where nobody can say which ledgers are newer than the loss: limbo stays.
+        When none is left, the limbo state ends also for ledgers that do not exist yet.
+
+        Raises:
+            CorruptData: The next ledger ID is unreadable, so ledgers newer than the loss cannot be
+                identified. The limbo state stays.
         """
         remaining = 0
         async for item in Scan(
@@ -109,15 +119,24 @@ class LimboRepair:
         if remaining:
             return False
         if self._limbo.includes_all:
-            # Below it the metadata is asked from now on: of fences and tombstones that were lost.
+            # For ledgers below this ID, the metadata store is asked from now on, because fences and
+            # tombstones were lost.
             await self._limbo.lower_bound(await next_ledger(self._metadata))
-        # A ledger that names this bookie only from now on lost nothing here: whatever it was told before
-        # it was told as one of the ledger's ensemble, and would stand in the index that was just read.
+        # A ledger that lists this bookie only later lost nothing here. Any earlier entry or fence of it
+        # reached this bookie as a member of its ensemble, so the index that was just read would list it.
         await self._limbo.lower_bound(0)
         return True
 
     async def repair_ledger(self, ledger_id: int) -> bool:
-        """Copy, verify, lift. False: the ledger is not closed, or something of it cannot be had now."""
+        """Copy and verify one ledger's entries, and end its limbo state.
+
+        Returns:
+            False if the ledger is not closed, this bookie has no connection to itself, or an entry cannot be
+            read back.
+
+        Raises:
+            ConnectionLost: No bookie could provide a copy of an entry.
+        """
         item = await self._metadata.get(keys.ledger_key(ledger_id))
         if item is None:
             return False
@@ -135,6 +154,6 @@ class LimboRepair:
             return False
         await self._limbo.lift_limbo(ledger_id, ledger.key)
         self.repaired_ledgers += 1
-        text = "ledger %d is out of limbo: %d entries were copied"
+        text = "ledger %d left the limbo state: %d entries were copied"
         LIMBO_HEALED.emit(log, text, ledger_id, copied, ledger=ledger_id, entries=copied)
         return True

@@ -1,8 +1,11 @@
-"""Entries that are gone for good are declared lost: by a person, in the ledger's record, never by repair.
+"""Declare entries that cannot be recovered as lost, on an operator's request. Repair never does this.
 
-From then on nobody is given them, also where a copy turns up: what one reader was refused no other one gets
-(G5, H103). Repair wants no copies of them, so that a drain ends. An open ledger whose recovery lacks answers
-for good is closed at an end that is said, if nobody who is left knows more to be confirmed.
+The loss is recorded in the ledger's record. Afterwards no reader receives these entries, even if a copy turns
+up: an entry that was refused to one reader is given to no other reader (G5, H103). Repair requires no copies
+of them, so that a decommission can end.
+
+An open ledger whose recovery can never complete is closed at an entry that the operator names. This requires
+that no remaining bookie has a higher confirmed entry.
 """
 
 from collections.abc import Sequence
@@ -45,15 +48,30 @@ async def declare_lost(
     *,
     force: bool = False,
 ) -> LedgerMetadata:
-    """Declare entries of a closed ledger lost; the record as it is then.
+    """Declare entries of a closed ledger lost.
 
-    Raises `InvalidRequest` where a bookie has one of them, or may have (not ``even_so``): then they are not
-    lost, or it is not known; where the record takes no more; `NoSuchLedger`, `VersionConflict`.
+    Args:
+        metadata: The metadata store.
+        pool: The connections to the bookies.
+        ledger_id: The ledger.
+        loss: The entries and the reason.
+        force: Do not check whether bookies have the entries.
+
+    Returns:
+        The new record of the ledger.
+
+    Raises:
+        InvalidRequest: A bookie has one of the entries, or may have it (only without ``force``). Also if the
+            ledger is not closed, the range is invalid, or the record has no space for another range.
+        NoSuchLedger: The ledger does not exist.
+        VersionConflict: The record was changed during the call.
     """
     ledger, version = await _read_ledger(metadata, ledger_id)
     last_entry = ledger.last_entry
     if not ledger.closed or last_entry is None:
-        raise InvalidRequest(f"ledger {ledger_id} is {ledger.state.value}: say where it ends")
+        raise InvalidRequest(
+            f"ledger {ledger_id} is {ledger.state.value}: its last entry must be given"
+        )
     if not 0 <= loss.first <= loss.last <= last_entry:
         raise InvalidRequest(
             f"entries {loss.first} to {loss.last}: ledger {ledger_id} has 0 to {last_entry}"
@@ -65,12 +83,14 @@ async def declare_lost(
     changed = ledger.with_loss(loss)
     if len(changed.lost) > LOSSES_MAX:
         raise InvalidRequest(
-            f"ledger {ledger_id} has {len(ledger.lost)} stretches that are declared lost, the most there can"
-            " be: declare longer ones"
+            f"ledger {ledger_id} has {len(ledger.lost)} ranges that are declared lost, which is the"
+            " maximum: declare longer ranges"
         )
     change = transactions.change_ops(ledger, changed, version)
     if not (await metadata.transact(change)).succeeded:
-        raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
+        raise VersionConflict(
+            f"ledger {ledger_id} was changed by another client: check it and retry"
+        )
     return changed
 
 
@@ -81,18 +101,24 @@ async def _check_lacks(
     bookie: str,
     loss: DeclaredLoss,
 ) -> None:
-    """Raises `InvalidRequest` where a bookie has an entry that it should hold, or may have it."""
+    """Check that a bookie lacks the entries that it should hold.
+
+    Raises:
+        InvalidRequest: It has one of them, or may have it.
+    """
     ranges = ranges_to_hold(ledger, MissingRange(bookie, loss.first, loss.last + 1))
     if not ranges:
         return
     client = pool.get(bookie)
     if client is None:
         if await metadata.get(keys.bookie_key(bookie)) is None:
-            return  # it is away: whoever says that they are lost says that it does not come back
-        raise InvalidRequest(f"bookie {bookie} is registered and cannot be asked: it may have them")
+            return  # it is down: the operator who declares the loss declares that it never returns
+        raise InvalidRequest(
+            f"bookie {bookie} is registered and cannot be reached: it may have them"
+        )
     held_entries = await list_held_entries(ledger, client)
     if not held_entries.known:
-        raise InvalidRequest(f"bookie {bookie} may have lost them, and may have them (limbo)")
+        raise InvalidRequest(f"bookie {bookie} is in the limbo state: it may have them")
     for entry_range in ranges:
         for first, count in held_entries.ranges:
             if first <= entry_range.last and first + count > entry_range.first:
@@ -104,12 +130,15 @@ async def _check_lacks(
 async def _check_former_bookies(
     metadata: Metadata, pool: BookieConnections, ledger: LedgerMetadata, loss: DeclaredLoss
 ) -> None:
-    """Raises `InvalidRequest` where a bookie has an entry that the record does not want there (any more).
+    """Check that no bookie outside the ledger's ensembles has one of the entries.
 
-    One that was away for long, and whose place another one took, has its copies still.
+    A bookie that was replaced after a long absence still has its copies.
+
+    Raises:
+        InvalidRequest: A bookie has one of the entries.
     """
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
-        with suppress(CorruptData):  # `dlog status` names it
+        with suppress(CorruptData):  # `dlog status` lists the record
             bookie = keys.bookie_id_of(item.key)
             client = pool.get(bookie)
             if client is None or bookie in ledger.bookies():
@@ -120,8 +149,8 @@ async def _check_former_bookies(
             for first, count in held_entries.ranges:
                 if first <= loss.last and first + count > loss.first:
                     raise InvalidRequest(
-                        f"bookie {bookie} has entries from {max(first, loss.first)} on, though the record"
-                        " does not name it (any more): they are not lost"
+                        f"bookie {bookie} has entries from {max(first, loss.first)} on, although the record"
+                        " does not list this bookie: they are not lost"
                     )
 
 
@@ -135,11 +164,26 @@ async def force_close(
     why: str,
     force: bool = False,
 ) -> LedgerMetadata:
-    """Fence an open ledger where that can be done, and close it with ``end`` as its last entry; -1: empty.
+    """Fence an open ledger on all bookies that can be reached, and close it at a given last entry.
 
-    Raises `InvalidRequest` where a bookie knows more to be confirmed, or entry ``end`` cannot be read from
-    anybody; where one has an entry after it, or may have, or takes entries still, for all we know (not
-    ``even_so``); `NoSuchLedger`, `VersionConflict`.
+    Args:
+        metadata: The metadata store.
+        pool: The connections to the bookies.
+        ledger_id: The ledger.
+        end: The last entry; -1 for an empty ledger.
+        by: The operator, for the record.
+        why: The reason, for the record.
+        force: Close the ledger although a bookie has or may have a later entry, or may still accept entries.
+
+    Returns:
+        The new record of the ledger.
+
+    Raises:
+        InvalidRequest: A bookie has a higher confirmed entry, or no bookie can provide entry ``end``. Without
+            ``force``, also if a bookie has or may have a later entry, or does not answer although it is
+            registered.
+        NoSuchLedger: The ledger does not exist.
+        VersionConflict: The record was changed during the call.
     """
     ledger, version = await _read_ledger(metadata, ledger_id)
     if ledger.state is LedgerState.OPEN:
@@ -147,7 +191,9 @@ async def force_close(
         await metadata.transact(mark_recovery)
         ledger, version = await _read_ledger(metadata, ledger_id)
     if ledger.state is not LedgerState.IN_RECOVERY:
-        raise InvalidRequest(f"ledger {ledger_id} is {ledger.state.value}: its end is known")
+        raise InvalidRequest(
+            f"ledger {ledger_id} is {ledger.state.value}: its end is known already"
+        )
     clients = [
         client for bookie_id in ledger.bookies() if (client := pool.get(bookie_id)) is not None
     ]
@@ -162,11 +208,13 @@ async def force_close(
             elif not response.known:
                 doubts.append(f"bookie {bookie} may have lost entries after that (limbo)")
         elif await metadata.get(keys.bookie_key(bookie)) is not None:
-            # A writer that reaches it may be told that its entries are stored.
-            doubts.append(f"bookie {bookie} is registered and does not answer: it may have more")
+            # A writer that reaches this bookie may still have its entries acknowledged.
+            doubts.append(
+                f"bookie {bookie} is registered and does not answer: it may have later entries"
+            )
     if confirmed_entry > end:
         raise InvalidRequest(
-            f"ledger {ledger_id} is confirmed to entry {confirmed_entry}: it may have been read that far"
+            f"ledger {ledger_id} is confirmed to entry {confirmed_entry}: a reader may have read that far"
         )
     if doubts and not force:
         raise InvalidRequest(f"ledger {ledger_id} is not known to end there: {'; '.join(doubts)}")
@@ -175,12 +223,14 @@ async def force_close(
     closed = ledger.close_by_recovery(end, length, ledger.ensembles).with_custom(custom)
     change = transactions.recovery_ops(ledger, closed, version, (), None)
     if not (await metadata.transact(change)).succeeded:
-        raise VersionConflict(f"ledger {ledger_id} was changed meanwhile: look again")
+        raise VersionConflict(
+            f"ledger {ledger_id} was changed by another client: check it and retry"
+        )
     return closed
 
 
 async def _fence(ledger: LedgerMetadata, client: BookieClient | None) -> FenceResponse | None:
-    """What a bookie says that takes no more entries from now on; None: it does not answer."""
+    """Fence the ledger on one bookie; None if the bookie does not answer."""
     if client is None:
         return None
     try:
@@ -190,7 +240,7 @@ async def _fence(ledger: LedgerMetadata, client: BookieClient | None) -> FenceRe
 
 
 async def _length_at(ledger: LedgerMetadata, clients: Sequence[BookieClient], end: int) -> int:
-    """Payload bytes up to an entry, itself included, as a sound copy of it says."""
+    """Return the payload bytes up to and including an entry, from an intact copy of that entry."""
     if end == NO_ENTRY:
         return 0
     for client in clients:
@@ -210,7 +260,7 @@ async def _length_at(ledger: LedgerMetadata, clients: Sequence[BookieClient], en
         if records:
             return records[0].length_so_far
     raise InvalidRequest(
-        f"ledger {ledger.ledger_id}: nobody who answers has entry {end}; say an end that can be read"
+        f"ledger {ledger.ledger_id}: no bookie that answers has entry {end}; give an entry that can be read"
     )
 
 

@@ -1,19 +1,22 @@
-"""What lay on bookies that are gone for good, or are to leave, is stored elsewhere.
+"""Store the closed ledgers of lost or leaving bookies on other bookies.
 
-A bookie is *lost* when it has not been registered for ``lost_after_s`` on end, as far as this process has
-seen: the time begins anew with a new repairer and after each moment without a quorum (H19), so that nothing
-is copied because metadata was away. A bookie that comes back in time cancels it. A bookie that somebody
-decommissions (`leaving/<bookie>`), and one whose cookie is gone, are lost at once. More than half of all
-away at one time is taken for a partition of ours: then none is lost by time, and the time begins anew.
+A bookie is *lost* when it has not been registered for ``lost_after_s`` without interruption, as observed by
+this process. The time starts again with a new repair leader and after each period without a metadata quorum
+(H19), so that an unavailable metadata store causes no copies. A bookie that returns in time is not lost.
 
-What has the fewest copies comes first, of that the smallest; an entry with one copy left waits for
-``urgent_after_s`` alone, unless half of the bookies are away (H99).
+A bookie that is being decommissioned (key ``leaving/<bookie>``), or that has no cookie any more, is lost at
+once. If more than half of all bookies are away at one time, this process assumes a partition. Then no bookie
+becomes lost by time, and all times start again.
 
-For each closed ledger: first the copies, durable on the new bookie, then the swap in the ledger's record
-by compare-and-set, mirrored in the reverse index (inv. 27, 28). The swap fails when the new bookie was
-started again meanwhile: what it held is then looked at anew. Open ledgers are their writers', or are closed
+Ledgers with the fewest copies are moved first, and among these the smallest. A ledger with an entry that has
+one copy left waits only for ``urgent_after_s``, unless half of the bookies are away (H99).
+
+Each closed ledger is first copied durably to the new bookie. Then a compare-and-set replaces the bookie in
+the ledger's record and in the reverse index (inv. 27, 28). The replacement fails if the new bookie was
+restarted in between: its entries are then checked again. Open ledgers are left to their writers, or closed
 first (`open_ledger_closer.py`).
-Upstream: `lostBookieRecoveryDelay`, 0 s by default, with the delay reset by each audit.
+
+In BookKeeper, the delay is ``lostBookieRecoveryDelay``, 0 s by default, which each audit resets.
 """
 
 from collections import deque
@@ -57,13 +60,13 @@ from .pull_replication import MoveQueue, ReplicaMove
 from .replication_worker import EVERY_S
 
 OBSERVATION_GAP_S_MAX = 4 * EVERY_S
-"""Longer between two looks: nobody can say what was registered meanwhile."""
+"""After a longer pause between two observations, nothing is known about registrations in between."""
 URGENT_AFTER_S = 15.0
 URGENT = 0
 CHECKS_AT_ONCE = 16
 LEDGERS_AT_ONCE = 4
 REST_FACTOR = 4
-"""Times as long as it took to find out what is to be done it is not asked again."""
+"""After a pass, the next search for jobs waits this many times as long as the search took."""
 
 UNIT = "the repair of what lost bookies held"
 
@@ -71,7 +74,7 @@ log = get_logger("distributedlog.cluster.repair.lost_bookies")
 
 
 class BookieLiveness:
-    """For how long each bookie has been away, as seen without a gap (pure but for its caller's clock)."""
+    """How long each bookie has been away, as observed without a gap (pure except for its caller's clock)."""
 
     def __init__(self, lost_after_s: float, urgent_after_s: float = URGENT_AFTER_S) -> None:
         self._lost_after_s = lost_after_s
@@ -79,25 +82,30 @@ class BookieLiveness:
         self._away_since: dict[str, float] = {}
         self._observed_at = float("-inf")
         self._minority_away_since: float | None = None
-        """From when on fewer than half have been away; None: half of them are, or more."""
+        """Since when less than half of the bookies have been away; None while half or more are away."""
         self.observation_gaps = 0
-        """How often nothing was known. What was seen before one is worth nothing after it."""
+        """The number of gaps in the observation. Observations before a gap are worthless after it."""
         self.lost_bookies: dict[str, str] = {}
-        """Bookie to why it counts as lost."""
+        """Lost bookies, with the reason."""
         self.away_bookies: frozenset[str] = frozenset()
-        """Who was not registered when it was looked last."""
+        """The bookies that were not registered at the last observation."""
         self.urgent_bookies: frozenset[str] = frozenset()
-        """Away for so long that what has one copy left is stored elsewhere."""
+        """Bookies that have been away so long that ledgers with one copy left are stored elsewhere."""
         self.presumed_lost: frozenset[str] = frozenset()
-        """Lost, to leave, or away: what nobody writes there any more is closed (`open_ledger_closer.py`)."""
+        """Bookies that are lost or leaving, or away while less than half of all are.
+
+        Logs on them without a writer are closed (`open_ledger_closer.py`).
+        """
 
     @property
     def has_observation(self) -> bool:
-        """Is anything known of who is there? Not before the first look, nor by who is not elected."""
+        """Whether there is an observation: not before the first one, nor on a bookie that is not the repair
+        leader.
+        """
         return self._observed_at > float("-inf")
 
     def reset(self) -> None:
-        """Nothing is known any more: not elected, or no quorum answered."""
+        """Discard all observations, because this bookie is not the repair leader or no quorum answered."""
         self._away_since.clear()
         self._observed_at = float("-inf")
         self._minority_away_since = None
@@ -114,7 +122,15 @@ class BookieLiveness:
         bookies_with_cookie: set[str],
         leaving: set[str],
     ) -> None:
-        """One look. ``bookies_in_index`` are the bookies of all ensembles."""
+        """Record one observation.
+
+        Args:
+            now: The present time, by the monotonic clock.
+            ensemble_bookies: The bookies in the ensembles of all ledgers.
+            registered: The registered bookies.
+            bookies_with_cookie: The bookies with a cookie.
+            leaving: The bookies that are being decommissioned.
+        """
         if now - self._observed_at > OBSERVATION_GAP_S_MAX:
             self.reset()
         self._observed_at = now
@@ -134,7 +150,7 @@ class BookieLiveness:
             else:
                 self._away_since.setdefault(bookie, now)
             if bookie in leaving:
-                self.lost_bookies[bookie] = "is to leave"
+                self.lost_bookies[bookie] = "is being decommissioned"
             elif bookie in registered:
                 continue
             elif bookie not in bookies_with_cookie:
@@ -153,15 +169,18 @@ class BookieLiveness:
 
 @dataclass(frozen=True, slots=True, order=True)
 class RepairJob:
-    """A closed ledger that is to leave bookies; in the order of what is most in danger."""
+    """A closed ledger to move off some bookies. Jobs sort by urgency."""
 
     priority: int
-    """`URGENT`: an entry has one sound copy at most; 1, 2: fewer than the ack, the write quorum."""
+    """`URGENT`: an entry has at most one intact copy.
+
+    Then 1: fewer copies than the ack quorum, 2: fewer than the write quorum, 3: no entry lacks copies.
+    """
     size_bytes: int
     ledger_id: int
     bookies: tuple[str, ...]
     away_bookies: frozenset[str]
-    """Who was away when this was so."""
+    """The bookies that were away when the priority was computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +199,7 @@ class RepairTargets:
 
 
 class LostBookieRepair:
-    """Moves closed ledgers off lost bookies while this bookie is the elected repairer."""
+    """Moves closed ledgers off lost bookies while this bookie is the repair leader."""
 
     def __init__(
         self,
@@ -200,28 +219,34 @@ class LostBookieRepair:
         self._targets = targets
         self._move_queue = MoveQueue(metadata, targets.can_pull)
         self._successors: dict[str, str] = {}
-        """Who is to leave, and who should take its place; "" for anybody."""
+        """The leaving bookies and their requested replacements; "" for any replacement."""
         self.liveness = liveness
-        self._blocked_work = BlockedWorkLog(log, "closed ledgers stay on lost bookies")
+        self._blocked_work = BlockedWorkLog(
+            log, "closed ledgers could not be moved off lost bookies"
+        )
         self._unreadable = UnreadableRecords()
         self.moved_ledgers = 0
-        """Ledgers taken off lost bookies since the start."""
+        """Ledgers moved off lost bookies since the start."""
         self._remaining_jobs: deque[RepairJob] = deque()
 
     @property
     def remaining(self) -> int:
-        """Ledgers that are to move, about: in a pass what is not begun, then what waits or is fetched."""
+        """The approximate number of ledgers to move.
+
+        It is the number of jobs not started in the present pass, or the number of pending and blocked moves
+        if that is higher.
+        """
         return max(
             len(self._remaining_jobs), len(self._move_queue.pending_moves) + self.blocked_ledgers
         )
 
     @property
     def blocked_ledgers(self) -> int:
-        """Ledgers that had to wait in the last pass."""
+        """The number of ledgers that were blocked in the last pass."""
         return self._blocked_work.waiting_count
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Observe the bookies and move ledgers until cancelled."""
         async with trio.open_nursery() as nursery:
             keep = self._failures.keep_running
             nursery.start_soon(keep, "the detection of lost bookies", self._run_observation)
@@ -235,14 +260,14 @@ class LostBookieRepair:
                     await self.observe_bookies()
                     is_observed = True
             except DistributedLogError as error:
-                log.info("who is away is not known now: %s", error)
+                log.info("the bookies could not be observed: %s", error)
             finally:
                 if not is_observed:
                     self.liveness.reset()
             await trio.sleep(EVERY_S)
 
     async def observe_bookies(self) -> None:
-        """See who is there."""
+        """Observe which bookies are registered, and report newly lost ones."""
         ensemble_bookies = [bookie async for bookie in bookies_in_index(self._metadata)]
         cookies = await self._bookie_ids(keys.COOKIE_PREFIX)
         leaving = {}
@@ -250,7 +275,7 @@ class LostBookieRepair:
             with suppress(CorruptData):
                 leaving[keys.bookie_id_of(item.key)] = item.value.decode(errors="replace")
         self._successors = leaving
-        registered = await self._bookie_ids(keys.BOOKIE_PREFIX)  # last: who just came back is seen
+        registered = await self._bookie_ids(keys.BOOKIE_PREFIX)  # last: includes late returns
         lost_before = self.liveness.lost_bookies
         self.liveness.observe(
             trio.current_time(),
@@ -261,7 +286,7 @@ class LostBookieRepair:
         )
         for bookie, reason in self.liveness.lost_bookies.items():
             if bookie not in lost_before:
-                text = "bookie %s %s: its closed ledgers are stored elsewhere"
+                text = "bookie %s %s: its closed ledgers are copied to other bookies"
                 LOST.emit(log, text, bookie, reason, bookie=bookie, why=reason)
 
     async def _bookie_ids(self, prefix: bytes) -> set[str]:
@@ -283,7 +308,7 @@ class LostBookieRepair:
             await trio.sleep(rest_s)
 
     async def run_pass(self) -> float:
-        """Move what is to be moved now; return how long not to look again, in seconds."""
+        """Move all ledgers that are due, and return the pause until the next pass in seconds."""
         started_at = trio.current_time()
         jobs = await self.find_jobs()
         rest_s = max(EVERY_S, REST_FACTOR * (trio.current_time() - started_at))
@@ -291,7 +316,7 @@ class LostBookieRepair:
         return rest_s
 
     async def drain(self, bookie: str) -> bool:
-        """Move what can be moved off one lost bookie; True when no ensemble names it any more."""
+        """Move ledgers off one lost bookie, and return whether no ensemble lists it any more."""
         await self.run_jobs(await self._list_jobs([bookie], ()))
         start = keys.bookie_ledgers_prefix(bookie)
         if (await self._metadata.range(start, prefix_end(start), limit=1)).items:
@@ -300,7 +325,10 @@ class LostBookieRepair:
         return True
 
     async def find_jobs(self) -> deque[RepairJob]:
-        """What is to be done, most urgent first. A lost bookie that nothing names takes its leave."""
+        """Return the due jobs, most urgent first.
+
+        It also finishes the decommission of leaving bookies without ledgers.
+        """
         if self.liveness.has_observation:
             await self._move_queue.refresh(
                 {*self.liveness.lost_bookies, *self.liveness.urgent_bookies}
@@ -322,7 +350,7 @@ class LostBookieRepair:
         recorded_ranges: dict[int, tuple[MissingRange, ...]] = {}
         if bookies_of_ledger:
             async for item in Scan(self._metadata, keys.MISSING_RANGES_PREFIX):
-                with suppress(CorruptData, UnsupportedFormat):  # `replication_worker.py` names it
+                with suppress(CorruptData, UnsupportedFormat):  # `replication_worker.py` reports it
                     recorded_ranges[keys.ledger_id_of(item.key)] = notes.decode_missing_ranges(
                         item.value
                     )
@@ -339,7 +367,9 @@ class LostBookieRepair:
                 if self._failures.is_waiting(unit):
                     continue
                 try:
-                    with self._failures.attempt(f"the look at ledger {ledger_id} of a lost bookie"):
+                    with self._failures.attempt(
+                        f"the check of ledger {ledger_id} of a lost bookie"
+                    ):
                         job = await self._make_job(ledger_id, bookies, missing_ranges)
                 except (CorruptData, UnsupportedFormat) as error:
                     self._unreadable.log_once(keys.ledger_key(ledger_id), error)
@@ -353,11 +383,12 @@ class LostBookieRepair:
     async def _make_job(
         self, ledger_id: int, bookies: tuple[str, ...], missing_ranges: Iterable[MissingRange]
     ) -> RepairJob | None:
-        """None: nothing can be done for the ledger now."""
+        """Return the job of a ledger; None if the ledger is not closed, so that nothing can be done now."""
         away_bookies = self.liveness.away_bookies
         item = await self._metadata.get(keys.ledger_key(ledger_id))
         if item is None:
-            return RepairJob(3, 0, ledger_id, bookies, away_bookies)  # the index is behind
+            # The index still lists a deleted ledger.
+            return RepairJob(3, 0, ledger_id, bookies, away_bookies)
         ledger = LedgerMetadata.decode(item.key, item.value)
         if not ledger.closed:
             return None
@@ -374,7 +405,10 @@ class LostBookieRepair:
         return RepairJob(priority, ledger.length or 0, ledger_id, bookies, away_bookies)
 
     async def run_jobs(self, jobs: deque[RepairJob]) -> None:
-        """Do what is due of it still, several ledgers at a time."""
+        """Run the jobs that are still due, several at a time.
+
+        Jobs that are started are removed from the queue.
+        """
         self._remaining_jobs = jobs
 
         async def work() -> None:
@@ -391,21 +425,24 @@ class LostBookieRepair:
         moved = False
         for bookie in job.bookies:
             if not self._is_due(job, bookie):
-                continue  # it is back, or we are not the repairer any more
+                continue  # the bookie is back, or this bookie is no longer the repair leader
             if (job.ledger_id, bookie) in self._move_queue.pending_moves:
                 break  # its other copies are checked after that
             try:
                 if await self._try_hand_over(job, bookie):
                     break
                 if moved and not await self._is_still_due(job, bookie):
-                    continue  # haste ends where there is a second copy
+                    continue  # with a second copy it is no longer urgent
                 moved = await self.move_ledger(job.ledger_id, bookie) or moved
             except DistributedLogError as error:
                 cause = f"on bookie {bookie}: {type(error).__name__}"
                 self._blocked_work.record(cause, f"ledger {job.ledger_id}: {error}")
 
     async def _try_hand_over(self, job: RepairJob, bookie: str) -> bool:
-        """Does somebody fetch the ledger who takes the bookie's place? Where one can take it everywhere."""
+        """Return whether a replacement bookie fetches the ledger itself, and request that if possible.
+
+        It is possible if one bookie can replace the lost one in all fragments.
+        """
         move_queue = self._move_queue
         if not move_queue.can_hand_over(
             job.ledger_id, bookie, [candidate.id for candidate in self._targets.candidates()]
@@ -431,14 +468,14 @@ class LostBookieRepair:
         )
 
     def _is_due(self, job: RepairJob, bookie: str) -> bool:
-        """Is the job to be done still, at this moment?"""
+        """Whether the job is still due."""
         if bookie in self.liveness.lost_bookies:
             return True
         urgent = job.priority == URGENT and bookie in self.liveness.urgent_bookies
         return urgent and job.away_bookies <= self.liveness.away_bookies
 
     async def _is_still_due(self, job: RepairJob, bookie: str) -> bool:
-        """And after another bookie's copies of the ledger were stored elsewhere?"""
+        """Whether the job is still due after the ledger was moved off another bookie."""
         if bookie in self.liveness.lost_bookies:
             return True
         item = await self._metadata.get(keys.missing_ranges_key(job.ledger_id))
@@ -447,9 +484,15 @@ class LostBookieRepair:
         return current_job is not None and current_job.priority == URGENT
 
     async def move_ledger(self, ledger_id: int, bookie: str) -> bool:
-        """Store one ledger's entries of ``bookie`` elsewhere. False: it is not closed, or changed meanwhile.
+        """Store one ledger's entries of a bookie on other bookies.
 
-        Raises `NotEnoughBookies`, and what a copy raises.
+        Returns:
+            False if the ledger is not closed, or a record or bookie changed during the call.
+
+        Raises:
+            NotEnoughBookies: No bookie can replace it.
+            ConnectionLost: No bookie could provide a copy of an entry.
+            DistributedLogError: The replacement bookie returned an error.
         """
         key = keys.ledger_key(ledger_id)
         item = await self._metadata.get(key)
@@ -474,8 +517,9 @@ class LostBookieRepair:
             cookie = await self._metadata.get(keys.cookie_key(replacement))
             target = self._pool.get(replacement)
             if cookie is None or target is None:
-                return False  # it has gone just now
-            # Each start counts its cookie up: a bookie that was started again holds what it holds.
+                return False  # it disconnected or was decommissioned just now
+            # Each start of a bookie increases its cookie's revision, because a restarted bookie may lack
+            # entries.
             guards.setdefault(
                 replacement, Compare.mod_revision(keys.cookie_key(replacement), cookie.mod_revision)
             )
@@ -493,7 +537,11 @@ class LostBookieRepair:
     def _choose_replacement(
         self, ledger: LedgerMetadata, fragment_index: int, slot: int, preferred_bookies: list[str]
     ) -> str:
-        """Who takes the slot: one that took another slot of this ledger, where it stands as well as any."""
+        """Return the replacement for a slot.
+
+        It prefers the requested successor, then a bookie that replaces another slot of this ledger if its
+        placement is as good as the best candidate's.
+        """
         fragment = ledger.ensembles[fragment_index]
         ensemble = set(fragment.bookies)
         candidates = [
@@ -528,8 +576,8 @@ class LostBookieRepair:
         best = chosen(candidates)
         if best is None:
             raise NotEnoughBookies(
-                f"ledger {ledger.ledger_id}: nobody can take the place of {fragment.bookies[slot]}:"
-                f" live are {sorted(candidate.id for candidate in candidates)}, in the ensemble "
+                f"ledger {ledger.ledger_id}: no bookie can replace {fragment.bookies[slot]};"
+                f" available are {sorted(candidate.id for candidate in candidates)}, in the ensemble are "
                 f"{sorted(ensemble)}"
             )
         reused = chosen(
@@ -538,11 +586,11 @@ class LostBookieRepair:
         return reused if reused is not None and apart(reused) <= apart(best) else best
 
     async def _finish_decommission(self, bookie: str) -> None:
-        """A drained bookie that is to leave and does not run is forgotten: its id is never used again."""
+        """Delete the cookie of a drained, leaving bookie that does not run. Its ID is never used again."""
         if await self._metadata.get(keys.leaving_key(bookie)) is None:
             return
         if await self._metadata.get(keys.bookie_key(bookie)) is not None:
-            return  # it runs, drained; whoever runs it stops it
+            return  # it is drained but still runs, until the operator stops it
         await LedgerDeletion(self._metadata, bookie, _delete_nothing).run_pass()
         delete_records = Transaction(
             (Compare.exists(keys.leaving_key(bookie)), Compare.version(keys.bookie_key(bookie), 0)),
@@ -561,7 +609,9 @@ def _unit_of(ledger_id: int) -> str:
 
 
 async def run_concurrently(count: int, task: Callable[[], Awaitable[None]]) -> None:
-    """So many tasks of the same, until all are through. The first error of ours is raised."""
+    """Run several instances of a task until all end; the first `DistributedLogError` ends them and is
+    raised.
+    """
     errors: list[DistributedLogError] = []
 
     async def run() -> None:
@@ -579,4 +629,4 @@ async def run_concurrently(count: int, task: Callable[[], Awaitable[None]]) -> N
 
 
 async def _delete_nothing(ledger_id: int) -> None:
-    """What a bookie that is gone still has to delete went with it."""
+    """Do nothing: the entries that a lost bookie still had to delete are lost with it."""

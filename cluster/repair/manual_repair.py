@@ -1,10 +1,12 @@
-"""Copies brought back because somebody asks for it now: `dlog repair`.
+"""Repair named ledgers at once, on an operator's request: `dlog repair`.
 
-What repairs by itself waits: for a bookie to be away for minutes, for an audit each hour, for its turn. Here
-ledgers are named, and all that their records want is looked at and made good at once: what a live bookie does
-not list is copied to it, what lies on one that is not registered is stored elsewhere. It is guarded as the
-other repair is (`lost_bookies.py`), so both may work at one time; ended in the middle it leaves what it has
-done. What it cannot do is told for each ledger, in words.
+Automatic repair waits until a bookie has been away for minutes, or for the hourly audit. This repair checks
+each named ledger against its record immediately. Entries that a connected bookie does not list are copied to
+it. Entries on an unregistered bookie are stored on other bookies. The same guards as in automatic repair
+apply (`lost_bookies.py`), so both can run at the same time. If it is interrupted, the finished repairs
+remain.
+
+For each ledger that is not repaired, the result states the reason.
 """
 
 from collections import deque
@@ -47,23 +49,23 @@ from .lost_bookies import (
 )
 
 MOVES_MAX = 32
-"""Of one ledger's copies, to put them apart; each has to make it better."""
+"""Copies of one ledger that are moved for better placement. Each move must improve the placement."""
 
 
 @dataclass(slots=True)
 class RepairProgress:
-    """How far a repair has come."""
+    """The progress of a repair."""
 
     ledgers: int = 0
-    """To be looked at."""
+    """The number of ledgers to check."""
     full: int = 0
-    """Of those: all copies are there."""
+    """The number of checked ledgers of which all copies exist."""
     left: dict[int, str] = field(default_factory=dict)
-    """Ledger to what it waits for, of those that were looked at and are not full."""
+    """The checked ledgers that lack copies, with the reason."""
 
 
 class ManualRepair:
-    """Makes good what named ledgers lack."""
+    """Copies or moves the missing entries of named ledgers."""
 
     def __init__(
         self,
@@ -81,11 +83,11 @@ class ManualRepair:
         self._pool = pool
         self._targets = RepairTargets(candidates, random, policy, labels)
         self._move_copies_apart = move_apart
-        """Copies that stand together are moved as well."""
+        """Whether copies that share a failure domain are moved as well."""
         self.copier = Copier(pool, bytes_per_s=bytes_per_s)
         never_elected = AuditorElection(
             metadata, "", lambda: 0
-        )  # of what is used here nothing asks it
+        )  # no code that is used here checks the election
         self._lost_bookie_repair = LostBookieRepair(
             metadata,
             pool,
@@ -98,7 +100,14 @@ class ManualRepair:
         self.progress = RepairProgress()
 
     async def look(self, *, force: bool = False) -> None:
-        """See who is there. Raises `ConfirmationRequired` if most bookies are away: it may be our network."""
+        """Load the registered bookies.
+
+        Args:
+            force: Continue although most bookies are away.
+
+        Raises:
+            ConfirmationRequired: More than half of the bookies are away, so the network may be the cause.
+        """
         self._registered_bookies = {
             bookie async for bookie in _bookie_ids(self._metadata, keys.BOOKIE_PREFIX)
         }
@@ -107,12 +116,12 @@ class ManualRepair:
         if 2 * len(away_bookies) > len(known_bookies) and not force:
             raise ConfirmationRequired(
                 f"{len(away_bookies)} of {len(known_bookies)} bookies are away "
-                f"({', '.join(away_bookies)}): more likely the network"
-                " than their disks, and all their data would be stored on the few that are left"
+                f"({', '.join(away_bookies)}): this is more likely a network"
+                " failure than lost disks, and all their data would be copied to the remaining bookies"
             )
 
     async def work(self, ledgers: Iterable[int]) -> RepairProgress:
-        """One pass over these ledgers, what has the fewest copies first."""
+        """Repair some ledgers once, those with the fewest copies first, and return the progress."""
         ledger_ids = list(dict.fromkeys(ledgers))
         self.progress = progress = RepairProgress(len(ledger_ids))
         queue = await self._order_by_urgency(ledger_ids)
@@ -144,10 +153,10 @@ class ManualRepair:
         return deque(ledger_id for _, ledger_id in sorted(urgencies))
 
     async def _urgency(self, ledger_id: int) -> tuple[int, int]:
-        """Sound copies of the entry that has the fewest, and the ledger's size: in order of urgency."""
+        """Return a sort key: the lowest number of intact copies of an entry, then the ledger's size."""
         item = await self._metadata.get(keys.ledger_key(ledger_id))
         record = await self._metadata.get(keys.missing_ranges_key(ledger_id))
-        with suppress(CorruptData, UnsupportedFormat):  # told when its turn comes
+        with suppress(CorruptData, UnsupportedFormat):  # reported when it is repaired
             if item is not None:
                 ledger = LedgerMetadata.decode(item.key, item.value)
                 if ledger.closed:
@@ -165,7 +174,7 @@ class ManualRepair:
         return ledger_id + 1, 0
 
     async def repair_ledger(self, ledger_id: int) -> str:
-        """Make one ledger's copies full; why some are missing still, "" for none."""
+        """Repair one ledger, and return why it still lacks copies; "" if it lacks none."""
         item = await self._metadata.get(keys.ledger_key(ledger_id))
         record = await self._metadata.get(keys.missing_ranges_key(ledger_id))
         if item is None:
@@ -184,7 +193,7 @@ class ManualRepair:
             if problem:
                 problems.append(f"bookie {bookie}: {problem}")
         if record is not None and not problems:
-            # Read before the lists: what was noted since stays.
+            # The record was read before the lists: ranges that were recorded since then stay.
             unchanged = Compare.mod_revision(record.key, record.mod_revision)
             await self._metadata.transact(Transaction((unchanged,), (Delete(record.key),)))
         if self._move_copies_apart and not problems:
@@ -192,7 +201,7 @@ class ManualRepair:
         return "; ".join(problems)
 
     async def _move_apart(self, ledger_id: int) -> None:
-        """Move copies of a ledger, each of which is there, while that puts fewer of them together."""
+        """Move copies of a complete ledger while a move improves its placement."""
         for _ in range(MOVES_MAX):
             item = await self._metadata.get(keys.ledger_key(ledger_id))
             if item is None:
@@ -225,7 +234,7 @@ class ManualRepair:
         return missing_domains, pairs
 
     def _with_replacement(self, ledger: LedgerMetadata, bookie: str) -> LedgerMetadata:
-        """The record as it might be with others in a bookie's place; as it is where there are none."""
+        """Return the record with another bookie in place of one; unchanged if no bookie can replace it."""
         changed = ledger
         for index, fragment in enumerate(ledger.ensembles):
             if bookie not in fragment.bookies:
@@ -253,44 +262,46 @@ class ManualRepair:
         return changed
 
     async def _repair_bookie(self, ledger: LedgerMetadata, bookie: str) -> str:
-        """One bookie's share: "" when it is there, or stored elsewhere."""
+        """Copy or move one bookie's entries of a ledger; return the problem, or ""."""
         client = self._pool.get(bookie)
         if client is not None:
             return await self._copy_lacking(ledger, bookie, client)
         if bookie in self._registered_bookies:
-            return "is registered, and cannot be reached from here"
+            return "is registered, but cannot be reached from here"
         is_moved = await self._lost_bookie_repair.move_ledger(ledger.ledger_id, bookie)
-        return "" if is_moved else "the ledger's record was changed meanwhile"
+        return "" if is_moved else "the ledger's record changed during the repair"
 
     async def _copy_lacking(self, ledger: LedgerMetadata, bookie: str, client: BookieClient) -> str:
         held_entries = await list_held_entries(ledger, client)
         is_list_cut = not held_entries.known and len(held_entries.ranges) >= LIST_RANGES_MAX
         if not held_entries.known and not is_list_cut:
-            return "may have lost some of it (limbo), and heals itself"
+            return "may have lost some of it (limbo state), and repairs itself"
         await self.copier.copy(ledger, lacking_ranges(ledger, bookie, held_entries), bookie, client)
-        return "its list does not fit one answer: there is more to look at" if is_list_cut else ""
+        return (
+            "its entry list is longer than one answer: run the repair again" if is_list_cut else ""
+        )
 
 
 async def under_replicated_ledgers(metadata: Metadata) -> list[int]:
-    """Those that miss copies as far as is known: noted, or on a bookie that is down."""
+    """Return the ledgers with recorded missing entries or with copies on an unregistered bookie."""
     return sorted({shortage.ledger async for shortage in shortages(metadata)})
 
 
 async def ledgers_of_bookie(metadata: Metadata, bookie: str) -> list[int]:
-    """Those whose records name a bookie."""
+    """Return the ledgers whose records list a bookie."""
     return [
         ledger_id async for ledger_id in _ledger_ids(metadata, keys.bookie_ledgers_prefix(bookie))
     ]
 
 
 async def all_ledgers(metadata: Metadata) -> list[int]:
-    """Every one."""
+    """Return all ledgers."""
     return [ledger_id async for ledger_id in _ledger_ids(metadata, keys.LEDGER_PREFIX)]
 
 
 async def _ledger_ids(metadata: Metadata, prefix: bytes) -> AsyncIterator[int]:
     async for item in Scan(metadata, prefix):
-        with suppress(CorruptData):  # `dlog status` names it
+        with suppress(CorruptData):  # `dlog status` lists the record
             yield keys.ledger_id_of(item.key)
 
 

@@ -1,9 +1,12 @@
-"""What dead writers left open on bookies that are away, or are to leave, is closed: then it can be copied.
+"""Close the ledgers that failed writers left open on bookies that are away or leaving, so that they can be
+copied.
 
-The log's epoch protects (`distributedlog/log/takeover/orphaned_segment.py`): a log is claimed only if nobody
-held its lock and none of its entries came or were confirmed between two looks 15 s apart, and no look of this
-process at the store failed in between. Living writers roll off such bookies by themselves
-(`LedgerWriter.unwanted`). What no log refers to is nobody's acknowledged data: it stays as it is.
+Closing takes over the log, so its epoch protects it (`distributedlog/log/takeover/orphaned_segment.py`). A
+log is taken over only if two observations 15 s apart found no lock holder, and no entry was added or
+confirmed in between. In addition, this process must have reached the metadata store at each check in between.
+
+A running writer rolls to other bookies automatically (`LedgerWriter.unwanted`). A ledger that no log refers
+to holds no acknowledged data, and stays open.
 """
 
 from collections import deque
@@ -26,25 +29,28 @@ from .replication_worker import EVERY_S
 
 TASKS = 16
 REST_FACTOR = 4
-"""Times as long as a pass took nothing is looked at."""
+"""The pause after a pass, in multiples of the pass's duration."""
 
 log = get_logger("distributedlog.cluster.repair.open_ledger_closer")
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanCloser:
-    """What logs are closed with (`distributedlog/log/takeover/orphaned_segment.py`): clients of all
-    bookies."""
+    """Observes and closes logs without a writer (`distributedlog/log/takeover/orphaned_segment.py`).
+
+    It needs clients of all bookies.
+    """
 
     observe: Callable[[int], Awaitable[object | None]]
-    """A log that nobody holds, as it is now, to compare another look with; None: it is held, or closed."""
+    """Returns the state of a log without lock holder, for comparison; None if it has a holder or is closed.
+    """
     close_unchanged: Callable[[int, object], Awaitable[bool]]
-    """Closes it, if it is as at that look; was it?"""
+    """Closes the log if its state is unchanged, and returns whether it did."""
     between_observations_s: float
 
 
 OpenCloser = Callable[[], AbstractAsyncContextManager[OrphanCloser]]
-"""Opens what that takes, for as long as it is needed."""
+"""Opens an `OrphanCloser` with its clients for the time of its use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class _FirstObservation:
 
 
 class OpenLedgerCloser:
-    """Closes what nobody writes any more. What is away is known to the elected repairer alone."""
+    """Closes open ledgers without a writer. Only the repair leader has observations of absent bookies."""
 
     def __init__(
         self,
@@ -68,24 +74,24 @@ class OpenLedgerCloser:
         self._liveness = liveness
         self._open_closer = open_closer
         self._first_observations: dict[int, _FirstObservation] = {}
-        """By log id: how it was at the first of two looks."""
+        """The state of each log, by its ID, at the first of two observations."""
         self._seen_gaps = -1
-        """Which gap in what is known of bookies."""
+        """The number of observation gaps when the first observations were made."""
         self._closed_ledgers: set[int] = set()
-        """Ledgers that need not be looked at again while somebody is away."""
+        """Ledgers that need no further check while a bookie is away."""
         self._blocked_work = BlockedWorkLog(
-            log, "logs that nobody writes stay open on lost bookies"
+            log, "logs without a writer could not be closed on lost bookies"
         )
         self._unreadable = UnreadableRecords()
         self.closed_logs = 0
         """Since the start."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Close logs until cancelled."""
         while True:
             if await self._find_or_reset():
                 async with self._open_closer() as closer:
-                    # The pause does not count the listing in `_wanted`. With a million ledgers on lost
+                    # The pause does not count the listing in `find_open_logs`. With a million ledgers on lost
                     # bookies, the store is listed nearly all the time.
                     while log_ids := await self._find_or_reset():
                         started_at = trio.current_time()
@@ -96,16 +102,19 @@ class OpenLedgerCloser:
             await trio.sleep(EVERY_S)
 
     async def _find_or_reset(self) -> set[int]:
-        """The logs to look at; none where the store cannot be asked: then all looks begin anew (H96)."""
+        """Return the logs to check; none if the store is unavailable.
+
+        Then all observations start again (H96).
+        """
         try:
             return await self.find_open_logs()
         except DistributedLogError as error:
-            log.info("what is open on bookies that are away is not known now: %s", error)
+            log.info("open ledgers on lost bookies could not be listed: %s", error)
             self._first_observations.clear()
             return set()
 
     async def find_open_logs(self) -> set[int]:
-        """The logs with open ledgers on bookies that are known to be away, or to leave."""
+        """Return the logs with open ledgers on bookies that are away or leaving."""
         bookies = self._liveness.presumed_lost
         if not bookies:
             self._closed_ledgers.clear()
@@ -126,7 +135,7 @@ class OpenLedgerCloser:
                 ledger_id, _ = remaining.popitem()  # the newest first: those are open
                 log_id = None
                 try:
-                    with self._failures.attempt(f"the look at ledger {ledger_id}, is it open"):
+                    with self._failures.attempt(f"the check whether ledger {ledger_id} is open"):
                         log_id = await self._log_of_open_ledger(ledger_id)
                 except (CorruptData, UnsupportedFormat) as error:
                     self._unreadable.log_once(keys.ledger_key(ledger_id), error)
@@ -135,7 +144,8 @@ class OpenLedgerCloser:
                     log_ids.add(log_id)
 
         await run_concurrently(TASKS, some)
-        # Between two looks a log is wanted all the time: else its writer may have held its lock meanwhile.
+        # A log must be listed at every check between two observations. Otherwise, its writer may have held
+        # the lock.
         self._first_observations = {
             log_id: observation
             for log_id, observation in self._first_observations.items()
@@ -144,7 +154,7 @@ class OpenLedgerCloser:
         return log_ids
 
     async def _log_of_open_ledger(self, ledger_id: int) -> int | None:
-        """The log in which the ledger is open; None where it is closed, gone or no log's."""
+        """Return the log in which the ledger is open; None if it is closed, deleted or belongs to no log."""
         item = await self._metadata.get(keys.ledger_key(ledger_id))
         if item is None:
             return None
@@ -155,7 +165,7 @@ class OpenLedgerCloser:
         return None if ledger.owner is None else ledger.owner[0]
 
     async def run_pass(self, closer: OrphanCloser, log_ids: set[int]) -> None:
-        """Look at each of these logs once; close those that are as they were."""
+        """Check each log once: record its first observation, or close it if it is unchanged since that."""
         if self._seen_gaps != self._liveness.observation_gaps:
             self._seen_gaps = self._liveness.observation_gaps
             self._first_observations.clear()
@@ -191,7 +201,7 @@ class OpenLedgerCloser:
             self._liveness.observation_gaps,
         )
         if gaps != self._seen_gaps:
-            return  # since this pass began: locks may have lapsed that their holders take again
+            return  # a gap in this pass: locks may have expired that their holders take again
         if first is None:
             observation = await closer.observe(log_id)
             if observation is not None and gaps == self._liveness.observation_gaps:
@@ -201,6 +211,6 @@ class OpenLedgerCloser:
         elif now - first.observed_at >= closer.between_observations_s:
             del self._first_observations[
                 log_id
-            ]  # whatever comes of it, two looks are needed for another try
+            ]  # whatever the result, another attempt needs two observations
             if await closer.close_unchanged(log_id, first.observation):
                 self.closed_logs += 1

@@ -1,15 +1,23 @@
-"""Copies too many: of a bookie that is back after it was replaced, of a move that was given up. They go.
+"""Delete over-replicated copies: those of a bookie that returned after its replacement, or of an abandoned
+move.
 
-Each bookie looks through its own ledgers. A copy goes only if two passes, an hour of its own time apart,
-found the same: the ledger was known here before the first look, its record was closed and named this bookie
-in no fragment, at the same revision; no move into this bookie was under way; nothing was added to it
-meanwhile; and every bookie that the record names has what it should: it answers, lists it all, is not in
-limbo, and knows of nothing that rotted. Of a ledger of which entries were declared lost none goes: it may be
-the last. One of a record that is not there goes as a deleted ledger does. The absence of a key is never taken
-from a listing (inv. 27): each record is read by itself.
+Each bookie checks its own ledgers. It deletes a copy only if two passes, an hour apart by its own clock, had
+the same result:
 
-A move that was stalled for so long, and swaps the record after the copy went, finds a stub, which denies
-nothing; the next pass sees the record that names this bookie again, and the stub is healed as limbo is.
+- The bookie had the ledger before the first pass.
+- The ledger's record was closed, had the same revision, and listed this bookie in no fragment.
+- No move of the ledger to this bookie was in progress.
+- No entry was added to the copy in between.
+- Every bookie in the record answers, lists all its entries, is not in the limbo state, and has no corrupt
+  entries.
+
+If entries of a ledger were declared lost, no copy is deleted, because it may be the last one. A copy whose
+record does not exist is deleted like that of a deleted ledger. The absence of a key is never derived from a
+listing (inv. 27): each record is read separately.
+
+If a move that stalled for so long changes the record after the copy was deleted, it finds a stub in the limbo
+state, which denies no entry. The next pass finds the record that lists this bookie again, and the stub is
+repaired like any ledger in limbo.
 """
 
 from collections.abc import Awaitable, Callable
@@ -34,7 +42,7 @@ from .copier import BookieConnections, lacking_ranges, list_held_entries
 from .replication_worker import PAGE
 
 APART_S = 3600.0
-"""Between the two looks."""
+"""Between the two passes."""
 
 UNIT = "the look for over-replicated copies"
 
@@ -43,19 +51,19 @@ log = get_logger("distributedlog.cluster.repair.over_replication")
 
 @dataclass(frozen=True, slots=True)
 class SurplusCopy:
-    """A copy that no record names, as a pass found it."""
+    """A copy that no record lists, as found by a pass."""
 
     found_at: float
-    """Own time; of the first pass that found the same."""
+    """When the first pass with this result found it, by the monotonic clock."""
     mod_revision: int
-    """Of the ledger's record; 0: there was none."""
+    """Of the ledger's record; 0 if there was none."""
     highest_entry: int
-    """The highest entry that was here."""
+    """The highest entry of the copy."""
     restores: bytes
 
 
 class OverReplication:
-    """Drops the copies too many of one bookie."""
+    """Deletes the over-replicated copies of one bookie."""
 
     def __init__(
         self,
@@ -69,7 +77,7 @@ class OverReplication:
         every_s: float,
         failures: WorkFailures | None = None,
     ) -> None:
-        """``delete``: as for a ledger that was deleted."""
+        """Create the check; ``delete`` removes a ledger as if it had been deleted."""
         self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
@@ -81,10 +89,13 @@ class OverReplication:
         self._surplus: dict[int, SurplusCopy] = {}
         self._unreadable = UnreadableRecords()
         self.dropped_copies = 0
-        """Copies since the start."""
+        """Since the start."""
 
     async def run(self) -> None:
-        """A pass, a rest, and so on; until cancelled. While something is seen the next comes in an hour."""
+        """Check all ledgers and pause, until cancelled.
+
+        After a pass with findings, the pause is at most an hour.
+        """
         while True:
             rest_s = min(self._every_s, APART_S) if self._surplus else self._every_s
             await trio.sleep(self._failures.next_try_s(UNIT, rest_s))
@@ -92,13 +103,13 @@ class OverReplication:
                 with self._failures.attempt(UNIT, every_s=self._every_s):
                     await self.check_all()
             except DistributedLogError as error:
-                log.info("copies too many are not looked for now: %s", error)
+                log.info("the check for over-replicated copies failed: %s", error)
 
     async def check_all(self) -> None:
-        """One pass over the ledgers that are here, some at a time."""
+        """Check all ledgers of this bookie once, page by page."""
         surplus_before, self._surplus = self._surplus, {}
         async for page in self._ledgers.state_pages():
-            # Known before anything of them is read: a ledger made meanwhile is none of them.
+            # The page is read before the records, so a ledger that is created in between is not in it.
             ledger_ids = [state.ledger_id for state in page if not state.flags & jb.DELETED]
             if not ledger_ids:
                 continue
@@ -108,7 +119,7 @@ class OverReplication:
                     if self._replica_removal.is_fence_marker(ledger_id):
                         await self._replica_removal.restore_to_limbo(ledger_id)
                     continue
-                unit = f"the look at ledger {ledger_id}, which is elsewhere"
+                unit = f"the check of ledger {ledger_id} for over-replication"
                 try:
                     with self._failures.attempt(unit, every_s=self._every_s):
                         await self._check_ledger(ledger_id, surplus_before.get(ledger_id))
@@ -116,7 +127,7 @@ class OverReplication:
                     self._unreadable.log_once(keys.ledger_key(ledger_id), error)
 
     async def _ledgers_naming_us(self, first: int, last: int) -> set[int]:
-        """The ledgers of these ids (inclusive) that name this bookie."""
+        """Return the ledgers with IDs from ``first`` to ``last``, inclusive, that list this bookie."""
         start = keys.bookie_ledger_key(self._bookie_id, first)
         end = keys.bookie_ledger_key(self._bookie_id, last) + b"\0"
         ledger_ids: set[int] = set()
@@ -148,21 +159,26 @@ class OverReplication:
         elif surplus.found_at - surplus_before.found_at < APART_S:
             self._surplus[ledger_id] = surplus_before
         elif self._replica_removal.removable_last_entry(ledger_id) != highest_entry:
-            return  # somebody has begun to add to it
+            return  # entries are being added to it
         elif surplus.mod_revision == 0:
             await self._delete(ledger_id)
-            log.warning("ledger %d does not exist, and was here: deleted", ledger_id)
+            log.warning("ledger %d does not exist: its copy on this bookie was deleted", ledger_id)
         elif await self._replica_removal.remove_replica(ledger_id):
             self.dropped_copies += 1
-            log.warning("ledger %d is elsewhere now: its copy here went", ledger_id)
+            log.warning(
+                "ledger %d is stored on other bookies: the copy here was deleted", ledger_id
+            )
 
     async def find_surplus(self, ledger_id: int, highest_entry: int) -> SurplusCopy | None:
-        """Is a copy that is here one too many, now? Each answer is a linearizable read of its own."""
+        """Return the copy if it is over-replicated now, otherwise None.
+
+        Each check is a separate linearizable read.
+        """
         next_ledger = await self._metadata.get(keys.NEXT_LEDGER)
         async for item in Scan(self._metadata, keys.moves_to_prefix(self._bookie_id), limit=PAGE):
             if item.key.endswith(keys.ledger_key(ledger_id).removeprefix(keys.LEDGER_PREFIX)):
                 return None
-        stored = await self._metadata.get(keys.ledger_key(ledger_id))  # nothing of a move is older
+        stored = await self._metadata.get(keys.ledger_key(ledger_id))  # read after the moves
         revision = 0
         if stored is not None:
             ledger = LedgerMetadata.decode(stored.key, stored.value)
@@ -172,8 +188,10 @@ class OverReplication:
                 return None
             revision = stored.mod_revision
         elif next_ledger is None or ledger_id >= decode_next_ledger(next_ledger.value):
-            return None  # an id that nobody may have yet: this metadata is not that which gave it
-        # Last: metadata that was begun anew meanwhile is held, and what it answered proves nothing.
+            return (
+                None  # the ID is not assigned yet: this is not the metadata store that assigned it
+            )
+        # Last: after a restore of the metadata, deletions are on hold, and earlier answers prove nothing.
         restores = await self._metadata.get(RESTORES)
         if await hold_reason(self._metadata):
             return None
@@ -181,7 +199,10 @@ class OverReplication:
         return SurplusCopy(trio.current_time(), revision, highest_entry, value)
 
     async def _is_stored_elsewhere(self, ledger: LedgerMetadata) -> bool:
-        """Has each bookie of the record what it should have? Who cannot be asked has not."""
+        """Whether each bookie of the record has all its entries.
+
+        A bookie that cannot be asked counts as lacking some.
+        """
         for bookie in ledger.bookies():
             registered = await self._metadata.get(keys.bookie_key(bookie))
             client = self._pool.get(bookie)

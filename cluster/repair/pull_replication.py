@@ -1,11 +1,13 @@
-"""Ledgers that are to leave a bookie are fetched by those who take its place, each for itself.
+"""Let replacement bookies fetch the ledgers of a lost or leaving bookie themselves.
 
-The bookie that repairs (`lost_bookies.py`) says who is to take what, a key ``move/<target>/<ledger>`` each;
-the target copies the entries to itself, so that they cross the network once and the rates of all targets add
-up, and swaps itself into the ledger's record. One transaction takes the key away and swaps: who had its key
-taken, because the bookie is back or because nothing was heard for `STALE_MOVE_S`, changes nothing any more.
-Both sides go by what they read, again and again; what nobody works off is taken back, and the one who
-repairs does it himself.
+The repair leader (`lost_bookies.py`) assigns each ledger with a key ``move/<target>/<ledger>``. The target
+copies the entries to itself, so they cross the network once, and the copy rates of all targets add up. Then
+one transaction deletes the key and puts the target into the ledger's record. A target whose key was withdrawn
+therefore changes nothing. Keys are withdrawn when the lost bookie is back, or when the target sent no
+heartbeat for `STALE_MOVE_S`.
+
+Both sides repeatedly act on the present keys. A ledger whose key became stale is moved by the repair leader
+itself.
 """
 
 from collections import Counter
@@ -38,11 +40,11 @@ from .copier import BookieConnections, Copier, ranges_of_slot
 FORMAT = 1
 EVERY_S = 10.0
 HEARTBEAT_S = 15.0
-"""While it copies a target says so as often."""
+"""How often a target sends a heartbeat while it copies."""
 STALE_MOVE_S = 60.0
-"""A key that nobody has touched for so long is taken back."""
+"""A key without a heartbeat for this time is withdrawn."""
 OUT_MAX = 64
-"""Keys of one target at a time: what is more urgent later need not wait for all there is."""
+"""Keys of one target at a time, so that more urgent ledgers need not wait for all others."""
 LEDGERS_AT_ONCE = 4
 
 log = get_logger("distributedlog.cluster.repair.pull_replication")
@@ -54,19 +56,19 @@ _MOVE = fields(
 
 @dataclass(frozen=True, slots=True)
 class ReplicaMove:
-    """What a target is to do with one ledger."""
+    """The request to a target to replace a bookie in one ledger."""
 
     leaving: str
-    """The bookie whose place it takes, in each fragment that names it."""
+    """The bookie to replace, in each fragment that lists it."""
     kind: int
     size_bytes: int
-    """The order, as `RepairJob` has it."""
+    """The urgency, as the priority and size of `RepairJob`."""
     beat: int = 0
-    """Counted up while it is worked on."""
+    """The heartbeat counter, which increases while the target works on the move."""
 
     @verify_round_trip(lambda record, value: type(record).decode(value))
     def encode(self) -> bytes:
-        """As the key's value."""
+        """Return the value of the key."""
         return pack(
             {
                 "format": FORMAT,
@@ -79,30 +81,38 @@ class ReplicaMove:
 
     @classmethod
     def decode(cls, value: Buffer) -> "ReplicaMove":
-        """Raises `CorruptData`, or `UnsupportedFormat` for the record of a newer version."""
+        """Decode the value of a key.
+
+        Raises:
+            CorruptData: The value is invalid.
+            UnsupportedFormat: The value is from a newer version.
+        """
         values = decode_versioned(value, FORMAT, _MOVE, "a move of a ledger")
         del values["format"]
         return cls(**values)
 
 
 class MoveQueue:
-    """What the one who repairs has handed over, and to whom."""
+    """The moves that the repair leader has handed over to other bookies."""
 
     def __init__(self, metadata: Metadata, can_pull: Callable[[str], bool]) -> None:
         self._metadata = metadata
         self._can_pull = can_pull
-        """Does a bookie fetch by itself? One of an older version does not."""
+        """Whether a bookie fetches ledgers itself. One of an older version does not."""
         self._last_changed: dict[bytes, tuple[int, float]] = {}
-        """Key to the revision it was seen with, and since when, by our own time."""
+        """The revision of each key, and when it was first observed, by the monotonic clock."""
         self._unreadable = UnreadableRecords()
         self._moves_by_target: Counter[str] = Counter()
         self._timed_out: set[tuple[int, str]] = set()
-        """(ledger, bookie) that a target has not worked off, as of this look: done here."""
+        """(ledger, leaving bookie) of the moves that became stale at the last refresh.
+
+        The repair leader does them.
+        """
         self.pending_moves: set[tuple[int, str]] = set()
-        """(ledger, bookie it leaves) that somebody has to do."""
+        """(ledger, leaving bookie) of the moves that are assigned."""
 
     async def refresh(self, lost: Collection[str]) -> None:
-        """See what is under way, and take back what is done by nobody, or need not be done any more."""
+        """Load the assigned moves, and withdraw those that are stale or not needed any more."""
         now, last_changed = trio.current_time(), {}
         pending_moves: set[tuple[int, str]] = set()
         moves_by_target: Counter[str] = Counter()
@@ -135,14 +145,14 @@ class MoveQueue:
         )
 
     async def _is_back(self, bookie: str, lost_bookies: Collection[str]) -> bool:
-        """Registered, and not to leave: it keeps what it has."""
+        """Whether a bookie is registered again and not leaving, so that it keeps its ledgers."""
         return (
             bookie not in lost_bookies
             and await self._metadata.get(keys.bookie_key(bookie)) is not None
         )
 
     def can_hand_over(self, ledger_id: int, leaving_bookie: str, targets: Collection[str]) -> bool:
-        """Is one of these worth asking to take a bookie's place?"""
+        """Whether one of the targets fetches ledgers itself, and the move is not one that became stale."""
         return (ledger_id, leaving_bookie) not in self._timed_out and any(
             map(self._can_pull, targets)
         )
@@ -150,9 +160,11 @@ class MoveQueue:
     async def hand_over(
         self, ledger: LedgerMetadata, ledger_version: int, target: str, move: ReplicaMove
     ) -> bool:
-        """Ask ``target`` to do it, while the record is as it was read.
+        """Assign a move to a target, if the ledger's record is unchanged.
 
-        True also where it has enough to do: then it is asked later.
+        Returns:
+            Whether the move is assigned. Also True if the target has `OUT_MAX` moves: it is then assigned
+                later.
         """
         if self._moves_by_target[target] >= OUT_MAX:
             return True
@@ -172,13 +184,13 @@ class MoveQueue:
 
 
 async def withdraw_move(metadata: Metadata, item: KeyValue) -> None:
-    """A move as it was read is nobody's any more."""
+    """Delete the key of a move if it is unchanged."""
     unchanged = Compare.mod_revision(item.key, item.mod_revision)
     await metadata.transact(Transaction((unchanged,), (Delete(item.key),)))
 
 
 class PullReplication:
-    """Fetches what this bookie is asked to take."""
+    """Fetches the ledgers that are assigned to this bookie."""
 
     def __init__(
         self,
@@ -193,12 +205,14 @@ class PullReplication:
         self._pool = pool
         self._copier = copier
         self._bookie_id = bookie_id
-        self._blocked_work = BlockedWorkLog(log, "ledgers that this bookie is to take wait")
+        self._blocked_work = BlockedWorkLog(
+            log, "ledgers assigned to this bookie could not be fetched"
+        )
         self.pulled_ledgers = 0
-        """Ledgers since the start."""
+        """Since the start."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Process the assigned moves when they change and every 10 s, until cancelled."""
         prefix = keys.moves_to_prefix(self._bookie_id)
         await reconcile_on_change(
             self._metadata,
@@ -210,7 +224,7 @@ class PullReplication:
         )
 
     async def run_pass(self) -> None:
-        """Try each once, the most urgent first."""
+        """Try each assigned move once, the most urgent first."""
         requested_moves: list[tuple[int, int, bytes, ReplicaMove, KeyValue]] = []
         async for item in Scan(self._metadata, keys.moves_to_prefix(self._bookie_id)):
             try:
@@ -230,7 +244,7 @@ class PullReplication:
                     with self._failures.attempt(unit):
                         await self.pull_ledger(item, move)
                 except DistributedLogError as error:
-                    cause = f"in the place of {move.leaving}: {type(error).__name__}"
+                    cause = f"as replacement of {move.leaving}: {type(error).__name__}"
                     self._blocked_work.record(cause, f"{item.key!r}: {error}")
 
         async with trio.open_nursery() as nursery:
@@ -239,7 +253,15 @@ class PullReplication:
         self._blocked_work.end_pass()
 
     async def pull_ledger(self, item: KeyValue, move: ReplicaMove) -> bool:
-        """Do one move. False: it was taken back, or is not to be done any more. Raises what a copy raises."""
+        """Do one move.
+
+        Returns:
+            False if the move was withdrawn or is not needed any more.
+
+        Raises:
+            ConnectionLost: No bookie could provide a copy of an entry.
+            DistributedLogError: This bookie could not store an entry, or a record could not be read.
+        """
         errors: list[Exception] = []
         move_key = _MoveKey(item.key, item.mod_revision)
         is_pulled = False
@@ -248,20 +270,20 @@ class PullReplication:
             nonlocal is_pulled
             try:
                 is_pulled = await self._copy_and_swap(move_key, move)
-            except Exception as error:  # the nursery would wrap it
+            except Exception as error:  # the nursery would wrap the exception
                 errors.append(error)
             nursery.cancel_scope.cancel()
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(take)
             await self._send_heartbeats(move_key, move)
-            nursery.cancel_scope.cancel()  # taken back: what was copied so far is one too many
+            nursery.cancel_scope.cancel()  # withdrawn: the entries copied so far are over-replicated
         if errors:
             raise errors[0]
         return is_pulled
 
     async def _send_heartbeats(self, move_key: "_MoveKey", move: ReplicaMove) -> None:
-        """Say that it is worked on, until cancelled, or until it is not ours any more."""
+        """Increase the heartbeat of a move until cancelled, or until another process changed its key."""
         heartbeat = move.beat
         while True:
             await trio.sleep(HEARTBEAT_S)
@@ -272,15 +294,17 @@ class PullReplication:
                     reply = await self._metadata.transact(
                         Transaction((move_key.unchanged,), (Put(move_key.key, refreshed.encode()),))
                     )
-                except DistributedLogError as error:  # it may be said: then the swap fails, once
-                    log.info("%r: not said that it is worked on: %s", move_key.key, error)
+                except (
+                    DistributedLogError
+                ) as error:  # the outcome may be unknown: then the final transaction fails once
+                    log.info("%r: the heartbeat could not be stored: %s", move_key.key, error)
                     continue
                 if not reply.succeeded:
                     return
                 move_key.revision = reply.revision
 
     async def _copy_and_swap(self, move_key: "_MoveKey", move: ReplicaMove) -> bool:
-        # Each start counts its cookie up: a bookie that was started again holds what it holds.
+        # Each start of a bookie increases its cookie's revision, because a restarted bookie may lack entries.
         cookie = await self._metadata.get(keys.cookie_key(self._bookie_id))
         own_connection = self._pool.get(self._bookie_id)
         if cookie is None or own_connection is None:
@@ -312,11 +336,11 @@ class PullReplication:
             if not (await self._metadata.transact(finish)).succeeded:
                 return False
         self.pulled_ledgers += 1
-        log.info("ledger %d: taken in the place of bookie %s", ledger_id, move.leaving)
+        log.info("ledger %d: this bookie replaced bookie %s", ledger_id, move.leaving)
         return True
 
     async def _abandon(self, move_key: "_MoveKey") -> bool:
-        """It is not to be done."""
+        """Delete the key of a move that is not needed, and return False."""
         async with move_key.lock:
             await self._metadata.transact(
                 Transaction((move_key.unchanged,), (Delete(move_key.key),))
@@ -325,15 +349,17 @@ class PullReplication:
 
 
 class _MoveKey:
-    """A key that is ours as long as nobody else has touched it."""
+    """The key of a move, which this process holds until another process changes it."""
 
     def __init__(self, key: bytes, revision: int) -> None:
         self.key = key
         self.revision = revision
         self.lock = trio.Lock()
-        """Around what changes the key, so that our own beat is no stranger to our swap."""
+        """Guards changes of the key, so that a heartbeat does not invalidate this process's own final
+        transaction.
+        """
 
     @property
     def unchanged(self) -> Compare:
-        """Holds while it is."""
+        """A condition that holds while no other process has changed the key."""
         return Compare.mod_revision(self.key, self.revision)

@@ -1,8 +1,7 @@
-"""What a bookie counts of bringing copies back, under the names that it has outside
+"""The repair counters of a bookie, with their external names
 (`distributedlog/runtime/declarations/meters.py`).
 
-Every bookie says what it did itself; what is left to do is known to the one that repairs, and said by
-it alone.
+Every bookie reports its own repairs. Only the repair leader reports the remaining work.
 """
 
 from dataclasses import dataclass
@@ -122,7 +121,7 @@ METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class RepairParts:
-    """What counts on one bookie: each part its own work."""
+    """The parts of one bookie that count repairs."""
 
     election: AuditorElection
     copier: Copier
@@ -134,7 +133,7 @@ class RepairParts:
     over_replication: OverReplication
 
     def info(self) -> dict[str, object]:
-        """For `Op.INFO`; from memory alone."""
+        """Return the values for `Op.INFO`, without I/O."""
         values: dict[str, object] = {
             "repairer": self.election.was_elected,
             "repaired_entries": self.copier.copied_entries,

@@ -1,9 +1,11 @@
-"""Fills noted holes: what the notes ``under/<ledger>`` name is copied to the bookies that lack it.
+"""Copy recorded missing entries, the keys ``under/<ledger>``, to the bookies that lack them.
 
-One bookie repairs, the holder of a key under its registration's lease; two at once would only do the same
-work twice. Level-triggered: on every change of a note or of the registered bookies, and on a timer.
-A note is removed by compare-and-set only when every copy it asked for is durable. One that cannot be worked
-off rests, longer each time, until its bookies come or go: a thousand of them cost few reads and few lines.
+Only the repair leader runs this. Two leaders at once would only do the same work twice. The worker runs on
+every change of a record or of the registered bookies, and periodically. It deletes a record by
+compare-and-set, and only when all its copies are durable.
+
+A record that cannot be repaired is postponed, longer each time, until one of its bookies connects or
+disconnects. So a thousand such records cause few reads and few log lines.
 """
 
 from collections.abc import Sequence
@@ -39,7 +41,10 @@ log = get_logger("distributedlog.cluster.repair.replication_worker")
 
 @dataclass(frozen=True, slots=True)
 class _PostponedRepair:
-    """A note that could not be worked off: until something it hangs on changes, or for some time."""
+    """A record whose repair failed.
+
+    It is retried when the record or its connected bookies change, or after a time.
+    """
 
     mod_revision: int
     away_bookies: frozenset[str]
@@ -47,11 +52,11 @@ class _PostponedRepair:
     backoff: Backoff
     retry_at: float
     causes: list[tuple[str, str]]
-    """Cause and example, as `BlockedWorkLog.record` takes them."""
+    """Cause and example, as in `BlockedWorkLog.record`."""
 
 
 class ReplicationWorker:
-    """Fills holes while this bookie is the elected one."""
+    """Copies missing entries while this bookie is the repair leader."""
 
     def __init__(
         self,
@@ -67,15 +72,15 @@ class ReplicationWorker:
         self._election = election
         self._copier = copier
         self._postponed: dict[bytes, _PostponedRepair] = {}
-        """By the key of the note."""
-        self._blocked_work = BlockedWorkLog(log, "holes wait for their copies")
+        """By the key of the record."""
+        self._blocked_work = BlockedWorkLog(log, "ledgers with missing entries wait for copies")
         self.remaining = 0
-        """Notes that are there, as far as is known."""
+        """The number of records that remain, as of the present or last pass."""
         self.blocked_records = 0
-        """Of those, how many had to wait in the last pass."""
+        """The number of records that were postponed in the last pass."""
 
     async def run(self) -> None:
-        """Look at the notes again and again, and work when elected; until cancelled."""
+        """Repair when a record or registration changes and every 5 s, while elected; until cancelled."""
         prefixes = (keys.MISSING_RANGES_PREFIX, keys.BOOKIE_PREFIX)
         await reconcile_on_change(
             self._metadata,
@@ -94,7 +99,7 @@ class ReplicationWorker:
             self.remaining = self.blocked_records = 0
 
     async def run_pass(self) -> None:
-        """Try every note once; one that nothing can have changed for only after a rest."""
+        """Try every record once. A postponed record without a change is skipped until its time."""
         postponed_before, self._postponed = self._postponed, {}
         # Counted first: a pass over many may last for hours.
         self.remaining = 0
@@ -114,7 +119,7 @@ class ReplicationWorker:
     async def _try_repair(
         self, record: KeyValue, postponed: _PostponedRepair | None
     ) -> _PostponedRepair | None:
-        """Fill a note, if it is not at rest; return its next rest, None where nothing waits any more."""
+        """Repair a record unless it is postponed; return its next postponement, or None if it is done."""
         away_bookies: frozenset[str] = frozenset()
         causes = [("an unexpected exception", f"{record.key!r}")]
         bookies: set[str] | None = None
@@ -143,11 +148,11 @@ class ReplicationWorker:
         return _PostponedRepair(record.mod_revision, away_bookies, backoff, retry_at, causes)
 
     async def repair(self, record: KeyValue) -> bool:
-        """Copy what one note names; True when the note is gone. False: something must wait."""
+        """Copy the entries of one record, and return whether the record is done."""
         return not await self._repair(record)
 
     async def _repair(self, record: KeyValue) -> list[tuple[str, str]]:
-        """Copy what one note names; return what must wait, and why."""
+        """Copy the entries of one record, and return (cause, example) for each problem."""
         ledger_id = keys.ledger_id_of(record.key)
         item = await self._metadata.get(keys.ledger_key(ledger_id))
         if item is None:
@@ -156,7 +161,7 @@ class ReplicationWorker:
         if ledger.state is LedgerState.DELETING:
             return await self._update_record(record, ())
         if ledger.state is not LedgerState.CLOSED:
-            # Its writer, or whoever recovers it, closes it first.
+            # Its writer, or the client that recovers it, closes it first.
             return [("the ledger is open", f"ledger {ledger_id}")]
         remaining: list[MissingRange] = []
         causes: list[tuple[str, str]] = []
@@ -172,7 +177,7 @@ class ReplicationWorker:
     async def _copy_missing(self, ledger: LedgerMetadata, missing: MissingRange) -> None:
         ranges = ranges_to_hold(ledger, missing)
         if not ranges:
-            return  # also where another bookie has taken its place
+            return  # also if another bookie has replaced it
         target = self._pool.get(missing.bookie)
         if target is None:
             raise ConnectionLost(f"bookie {missing.bookie} is not connected")
@@ -192,7 +197,10 @@ class ReplicationWorker:
     async def _update_record(
         self, record: KeyValue, remaining: Sequence[MissingRange]
     ) -> list[tuple[str, str]]:
-        """Write what is left of a note, if nobody has written it since; else it is looked at again."""
+        """Store the remaining ranges of a record, unless it changed since it was read.
+
+        Then the next pass reads it.
+        """
         if remaining and tuple(remaining) == notes.merge_ranges(
             notes.decode_missing_ranges(record.value)
         ):
@@ -204,4 +212,4 @@ class ReplicationWorker:
         )
         unchanged = Compare.mod_revision(record.key, record.mod_revision)
         reply = await self._metadata.transact(Transaction((unchanged,), (change,)))
-        return [] if reply.succeeded else [("the note has changed", f"{record.key!r}")]
+        return [] if reply.succeeded else [("the record has changed", f"{record.key!r}")]

@@ -430,7 +430,7 @@ async def test_without_a_spare_bookie_nothing_changes() -> None:
         await _stored(w, 5)
         lost = await _without_b3(w)
 
-        with pytest.raises(NotEnoughBookies, match="nobody can take the place of b3"):
+        with pytest.raises(NotEnoughBookies, match="no bookie can replace b3"):
             await lost.move_ledger(LEDGER, "b3")
 
 

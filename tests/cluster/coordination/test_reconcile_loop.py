@@ -172,7 +172,9 @@ async def test_notes_that_must_wait_cost_few_reads_and_lines(
     assert metadata.reads <= NOTES * tries + 600 / EVERY_S * 10
     told = [one.message for one in caplog.records if one.name.startswith("distributedlog.cluster")]
     assert len(told) <= 600 / AGAIN_S + 1
-    assert told[0].startswith("200 holes wait for their copies: for bookie b1: ConnectionLost (200")
+    assert told[0].startswith(
+        "200 ledgers with missing entries wait for copies: for bookie b1: ConnectionLost (200"
+    )
 
 
 async def test_what_waits_is_told_when_it_is_news(

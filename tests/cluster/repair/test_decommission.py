@@ -133,15 +133,15 @@ async def test_each_ledger_that_is_left_says_what_it_waits_for() -> None:
 
     assert [one.ledger for one in found] == [1, 2, 3, 4, 5, 6, 9]
     said = {one.ledger: one.why for one in found}
-    assert said[1].startswith("no bookie can take its place: it lies on b1, b2, b3")
-    assert said[1].endswith("those that take entries are b2, b3")
+    assert said[1].startswith("no bookie can take its place: it is stored on b1, b2, b3")
+    assert said[1].endswith("writable bookies are b2, b3")
     assert said[2] == "waits for its copy"
-    assert said[3] == 'open, segment 2 of log "orders": db-7 writes it, and is to roll'
-    assert said[4].endswith("which nobody writes: closed in half a minute")
+    assert said[3] == 'open, segment 2 of log "orders": its writer db-7 must roll it'
+    assert said[4].endswith("which has no writer: closed within half a minute")
     assert said[5].startswith("open, of no log")
     assert said[6] == "waits for its copy"  # b1 itself runs, and gives what it has
-    assert said[9].startswith("gone")
+    assert said[9].startswith("deleted")
     await metadata.transact(Transaction((), (Delete(keys.bookie_key("b1")),)))
     (*_, last) = (await leaving.decommission_status(metadata, "b1", waiting_max=6)).waiting
-    assert last.why == "no source: all its bookies are away"
+    assert last.why == "no source: all its bookies are down"
     assert (await leaving.decommission_status(metadata, "b1", waiting_max=2)).ledgers == 7

@@ -110,7 +110,7 @@ async def test_a_key_alone_deletes_nothing(caplog: pytest.LogCaptureFixture) -> 
     assert store.ledgers == {7, 8}, "neither the one that lives nor one without any record"
     assert await metadata.get(keys.ledger_key(7)) is not None
     assert not (await metadata.range(b"delete/", b"delete0")).items, "ticked off"
-    assert "ledger 7 is not removed here: it is open" in caplog.text
+    assert "ledger 7 is kept on this bookie: it is open" in caplog.text
 
 
 async def test_a_record_goes_only_as_it_was_read() -> None:

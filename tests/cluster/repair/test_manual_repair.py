@@ -86,7 +86,7 @@ async def test_what_waits_is_told_with_its_reason_and_the_rest_is_done() -> None
         done = await (await _now(w)).work([LEDGER, LEDGER + 1, LEDGER + 2])
 
         assert (done.ledgers, done.full) == (3, 1)  # there is no third one: it lacks nothing
-        assert done.left[LEDGER] == "bookie b3: is registered, and cannot be reached from here"
+        assert done.left[LEDGER] == "bookie b3: is registered, but cannot be reached from here"
         assert done.left[LEDGER + 1].startswith("open, of no log")
         assert await w.noted() == (MissingRange("b3", 0, None),)
         w.pool.clients["b3"] = unreached
@@ -103,7 +103,9 @@ async def test_a_bookie_in_limbo_is_left_to_heal_itself() -> None:
         now = await _now(w)
         left = (await now.work([LEDGER])).left
 
-        assert left == {LEDGER: "bookie b3: may have lost some of it (limbo), and heals itself"}
+        assert left == {
+            LEDGER: "bookie b3: may have lost some of it (limbo state), and repairs itself"
+        }
         assert now.copier.copied_entries == 0
 
 

@@ -154,7 +154,7 @@ async def test_one_bookie_is_elected_and_another_follows_when_its_lease_ends(
     assert await two.is_elected()
     assert await two.is_elected()
     assert not await one.is_elected()
-    told = ["this bookie repairs from now on"] * 2 + ["this bookie does not repair any more"]
+    told = ["this bookie repairs from now on"] * 2 + ["this bookie no longer repairs"]
     assert caplog.messages == told
     holder = await metadata.get(ELECTION_KEY)
     assert holder is not None
