@@ -1,4 +1,4 @@
-"""A node of any kind, from a Host and a config. Nothing else starts a node."""
+"""Start a node of any kind from a host and a configuration. No other module starts nodes."""
 
 import trio
 
@@ -14,7 +14,17 @@ async def serve_node(
     *,
     task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve what the config describes, until cancelled."""
+    """Serve the node that the configuration describes, until cancelled.
+
+    Args:
+        host: The machine.
+        config: The configuration. Its class determines the kind of the node.
+        task_status: Receives the addresses and the ID when the node has started.
+
+    Raises:
+        DistributedLogError: The node could not start, or failed; see `serve_metadata_node`,
+            `serve_bookie_node` and `serve_proxy_node`.
+    """
     if isinstance(config, MetadataNodeConfig):
         await serve_metadata_node(host, config, task_status=task_status)
     elif isinstance(config, BookieNodeConfig):

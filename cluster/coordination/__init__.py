@@ -1,1 +1,1 @@
-"""Registration of a bookie, and state that nodes agree on in the metadata."""
+"""Register a bookie, and coordinate nodes through the metadata store."""

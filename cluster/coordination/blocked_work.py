@@ -1,6 +1,6 @@
-"""Why work waits, said in one line when it is news: not once a ledger and pass.
+"""Log why work is blocked, in one line per change, not once per ledger and pass.
 
-A bookie that was down for an hour with 10,000 holes wrote 7 million lines of "not copied yet".
+Otherwise, a bookie that is down for an hour while 10,000 ledgers lack entries causes 7 million log lines.
 """
 
 import trio
@@ -9,33 +9,41 @@ from ...runtime.interfaces.log_lines import Logger
 from ..declarations.events import GOES_ON, WAITS
 
 AGAIN_S = 300.0
-"""What has not changed is said again so often."""
+"""How often unchanged causes are logged again."""
 CAUSES_MAX = 5
-"""Told one by one."""
+"""The number of causes that a line lists."""
 
 
 class BlockedWorkLog:
-    """What keeps one kind of work waiting, pass by pass."""
+    """Collects and logs the causes that block one kind of work, pass by pass."""
 
     def __init__(self, log: Logger, description: str) -> None:
         self._log = log
         self._description = description
-        """Such as "ledgers wait for copies"."""
+        """Such as "ledgers wait for copies".
+
+        The log lines are "5 ledgers wait for copies: …" and "no … any more".
+        """
         self._causes: dict[str, tuple[int, str]] = {}
-        """Cause to (how many, one of them in full)."""
+        """By cause: the number of blocked pieces, and one as an example."""
         self._reported_causes: frozenset[str] = frozenset()
         self._reported_at = float("-inf")
         self.waiting_count = 0
-        """How many pieces of work did in the last pass."""
+        """The number of pieces of work that were blocked in the last pass."""
 
     def record(self, cause: str, example: str) -> None:
-        """One piece of work waits in this pass. Few causes, such as "bookie b3: ConnectionLost"."""
+        """Record that one piece of work is blocked in this pass.
+
+        Args:
+            cause: One of few causes, such as "bookie b3: ConnectionLost".
+            example: The piece of work and its error in full.
+        """
         count, first = self._causes.get(cause, (0, example))
         self._causes[cause] = (count + 1, first)
         self._log.debug("%s: %s", cause, example)
 
     def end_pass(self) -> None:
-        """Say what is new, and begin again."""
+        """End a pass: log its causes if they changed, and start to collect again."""
         causes, self._causes = self._causes, {}
         self.waiting_count = sum(count for count, _ in causes.values())
         now = trio.current_time()

@@ -1,10 +1,10 @@
-"""What a cluster does otherwise whose metadata came from a save: two keys (H104).
+"""Hold deletions after the metadata was restored from a backup, with two keys (H104).
 
-    cluster/restores   how often that was done: a bookie's cookie of before is raised, not believed
-    gc/hold            why nothing is deleted: until an operator has looked (`dlog metadata gc resume`)
+    cluster/restores   the number of restores: an older bookie's cookie is raised instead of refused
+    gc/hold            the reason why nothing is deleted, until an operator runs `dlog metadata gc resume`
 
-What the metadata does not know of may be what was written after the save: while it is held, no bookie
-removes a ledger, nobody truncates, collects, merges or purges, and a bookie that nobody knows is let in.
+Data that the restored metadata lacks may have been written after the backup. During the hold, no bookie
+removes a ledger, and no node truncates, collects, merges or purges. A bookie without a cookie is admitted.
 """
 
 from typing import Protocol
@@ -16,65 +16,73 @@ from ...runtime.interfaces.errors import CorruptData
 RESTORES = b"cluster/restores"
 HOLD = b"gc/hold"
 RESUME = "dlog metadata gc resume"
-"""What an operator who has looked types."""
+"""The command by which an operator ends the hold."""
 DIGITS_MAX = 9
 REASON_BYTES_MAX = 500
 
 
 class ElectionStatus(Protocol):
-    """Who says whether this process is to work (`repair.Election`)."""
+    """Whether this process is elected for a kind of work, as `AuditorElection` reports it."""
 
     async def is_elected(self) -> bool:
-        """Is it?"""
+        """Return whether this process is elected."""
         ...
 
 
 class GcHold:
-    """A turn at work that deletes: nobody's while it is held."""
+    """An election for work that deletes data: no process is elected during a hold."""
 
     def __init__(self, metadata: Metadata, election: ElectionStatus) -> None:
         self._metadata = metadata
         self._election = election
 
     async def is_elected(self) -> bool:
-        """See `ElectionStatus`."""
+        """Return whether this process is elected and deletions are not on hold."""
         return await self._election.is_elected() and not await hold_reason(self._metadata)
 
 
 async def hold_reason(metadata: Metadata) -> str:
-    """Why nothing is deleted now; "" where that is allowed."""
+    """Return the reason why deletions are on hold; "" if they are not."""
     item = await metadata.get(HOLD)
     return "" if item is None else decode_hold(item.value)
 
 
 async def hold_deletions(metadata: Metadata, reason: str) -> None:
-    """Have nothing deleted from now on. Who is just deleting ends that first."""
+    """Hold all deletions. Deletions that have already started finish first."""
     await metadata.transact(Transaction((), (Put(HOLD, encode_hold(reason)),)))
 
 
 async def resume_deletions(metadata: Metadata) -> None:
-    """Deletions go on."""
+    """End the hold of deletions."""
     await metadata.transact(Transaction((), (Delete(HOLD),)))
 
 
 async def count_restores(metadata: Metadata) -> int:
-    """How often this cluster's metadata came from a save. Raises `CorruptData`."""
+    """Return how often the metadata of this cluster was restored from a backup.
+
+    Raises:
+        CorruptData: The counter is unreadable.
+    """
     item = await metadata.get(RESTORES)
     return 0 if item is None else decode_restores(item.value)
 
 
 def encode_hold(reason: str) -> bytes:
-    """As the key's value."""
+    """Return the value of the key ``gc/hold``."""
     return reason.encode()[:REASON_BYTES_MAX]
 
 
 def decode_hold(value: bytes) -> str:
-    """Why, in words; held it is whatever the value. Never raises."""
+    """Return the reason in a value of ``gc/hold``. Any value holds deletions, and none raises an error."""
     return value[:REASON_BYTES_MAX].decode(errors="replace") or "no reason was given"
 
 
 def decode_restores(value: bytes) -> int:
-    """The value of ``cluster/restores``. Raises `CorruptData`."""
+    """Decode the value of ``cluster/restores``.
+
+    Raises:
+        CorruptData: The value is not a number from 0 to 9 digits.
+    """
     if not 0 < len(value) <= DIGITS_MAX or value.strip(b"0123456789"):
-        raise CorruptData(f"{RESTORES.decode()} is no number")
+        raise CorruptData(f"{RESTORES.decode()} is not a number")
     return int(value)

@@ -1,11 +1,13 @@
-"""How far a bookie's journal was synced, as the cluster knows it: ``seen/<bookie>``.
+"""Store how far a bookie has synced its journal in the progress record ``seen/<bookie>``.
 
-A copy of a bookie's directory that was taken while it ran is whole in itself, and so is what is left where
-the newest files and the index went together: only somebody else can tell that there was more. So the bookie
-notes the last block that it knows synced: before it serves, with each renewal of its lease, and at a clean
-end. A start that finds less denies nothing (`bookie/store/startup.py`).
+A copy of a bookie's directory that was taken while it ran is consistent in itself. So is a directory that
+lost the newest journal and index files together. Only another node can detect that data is missing. So the
+bookie records the last block that it has synced: before it serves, with each renewal of its lease, and at a
+clean end. A start that finds fewer blocks enters the limbo state, in which it denies no entry
+(`bookie/store/startup.py`).
 
-The note is taken after the sync: one ahead of the disk would make every power cut look like a loss (H82).
+The record is stored after the sync. If it were ahead of the disk, every power failure would look like a loss
+(H82).
 """
 
 from collections.abc import Callable
@@ -30,7 +32,7 @@ from ...runtime.protocol.schema import decode_versioned, fields, number
 FORMAT = 1
 SEQUENCE_MAX = 1 << 62
 STORE_LAST_S = 1.0
-"""For the note at a clean end."""
+"""Time limit for the record at a clean end."""
 
 _REACH = fields(format=number(), start=number(), durable_to=number(0, SEQUENCE_MAX - 1))
 
@@ -39,29 +41,38 @@ log = get_logger("distributedlog.cluster.coordination.journal_sync_point")
 
 @dataclass(frozen=True, slots=True)
 class JournalSyncPoint:
-    """The content of ``seen/<bookie>``."""
+    """The value of ``seen/<bookie>``."""
 
     start: int
-    """Which start of the directory noted it, counted from 1."""
+    """The start of the directory that stored the record, counted from 1."""
     durable_to: int
-    """The sequence of the last block of its journal that was known synced."""
+    """The sequence number of the last synced block of its journal."""
 
     def encode(self) -> bytes:
-        """As the key's value."""
+        """Return the value of the key."""
         return pack({"format": FORMAT, "start": self.start, "durable_to": self.durable_to})
 
     @classmethod
     def decode(cls, key: bytes, value: Buffer) -> "JournalSyncPoint":
-        """Raises `CorruptData`, `UnsupportedFormat`."""
-        what = f"the note {keys.printable_key(key)} of how far a journal was synced"
+        """Decode the value of a key.
+
+        Raises:
+            CorruptData: The value is invalid.
+            UnsupportedFormat: The value is from a newer version.
+        """
+        what = f"the progress record {keys.printable_key(key)}"
         values = decode_versioned(value, FORMAT, _REACH, what)
         return cls(values["start"], values["durable_to"])
 
 
 async def known_sync_point(metadata: Metadata, bookie_id: str) -> tuple[int, str]:
-    """The sequence that the cluster knows synced, 0 for none; and why it cannot tell, "" where it can.
+    """Return the last journal block that a bookie has recorded as synced.
 
-    Ask after the cookie was counted up: no earlier start notes anything after that.
+    Call this after the cookie was updated, because no earlier start can store a record after that.
+
+    Returns:
+        The sequence number, 0 if there is no record; and the reason if the record is unreadable, otherwise
+        "".
     """
     key = keys.sync_point_key(bookie_id)
     item = await metadata.get(key)
@@ -74,7 +85,10 @@ async def known_sync_point(metadata: Metadata, bookie_id: str) -> tuple[int, str
 
 
 class JournalSyncStore:
-    """What one start of a bookie notes. ``durable_to`` is asked each time; ``guard`` is its cookie's."""
+    """Stores the progress record of one start of a bookie.
+
+    ``durable_to`` returns the last synced block. ``guard`` holds while the bookie's cookie is unchanged.
+    """
 
     def __init__(
         self,
@@ -92,7 +106,13 @@ class JournalSyncStore:
         self._stored = -1
 
     async def store(self) -> None:
-        """Note it where it has moved. Raises `ForeignData` when the cookie has, `QuorumUnreachable`, …"""
+        """Store the record if it has changed.
+
+        Raises:
+            ForeignData: The cookie has changed: another process started with a copy of the directory, or the
+                bookie was decommissioned.
+            QuorumUnreachable: No metadata quorum answered.
+        """
         durable_to = self._durable_to()
         if durable_to == self._stored:
             return
@@ -100,16 +120,19 @@ class JournalSyncStore:
         reply = await self._metadata.transact(Transaction((self._guard,), (put,)))
         if not reply.succeeded:
             raise ForeignData(
-                "this node was started somewhere else with a copy of its directory, or decommissioned"
+                "another process started with a copy of this node's directory, or the node was decommissioned"
             )
         self._stored = durable_to
 
     async def store_last(self) -> None:
-        """At a clean end, within `STORE_LAST_S`; failing that the last renewal's stands."""
+        """Store the record at a clean end, within `STORE_LAST_S`.
+
+        If this fails, the record of the last renewal remains.
+        """
         with trio.CancelScope(shield=True, deadline=trio.current_time() + STORE_LAST_S) as scope:
             try:
                 await self.store()
             except DistributedLogError as error:
-                log.info("the journal's end was not noted: %s", error)
+                log.info("the journal's end was not recorded: %s", error)
         if scope.cancelled_caught:
-            log.info("the journal's end was not noted: no answer within %g s", STORE_LAST_S)
+            log.info("the journal's end was not recorded: no answer within %g s", STORE_LAST_S)

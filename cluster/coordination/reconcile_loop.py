@@ -1,7 +1,7 @@
-"""Level-triggered work: look at the whole again on every change and on a timer, never at the change.
+"""Run level-triggered work: process the whole present state after changes and on a timer.
 
-Changes are drained while the work goes on: however many come, one look follows them. With a look for each
-change, 200 notes that their repair removed one by one cost 200 passes over what was left of them.
+Changes that arrive during a pass cause one further pass, however many they are. With one pass per change, 200
+records that their repair deleted one by one would cause 200 passes over the remaining ones.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,9 +17,9 @@ from .gc_hold import ElectionStatus
 
 RETRY_S = 1.0
 BATCH_S = 0.1
-"""After the first change: those that come with it are looked at together."""
+"""How long changes are collected after the first one."""
 REST_FACTOR = 4
-"""Times as long as a look took nothing is looked at: a fifth of the time at most is spent on it."""
+"""The pause after a pass, in multiples of its duration, so that passes take at most a fifth of the time."""
 
 log = get_logger("distributedlog.cluster")
 
@@ -33,10 +33,18 @@ async def reconcile_on_change(
     failures: WorkFailures,
     unit: str,
 ) -> None:
-    """Await ``react()`` soon, after changes below a prefix, and every ``every_s``; until cancelled.
+    """Run a function soon after changes below some key prefixes, and every ``every_s``, until cancelled.
 
-    ``react`` reads what there is and acts on that, so that a missed or doubled call harms nothing. What
-    it raises of ours is logged and tried again. Any other exception is a failure of ``unit``.
+    A `DistributedLogError` of the function is logged, and the function is retried. Any other exception is
+    counted as a failure of ``unit``.
+
+    Args:
+        metadata: The metadata store.
+        prefixes: The watched key prefixes.
+        reconcile: Reads the present state and acts on it, so that missing or repeated calls do no harm.
+        every_s: The longest pause between two calls.
+        failures: Counts failures, and delays retries.
+        unit: The name of the work.
     """
     changes = _ChangeSignal()
     async with trio.open_nursery() as nursery:
@@ -51,7 +59,7 @@ async def reconcile_on_change(
                 await trio.sleep(rest_s)
             changes.changed = (
                 trio.Event()
-            )  # before the look: what changes meanwhile is looked at again
+            )  # before the pass: a change during the pass causes another one
             started_at = trio.current_time()
             is_failed = False
             try:
@@ -62,7 +70,7 @@ async def reconcile_on_change(
             except DistributedLogError as error:
                 is_failed = True
                 error_text = f"{type(error).__name__}: {error}"
-                if error_text != last_error:  # not a line a second while the quorum is away
+                if error_text != last_error:  # not one line per second while there is no quorum
                     log.warning("%r: %s; trying again", prefixes, error_text)
                 last_error = error_text
             rest_s = max(BATCH_S, REST_FACTOR * (trio.current_time() - started_at))
@@ -83,9 +91,19 @@ async def reconcile_periodically(
     failures: WorkFailures,
     unit: str,
 ) -> None:
-    """Await ``work()`` each ``every_s`` while it is our turn, else ``forget()``; until cancelled.
+    """Run a function every ``every_s`` while this process is elected, until cancelled.
 
-    Any other exception is a failure of ``unit``. It is tried again after the backoff of the unit.
+    A `DistributedLogError` of the function is logged, and the function is retried. Any other exception is
+    counted as a failure of ``unit``, and the function is retried after the backoff of the unit.
+
+    Args:
+        election: Whether this process is elected.
+        run_pass: The work.
+        reset: Called instead while this process is not elected.
+        every_s: The pause between two calls.
+        logger: Logs the errors.
+        failures: Counts failures, and delays retries.
+        unit: The name of the work.
     """
     while True:
         await trio.sleep(failures.next_try_s(unit, every_s))
@@ -105,7 +123,7 @@ class _ChangeSignal:
 
 
 async def _watch(metadata: Metadata, prefix: bytes, changes: _ChangeSignal) -> None:
-    """Tell of each change, and of each time from which on changes are seen."""
+    """Signal each change, and each start of the watch."""
     end = prefix_end(prefix)
 
     async def load() -> int:

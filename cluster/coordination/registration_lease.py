@@ -1,7 +1,8 @@
-"""A bookie's registration: ``bookie/<id>`` under a lease, made again when the lease was lost.
+"""Keep a node's registration: a key under a lease, which is created again after the lease is lost.
 
-The lease tells others whom to try; nothing safe rests on it (H19). Registration is conditional on the
-cookie, so that two processes with copies of one directory cannot both be this bookie.
+The registration shows other nodes which nodes to try. No safety depends on it (H19). A bookie's registration
+``bookie/<id>`` is conditional on the cookie, so that two processes with copies of one directory cannot both
+be registered.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,20 +23,22 @@ from ..declarations.events import LEASE_LOST
 
 RENEWALS_A_LEASE = 3
 REFRESH_S = 10.0
-"""Free space and counters are told again this often, where they have changed."""
+"""Free space and counters are published this often if they have changed."""
 DEREGISTER_S = 1.0
 BETWEEN_UPDATES_S = 0.5
-"""After what was told at once, at the least: what changes all the time is told as often."""
+"""The shortest pause after an immediate update, which limits the updates of a value that changes
+constantly.
+"""
 
 log = get_logger("distributedlog.cluster.coordination.registration_lease")
 
 
 class RegistrationLease:
-    """Keeps one leased key alive. ``value`` is asked for what to say each time.
+    """Keeps one leased key alive, and its value up to date.
 
-    ``guard``: what must hold, that this node may be registered. ``urgent``: what is
-    told with the next renewal when it changed, not only each `REFRESH_S`.
-    ``on_renewed`` is what goes to the metadata with each renewal.
+    ``get_value`` returns the value to publish. The key is written only while ``guard`` holds. ``get_urgent``
+    returns the parts of the value that are published with the next renewal if they changed; other changes are
+    published every `REFRESH_S`. ``on_renewed`` is called after each renewal.
     """
 
     def __init__(
@@ -57,24 +60,29 @@ class RegistrationLease:
         self._get_urgent = get_urgent
         self._on_renewed = on_renewed
         self._renewed_at = -float("inf")
-        """When the last renewal that was answered was asked for."""
+        """When the last renewal with a response was requested."""
         self._published_value = b""
         self._published_urgent: object = None
         self._publish_lock = trio.Lock()
-        """What is said last is what holds."""
+        """Serializes updates, so that the newest value is the last one stored."""
         self.lease = 0
-        """The lease under which this node's other temporary keys may be held too; 0: none now."""
+        """The lease, which may also hold other temporary keys of this node; 0 if there is none now."""
 
     @property
     def is_held(self) -> bool:
-        """Is the lease ours as far as can be known? Who is cut off from the metadata is told by nobody."""
+        """Whether the lease is held, as far as this node can determine.
+
+        A node without connection to the metadata store receives no notice that its lease expired.
+        """
         return self.lease != 0 and trio.current_time() < self._renewed_at + self._lease_s
 
     async def register(self) -> None:
-        """Take a lease and register.
+        """Acquire a lease and register.
 
-        Raises `ForeignData` when the cookie has moved on, `QuorumUnreachable` also where it is not known what
-        was done: what nobody renews ends by itself.
+        Raises:
+            ForeignData: The guard does not hold, because the cookie has changed.
+            QuorumUnreachable: No metadata quorum answered. Also if the outcome is unknown: a lease that is
+                not renewed expires.
         """
         while True:
             self._renewed_at = trio.current_time()
@@ -82,14 +90,18 @@ class RegistrationLease:
                 lease = await self._metadata.grant_lease(int(self._lease_s * 1000))
                 await self._publish(lease)
             except LeaseExpired:
-                continue  # it ran out before it was used: whoever was stalled asks again
+                continue  # it expired before it was used, because this process stalled
             except OutcomeUnknown as error:
-                raise QuorumUnreachable(f"registering: {error}") from error
+                raise QuorumUnreachable(f"the registration failed: {error}") from error
             self.lease = lease
             return
 
     async def run(self) -> None:
-        """Renew until cancelled; after a lost lease register again. Raises `ForeignData`."""
+        """Renew the lease until cancelled, and register again after it is lost.
+
+        Raises:
+            ForeignData: The guard does not hold, because the cookie has changed.
+        """
         wait_s = self._lease_s / RENEWALS_A_LEASE
         published_at = trio.current_time()
         while True:
@@ -116,21 +128,29 @@ class RegistrationLease:
                 continue
             except ForeignData:
                 raise
-            except DistributedLogError as error:  # the quorum is away: the lease may live or not
+            except DistributedLogError as error:  # no quorum: the lease may or may not be alive
                 log.warning("the registration was not renewed: %s: %s", type(error).__name__, error)
                 wait_s = 0.5
                 continue
             wait_s = self._lease_s / RENEWALS_A_LEASE
 
     async def update(self) -> None:
-        """Tell now what has changed, for somebody waits for it. Raises `ForeignData`, `LeaseExpired`."""
+        """Publish changes now, for a client that waits for them.
+
+        Raises:
+            ForeignData: The guard does not hold, because the cookie has changed.
+            LeaseExpired: The lease has expired.
+        """
         if self.lease and self._get_value() != self._published_value:
             await self._publish(self.lease)
 
     async def update_on_change(self, wait_for_change: Callable[[], Awaitable[object]]) -> None:
-        """Tell what is urgent as soon as ``changed`` returns, until cancelled. Raises `ForeignData`.
+        """Publish urgent changes whenever ``wait_for_change`` returns, until cancelled.
 
-        What cannot be told now is told with a renewal.
+        A change that cannot be published now is published with a renewal.
+
+        Raises:
+            ForeignData: The guard does not hold, because the cookie has changed.
         """
         while True:
             if self._get_urgent() == self._published_urgent:
@@ -140,11 +160,11 @@ class RegistrationLease:
             except ForeignData:
                 raise
             except DistributedLogError as error:
-                log.info("not told at once: %s: %s", type(error).__name__, error)
+                log.info("a change was not published at once: %s: %s", type(error).__name__, error)
             await trio.sleep(BETWEEN_UPDATES_S)
 
     async def deregister(self) -> None:
-        """Say goodbye at a clean end, within `DEREGISTER_S`; failing that the lease runs out."""
+        """Revoke the lease at a clean end, within `DEREGISTER_S`. If this fails, the lease expires."""
         if not self.lease:
             return
         lease, self.lease = self.lease, 0
@@ -152,9 +172,9 @@ class RegistrationLease:
             try:
                 await self._metadata.revoke_lease(lease)
             except DistributedLogError as error:
-                log.info("left without a goodbye: %s", error)
+                log.info("the registration was not removed: %s", error)
         if scope.cancelled_caught:
-            log.info("left without a goodbye: no answer within %g s", DEREGISTER_S)
+            log.info("the registration was not removed: no answer within %g s", DEREGISTER_S)
 
     async def _publish(self, lease: int) -> None:
         async with self._publish_lock:
@@ -166,6 +186,7 @@ class RegistrationLease:
             )
             if not reply.succeeded:
                 raise ForeignData(
-                    "this node was started somewhere else with a copy of its directory, or decommissioned"
+                    "another process started with a copy of this node's directory, or the node was"
+                    " decommissioned"
                 )
             self._published_value, self._published_urgent = value, urgent

@@ -1,8 +1,9 @@
-"""The metadata of a cluster as it begins anew from a save: what logs and ledgers count is moved ahead (H104).
+"""Advance the counters of logs and ledgers when the metadata of a cluster is restored from a backup (H104).
 
-`metadata/node/force_new_cluster.py` moves what the key space itself counts. Here, by key: the next ledger's
-id goes so far ahead that no ledger of after the save has it, and each log's epoch, so that its writers of
-before are fenced when they next look, which they do as soon as their lock's lease is gone.
+`metadata/node/force_new_cluster.py` advances the counters of the key space itself. This module changes two
+kinds of keys. The next ledger ID is advanced so far that no ledger created after the backup has it. Each
+log's epoch is raised, so that earlier writers are fenced at their next metadata access. They access the
+metadata as soon as their lock's lease is lost.
 """
 
 from dataclasses import dataclass, replace
@@ -18,25 +19,30 @@ from .gc_hold import HOLD, RESTORES, decode_restores, encode_hold
 
 LEDGERS_AHEAD = 1 << 40
 EPOCH_BITS = 32
-"""An epoch's upper bits count restores, the lower ones writers."""
+"""The upper bits of an epoch count restores, the lower ones writers."""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredCounters:
-    """What a restore makes."""
+    """The result of a restore."""
 
     state: KeyValueState
     restores: int
-    """This one included."""
+    """The number of restores, including this one."""
     logs: int
     unreadable: tuple[str, ...]
-    """Keys of records that cannot be read, and are left as they are."""
+    """Keys of unreadable records, which remain unchanged."""
 
 
 def restore_counters(restored_state: KeyValueState, why: str) -> RestoredCounters:
-    """The state that the cluster goes on with. ``why``: what those are told who ask why nothing is deleted.
+    """Return the state with which a restored cluster starts.
 
-    Raises `InvalidRequest` where a newer program must do it.
+    Args:
+        restored_state: The state from the backup.
+        why: The reason to report while deletions are on hold.
+
+    Raises:
+        InvalidRequest: A record is from a newer version, which must do the restore.
     """
     stored_restores = restored_state.get(RESTORES)
     restores = 1 + (0 if stored_restores is None else decode_restores(stored_restores.value))
@@ -56,7 +62,7 @@ def restore_counters(restored_state: KeyValueState, why: str) -> RestoredCounter
         except CorruptData:
             unreadable.append(keys.printable_key(item.key))
         except UnsupportedFormat as error:
-            raise InvalidRequest(f"a newer version must restore this: {error}") from error
+            raise InvalidRequest(f"only a newer version can restore this: {error}") from error
         return item.value
 
     added = {RESTORES: b"%d" % restores, HOLD: encode_hold(why)}

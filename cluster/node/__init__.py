@@ -1,1 +1,1 @@
-"""Nodes of each kind, assembled from their parts."""
+"""Assemble the nodes of each kind from their parts."""

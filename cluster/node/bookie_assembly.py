@@ -1,10 +1,11 @@
-"""A bookie from a host and a config: its store, its registration and its work in the background.
+"""Assemble a bookie from a host and a configuration: its store, its registration and its background work.
 
-The same for real processes, `dlog local` and the simulator. A node of any kind runs until it is cancelled (a
-clean end: it deregisters and checkpoints), or until it fails: a failed write or sync, or whatever the
-journal, the log of Raft or its hard state raise, ends the whole node with that error, and nothing it had not
-synced was acknowledged. Any other unexpected error ends its own piece of work
-(`distributedlog/runtime/schedule/work_failures.py`).
+Real processes, `dlog local` and the simulator use the same code. A node of any kind runs until it is
+cancelled or fails. If it is cancelled, it deregisters and writes a checkpoint.
+
+A failed write or sync ends the whole node with that error. So does any exception of the journal, the Raft log
+or the Raft hard state. Nothing that was not synced is acknowledged. Any other unexpected exception ends only
+the unit of work that raised it (`distributedlog/runtime/schedule/work_failures.py`).
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -69,7 +70,9 @@ from .scrub_requests import run_requested_scrubs
 LAST_CHECKPOINT_S = 5.0
 LEAVING_EVERY_S = 10.0
 EXACT_LEDGERS_MAX = 100
-"""Up to this many ledgers each new one is reported with the next renewal, more with the next change."""
+"""Up to this number of ledgers, each new one is reported with the next renewal; above it, with the next other
+change.
+"""
 
 log = get_logger("distributedlog.cluster.node")
 
@@ -80,10 +83,24 @@ async def serve_bookie_node(
     *,
     task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """A bookie, on ``host.disks["journal"]`` and ``["index"]``. Started once it is registered.
+    """Serve a bookie until cancelled.
 
-    Raises `ForeignData` (H6), `DataDirectoryInUse`, `AddressInUse`, `QuorumUnreachable`, `CorruptData`,
-    `InvalidRequest`; later `DiskFailed`, and `ForeignData` when somebody starts with a copy of its directory.
+    The bookie has started when it is registered.
+
+    Args:
+        host: The machine, with the disks ``journal`` and ``index``.
+        config: The configuration.
+        task_status: Receives the addresses and the ID when the bookie has started.
+
+    Raises:
+        ForeignData: A directory is not this bookie's newest one (H6). Later, also if another process starts
+            with a copy of the directory.
+        DataDirectoryInUse: Another process uses a directory.
+        AddressInUse: Another program listens on one of the addresses.
+        QuorumUnreachable: No metadata quorum answered.
+        CorruptData: Stored data is damaged and cannot be recovered.
+        InvalidRequest: An option or an address is invalid.
+        DiskFailed: A write or sync failed.
     """
     disks = [host.disks["journal"], host.disks["index"]]
     for number, disk in enumerate(disks):
@@ -96,7 +113,7 @@ async def serve_bookie_node(
     try:
         options = overlay(BookieOptions, (f"options of bookie {config.name}", config.store))
         check_advertise(config.listen, config.advertise)
-        # The ports first: a port in use is an error before anything else starts.
+        # Ports are opened first: a port in use is then reported before anything else starts.
         listeners = await listen_all(host, config.listen)
         try:
             await _serve_bookie(host, config, options, listeners, task_status)
@@ -127,7 +144,7 @@ class BookieParts:
 
 
 StartTask = Callable[..., None]
-"""Starts a function, with its arguments, until the bookie's end; first the unit of work that it is."""
+"""Starts a function with its arguments, until the bookie ends. The first argument names the unit of work."""
 
 
 async def _serve_bookie(
@@ -137,7 +154,7 @@ async def _serve_bookie(
     listeners: Mapping[str, Listener],
     task_status: trio.TaskStatus[NodeReady],
 ) -> None:
-    """Put the parts of a bookie together, and take them apart in the end."""
+    """Create and run the parts of a bookie until its end."""
     identity: NodeIdentity | None = None
 
     def hello() -> Hello:
@@ -178,7 +195,7 @@ async def _open_store(
     metadata: MetadataClient,
     identity: NodeIdentity,
 ) -> BookieStore:
-    """Open the store of a bookie whose identity was checked, and log how."""
+    """Open the store of a bookie after its identity was checked, and log the result."""
     started_at = trio.current_time()
     attested_sequence, sync_point_unknown_reason = await known_sync_point(
         metadata, identity.node_id
@@ -212,7 +229,7 @@ async def _serve_registered(
     cookie_revision: int,
     task_status: trio.TaskStatus[NodeReady],
 ) -> None:
-    """Serve clients and register; in the end leave the cluster while its metadata can still be reached."""
+    """Serve clients and register; at the end, deregister while the metadata store can still be reached."""
     metadata, store, bookie_id = parts.metadata, parts.store, parts.bookie_id
     addresses = advertised_addresses(parts.listeners, parts.config.advertise)
     cookie_unchanged = cookie_guard(bookie_id, cookie_revision)
@@ -223,13 +240,13 @@ async def _serve_registered(
     )
     await sync_store.store()  # the writes of this start count before any acknowledgement
     registration = _registration_lease(parts, addresses, cookie_unchanged, sync_store)
-    repair_parts: list[RepairParts] = []  # one, when it has begun
+    repair_parts: list[RepairParts] = []  # one element after repair has started
 
     def have_parts(started_parts: RepairParts) -> None:
         repair_parts[:] = [started_parts]
 
     def of_repair() -> Mapping[str, object]:
-        # A bookie without repair reports that: otherwise no node would report that none repairs.
+        # A bookie without repair reports that. Otherwise, no node would report that none repairs.
         return repair_parts[0].info() if repair_parts else {"repairer": False}
 
     await refresh_authorizer(
@@ -241,7 +258,7 @@ async def _serve_registered(
             await registration.register()
 
             def start(unit: str, run: Callable[..., Awaitable[object]], *args: object) -> None:
-                """Have it run until the end; an unexpected exception ends one try of it."""
+                """Run it until the end. An unexpected exception ends one attempt."""
                 nursery.start_soon(parts.endpoint.failures.keep_running, unit, run, *args)
 
             start("the renewal of the registration", registration.run)
@@ -291,7 +308,7 @@ async def _serve_clients(
 
 
 def _address_check(parts: BookieParts, addresses: Mapping[str, Address]) -> AddressCheck:
-    """Return the check that the advertised addresses lead back to this bookie."""
+    """Return the check that this bookie can be reached at its advertised addresses."""
     listen_address, metadata = parts.config.listen, parts.metadata
     return AddressCheck(
         parts.host,
@@ -330,25 +347,30 @@ def _start_own_tasks(
     registration: RegistrationLease,
     start: StartTask,
 ) -> None:
-    """Start what keeps this bookie's own state up to date with the cluster."""
+    """Start the tasks that keep this bookie's own state up to date."""
     metadata, store, bookie_id = parts.metadata, parts.store, parts.bookie_id
     failures = parts.endpoint.failures
-    start("the look at its directories", check_directories, list(parts.host.disks.values()))
-    # Clients choose a bookie with free space at once, and a full one no more.
+    start("the check of its directories", check_directories, list(parts.host.disks.values()))
+    # Clients must learn at once when the bookie becomes full or has free space again.
     start(
-        "news in the registration",
+        "changes of the registration",
         registration.update_on_change,
         lambda: store.space_changed.wait(),
     )
-    start("the gate", feed_authorizer, authorizer, parts.endpoint, metadata, bookie_id)
+    start("the authorizer", feed_authorizer, authorizer, parts.endpoint, metadata, bookie_id)
     deletion = LedgerDeletion(metadata, bookie_id, store.delete_ledger, failures)
     start("deletion of ledgers", deletion.run)
     start("the end of tombstones", end_tombstones, metadata, store.drop_tombstones, failures)
     start(
-        "the look whether it is to leave", watch_decommission, store, metadata, bookie_id, failures
+        "the check for a decommission request",
+        watch_decommission,
+        store,
+        metadata,
+        bookie_id,
+        failures,
     )
     start(
-        "the look for a requested scrub",
+        "the check for a scrub request",
         run_requested_scrubs,
         store.scrubber,
         store.corruption_tracker,
@@ -362,7 +384,9 @@ def _start_own_tasks(
 def _start_maintenance(
     parts: BookieParts, registration: RegistrationLease, start: StartTask
 ) -> None:
-    """Start what one elected bookie does for the cluster: purge, retain, merge and collect segments."""
+    """Start the tasks that one elected bookie runs for the cluster: purging, retention, merging and
+    collection.
+    """
     host, config, endpoint = parts.host, parts.config, parts.endpoint
     metadata, failures = parts.metadata, parts.endpoint.failures
     election = AuditorElection(
@@ -397,14 +421,16 @@ def _start_maintenance(
 async def _leave(
     store: BookieStore, sync_store: JournalSyncStore, registration: RegistrationLease
 ) -> None:
-    """Deregister while the client of the quorum still runs, then write a checkpoint for a short replay."""
+    """Deregister while the metadata client still runs, then write a checkpoint so that the next replay is
+    short.
+    """
     await sync_store.store_last()
     await registration.deregister()
     with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_CHECKPOINT_S):
         try:
             await store.checkpoint()
         except DistributedLogError as error:
-            log.warning("no last checkpoint: %s: %s", type(error).__name__, error)
+            log.warning("the last checkpoint failed: %s: %s", type(error).__name__, error)
 
 
 def registration_of(
@@ -440,7 +466,7 @@ def registration_of(
 
 
 def principal_of(host: Host) -> str:
-    """Whom its certificate names; "" where it has none."""
+    """Return the principal in the host's certificate, or "" if there is no certificate."""
     certificate = host.certificate()
     return "" if certificate is None else certificate.principal
 
@@ -448,7 +474,8 @@ def principal_of(host: Host) -> str:
 def urgent_parts(registration: BookieRegistration) -> object:
     """Return the parts of a registration that are sent with the next renewal if they change.
 
-    But users who have written their first logs count the ledgers: `EXACT_LEDGERS_MAX`.
+    Up to `EXACT_LEDGERS_MAX` ledgers, their number is one of these parts, because users of a new cluster
+    count their first logs.
     """
     condition_codes = [(reported.code, reported.severity) for reported in registration.conditions]
     shown_ledgers = min(registration.ledgers, EXACT_LEDGERS_MAX)
@@ -464,9 +491,9 @@ def urgent_parts(registration: BookieRegistration) -> object:
 def open_orphan_client(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AbstractAsyncContextManager[CloseOrphaned]:
-    """Return the client that closes abandoned segments.
+    """Return the client that closes segments without a writer.
 
-    Most bookies never load a client of other bookies for it.
+    It is imported here, because most bookies never need a client of other bookies.
     """
     from ..gc.maintenance_clients import open_orphan_closer
 
@@ -476,7 +503,7 @@ def open_orphan_client(
 def open_merge_client(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AbstractAsyncContextManager[Merge]:
-    """Return the client that merges segments, likewise."""
+    """Return the client that merges segments, imported only when it is needed."""
     from ..gc.maintenance_clients import open_merger
 
     return open_merger(host, endpoint, metadata, name)
@@ -485,7 +512,7 @@ def open_merge_client(
 async def watch_decommission(
     store: BookieStore, metadata: Metadata, bookie_id: str, failures: WorkFailures
 ) -> None:
-    """Accept no new entries while this bookie is decommissioned. Its copies are stored elsewhere."""
+    """Make the bookie accept no new entries while a decommission is requested."""
     key = keys.leaving_key(bookie_id)
     was_requested = store.space.asked
 
@@ -499,18 +526,18 @@ async def watch_decommission(
         refresh,
         every_s=LEAVING_EVERY_S,
         failures=failures,
-        unit="the look whether it is to leave",
+        unit="the check for a decommission request",
     )
 
 
 async def confine_limbo(store: BookieStore, metadata: Metadata) -> None:
-    """After a start that found a loss: ledgers that are created from now on are not in limbo (H7).
+    """After a start that found a loss, exclude ledgers that are created later from the limbo state (H7).
 
-    If the next ledger ID is unreadable, all ledgers that are not stored here stay in limbo.
+    If the next ledger ID is unreadable, all ledgers that are not stored here remain in the limbo state.
     """
     LIMBO.emit(
         log,
-        "this start found lost data: what it may have held is in limbo, not denied",
+        "this start found lost data: ledgers that may be affected are in the limbo state",
         bookie=store.bookie_id,
     )
     try:

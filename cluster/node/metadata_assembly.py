@@ -1,4 +1,4 @@
-"""A metadata node from a host and a config."""
+"""Assemble a metadata node from a host and a configuration."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,12 +22,27 @@ async def serve_metadata_node(
     *,
     task_status: trio.TaskStatus[NodeReady] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """A node of the quorum, on ``host.disks["metadata"]``. Started once it listens and knows who it is.
+    """Serve a node of the metadata quorum until cancelled.
 
-    Raises `ForeignData`, `DataDirectoryInUse`, `AddressInUse`, `CorruptData`; later `DiskFailed`.
+    The node has started when it listens and has read its identity.
+
+    Args:
+        host: The machine, with the disk ``metadata``.
+        config: The configuration.
+        task_status: Receives the addresses and the ID when the node has started.
+
+    Raises:
+        InvalidRequest: The node is not in the list of voters.
+        ForeignData: The directory belongs to another node or cluster.
+        DataDirectoryInUse: Another process uses the directory.
+        AddressInUse: Another program listens on one of the addresses.
+        CorruptData: Stored data is damaged and cannot be recovered.
+        DiskFailed: A write or sync failed.
     """
     if config.name not in config.voters:
-        raise InvalidRequest(f"{config.name} is none of the quorum: {', '.join(config.voters)}")
+        raise InvalidRequest(
+            f"{config.name} is not a member of the quorum: {', '.join(config.voters)}"
+        )
     disk = host.disks["metadata"]
     disk.lock()
     try:
@@ -38,7 +53,7 @@ async def serve_metadata_node(
             )
             async with trio.open_nursery() as nursery:
                 keep = WorkFailures().keep_running
-                nursery.start_soon(keep, "the look at its directory", check_directories, [disk])
+                nursery.start_soon(keep, "the check of its directory", check_directories, [disk])
                 addresses = addresses_of_voter(config, listeners)
                 node_id = await nursery.start(
                     serve_metadata, host, options, listeners, KEY_CLASSES, addresses
@@ -54,7 +69,7 @@ async def serve_metadata_node(
 def addresses_of_voter(
     config: MetadataNodeConfig, listeners: Mapping[str, Listener]
 ) -> list[AdvertisedAddress]:
-    """Return the addresses at which others dial a metadata node: the listed and the advertised ones."""
+    """Return the addresses at which other nodes reach a metadata node: the listed and the advertised ones."""
     own_address = config.voters[config.name]
     listen_addresses = config.listen or {"": own_address}
     own_listeners = {
@@ -75,7 +90,8 @@ def addresses_of_voter(
         listen_addresses, listeners, advertised_addresses(listeners, config.advertise), ""
     )
     return quorum_addresses + [
-        # Only the default address is for everybody. Other listeners may be for networks without this node.
+        # Only the default address is for all peers. Other listeners may be in networks that this node cannot
+        # reach.
         replace(entry, for_peers=entry.listener == "")
         for entry in advertised_list
         if entry.address != own_address

@@ -1,4 +1,4 @@
-"""The start and the end of a node of any kind: its addresses, and services that outlive a cancellation."""
+"""Start and end a node of any kind: its addresses, and services that outlive a cancellation."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -16,9 +16,9 @@ from ..declarations.events import SERVES
 from ..declarations.options import NodeReady
 
 PLACE_S = 2.0
-"""Between two checks that the files of a node are still in its data directory."""
+"""Interval between two checks that a node's files are still in its data directory."""
 ALL_ADDRESSES = ("", "0.0.0.0", "::")
-"""To listen on; not to dial."""
+"""Addresses to listen on, which cannot be dialed."""
 PROBE_KEY = b"cluster"
 """A key that does not exist. A read of it needs a leader."""
 
@@ -26,7 +26,18 @@ log = get_logger("distributedlog.cluster.node")
 
 
 async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, Listener]:
-    """Listen on every address, by listener name. Raises `AddressInUse` and leaves none open."""
+    """Listen on every address.
+
+    Args:
+        host: The machine.
+        addresses: The addresses, by listener name.
+
+    Returns:
+        The listeners, by name.
+
+    Raises:
+        AddressInUse: Another program listens on one of the addresses. No listener remains open.
+    """
     listeners: dict[str, Listener] = {}
     try:
         for name, address in addresses.items():
@@ -41,14 +52,16 @@ async def listen_all(host: Host, addresses: Mapping[str, Address]) -> dict[str, 
 def advertised_addresses(
     listeners: Mapping[str, Listener], explicit: Mapping[str, Address]
 ) -> dict[str, Address]:
-    """Return the addresses to dial, by listener name: the given one, otherwise the bound one.
+    """Return the addresses to dial, by listener name: the given address, otherwise the bound one.
 
-    The address for all addresses of a machine cannot be dialed and is left out. A metadata node is then
-    found by the list of the quorum. A bookie could not be found (`check_advertise`).
+    An address that stands for all addresses of a machine cannot be dialed and is left out. A metadata node
+    can still be found by the list of the quorum. A bookie could not be found (`check_advertise`).
     """
     for name in explicit:
         if name not in listeners:
-            raise InvalidRequest(f"--advertise names the listener {name!r}, --listen does not")
+            raise InvalidRequest(
+                f"--advertise has the listener {name!r}, which --listen does not have"
+            )
     addresses = {name: explicit.get(name, listener.address) for name, listener in listeners.items()}
     return {name: address for name, address in addresses.items() if address[0] not in ALL_ADDRESSES}
 
@@ -56,10 +69,14 @@ def advertised_addresses(
 async def hosts_of_peers(
     metadata: Metadata, metadata_addresses: Iterable[Address], own_id: str = ""
 ) -> list[str]:
-    """Return the hosts at which metadata nodes and other bookies are dialed. Raises as `Metadata.range`."""
+    """Return the hosts of the metadata nodes and of the other bookies.
+
+    Raises:
+        DistributedLogError: The registrations could not be read, as in `Metadata.range`.
+    """
     hosts = [host for host, _ in metadata_addresses]
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
-        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+        with suppress(CorruptData, UnsupportedFormat):  # counted as damaged records
             registration = BookieRegistration.decode(item.key, item.value)
             if registration.id != own_id:
                 hosts += [host for host, _ in registration.addresses.values()]
@@ -67,12 +84,16 @@ async def hosts_of_peers(
 
 
 def check_advertise(listen: Mapping[str, Address], advertise: Mapping[str, Address]) -> None:
-    """Refuse a bookie that would register an address that cannot be dialed. Raises `InvalidRequest`."""
+    """Check that a bookie registers only addresses that can be dialed.
+
+    Raises:
+        InvalidRequest: An address stands for all addresses of the machine.
+    """
     for name, address in listen.items():
         if advertise.get(name, address)[0] in ALL_ADDRESSES:
             prefix = f"{name}=" if name else ""
             raise InvalidRequest(
-                f"--listen {prefix}{format_address(address)} is every address of this machine: give"
+                f"--listen {prefix}{format_address(address)} means all addresses of this machine: give"
                 f" the address to dial, with --advertise {prefix}HOST:PORT"
             )
 
@@ -80,7 +101,7 @@ def check_advertise(listen: Mapping[str, Address], advertise: Mapping[str, Addre
 def report_ready(
     name: str, kind: str, node_id: str, listeners: Mapping[str, Listener]
 ) -> NodeReady:
-    """What the node says when it serves."""
+    """Log that the node serves, and return its address and ID."""
     first = next(iter(listeners.values()))
     shown_address = format_address(first.address)
     SERVES.emit(
@@ -101,9 +122,9 @@ Keep = Callable[[Callable[..., Awaitable[None]]], Awaitable[None]]
 
 @asynccontextmanager
 async def run_services(run: Callable[..., Awaitable[None]]) -> AsyncIterator[Keep]:
-    """Run services that outlive a cancellation from outside until the body is through.
+    """Run services until the body ends, even if the caller is cancelled before.
 
-    Gives a function that starts one more. A service that fails ends the body, and with it the node.
+    Yields a function that starts one more service. A service that fails ends the body, and with it the node.
     """
     async with trio.open_nursery() as nursery:
         scopes: list[trio.CancelScope] = []
@@ -130,9 +151,12 @@ async def run_services(run: Callable[..., Awaitable[None]]) -> AsyncIterator[Kee
 
 
 async def check_directories(disks: Sequence[Disk]) -> None:
-    """End the node soon after its files are not in its data directory any more.
+    """End the node soon after its files are no longer in its data directory.
 
-    Without this, it would acknowledge into removed files until its end. Raises `DataDirectoryLost`.
+    Otherwise, it would acknowledge data that it writes to removed files.
+
+    Raises:
+        DataDirectoryLost: The files are not in the directory any more.
     """
     while True:
         await trio.sleep(PLACE_S)

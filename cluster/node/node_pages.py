@@ -1,12 +1,12 @@
-"""What a node answers over HTTP, each page about this node alone.
+"""The HTTP pages of a node. Each page describes this node only.
 
-    /health     for who would start it again: does it answer its own protocol? 200 or 503
-    /ready      for who sends it work: does it do its part? 200, or 503 and the reasons
-    /metrics    its numbers, for Prometheus
-    /state      the same and more as JSON, for people
+- ``/health``: 200 if the node answers its own protocol, otherwise 503. Supervisors restart a node by it.
+- ``/ready``: 200 if the node takes part, otherwise 503 and the reasons. Load balancers use it.
+- ``/metrics``: its metrics, for Prometheus.
+- ``/state``: the same and more as JSON, for people.
 
-All ask the node through its own protocol, as any client would, and at most once a second, whoever asks: a
-door that cannot become a way to slow the node down.
+All pages query the node through its own protocol, as a client does, and at most once per second in total. So
+requests to the pages cannot slow down the node.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ from ..repair.repair_metrics import METRICS as REPAIR
 from ..status.node_health import address_to_dial, health_at, query_info
 
 CACHE_S = 1.0
-"""An answer is given again for so long."""
+"""How long a page is cached."""
 METRICS_OF_KIND = {
     "bookie": (*BOOKIE, *REPAIR),
     "metadata": METADATA,
@@ -40,7 +40,7 @@ Value = TypeVar("Value")
 
 
 class CachedPage:
-    """Asks at most once in `CACHE_S`; who comes meanwhile gets the same answer."""
+    """Creates a page at most once in `CACHE_S`. Requests in between get the cached page."""
 
     def __init__(self, make_page: Callable[[], Awaitable[NodePage]]) -> None:
         self._make_page = make_page
@@ -49,7 +49,7 @@ class CachedPage:
         self._made_at = -CACHE_S
 
     async def page(self) -> NodePage:
-        """The answer."""
+        """Return the page, at most `CACHE_S` old."""
         async with self._lock:
             if self._page is None or trio.current_time() - self._made_at >= CACHE_S:
                 self._page = await self._make_page()
@@ -58,7 +58,13 @@ class CachedPage:
 
 
 def node_pages(host: Host, name: str, serving_at: list[Address]) -> Pages:
-    """The pages of the node called ``name`` that will serve at ``place`` (empty: it has not started yet)."""
+    """Return the pages of a node, by path.
+
+    Args:
+        host: The machine.
+        name: The name of the node.
+        serving_at: The addresses of the node; empty until it has started.
+    """
 
     async def asked() -> tuple[Hello, dict[str, Any]]:
         return await query_info(host, address_to_dial(serving_at[0]))
@@ -108,17 +114,17 @@ def node_pages(host: Host, name: str, serving_at: list[Address]) -> Pages:
 
 
 def not_ready_reasons(kind: str, info: dict[str, Any]) -> list[str]:
-    """Why a node that answers should get no work now; [] when it should."""
+    """Return the reasons why a node that answers should get no work now; empty if it should."""
     if kind == "metadata":
         role = info.get("role")
-        return [] if role in LEADERS else [f"it is {role}, and takes no part"]
+        return [] if role in LEADERS else [f"it is {role}, and does not take part"]
     reasons = []
     if not info.get("registered", True):
-        reasons.append("the metadata has no registration of it, or its lease has ended")
+        reasons.append("it is not registered in the metadata store, or its lease has expired")
     if not info.get("accepting", True):
-        reasons.append("it takes no more logs: it drains")
+        reasons.append("it is draining, and accepts no more logs")
     if info.get("read_only"):
         codes = info.get("read_only_codes")
         shown_codes = ", ".join(map(str, codes)) if isinstance(codes, list) else ""
-        reasons.append(f"it takes no new entries{': ' if shown_codes else ''}{shown_codes}")
+        reasons.append(f"it accepts no new entries{': ' if shown_codes else ''}{shown_codes}")
     return reasons

@@ -1,6 +1,6 @@
-"""A scrub that somebody asks for: one key, ``scrub/<bookie>``, there until the pass is done.
+"""Request a scrub of a bookie by one key, ``scrub/<bookie>``, which exists until the scrub is done.
 
-So a bookie that is down scrubs when it is up, and one that is started again meanwhile begins anew.
+A bookie that is down scrubs after its start. A bookie that restarts during the scrub begins again.
 """
 
 from collections.abc import Awaitable, Callable
@@ -18,17 +18,20 @@ from ..coordination.reconcile_loop import reconcile_on_change
 
 CHECK_EVERY_S = 1.0
 HEAL_S = 30.0
-"""So long after a pass it is not said to be done while what it found is being healed."""
+"""How long after a scrub the key remains while corrupt entries that it found are being repaired."""
 
 
 async def request_scrub(metadata: Metadata, bookie_id: str) -> None:
-    """Have the bookie read all that it holds, now; one that is at it goes on."""
+    """Request that a bookie reads and verifies all its entries.
+
+    A scrub that is already requested continues.
+    """
     key = keys.scrub_key(bookie_id)
     await metadata.transact(Transaction((Compare.version(key, 0),), (Put(key, b""),)))
 
 
 async def is_scrub_pending(metadata: Metadata, bookie_id: str) -> bool:
-    """Is a pass that somebody asked for not done yet?"""
+    """Return whether a requested scrub is not done yet."""
     return await metadata.get(keys.scrub_key(bookie_id)) is not None
 
 
@@ -40,7 +43,11 @@ async def run_requested_scrubs(
     update_registration: Callable[[], Awaitable[None]],
     failures: WorkFailures,
 ) -> None:
-    """A bookie's own part; until cancelled. ``tell`` is awaited before a pass is said to be done."""
+    """Run the scrubs that are requested of this bookie, until cancelled.
+
+    The registration is updated before the request is deleted, so that a client that waits for the scrub then
+    finds its result.
+    """
     key = keys.scrub_key(bookie_id)
     done_at = inf
 
@@ -66,5 +73,5 @@ async def run_requested_scrubs(
         look,
         every_s=CHECK_EVERY_S,
         failures=failures,
-        unit="the look for a requested scrub",
+        unit="the check for a scrub request",
     )

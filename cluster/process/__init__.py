@@ -1,1 +1,1 @@
-"""A node as a process: directories, life time, HTTP pages, log lines."""
+"""Run a node as a process: directories, lifetime, HTTP pages and log lines."""

@@ -1,6 +1,8 @@
-"""The pages that a node answers over HTTP (`node_pages.py` says which). One request a connection,
-few connections at once, a deadline on each: this door must not become a way to slow the node down. Where
-all are taken the oldest makes room: those that say nothing lock nobody out.
+"""Serve pages over HTTP (`node_pages.py` creates them).
+
+Each connection serves one request, few connections are open at once, and each has a deadline. So HTTP
+requests cannot slow down the node. If all connection slots are used, a new connection replaces the oldest
+one, so that idle clients cannot block others.
 """
 
 import json
@@ -17,9 +19,9 @@ from ...runtime.interfaces.log_lines import get_logger
 from ...runtime.schedule.work_failures import WorkFailures
 
 CONNECTIONS_MAX = 16
-"""At once; the oldest is hung up on when one more comes."""
+"""Open connections. A further connection closes the oldest one."""
 REQUEST_S = 10.0
-"""From the connection to the end of the answer."""
+"""Time from the connection to the end of the response."""
 RECEIVE_BYTES = 4096
 HEADER_BYTES_MAX = 16 * 1024
 """Names and values of all headers."""
@@ -31,7 +33,7 @@ log = get_logger("distributedlog.cluster.process.http_server")
 
 @dataclass(frozen=True, slots=True)
 class NodePage:
-    """What is answered."""
+    """A response."""
 
     status: int
     body: bytes
@@ -39,16 +41,22 @@ class NodePage:
 
 
 Pages = Mapping[str, Callable[[], Awaitable[NodePage]]]
-"""Path to who answers it."""
+"""Maps each path to the function that creates its page."""
 
 
 def as_page(status: int, value: Mapping[str, object]) -> NodePage:
-    """As JSON."""
+    """Return a page with a JSON object."""
     return NodePage(status, json.dumps(value).encode() + b"\n")
 
 
 async def serve_http(listener: Listener, pages: Pages, names: Collection[str] = ()) -> None:
-    """Answer on ``listener`` until cancelled; closes it. ``names``: host names that lead here."""
+    """Serve pages until cancelled, then close the listener.
+
+    Args:
+        listener: The open listener.
+        pages: The pages, by path.
+        names: Further host names under which the node is reachable.
+    """
     open_connections: dict[Connection, None] = {}
 
     async def one(connection: Connection) -> None:
@@ -56,9 +64,11 @@ async def serve_http(listener: Listener, pages: Pages, names: Collection[str] = 
             with trio.move_on_after(REQUEST_S):
                 await _serve_request(connection, pages, names)
         except (ConnectionLost, h11.ProtocolError):
-            pass  # a peer that hung up or speaks something else: its loss
+            pass  # the peer disconnected, or uses another protocol
         except Exception:
-            log.exception("a request for a page")  # and no other's, nor the node's
+            log.exception(
+                "a request for a page failed"
+            )  # must not affect other requests or the node
         finally:
             open_connections.pop(connection, None)
             connection.close()
@@ -81,9 +91,10 @@ async def serve_http(listener: Listener, pages: Pages, names: Collection[str] = 
 
 
 def is_allowed_host(host: str, names: Collection[str]) -> bool:
-    """May a request name this host? A page of another site must not read a node (DNS rebinding).
+    """Return whether a request may name this host.
 
-    An attacker needs a domain for that. An address, or a name without a dot, is no domain.
+    This prevents a web page of another site from reading the node (DNS rebinding). Such an attack needs a
+    domain name. An address, or a name without a dot, is not a domain name.
     """
     bracketed, _, _ = host.rpartition("]")
     name = bracketed.removeprefix("[") if bracketed else host.partition(":")[0]
@@ -98,12 +109,15 @@ def is_allowed_host(host: str, names: Collection[str]) -> bool:
 
 
 def header_bytes(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """Their size in a request. The parser only limits a head that has not ended yet."""
+    """Return the size of all headers in a request.
+
+    The parser limits only the size of an incomplete header section.
+    """
     return sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)
 
 
 async def _serve_request(connection: Connection, pages: Pages, names: Collection[str]) -> None:
-    """Read one request, answer it."""
+    """Read and answer one request."""
     http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEADER_BYTES_MAX)
     try:
         request = await _read_request(connection, http)
@@ -117,24 +131,26 @@ async def _serve_request(connection: Connection, pages: Pages, names: Collection
     path = request.target.split(b"?", 1)[0].decode("ascii", "replace")
     if header_size > HEADER_BYTES_MAX:
         page = as_page(
-            431, {"error": f"{header_size} bytes of headers, allowed are {HEADER_BYTES_MAX}"}
+            431,
+            {"error": f"{header_size} bytes of headers; at most {HEADER_BYTES_MAX} are allowed"},
         )
     elif not is_allowed_host(host.decode("latin-1"), names):
         shown_host = host.decode("latin-1")[:100]
         page = as_page(
-            421, {"error": f"this is no {shown_host!r}: ask by address, or an advertised name"}
+            421,
+            {"error": f"this host is not {shown_host!r}: use its address or an advertised name"},
         )
     elif path not in pages:
-        page = as_page(404, {"error": f"there are {', '.join(pages)}, nothing else"})
+        page = as_page(404, {"error": f"the only pages are {', '.join(pages)}"})
     elif request.method not in (b"GET", b"HEAD"):
-        page = as_page(405, {"error": "GET it"})
+        page = as_page(405, {"error": "only GET and HEAD are supported"})
     else:
         page = await pages[path]()
     await _send(connection, http, page, head_only=request.method == b"HEAD")
 
 
 async def _read_request(connection: Connection, http: h11.Connection) -> h11.Request | None:
-    """The request's head, or None when the peer hangs up before. Raises `h11.RemoteProtocolError`."""
+    """Return the request; None if the peer disconnects before. Raises `h11.RemoteProtocolError`."""
     buffer = memoryview(bytearray(RECEIVE_BYTES))
     while True:
         event = http.next_event()
@@ -149,7 +165,7 @@ async def _read_request(connection: Connection, http: h11.Connection) -> h11.Req
 async def _send(
     connection: Connection, http: h11.Connection, page: NodePage, *, head_only: bool = False
 ) -> None:
-    """The answer; without its body when only the ``head`` was asked for."""
+    """Send the response; only its headers with ``head_only``."""
     headers = [
         (b"content-type", page.content_type.encode()),
         (b"content-length", b"%d" % len(page.body)),

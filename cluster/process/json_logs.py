@@ -1,8 +1,8 @@
-"""Structured logs: one JSON object a line on stderr, with the fields a search wants first.
+"""Write structured logs: one JSON object per line on stderr, with the most searched fields first.
 
-What repeats does not fill a disk (H265): ten lines of an event about one thing in ten seconds, a hundred
-lines of a process in a second. Nor does the process wait for who reads them
-(`distributedlog/runtime/process/stderr_writer.py`). The next line after that says how many were left out.
+Repeated lines are limited so that they cannot fill a disk (H265): ten lines per event and subject in ten
+seconds, and 100 lines per process and second. The next line reports how many were left out. The process never
+waits for the reader of stderr (`distributedlog/runtime/process/stderr_writer.py`).
 """
 
 import json
@@ -22,25 +22,25 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {
 
 WINDOW_S = 10.0
 LINES_PER_WINDOW = 10
-"""Of one event about one thing."""
+"""Lines of one event about one subject."""
 LINES_PER_SECOND = 100
-"""Of the whole process."""
+"""Lines of the whole process."""
 KEYS_MAX = 1000
 TEXT_MAX = 4000
-"""Characters of a message or a field: what a peer said may be in it."""
+"""Characters of a message or field, which may contain text from a peer."""
 
 
 class RateLimitFilter(logging.Filter):
-    """Leaves out what comes too fast, and says with the next line how much that was."""
+    """Leaves out lines above the limits, and reports their number in a field of the next line."""
 
     def __init__(self) -> None:
         super().__init__()
         self._windows: dict[tuple[str, str], list[float]] = {}
-        """Key to when its window began, lines in it, lines left out."""
+        """By key: when the window began, its lines, and the lines left out."""
         self._second = [0.0, 0, 0]
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """May it be said?"""
+        """Return whether a line is within the limits."""
         event = getattr(record, "event", None)
         if event is not None:
             key = (str(event), str(getattr(record, SUBJECT_ATTRIBUTE, "")))
@@ -59,9 +59,12 @@ def _allows(
     lines_max: int,
     left_out_field: str,
 ) -> bool:
-    """Count a line; is it one of the first ``most`` of its window? The next window's first one tells."""
+    """Count a line, and return whether it is one of the first ``lines_max`` of its window.
+
+    The first line of the next window reports the lines that were left out.
+    """
     window_start, lines, left_out = window
-    if not 0 <= record.created - window_start < length_s:  # also where the wall clock went back
+    if not 0 <= record.created - window_start < length_s:  # also if the wall clock was set back
         window[:] = [record.created, 1, 0]
         if left_out:
             setattr(record, left_out_field, int(left_out))
@@ -74,10 +77,11 @@ def _allows(
 
 
 class JsonFormatter(logging.Formatter):
-    """``{"at", "level", "node", "part", "message", …}``; what a call passes as ``extra`` is added.
+    """Formats a record as ``{"at", "level", "node", "part", "message", …}`` and the fields passed as
+    ``extra``.
 
     ``at`` is UTC. An event (`distributedlog/runtime/declarations/events.py`) has its name in ``event``, and
-    its fields.
+    its own fields.
     """
 
     def __init__(self, node: str = "") -> None:
@@ -85,7 +89,7 @@ class JsonFormatter(logging.Formatter):
         self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return one line."""
         time = datetime.fromtimestamp(record.created, UTC)
         value: dict[str, Any] = {
             "at": f"{time:%Y-%m-%dT%H:%M:%S}.{time.microsecond // 1000:03d}Z",
@@ -103,14 +107,17 @@ class JsonFormatter(logging.Formatter):
 
 
 class OutputHandler(logging.Handler):
-    """Hands lines to an output that nobody waits for; of those that it did not take the next one tells."""
+    """Sends lines to an output without waiting.
+
+    If the output drops lines, the next line reports their number.
+    """
 
     def __init__(self, out: NonBlockingOutput) -> None:
         super().__init__()
         self._out = out
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
+        """Send one line."""
         left_out = self._out.dropped_writes
         if left_out:
             record.unread = left_out
@@ -123,7 +130,7 @@ class OutputHandler(logging.Handler):
 
 
 def log_to_stderr(node: str, level: int) -> None:
-    """Send the package's logs of this process to stderr; from now on it waits for no stderr."""
+    """Send the package's logs of this process to stderr. Afterwards the process never waits for stderr."""
     handler = OutputHandler(make_stderr_non_blocking())
     handler.setFormatter(JsonFormatter(node))
     handler.addFilter(RateLimitFilter())

@@ -1,4 +1,6 @@
-"""The real host of one node: its data directory, laid out by kind, refused when it is another kind's.
+"""Create the real host of one node from its data directory.
+
+The layout depends on the kind of the node. A directory of another kind is refused.
 
 DIR/journal/  DIR/index/      a bookie (the index may be elsewhere)
 DIR/metadata/                 a metadata node
@@ -23,19 +25,28 @@ from ..declarations.options import MetadataNodeConfig, NodeConfig, ProxyNodeConf
 CLOSE_S = 5.0
 
 log = get_logger("distributedlog.cluster")
-SYNC_MODE_TEXTS = {"inline": "done on the loop", "thread": "done in a thread beside the loop"}
-"""By the mode of a disk, in the words of its log."""
+SYNC_MODE_TEXTS = {"inline": "done on the event loop", "thread": "done in a separate thread"}
+"""The log text for each sync mode of a disk."""
 
 
 @asynccontextmanager
 async def open_host(
     config: NodeConfig, data: Path, index: Path | None = None, *, is_only_node: bool = True
 ) -> AsyncIterator[Host]:
-    """A host on directories, which are given back in the end.
+    """Open the host of a node on its directories, and close them at the end.
 
-    ``alone``: no other node is in this process, so a bookie's journal may sync on the loop if its disk is
-    fast enough (`choose_sync_mode`); several nodes must not wait for each other's disks. A metadata node
-    always syncs in a thread (H25). Raises `ForeignData`, `OSError`, `DiskFailed`.
+    Args:
+        config: The configuration of the node.
+        data: Its data directory.
+        index: The directory of a bookie's index, if it is separate.
+        is_only_node: Whether this process runs only this node. Then a bookie's journal may sync on the event
+            loop if its disk is fast enough (`choose_sync_mode`). Several nodes must not wait for each other's
+            disks. A metadata node always syncs in a thread (H25).
+
+    Raises:
+        ForeignData: The directory belongs to a node of another kind.
+        OSError: A directory could not be created or opened.
+        DiskFailed: The disk failed.
     """
     disks: dict[str, DirectoryDisk] = {}
     try:
@@ -60,9 +71,9 @@ async def open_host(
 
 
 def memory_host(config: NodeConfig) -> Host:
-    """A host that keeps nothing beyond the process; hand it to a node that is started again.
+    """Return a host whose disks exist only in memory. It can be given to a node that is started again.
 
-    What a proxy runs on in any case: it has no disks.
+    A proxy always runs on such a host, because it has no disks.
     """
     roles: tuple[str, ...] = ("journal", "index")
     if isinstance(config, MetadataNodeConfig):
@@ -75,13 +86,13 @@ def memory_host(config: NodeConfig) -> Host:
 def _disk(data: Path, role: str, foreign: tuple[str, ...]) -> DirectoryDisk:
     if (data / FILE_NAME).exists():
         raise ForeignData(
-            f"{data} is the inside of a node's data directory (it holds {FILE_NAME});"
-            " --data is the directory around it"
+            f"{data} is a part of a node's data directory (it contains {FILE_NAME});"
+            " --data must be its parent directory"
         )
     for name in foreign:
         if (data / name).exists():
             raise ForeignData(
-                f"{data} is the data directory of a node of another kind (it holds {name}/);"
+                f"{data} is the data directory of a node of another kind (it contains {name}/);"
                 " give this node its own --data"
             )
     return DirectoryDisk(data / role)

@@ -1,4 +1,4 @@
-"""When a process ends: told by a signal, or by the end of its life line, whose other end its parent holds."""
+"""End a process on a signal, or at the end of stdin, whose other end its parent process holds."""
 
 import json
 import os
@@ -19,13 +19,18 @@ Run = Callable[[trio.TaskStatus[dict[str, Any]]], Awaitable[None]]
 async def run_until_stopped(
     run: Run, *, stdin: bool, ready: Callable[[dict[str, Any]], None] | None = None
 ) -> None:
-    """Run until SIGTERM, SIGINT, or (``stdin``) the end of stdin; say when it serves.
+    """Run a node until SIGTERM, SIGINT or, with ``stdin``, the end of stdin.
 
-    A SIGHUP ends it only if its standard input is a terminal, which has then been closed. A service manager
-    would take an end by SIGHUP for a clean one, and would not start the node again.
+    A SIGHUP ends it only if its standard input is a terminal, which has then been closed. Otherwise, SIGHUP
+    is ignored: a service manager would treat such an end as clean, and would not restart the node.
 
-    A SIGTERM while it ends changes nothing: who sends a second one means the same. A second SIGINT is a
-    person's, who does not want to wait.
+    A second SIGTERM has no effect while the node ends. A second SIGINT ends it at once, because it comes from
+    a user who does not want to wait.
+
+    Args:
+        run: Runs the node, and reports its start.
+        stdin: Whether the end of stdin ends the node.
+        ready: Called with the start report; None to print it as one JSON line.
     """
     stop_scope = trio.CancelScope()
     try:
@@ -48,7 +53,7 @@ async def run_until_stopped(
     except* ConnectionLost:
         if (
             not stop_scope.cancel_called
-        ):  # connections that break while all is taken down are no failure
+        ):  # connections that break during the shutdown are no failure
             raise
 
 
@@ -71,11 +76,11 @@ async def _ignore(
     with trio.open_signal_receiver(number) as signals:
         task_status.started()
         async for _received in signals:
-            log.info("%s is ignored: files that change are read again without it", number.name)
+            log.info("%s is ignored: changed files are reloaded automatically", number.name)
 
 
 async def cancel_at_end_of_stdin(scope: trio.CancelScope) -> None:
-    """End with the life line: stdin ends by a close, or by the parent's death of any kind."""
+    """Cancel a scope at the end of stdin, which the parent closes, or which closes when the parent dies."""
     async with trio.lowlevel.FdStream(_own_stdin()) as stream:
         while await stream.receive_some(4096):
             pass
@@ -83,12 +88,12 @@ async def cancel_at_end_of_stdin(scope: trio.CancelScope) -> None:
 
 
 def _own_stdin() -> int:
-    """A descriptor of our own for stdin: `FdStream` closes what it is given."""
+    """Return a duplicate descriptor of stdin, because `FdStream` closes its descriptor."""
     return os.dup(0)
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The error to tell of a group: ours before others."""
+    """Return the error of a group to report: the first `DistributedLogError`, otherwise the first error."""
     leaves = [error]
     while any(isinstance(leaf, BaseExceptionGroup) for leaf in leaves):
         leaves = [

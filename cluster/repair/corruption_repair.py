@@ -66,9 +66,7 @@ class CorruptionRepair:
         self._corruption = corruption
         self._bookie_id = bookie_id
         self._repair_lock = repair_lock
-        self._blocked_work = BlockedWorkLog(
-            log, "ledgers with corrupt entries are not repaired yet"
-        )
+        self._blocked_work = BlockedWorkLog(log, "ledgers with corrupt entries wait for repair")
 
     async def run(self) -> None:
         """Run until cancelled: soon after corruption is recorded, then often while there is progress."""

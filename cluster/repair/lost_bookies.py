@@ -221,9 +221,7 @@ class LostBookieRepair:
         self._successors: dict[str, str] = {}
         """The leaving bookies and their requested replacements; "" for any replacement."""
         self.liveness = liveness
-        self._blocked_work = BlockedWorkLog(
-            log, "closed ledgers could not be moved off lost bookies"
-        )
+        self._blocked_work = BlockedWorkLog(log, "closed ledgers remain on lost bookies")
         self._unreadable = UnreadableRecords()
         self.moved_ledgers = 0
         """Ledgers moved off lost bookies since the start."""

@@ -80,7 +80,7 @@ class OpenLedgerCloser:
         self._closed_ledgers: set[int] = set()
         """Ledgers that need no further check while a bookie is away."""
         self._blocked_work = BlockedWorkLog(
-            log, "logs without a writer could not be closed on lost bookies"
+            log, "logs without a writer remain open on lost bookies"
         )
         self._unreadable = UnreadableRecords()
         self.closed_logs = 0

@@ -206,7 +206,7 @@ class PullReplication:
         self._copier = copier
         self._bookie_id = bookie_id
         self._blocked_work = BlockedWorkLog(
-            log, "ledgers assigned to this bookie could not be fetched"
+            log, "ledgers assigned to this bookie wait to be fetched"
         )
         self.pulled_ledgers = 0
         """Since the start."""

@@ -66,7 +66,7 @@ async def test_bookies_leave_while_the_metadata_nodes_still_serve(
                 scope.cancel()
 
     said = [record.getMessage() for record in caplog.records]
-    assert [one for one in said if "goodbye" in one or "was not noted" in one] == []
+    assert [one for one in said if "was not removed" in one or "was not recorded" in one] == []
 
 
 async def test_why_a_node_cannot_start_is_one_typed_error() -> None:

@@ -17,8 +17,8 @@ METADATA = MetadataNodeConfig("m1", {"m1": ("127.0.0.1", 1)})
     [
         (BOOKIE, "metadata/FORMAT", "another kind"),
         (METADATA, "journal/FORMAT", "another kind"),
-        (BOOKIE, "FORMAT", "the directory around it"),
-        (METADATA, "FORMAT", "the directory around it"),
+        (BOOKIE, "FORMAT", "its parent directory"),
+        (METADATA, "FORMAT", "its parent directory"),
     ],
 )
 async def test_a_directory_of_another_node_is_refused_and_nothing_made_in_it(

@@ -144,7 +144,7 @@ async def test_a_record_is_not_made_one_that_nobody_can_read() -> None:
         many = tuple(DeclaredLoss(2 * n, 2 * n, "op", 1, "") for n in range(LOSSES_MAX))
         full = replace(ledger, lost=many)
         await w.metadata.transact(Transaction((), (Put(keys.ledger_key(LEDGER), full.encode()),)))
-        with pytest.raises(InvalidRequest, match="declare longer ones"):
+        with pytest.raises(InvalidRequest, match="declare longer ranges"):
             await declare_lost(w.metadata, w.pool, LEDGER, DeclaredLoss(2500, 2500, "op", 1, ""))
         assert (await w.record()).lost == many
 
