@@ -31,7 +31,7 @@ async def serve_node(
         await serve_bookie_node(host, config, task_status=task_status)
     else:
         from .node.proxy_assembly import (
-            serve_proxy_node,  # with clients of all below: no other node loads them
+            serve_proxy_node,  # with its clients of all lower layers, which no other node imports
         )
 
         await serve_proxy_node(host, config, task_status=task_status)

@@ -1,9 +1,9 @@
-"""Options from four places into frozen dataclasses: flag > environment > file > default.
+"""Merge options from four sources into frozen dataclasses: flag > environment > file > default.
 
-Each part declares its options in one frozen dataclass (unit and reason beside each). The command line
-gives flags and environment as one mapping (click merges them); a file is TOML with one table a part.
-Here they are laid over each other and checked: an unknown key or a wrong type is an error that names
-the place and what is known, never a silent default.
+Each part declares its options in one frozen dataclass, with unit and reason. The command line provides flags
+and environment as one mapping (click merges them). A file is TOML with one table per part. This module merges
+the sources and checks the options. An unknown key or a wrong type is an error that names the source and the
+known options.
 """
 
 import types
@@ -20,8 +20,13 @@ Tables = dict[str, dict[str, Any]]
 
 
 def parse_file(text: str, where: str) -> Tables:
-    """The tables of a configuration file. Raises `InvalidRequest` that names file and line."""
-    import tomllib  # most nodes have no file
+    """Return the tables of a configuration file.
+
+    Raises:
+        InvalidRequest: The text is not TOML, or an option is outside of a table. The message names file and
+            line.
+    """
+    import tomllib  # most nodes have no configuration file
 
     try:
         tables = tomllib.loads(text)
@@ -30,7 +35,7 @@ def parse_file(text: str, where: str) -> Tables:
     for name, table in tables.items():
         if not isinstance(table, dict):
             raise InvalidRequest(
-                f"{where}: {name} stands outside of a table; write it under [{'part'}], one table a part"
+                f"{where}: {name} is outside of a table; write it under [{'part'}], one table per part"
             )
     return tables
 
@@ -38,9 +43,16 @@ def parse_file(text: str, where: str) -> Tables:
 def overlay(
     cls: type[Options], *layers: tuple[str, Mapping[str, Any]], base_options: Options | None = None
 ) -> Options:
-    """Build ``cls`` from layers, the later ones over the earlier; values of None say nothing.
+    """Build an options object from layers, of which later ones override earlier ones.
 
-    A layer is (where it came from, key to value). Raises `InvalidRequest`.
+    Args:
+        cls: The dataclass of the options.
+        layers: (source, options by name). Values of None are ignored.
+        base_options: The options below all layers.
+
+    Raises:
+        InvalidRequest: An option is unknown, has a wrong type or an invalid value, or is missing without a
+            default.
     """
     known_fields = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
     hints = get_type_hints(cls)
@@ -54,18 +66,18 @@ def overlay(
                 continue
             if name not in known_fields:
                 raise InvalidRequest(
-                    f"{where}: {key} is not an option of {cls.__name__}; known are "
+                    f"{where}: {key} is not an option of {cls.__name__}; known options are "
                     f"{', '.join(sorted(known_fields))}"
                 )
             merged[name] = _coerce(value, hints[name], f"{where}: {key}")
     for name, field in known_fields.items():
         if name not in merged and field.default is MISSING and field.default_factory is MISSING:
-            raise InvalidRequest(f"{name} of {cls.__name__} is given nowhere")
+            raise InvalidRequest(f"{name} of {cls.__name__} is missing")
     return cls(**merged)
 
 
 def _coerce(value: Any, kind: Any, where: str) -> Any:
-    """``value`` as ``kind``: numbers and truth values also from text, as an environment gives them."""
+    """Convert a value to its type. Numbers and booleans may be text, as in environment variables."""
     if get_origin(kind) in (typing.Union, types.UnionType):
         choices = [choice for choice in get_args(kind) if choice is not type(None)]
         kind = choices[0] if len(choices) == 1 else Any
@@ -76,21 +88,29 @@ def _coerce(value: Any, kind: Any, where: str) -> Any:
             return True
         if str(value).lower() in ("0", "false", "no", "off"):
             return False
-        raise InvalidRequest(f"{where} is {value!r}, wanted is true or false")
+        raise InvalidRequest(f"{where} is {value!r}, must be true or false")
     if kind in (int, float):
         if isinstance(value, bool):
-            raise InvalidRequest(f"{where} is {value!r}, wanted is a number")
+            raise InvalidRequest(f"{where} is {value!r}, must be a number")
         try:
             return kind(value)
         except (TypeError, ValueError, OverflowError):
-            raise InvalidRequest(f"{where} is {value!r:.80}, wanted is a number") from None
+            raise InvalidRequest(f"{where} is {value!r:.80}, must be a number") from None
     if kind is str and not isinstance(value, str):
-        raise InvalidRequest(f"{where} is {value!r}, wanted is a text")
+        raise InvalidRequest(f"{where} is {value!r}, must be a text")
     return value
 
 
 def parse_address(text: str, what: str) -> Address:
-    """``HOST:PORT`` or ``[IPV6]:PORT``. Raises `InvalidRequest` that names ``what``."""
+    """Parse ``HOST:PORT`` or ``[IPV6]:PORT``.
+
+    Args:
+        text: The address.
+        what: The name of the option, for the error.
+
+    Raises:
+        InvalidRequest: The text is not an address.
+    """
     host, colon, port = text.strip().rpartition(":")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -99,13 +119,17 @@ def parse_address(text: str, what: str) -> Address:
     is_number = port.isascii() and port.isdigit() and len(port) <= 5
     if not colon or not host or not is_number or int(port) > 65_535:
         raise InvalidRequest(
-            f"{what} is {text!r}, wanted is HOST:PORT (or [IPV6]:PORT), such as 127.0.0.1:4181"
+            f"{what} is {text!r}, must be HOST:PORT (or [IPV6]:PORT), such as 127.0.0.1:4181"
         )
     return host, int(port)
 
 
 def parse_named_address(text: str, what: str) -> tuple[str, Address]:
-    """``[NAME=]HOST:PORT``; the name is "" where none is given. Raises `InvalidRequest`."""
+    """Parse ``[NAME=]HOST:PORT``. The name is "" if none is given.
+
+    Raises:
+        InvalidRequest: The text is not an address, or the name is empty.
+    """
     name, equals, address_text = text.partition("=")
     if not equals:
         return "", parse_address(text, what)
@@ -115,7 +139,11 @@ def parse_named_address(text: str, what: str) -> tuple[str, Address]:
 
 
 def parse_named_addresses(texts: typing.Sequence[str], what: str) -> dict[str, Address]:
-    """Repeated ``[NAME=]HOST:PORT``, by name. Raises `InvalidRequest` when a name comes twice."""
+    """Parse repeated ``[NAME=]HOST:PORT``, and return the addresses by name.
+
+    Raises:
+        InvalidRequest: A text is not an address, or a name occurs twice.
+    """
     addresses: dict[str, Address] = {}
     for text in texts:
         name, address = parse_named_address(text, what)
@@ -128,9 +156,17 @@ def parse_named_addresses(texts: typing.Sequence[str], what: str) -> dict[str, A
 
 
 def parse_quorum(text: str, what: str = "--metadata") -> dict[str, Address]:
-    """The metadata quorum, ``[NAME=]HOST:PORT,…``, by name; unnamed ones are named by their address.
+    """Parse the metadata quorum, ``[NAME=]HOST:PORT,…``, and return the addresses by name.
 
-    Order does not matter and is not kept: all nodes must see the same list whoever wrote it.
+    A node without a name is named by its address. The result is sorted, so that all nodes have the same list
+    in any order of the input.
+
+    Args:
+        text: The list.
+        what: The name of the option, for the error.
+
+    Raises:
+        InvalidRequest: An address is invalid, a name or address occurs twice, or the list is empty.
     """
     members: dict[str, Address] = {}
     for part in text.replace(";", ",").split(","):
@@ -144,11 +180,11 @@ def parse_quorum(text: str, what: str = "--metadata") -> dict[str, Address]:
             raise InvalidRequest(f"{what} names {format_address(address)} twice")
         members[name] = address
     if not members:
-        raise InvalidRequest(f"{what} is {text!r}, wanted is HOST:PORT,HOST:PORT,…")
+        raise InvalidRequest(f"{what} is {text!r}, must be HOST:PORT,HOST:PORT,…")
     return dict(sorted(members.items()))
 
 
 def format_address(address: Address) -> str:
-    """``HOST:PORT``, IPv6 in brackets."""
+    """Return ``HOST:PORT``, with brackets around an IPv6 address."""
     host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

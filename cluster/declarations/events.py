@@ -1,4 +1,4 @@
-"""What nodes tell of their lives, and of what they mend (`distributedlog/runtime/declarations/events.py`)."""
+"""Log events of nodes and of repair (`distributedlog/runtime/declarations/events.py`)."""
 
 import logging
 

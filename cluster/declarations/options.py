@@ -1,4 +1,4 @@
-"""What one node is told at its start: frozen values, the same for processes, `dlog local` and sim."""
+"""The configuration of one node: frozen values, the same for processes, `dlog local` and the simulator."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,31 +12,37 @@ from .config import format_address, overlay
 WRITE_PROXY, READ_PROXY = "write-proxy", "read-proxy"
 PROXIES = (WRITE_PROXY, READ_PROXY)
 RATE_BYTES_PER_S = 32 * 1024 * 1024
-"""Of copies that a repair makes: a tenth of what one bookie accepts on two cores."""
+"""The copy rate of a repair: a tenth of the rate that one bookie accepts on two cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataNodeConfig:
-    """A node of the metadata quorum."""
+    """The configuration of a node of the metadata quorum."""
 
     name: str
-    """Its own place in ``voters``."""
+    """Its key in ``voters``."""
     voters: Mapping[str, Address]
-    """Every node of the quorum, this one included; all nodes must be given the same."""
+    """All nodes of the quorum, including this one. The list must be the same on all nodes."""
     listen: Mapping[str, Address] = field(default_factory=dict)
-    """Listener name to address; empty: listen where ``voters`` says that we are."""
+    """The addresses to listen on, by listener name.
+
+    If empty, the node listens on its address in ``voters``.
+    """
     advertise: Mapping[str, Address] = field(default_factory=dict)
-    """Listener name to the address that others should use; default: the one listened on."""
+    """The addresses that other nodes use, by listener name.
+
+    The default is the address that the node listens on.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class BookieNodeConfig:
-    """A bookie."""
+    """The configuration of a bookie."""
 
     name: str
-    """For people and logs; the id is random and made with the data directory (H6)."""
+    """For people and logs. The ID is random, and is created with the data directory (H6)."""
     metadata: tuple[Address, ...]
-    """Where the metadata quorum is; one address that answers is enough."""
+    """Addresses of the metadata quorum. One address that answers is sufficient."""
     listen: Mapping[str, Address] = field(default_factory=lambda: {"": ("127.0.0.1", 0)})
     advertise: Mapping[str, Address] = field(default_factory=dict)
     rack: str = ""
@@ -87,7 +93,7 @@ class BookieNodeConfig:
         at_least=0,
     )
     store: Mapping[str, Any] = field(default_factory=dict)
-    """Options of its store (bookie/declarations/options.py) that differ from their defaults."""
+    """Options of its store (`bookie/declarations/options.py`) that differ from their defaults."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -95,14 +101,14 @@ class BookieNodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ProxyNodeConfig:
-    """A proxy. It has no disk: its id is drawn at each start."""
+    """The configuration of a proxy. It has no disk, and a random ID is generated at each start."""
 
     name: str
     """For people and logs."""
     kind: str
     """`WRITE_PROXY` or `READ_PROXY`."""
     metadata: tuple[Address, ...]
-    """Where the metadata quorum is; one address that answers is enough."""
+    """Addresses of the metadata quorum. One address that answers is sufficient."""
     listen: Mapping[str, Address] = field(default_factory=lambda: {"": ("127.0.0.1", 0)})
     advertise: Mapping[str, Address] = field(default_factory=dict)
     rack: str = ""
@@ -110,9 +116,11 @@ class ProxyNodeConfig:
         30.0, "s", "a start without a metadata quorum times out after this time"
     )
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of the proxy itself (distributedlog/proxy/declarations/options.py), of the logs
-    (distributedlog/log/declarations/options.py) and of their ledgers
-    (ledger/declarations/options.py), that differ from their defaults."""
+    """Options that differ from their defaults.
+
+    They are options of the proxy itself (`distributedlog/proxy/declarations/options.py`), of logs
+    (`distributedlog/log/declarations/options.py`), and of ledgers (`ledger/declarations/options.py`).
+    """
 
     def __post_init__(self) -> None:
         check(self)
@@ -120,17 +128,17 @@ class ProxyNodeConfig:
 
 @dataclass(frozen=True, slots=True)
 class NodeReady:
-    """What a node says when it serves."""
+    """The report of a node that serves."""
 
     name: str
     kind: str
     """``metadata``, ``bookie``, ``write-proxy`` or ``read-proxy``."""
     node_id: str
     address: Address
-    """Of its first listener, with the port that was given for port 0."""
+    """The address of its first listener, with the actual port if port 0 was requested."""
 
     def line(self, data: str | None) -> dict[str, Any]:
-        """Its ready line, but for the pid. ``data``: its directory."""
+        """Return its ready line without the process ID; ``data`` is its directory."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -144,7 +152,7 @@ NodeConfig = MetadataNodeConfig | BookieNodeConfig | ProxyNodeConfig
 
 
 def to_json(config: NodeConfig) -> dict[str, Any]:
-    """For a child process."""
+    """Return a configuration as JSON values, for a child process."""
     if isinstance(config, ProxyNodeConfig):
         return asdict(config)
     kind = "metadata" if isinstance(config, MetadataNodeConfig) else "bookie"
@@ -152,7 +160,11 @@ def to_json(config: NodeConfig) -> dict[str, Any]:
 
 
 def from_json(value: Mapping[str, Any]) -> NodeConfig:
-    """The other way round. Raises `InvalidRequest`."""
+    """Return the configuration in JSON values from `to_json`.
+
+    Raises:
+        InvalidRequest: An option is unknown or its value is invalid.
+    """
     values = {key: item for key, item in value.items() if key != "kind"}
     for key in ("voters", "listen", "advertise"):
         if key in values:

@@ -1,1 +1,1 @@
-"""Retention, and removal of segments and ledgers that no log uses."""
+"""Apply retention, and remove segments and ledgers that no log uses."""

@@ -1,4 +1,4 @@
-"""Which ledgers there are: asked before a bookie removes one (H21), or lets an old one begin (H89)."""
+"""Check which ledgers exist, before a bookie removes one (H21) or accepts an old one as new (H89)."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
@@ -16,19 +16,29 @@ from ...runtime.schedule.work_failures import WorkFailures
 from ..coordination.gc_hold import hold_reason
 
 NEIGHBOR_GAP_MAX = 16
-"""Ledgers whose ids are no further apart are looked up in one range: the rows between, of other bookies'
-ledgers, cost less than another question."""
+"""Ledgers whose IDs are at most this far apart are read in one range.
+
+The records in between, of other bookies' ledgers, cost less than another request.
+"""
 TOMBSTONES_EVERY_S = 3600.0
-"""The bound of tombstones is the next ledger id of so long ago: ids of new ledgers were taken later
-(`ledger/model/ledger_ids.py`), so those begin without a question."""
+"""The tombstone limit is the next ledger ID of this long ago.
+
+IDs of new ledgers are assigned later (`ledger/model/ledger_ids.py`), so a bookie accepts those without a
+check.
+"""
 
 log = get_logger("distributedlog.cluster.gc.ledger_lookup")
 
 
 async def missing_ledgers(metadata: Metadata, ledger_ids: Sequence[int]) -> set[int]:
-    """Those of the ids ``asked``, ascending, that name no ledger, now. Linearizable: a No is proof (H21).
+    """Return the IDs without a ledger, by a linearizable read, so that absence is proven (H21).
 
-    None is missing while deletions are held: what the metadata lacks may be newer than its save (H104).
+    While deletions are on hold, no ledger is reported as missing: the metadata may lack ledgers that are
+    newer than its backup (H104).
+
+    Args:
+        metadata: The metadata store.
+        ledger_ids: The IDs, in ascending order.
     """
     missing = {keys.ledger_key(ledger_id): ledger_id for ledger_id in ledger_ids}
     async for item in _records(metadata, ledger_ids):
@@ -39,9 +49,13 @@ async def missing_ledgers(metadata: Metadata, ledger_ids: Sequence[int]) -> set[
 
 
 async def ledger_statuses(metadata: Metadata, ledger_ids: Sequence[int]) -> dict[int, LedgerStatus]:
-    """How each of the ids ``asked``, ascending, stands now. Linearizable.
+    """Return the present status of ledgers, by a linearizable read.
 
-    One whose record cannot be read is left out: of it nothing can be told.
+    A ledger whose record is unreadable is left out.
+
+    Args:
+        metadata: The metadata store.
+        ledger_ids: The IDs, in ascending order.
     """
     statuses = dict.fromkeys(ledger_ids, LedgerStatus.DELETED)
     id_of_key = {keys.ledger_key(ledger_id): ledger_id for ledger_id in ledger_ids}
@@ -63,7 +77,7 @@ async def ledger_statuses(metadata: Metadata, ledger_ids: Sequence[int]) -> dict
 
 
 async def _records(metadata: Metadata, ledger_ids: Sequence[int]) -> AsyncIterator[KeyValue]:
-    """The records of these ledgers, and of some that lie between."""
+    """Yield the records of these ledgers, and of some in between."""
     id_ranges: list[tuple[int, int]] = []
     for ledger_id in ledger_ids:
         if id_ranges and ledger_id - id_ranges[-1][1] <= NEIGHBOR_GAP_MAX:
@@ -78,14 +92,19 @@ async def _records(metadata: Metadata, ledger_ids: Sequence[int]) -> AsyncIterat
 async def end_tombstones(
     metadata: Metadata, move_limit: Callable[[int], Awaitable[None]], failures: WorkFailures
 ) -> None:
-    """Move the bound below which a bookie needs no tombstones, until cancelled (H89).
+    """Move the limit below which a bookie needs no tombstones, until cancelled (H89).
 
-    ``move`` is `BookieStore.drop_tombstones`. It stays while deletions are held (H104).
+    The limit does not move while deletions are on hold (H104).
+
+    Args:
+        metadata: The metadata store.
+        move_limit: Sets the limit, as `BookieStore.drop_tombstones`.
+        failures: Counts failures, and delays retries.
     """
     earlier_next_id = 0
-    unit = "the end of tombstones"
+    unit = "the removal of tombstones"
     while True:
-        # A failed try is repeated soon. The bound is still the ID of an hour before.
+        # A failed attempt is repeated soon. The limit is still the ID of an hour before.
         with failures.attempt(unit, every_s=TOMBSTONES_EVERY_S) as attempt:
             try:
                 item = await metadata.get(keys.NEXT_LEDGER)
@@ -93,8 +112,8 @@ async def end_tombstones(
                 reason = await hold_reason(metadata)
             except (
                 DistributedLogError
-            ) as error:  # whatever it is: the bound moves with the next look
-                log.info("tombstones stay: %s: %s", type(error).__name__, error)
+            ) as error:  # of any kind: the limit moves with the next attempt
+                log.info("tombstones are kept for now: %s: %s", type(error).__name__, error)
             else:
                 if earlier_next_id and not reason:
                     await move_limit(earlier_next_id)

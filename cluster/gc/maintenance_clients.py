@@ -1,4 +1,4 @@
-"""What a bookie closes, repairs and merges segments of logs with: clients of all bookies, while it lasts."""
+"""Open the clients of all bookies with which a bookie closes, repairs and merges segments of logs."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,7 +28,7 @@ from .segment_merger import Merge
 async def open_orphan_closer(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AsyncIterator[CloseOrphaned]:
-    """Gives what closes a segment of a log, of any namespace, until the body ends."""
+    """Yield a function that closes a segment of a log in any namespace."""
     async with _open_logs(host, endpoint, metadata, name) as context:
         yield partial(close_orphaned, context)
 
@@ -37,13 +37,13 @@ async def open_orphan_closer(
 async def open_ledger_closer(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AsyncIterator[OrphanCloser]:
-    """Gives what closes what dead writers left open in logs, of any namespace, until the body ends."""
+    """Yield the `OrphanCloser` for logs of any namespace."""
     async with _open_logs(host, endpoint, metadata, name) as context:
         yield make_closer(context)
 
 
 def make_closer(context: LogContext) -> OrphanCloser:
-    """By these clients."""
+    """Return an `OrphanCloser` that uses these clients."""
     return OrphanCloser(
         partial(observe_orphan, context),
         partial(close_if_unchanged, context, reason="repair"),
@@ -55,7 +55,7 @@ def make_closer(context: LogContext) -> OrphanCloser:
 async def open_merger(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AsyncIterator[Merge]:
-    """Gives what merges segments of a log, of any namespace, until the body ends."""
+    """Yield a function that merges segments of a log in any namespace."""
     async with _open_logs(host, endpoint, metadata, name) as context:
         yield partial(merge_segments, context)
 

@@ -1,14 +1,18 @@
-"""Retention: records go by age and by size, of logs with and without writers, at one elected bookie.
+"""Truncate logs by age and size, with or without a writer, on one elected bookie.
 
-Level-triggered, by a schedule in memory: which logs have a rule is read anew every `RESCAN_S` from their
-settings and their namespace's (`distributedlog/log/model/stored_settings.py`), and each of them is looked at
-as often as its rule needs: each 64th of its age. What is kept in the store are the clock and, for each log,
-by when its segments were seen closed (`distributedlog/log/model/segment_expiry.py`); both are changed under a
-comparison with the clock's revision, so that of two bookies that are elected for a moment one does nothing.
-What goes is given up as by `Log.truncate`; the bytes follow as after any truncation (`segment_purger.py`).
+The work is level-triggered, with a schedule in memory. Every `RESCAN_S`, the settings of logs and namespaces
+are read again (`distributedlog/log/model/stored_settings.py`). Each log with a retention rule is checked as
+often as the rule needs, such as every 64th of its maximum age.
 
-A segment that its writer left open never closes and so never ages: after `segment_age_max_s` and a quarter
-of it more it is closed here, if nobody holds the log's lock and nothing was added for a while.
+The metadata store holds the retention clock, and per log the times at which its segments were first observed
+closed (`distributedlog/log/model/segment_expiry.py`). All changes are conditional on the clock's revision. If
+two bookies are elected for a moment, one of them changes nothing.
+
+A truncation has the same effect as `Log.truncate`. The bytes are freed later, as after any truncation
+(`segment_purger.py`).
+
+A segment that its writer left open is never closed and would never expire. It is closed here after 1.25 times
+``segment_age_max_s``, if no client holds the log's lock and nothing was appended for a while.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -65,11 +69,11 @@ from ..coordination.blocked_work import BlockedWorkLog
 from ..coordination.gc_hold import ElectionStatus
 
 RESCAN_S = 60.0
-"""How long a change of settings, or a new log, may stay unknown here."""
+"""The longest time until a change of settings, or a new log, is noticed."""
 EVERY_S = 5.0
 CHECK_S_MAX = 600.0
 SIZE_CHECK_S = 30.0
-"""How often a log that goes by size is looked at."""
+"""How often a log with a size limit is checked."""
 CHECKS_PER_AGE = 64
 PAGE = 500
 LATE_FACTOR = 1.25
@@ -80,40 +84,46 @@ UNIT = "retention"
 log = get_logger("distributedlog.cluster.gc.retention")
 
 CloseOrphaned = Callable[[int, int], Awaitable[bool]]
-"""Closes what is in progress in a log from a segment on, if it was left; was it?
-(`distributedlog/log/takeover/orphaned_segment.py`)"""
+"""Closes the open segments of a log from a segment on if they have no writer, and returns whether it did.
+
+See `distributedlog/log/takeover/orphaned_segment.py`.
+"""
 OpenCloser = Callable[[], AbstractAsyncContextManager[CloseOrphaned]]
-"""Opens what that takes, for as long as it is needed."""
+"""Opens a `CloseOrphaned` with its clients for the time of its use."""
 
 
 CLOSED_AT_ONCE = 16
 ORPHANED_MAX = 1000
-"""That wait to be closed; the others are found again."""
+"""Segments that wait to be closed. Further ones are found again later."""
 RELEVANT_SETTINGS = (*RETENTION, "segment_age_max_s")
-"""What is read of the settings here."""
+"""The settings that are used here."""
 
 
 class Superseded(Exception):
-    """Somebody else has moved the clock: this pass ends. Inside of this module."""
+    """Another process has moved the clock, so this pass ends. The exception stays inside this module."""
 
 
 class RetentionClock:
-    """The stored clock, as this bookie moves it (see `distributedlog/log/model/segment_expiry.py`)."""
+    """The stored clock, as this bookie advances it (see `distributedlog/log/model/segment_expiry.py`)."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
         self._is_known = False
         self._counted_to = 0.0
-        """Our own time up to which the stored value counts."""
+        """The monotonic time up to which the stored clock counts."""
         self.now_ms = 0
         self.revision = 0
 
     def reset(self) -> None:
-        """Not elected: somebody else counts now."""
+        """Forget the clock's value, because this bookie is not elected and another one may advance it."""
         self._is_known = False
 
     async def advance(self) -> None:
-        """Count the time since the last call. The first one after `reset` counts nothing."""
+        """Add the time since the last call. The first call after `reset` adds nothing.
+
+        Raises:
+            Superseded: Another process has changed the clock.
+        """
         if not self._is_known:
             item = await self._metadata.get(CLOCK_KEY)
             self.now_ms = 0 if item is None else decode_clock(item.value)
@@ -126,7 +136,7 @@ class RetentionClock:
             (Compare.mod_revision(CLOCK_KEY, self.revision),),
             (Put(CLOCK_KEY, encode_clock(clock_ms)),),
         )
-        self._is_known = False  # unless it is certain that this very change was made
+        self._is_known = False  # until this change is certain to be stored
         reply = await self._metadata.transact(change)
         if not reply.succeeded:
             raise Superseded
@@ -134,25 +144,25 @@ class RetentionClock:
         self.now_ms, self.revision = clock_ms, reply.revision
 
     def unchanged(self) -> Compare:
-        """Holds while nobody else has moved it."""
+        """A condition that holds while no other process has changed the clock."""
         return Compare.mod_revision(CLOCK_KEY, self.revision)
 
 
 @dataclass(slots=True)
 class _WatchedLog:
-    """A log with a rule."""
+    """A log with a retention rule."""
 
     options: RetentionOptions
     segment_age_max_s: float
     due_at: float = 0.0
-    """Of the next look, by this process's own time."""
+    """When the next check is due, by the monotonic clock."""
     counted_from: int = 0
-    """First segment that `counted_bytes` has; 0: nothing is counted."""
+    """The first segment in `counted_bytes`; 0 if nothing is counted."""
     counted_to: int = 0
     counted_bytes: int = 0
 
     def check_interval_s(self) -> float:
-        """How long until the look after this one."""
+        """Return the time from one check to the next one, in seconds."""
         by_age = CHECK_S_MAX
         if self.options.retention_s:
             by_age = self.options.retention_s / CHECKS_PER_AGE
@@ -162,7 +172,7 @@ class _WatchedLog:
 
 
 class Retention:
-    """Gives up what is older, or more, than its log is to keep, while this bookie is the elected one."""
+    """Truncates logs that exceed their maximum age or size, while this bookie is elected."""
 
     def __init__(
         self,
@@ -179,24 +189,24 @@ class Retention:
         self._clock = RetentionClock(metadata)
         self._watched_logs: dict[int, _WatchedLog] = {}
         self._readable_settings: dict[bytes, StoredSettings] = {}
-        """Settings that have a say here, by key: the last ones that could be read."""
+        """The last readable settings that are relevant here, by key."""
         self._scanned_at = float("-inf")
         self._orphaned_segments: dict[int, int] = {}
-        """Log to the segment that is open for too long."""
+        """By log: the segment that has been open for too long."""
         self._wake = trio.Event()
-        self._blocked_work = BlockedWorkLog(log, "logs are passed over by retention")
-        self._unreadable = BlockedWorkLog(log, "settings cannot be read: what they were last holds")
+        self._blocked_work = BlockedWorkLog(log, "logs are skipped by retention")
+        self._unreadable = BlockedWorkLog(log, "unreadable settings keep their last values")
         self._out_of_range = BlockedWorkLog(log, "stored numbers are out of range")
         self.truncated_segments = 0
         """Since the start."""
         self.closed_orphaned_segments = 0
-        """That their writers had left open; since the start."""
+        """Segments that their writers had left open; since the start."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Apply retention until cancelled."""
         async with trio.open_nursery() as nursery:
             if self._open_closer is not None:
-                unit = "the end of segments that were left open"
+                unit = "the closing of segments that were left open"
                 nursery.start_soon(
                     self._failures.keep_running, unit, self._close_orphaned, self._open_closer
                 )
@@ -216,11 +226,15 @@ class Retention:
             else:
                 self._reset()
         except Superseded:
-            log.info("another bookie counts the time for retention; this one starts again")
+            log.info("another bookie has advanced the retention clock; this one starts again")
             self._reset()
 
     async def run_pass(self) -> None:
-        """Look once at what is due. Raises `Superseded`."""
+        """Check all logs that are due once.
+
+        Raises:
+            Superseded: Another process has changed the clock.
+        """
         now = trio.current_time()
         if now - self._scanned_at >= RESCAN_S:
             await self._rescan()
@@ -244,12 +258,12 @@ class Retention:
                     except Superseded:
                         is_superseded = True
             except (CorruptData, NotAllowed, UnsupportedFormat) as error:
-                # Not allowed: the leader goes by settings that are others by now, or that it cannot read.
+                # Not allowed: the metadata leader uses settings that have changed, or that it cannot read.
                 self._blocked_work.record(type(error).__name__, f"log {log_id:016x}: {error}")
             if is_superseded:
                 raise Superseded
             if self._failures.is_waiting(unit):
-                watched.due_at = 0.0  # it has failed: tried again after its rest
+                watched.due_at = 0.0  # it failed, and is retried after its pause
         self._blocked_work.end_pass()
 
     def _reset(self) -> None:
@@ -262,7 +276,10 @@ class Retention:
     # --- which logs -------------------------------------------------------------------------------
 
     async def _rescan(self) -> None:
-        """Which logs have a rule now. What cannot be read is as it was; not known, nothing goes by it."""
+        """Find the logs that have a retention rule.
+
+        For unreadable settings, the last readable ones apply. If there are none, no log is truncated by them.
+        """
         own_settings: dict[int, StoredSettings | None] = {}
         readable_settings: dict[bytes, StoredSettings] = {}
         async for item in Scan(self._metadata, CONF_PREFIX, limit=PAGE):
@@ -300,7 +317,7 @@ class Retention:
         self._out_of_range.end_pass()
 
     def _decode_settings(self, item: KeyValue) -> StoredSettings | None:
-        """Settings, or the last ones that could be read; None where there are none of these either."""
+        """Return the settings, or the last readable ones; None if there are none of these either."""
         try:
             with self._failures.attempt(f"the settings {item.key!r}"):
                 settings = StoredSettings.decode(item.value)
@@ -388,7 +405,7 @@ class Retention:
         try:
             reply = await self._metadata.transact(change)
         except OutcomeUnknown:
-            watched.due_at = 0.0  # looked at again, whatever became of it
+            watched.due_at = 0.0  # checked again, whatever the outcome
             return
         if reply.succeeded:
             if new_state != state:
@@ -399,18 +416,21 @@ class Retention:
         current_clock = reply.current[0]
         if current_clock is None or current_clock.mod_revision != self._clock.revision:
             raise Superseded
-        watched.due_at = 0.0  # its writer came in between
+        watched.due_at = 0.0  # its writer changed the state in between
 
     def _decode_stamps(self, item: KeyValue) -> Stamps:
-        """Those that are damaged begin anew: everything goes later, nothing earlier."""
+        """Return the stored times of a log.
+
+        If they are damaged, ages start again, so that segments are deleted later and never earlier.
+        """
         try:
             return Stamps.decode(item.value)
         except CorruptData as error:
-            log.warning("%r: %s; ages count from now on", item.key, error)
+            log.warning("%r: %s; ages start again from now", item.key, error)
             return Stamps()
 
     async def _last_to_truncate(self, watched: _WatchedLog, state: LogState, stamps: Stamps) -> int:
-        """The number of the last segment that is to go; 0 for none."""
+        """Return the number of the last segment to truncate; 0 for none."""
         options = watched.options
         last = 0
         if options.retention_s:
@@ -425,9 +445,9 @@ class Retention:
         return last if DLSN(last + 1, 0, 0) > state.earliest else 0
 
     async def _last_not_held(self, options: RetentionOptions, log_id: int, last: int) -> int:
-        """As far of what is to go as no named position and no work queue holds it (H153).
+        """Limit a truncation to segments that no named position and no work queue holds (H153).
 
-        One that begins to hold after this look changes the stamps, which what follows is compared with.
+        A hold that is added after this check changes the stamps, on which the truncation is conditional.
         """
         at_most_ms = options.hold_max_ms
         holds: list[tuple[int, DLSN]] = []
@@ -443,7 +463,7 @@ class Retention:
         return last
 
     async def _last_over_size(self, watched: _WatchedLog, state: LogState) -> int:
-        """The last of the oldest closed segments without which there is still enough; 0 for none."""
+        """Return the last of the oldest closed segments that the size limit does not need; 0 for none."""
         first, log_id = state.earliest.segment, state.log_id
         counted_segments = 0
         if watched.counted_from and watched.counted_from < first <= watched.counted_to + 1:
@@ -454,7 +474,7 @@ class Retention:
                     counted_segments + 1,
                     watched.counted_bytes - size,
                 )
-        # Where not all of them were there still, it is counted anew.
+        # If some of them were not there any more, all are counted again.
         if not watched.counted_from or counted_segments != first - watched.counted_from:
             watched.counted_to, watched.counted_bytes = first - 1, 0
         watched.counted_from = first
@@ -476,7 +496,7 @@ class Retention:
     async def _closed_segment_sizes(
         self, log_id: int, first: int, last: int
     ) -> AsyncIterator[tuple[int, int]]:
-        """Number and bytes of closed segments, in order, from the store."""
+        """Yield number and bytes of closed segments, in order, from the metadata store."""
         if first <= last:
             start, end = segment_key(log_id, first), segment_key(log_id, last) + b"\x00"
             async for item in Scan(self._metadata, start, end, limit=PAGE):
@@ -484,13 +504,13 @@ class Retention:
                 yield record.segment, record.size_bytes
 
     async def _truncated_state(self, state: LogState, last: int) -> LogState:
-        """The state without the segments up to ``last``."""
+        """Return the state without the segments up to ``last``; unchanged if it was truncated further."""
         next_segment = last + 1
         sequence_id = state.next_sequence_id
         if next_segment < state.first_open_segment:
             item = await self._metadata.get(segment_key(state.log_id, next_segment))
             if item is None:
-                return state  # it was truncated further meanwhile
+                return state  # it was truncated further since
             sequence_id = SegmentRecord.decode(item.value).start_sequence_id
         return state.with_truncation(DLSN(next_segment, 0, 0), sequence_id)
 
@@ -504,7 +524,7 @@ class Retention:
             self._wake.set()
 
     async def _close_orphaned(self, open_closer: OpenCloser) -> None:
-        """Each takes its time, and nothing waits for it."""
+        """Close queued segments in the background, so that retention does not wait for them."""
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
@@ -522,7 +542,7 @@ class Retention:
                     if await close(log_id, segment):
                         self.closed_orphaned_segments += 1
             except DistributedLogError as error:
-                log.warning("log %016x: its open segment stays: %s", log_id, error)
+                log.warning("log %016x: its open segment could not be closed: %s", log_id, error)
 
 
 def _settings_unit(log_id: int) -> str:

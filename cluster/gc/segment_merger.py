@@ -1,10 +1,10 @@
-"""Merging, at one elected bookie: small segments of logs that want it share a ledger; what that leaves goes.
+"""Merge small segments of logs into shared ledgers on one elected bookie, and delete the replaced ledgers.
 
-Which logs have the switch ``merging`` is read anew each pass, from their settings and their namespace's.
-Each of them gets one merge a pass at most, once `SEGMENTS_MIN` small segments lie side by side behind the
-newest ones (`distributedlog/log/segments/segment_merge.py`). The ledgers that were left are deleted when they
-have been seen so for `REPLACED_S` of this process's own time: readers and plans that know no better have so
-long, and one that takes longer resolves its segments anew.
+In each pass, the logs with the setting ``merging`` are read again from the settings of logs and namespaces.
+Each of them gets at most one merge per pass, when `SEGMENTS_MIN` small segments are adjacent before the
+newest ones (`distributedlog/log/segments/segment_merge.py`). The replaced ledgers are deleted after this
+process has observed them as replaced for `REPLACED_S`. Readers and query plans can use the old ledgers for
+this time. A reader that takes longer looks up its segments again.
 
 Merging does not pause during repair. No seed of the simulator and no test on Spark uses it.
 """
@@ -42,17 +42,19 @@ from .staged_ledger_collector import LedgerRecordSource
 EVERY_S = 60.0
 REPLACED_S = 3600.0
 SEGMENTS_MIN = 32
-"""Fewer are left until there are more: what is merged is not merged again."""
+"""Fewer segments wait for more, because merged segments are not merged again."""
 NEWEST_KEPT = 8
 SPANS_PER_RETENTION = 8
-"""Of a log's ``retention_s``: segments that share a ledger go with the last one of them."""
+"""Limits how far apart merged segments were closed, as a part of ``retention_s``: a shared ledger is deleted
+with its last segment.
+"""
 PAGE = 500
 
 log = get_logger("distributedlog.cluster.gc.segment_merger")
 
 
 class Merge(Protocol):
-    """Merges segments of one log; how many were. `log.merge.compact` with its context."""
+    """Merges segments of one log: `merge_segments` with its context."""
 
     def __call__(
         self,
@@ -63,16 +65,16 @@ class Merge(Protocol):
         span_ms: int | None,
         merges_max: int,
     ) -> Awaitable[int]:
-        """See there."""
+        """Merge, and return the number of merged segments."""
         ...
 
 
 OpenMerger = Callable[[], AbstractAsyncContextManager[Merge]]
-"""Opens what that takes, for as long as it is needed."""
+"""Opens a `Merge` with its clients for the time of its use."""
 
 
 class SegmentMerger:
-    """Merges small segments, and deletes what merges have left, while this bookie is the elected one."""
+    """Merges small segments and deletes replaced ledgers, while this bookie is elected."""
 
     def __init__(
         self,
@@ -91,15 +93,15 @@ class SegmentMerger:
         self._open_merger = open_merger
         self._replaced_s = replaced_s
         self._replaced_since: dict[bytes, float] = {}
-        """Since when a ledger was seen left, by our own time."""
-        self._blocked_work = BlockedWorkLog(log, "logs or ledgers are passed over by merging")
+        """When a ledger was first observed as replaced, by the monotonic clock."""
+        self._blocked_work = BlockedWorkLog(log, "logs or ledgers are skipped by merging")
         self.merged_segments = 0
         """Since the start."""
         self.deleted_ledgers = 0
-        """That merges had left; since the start."""
+        """Ledgers that merges had replaced; since the start."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Merge and delete until cancelled."""
         await reconcile_periodically(
             self._election,
             self.run_pass,
@@ -111,7 +113,7 @@ class SegmentMerger:
         )
 
     async def run_pass(self) -> None:
-        """One pass."""
+        """Delete the replaced ledgers that are due, and merge each log once."""
         await self._delete_replaced()
         log_spans = await self._logs_to_merge()
         if log_spans:
@@ -137,13 +139,13 @@ class SegmentMerger:
             return
         except (
             DistributedLogError
-        ) as error:  # bookies are away, a copy is rotten: nothing was changed
+        ) as error:  # unavailable bookies, a corrupt copy: nothing was changed
             self._blocked_work.record(type(error).__name__, f"log {log_id:016x}: {error}")
 
     # --- which logs -------------------------------------------------------------------------------
 
     async def _logs_to_merge(self) -> dict[int, int | None]:
-        """The logs with the switch on, and how far apart members of theirs may have been closed, ms."""
+        """Return the logs with merging, and the longest time between the closing of merged segments in ms."""
         own_settings: dict[int, StoredSettings | None] = {}
         async for item in Scan(self._metadata, CONF_PREFIX, limit=PAGE):
             with suppress(CorruptData):
@@ -172,7 +174,7 @@ class SegmentMerger:
         return log_spans
 
     def _decode_settings(self, item: KeyValue) -> StoredSettings | None:
-        """None: it cannot be read, and nothing is done by it."""
+        """Return the settings; None if they are unreadable, so that nothing is merged by them."""
         try:
             with self._failures.attempt(f"the settings {item.key!r}"):
                 return StoredSettings.decode(item.value)
@@ -180,7 +182,7 @@ class SegmentMerger:
             self._blocked_work.record(type(error).__name__, f"{item.key!r}: {error}")
         return None
 
-    # --- what merges have left --------------------------------------------------------------------
+    # --- replaced ledgers -------------------------------------------------------------------------
 
     async def _delete_replaced(self) -> None:
         now, replaced_since = trio.current_time(), {}

@@ -1,8 +1,8 @@
-"""The purger: whole segments below a log's truncation point go, some time after the point has passed them.
+"""Delete whole segments before a log's truncation point, some time after the point has passed them.
 
-Logs that were truncated have a key ``purge/<log>``. How long a segment has been below is counted by this
-process alone, from when it first saw it: no wall clock can make it delete early (H18), and a purger that
-starts anew begins to count again. Readers below the point have the grace to learn of it in peace.
+Truncated logs have a key ``purge/<log>``. This process measures how long a segment has been before the point,
+starting when it first observes it. So a wrong wall clock cannot cause an early deletion (H18), and a purger
+that restarts begins to measure again. The delay lets readers before the point receive the truncation first.
 """
 
 import trio
@@ -29,7 +29,7 @@ log = get_logger("distributedlog.cluster.gc.segment_purger")
 
 
 class SegmentPurger:
-    """Removes truncated segments while this bookie is the elected one."""
+    """Deletes truncated segments while this bookie is elected."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class SegmentPurger:
         self._election = election
         self._grace_s = grace_s
         self._truncated_since: dict[int, list[tuple[int, float]]] = {}
-        """Log to (last segment below the point, when that was first seen), ascending."""
+        """By log: (last segment before the point, when that was first observed), in ascending order."""
         self._blocked_work = BlockedWorkLog(log, "truncated logs are not purged yet")
         self.purged_segments = 0
         """Since the start."""
 
     async def run(self) -> None:
-        """Until cancelled."""
-        # By the clock and not at each change: logs may be truncated many times a second.
+        """Delete segments until cancelled."""
+        # Runs on a timer, not on each change, because logs may be truncated many times per second.
         every_s = max(EVERY_S_MIN, self._grace_s / 2)
         while True:
             try:
@@ -65,7 +65,7 @@ class SegmentPurger:
             await trio.sleep(self._failures.next_try_s(UNIT, every_s))
 
     async def run_pass(self) -> None:
-        """Look at every truncated log once, remove what is due."""
+        """Check every truncated log once, and delete the segments that are due."""
         truncated_logs: dict[int, None] = {}
         async for item in Scan(self._metadata, PURGE_PREFIX, limit=PAGE):
             unit = f"the purge of {item.key!r}"
@@ -112,9 +112,9 @@ class SegmentPurger:
             log.info("log %016x: %d truncated segments removed", log_id, removed)
 
     async def _remove_purge_key(self, item: KeyValue, state_item: KeyValue) -> None:
-        """The key has had its use, unless the log is truncated further at this moment.
+        """Delete the purge key of a log, unless the log is truncated further at this moment.
 
-        A point inside a segment in progress may be after all of it in the end: that one is kept in view.
+        The key stays if the point is inside a segment in progress: that segment may end before the point.
         """
         log_state = LogState.decode(state_item.value)
         truncated_to = log_state.truncated_to
@@ -133,7 +133,7 @@ class SegmentPurger:
         )
 
     async def deletion_ops_of(self, ledger_id: int) -> Transaction:
-        """The share that turns a ledger to DELETING, whoever it belongs to; empty where it is gone."""
+        """Return the operations that mark a ledger as DELETING; none if it does not exist."""
         item = await self._metadata.get(keys.ledger_key(ledger_id))
         if item is None:
             return Transaction()

@@ -1,7 +1,8 @@
-"""The collector: segments that were written beside a log and that nobody has linked, all logs in turn (H13).
+"""Delete staged segments: those that were written separately and never linked to their log (H13).
 
-Gone at once is what its application has passed; the rest when it has been seen unlinked for `unlinked_s` by
-this process's own time. Who links such a segment later is told that it is gone, and writes it again.
+A segment is deleted at once if its application has linked the same or a later version. Any other segment is
+deleted after this process has observed it for `unlinked_s` without a link. A later attempt to link it fails
+with an error, and the application writes it again.
 """
 
 from dataclasses import dataclass
@@ -30,12 +31,16 @@ log = get_logger("distributedlog.cluster.gc.staged_ledger_collector")
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecordSource:
-    """Ledgers' records straight from the store."""
+    """Reads the records of ledgers from the metadata store."""
 
     metadata: Metadata
 
     async def find(self, ledger_id: int) -> StoredLedger:
-        """Raises `NoSuchLedger`, also for one that is being deleted."""
+        """Return a ledger's record and version.
+
+        Raises:
+            NoSuchLedger: The ledger does not exist, or is being deleted.
+        """
         item = await self.metadata.get(keys.ledger_key(ledger_id))
         record = None if item is None else LedgerMetadata.decode(item.key, item.value)
         if item is None or record is None or record.state is LedgerState.DELETING:
@@ -44,7 +49,7 @@ class LedgerRecordSource:
 
 
 class StagedLedgerCollector:
-    """Deletes unlinked segments while this bookie is the elected one."""
+    """Deletes unlinked segments while this bookie is elected."""
 
     def __init__(
         self,
@@ -64,7 +69,7 @@ class StagedLedgerCollector:
         """Since the start."""
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Delete segments until cancelled."""
         await reconcile_periodically(
             self._election,
             self.run_pass,
@@ -76,7 +81,7 @@ class StagedLedgerCollector:
         )
 
     async def run_pass(self) -> None:
-        """Look at every unlinked segment once."""
+        """Check every unlinked segment once."""
         now, staged_since = trio.current_time(), {}
         async for item in Scan(self._metadata, STAGED_PREFIX, limit=PAGE):
             since = self._staged_since.get(item.key, now)
@@ -97,7 +102,7 @@ class StagedLedgerCollector:
         self._staged_since = staged_since
 
     async def _is_superseded(self, item: KeyValue) -> bool:
-        """Has its application linked this version, or a later one?"""
+        """Whether the application of a segment has linked its version or a later one."""
         staged = StagedLedger.decode(item.value)
         if not staged.app:
             return False

@@ -1,1 +1,1 @@
-"""A whole cluster on one machine, as child processes."""
+"""Run a whole cluster on one machine, as child processes."""

@@ -1,4 +1,4 @@
-"""Child processes that cannot outlive us: started with a pipe for their stdin, whose end ends them."""
+"""Start child processes that cannot outlive their parent: they end when the pipe at their stdin is closed."""
 
 import contextlib
 import json
@@ -15,11 +15,11 @@ from .fork_server import ForkedProcess, ForkServer
 
 START_S = 30.0
 STOP_S = 5.0
-"""A child that was told to end and has not is killed after this."""
+"""A child that does not end within this time after a request is killed."""
 
 
 class Child:
-    """One child that serves: its pid, what it said when ready, and the ways to end it."""
+    """A running child process."""
 
     def __init__(
         self, name: str, process: trio.Process | ForkedProcess, ready: dict[str, Any]
@@ -30,15 +30,15 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Its process ID."""
         return self.process.pid
 
     def kill(self) -> None:
-        """SIGKILL: it gets to tidy nothing up."""
+        """Kill it by SIGKILL, without cleanup."""
         self.process.kill()
 
     async def stop(self) -> None:
-        """Close its life line, wait, kill it after `STOP_S`."""
+        """Close its stdin and wait until it ends. Kill it after `STOP_S`."""
         await _stop(self.process)
 
 
@@ -46,16 +46,24 @@ COMMAND = (sys.executable, "-m", f"{__package__}.node_child")
 
 
 def start_fork_server() -> ForkServer:
-    """One for callers that run trio already: a process of its own, with imports of its own."""
+    """Start a fork server in a separate process with its own imports, for callers that already run trio."""
     return ForkServer.spawn([*COMMAND, "--forks"], environment())
 
 
 async def start_child(
     name: str, spec: dict[str, Any], forks: ForkServer | None = None, *, timeout_s: float = START_S
 ) -> Child:
-    """Start a child (cluster/local/node_child.py), by ``forks`` where there is one, and wait until it serves.
+    """Start a child (`cluster/local/node_child.py`), and wait until it serves.
 
-    Raises the error that it could not start with, `RequestTimeout` when it says nothing in time.
+    Args:
+        name: The name of the child.
+        spec: The description of its task.
+        forks: The fork server that starts it, if there is one.
+        timeout_s: The time limit of the start.
+
+    Raises:
+        DistributedLogError: The error with which the child failed to start.
+        RequestTimeout: The child did not report its start in time.
     """
     process = await _start_process(name, forks, timeout_s)
     try:
@@ -64,17 +72,19 @@ async def start_child(
         received = b""
         with trio.move_on_after(timeout_s):
             with_name = {"name": name, **spec}
-            # If it has ended already, what it said, or did not, tells below.
+            # If it has already ended, its output, or the lack of it, shows the cause below.
             with contextlib.suppress(trio.BrokenResourceError):
                 await process.stdin.send_all(json.dumps(with_name).encode() + b"\n")
             while not received.endswith(b"\n"):
                 chunk = await process.stdout.receive_some(65_536)
                 if not chunk:
                     code = await process.wait()
-                    raise DistributedLogError(f"{name} ended with {code} before it served")
+                    raise DistributedLogError(
+                        f"{name} ended with exit code {code} before it served"
+                    )
                 received += chunk
         if not received.endswith(b"\n"):
-            raise RequestTimeout(f"{name} did not begin to serve within {timeout_s:g} s")
+            raise RequestTimeout(f"{name} did not start to serve within {timeout_s:g} s")
         ready = json.loads(received)
         if "error" in ready:
             code, _, message = ready["error"]
@@ -93,17 +103,17 @@ async def _start_process(
         if forks is not None:
             with contextlib.suppress(BrokenPipeError), trio.fail_after(timeout_s):
                 return await forks.fork()
-        # There is none, or it has ended: it costs more, and starts as well.
+        # There is no fork server, or it has ended: this start costs more, but works as well.
         return await trio.lowlevel.open_process(
             COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment(),
-            process_group=0,  # the terminal's Ctrl-C is for us alone; the session stays ours
+            process_group=0,  # Ctrl-C must reach only the parent; the session stays the same
         )
     except trio.TooSlowError:
         raise RequestTimeout(f"{name} was not started within {timeout_s:g} s") from None
-    except OSError as error:  # no descriptor, no memory, no more processes: now
+    except OSError as error:  # a lack of descriptors, memory or processes
         raise DistributedLogError(f"{name} was not started: {error}") from None
 
 
@@ -121,7 +131,9 @@ async def _stop(process: trio.Process | ForkedProcess) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Ours, so that a child finds this package also in a checkout that is not installed."""
+    """Return the environment for a child, which finds this package also in a checkout that is not
+    installed.
+    """
     root = str(
         Path(__file__).absolute().parents[2]
     )  # .../distributedlog/cluster -> ... , or the checkout

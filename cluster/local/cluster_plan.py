@@ -1,4 +1,7 @@
-"""Which nodes a cluster on one machine has, and where: kept in its directory, equal at each start."""
+"""Plan the nodes of a cluster on one machine.
+
+The plan is stored in its directory and reused at each start.
+"""
 
 import json
 import random
@@ -22,8 +25,11 @@ from ..declarations.options import (
 FILE_NAME = "cluster.json"
 NAMESPACE = "default"
 PORT_LOW, PORT_HIGH = 20_000, 32_000
-"""Ports are looked for here: below the ephemeral range, where a client that dials a dead node again and
-again would one day be given the node's own port and talk to itself."""
+"""The range in which ports are selected, below the ephemeral ports.
+
+A client that repeatedly dials a stopped node on an ephemeral port would eventually get that port as its own
+local port, and connect to itself.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +49,18 @@ class ClusterPlan:
 
     @property
     def uri(self) -> str:
-        """``distributedlog://HOST:PORT;…/default``"""
+        """The URI of the cluster, ``distributedlog://HOST:PORT,…/default``."""
         addresses = ",".join(
             format_address(node.address) for node in self.nodes_of_kind("metadata")
         )
         return f"distributedlog://{addresses}/{NAMESPACE}"
 
     def nodes_of_kind(self, kind: str) -> list[PlannedNode]:
-        """The nodes of one kind."""
+        """Return the nodes of one kind."""
         return [node for node in self.nodes if node.kind == kind]
 
     def config(self, node: PlannedNode) -> NodeConfig:
-        """What the node is started with."""
+        """Return the configuration of a node."""
         voters = {other.name: other.address for other in self.nodes_of_kind("metadata")}
         if node.kind == "metadata":
             return MetadataNodeConfig(node.name, voters)
@@ -64,7 +70,9 @@ class ClusterPlan:
             node.name,
             tuple(voters.values()),
             {"": node.address},
-            labels={"host": node.name},  # on one machine: as if each stood on one of its own
+            labels={
+                "host": node.name
+            },  # placement treats the bookies as if they had separate machines
             store={"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES},
         )
 
@@ -74,7 +82,7 @@ LOCAL_JOURNAL_FILE_BYTES = 32 * 1024 * 1024
 
 
 def encode(plan: ClusterPlan) -> str:
-    """The plan as the text of its file."""
+    """Return a plan as the text of its file."""
     nodes = [
         {"name": node.name, "kind": node.kind, "address": format_address(node.address)}
         for node in plan.nodes
@@ -83,7 +91,11 @@ def encode(plan: ClusterPlan) -> str:
 
 
 def decode(text: str, where: str) -> ClusterPlan:
-    """The other way round. Raises `CorruptData`."""
+    """Return the plan in the text of its file.
+
+    Raises:
+        CorruptData: The text is not a valid plan.
+    """
     try:
         nodes = _PLAN(json.loads(text))["nodes"]
         return ClusterPlan(
@@ -116,13 +128,26 @@ async def make_plan(
     reserve_port: Callable[[Address], object],
     rng: random.Random,
 ) -> ClusterPlan:
-    """The kept plan, or a new one on free ports (from ``port`` on; 0: wherever there are some).
+    """Return the stored plan, extended if necessary, or a new plan on free ports.
 
-    Ports that nobody asked for are kept by ``hold``, so that nobody else chooses them before they are
-    listened on (`distributedlog/runtime/net/port_reservation.py`); whether ports that were asked for are free
-    is tried by ``listen``. More bookies than kept are added, fewer leave the last ones out. Raises
-    `InvalidRequest` for another number of metadata nodes than kept (the quorum is replicated state, not an
-    option), `AddressInUse`.
+    If there are more bookies than in the stored plan, new ones are added. `with_bookies` leaves out bookies
+    if there are fewer.
+
+    Args:
+        stored_plan: The plan in the cluster's directory, if there is one.
+        bookies: The number of bookies.
+        metadata_nodes: The number of metadata nodes.
+        port: The first of consecutive ports; 0 for any free ports.
+        host: The host of all addresses.
+        listen: Listens on an address, to check whether a requested port is free.
+        reserve_port: Reserves a selected port until a node listens on it, so that no other process selects it
+            (`distributedlog/runtime/net/port_reservation.py`).
+        rng: Selects the first port if none is requested.
+
+    Raises:
+        InvalidRequest: A number is invalid, or differs from the stored plan. The number of metadata nodes
+            cannot be changed, because the quorum is replicated state and not an option.
+        AddressInUse: A requested port is in use, or there are too few free ports.
     """
     if metadata_nodes not in (1, 3, 5):
         raise InvalidRequest(f"{metadata_nodes} metadata nodes: a quorum has 1, 3 or 5")
@@ -132,12 +157,12 @@ async def make_plan(
     voters = [node for node in nodes if node.kind == "metadata"]
     if voters and len(voters) != metadata_nodes:
         raise InvalidRequest(
-            f"this cluster has {len(voters)} metadata nodes, {metadata_nodes} were asked for;"
+            f"this cluster has {len(voters)} metadata nodes, not {metadata_nodes};"
             f" start it with --metadata-nodes {len(voters)}"
         )
     if port and stored_plan is not None and port not in {node.address[1] for node in nodes}:
         raise InvalidRequest(
-            f"this cluster keeps its ports, from {nodes[0].address[1]} on; --port {port} cannot change them"
+            f"this cluster has stored ports, from {nodes[0].address[1]} on; --port {port} cannot change them"
         )
     new_names = [f"metadata{number + 1}" for number in range(metadata_nodes)] if not voters else []
     bookie_count = sum(1 for node in nodes if node.kind == "bookie")
@@ -152,7 +177,7 @@ async def make_plan(
 
 
 def with_bookies(plan: ClusterPlan, bookies: int) -> ClusterPlan:
-    """The plan without the bookies that this start leaves out."""
+    """Return the plan without the bookies that this start leaves out."""
     started_nodes = [*plan.nodes_of_kind("metadata"), *plan.nodes_of_kind("bookie")[:bookies]]
     return replace(plan, nodes=tuple(started_nodes))
 
@@ -160,7 +185,7 @@ def with_bookies(plan: ClusterPlan, bookies: int) -> ClusterPlan:
 def with_proxies(
     plan: ClusterPlan, write_proxies: int, read_proxies: int, host: str
 ) -> ClusterPlan:
-    """The plan and so many proxies, on free ports: they keep nothing, and are in no file."""
+    """Return the plan with proxies on free ports. They store nothing, and are not in the file."""
     proxies = [
         PlannedNode(f"{kind}{number + 1}", kind, (host, 0))
         for kind, count in ((WRITE_PROXY, write_proxies), (READ_PROXY, read_proxies))
@@ -178,7 +203,7 @@ async def _free_ports(
     reserve_port: Callable[[Address], object],
     rng: random.Random,
 ) -> list[int]:
-    """``count`` ports that nobody has now: from ``first`` on in a row, or where there are some."""
+    """Return ``count`` free ports: consecutive ones from ``first`` on, or any if ``first`` is 0."""
     ports: list[int] = []
     first_port = first or rng.randrange(PORT_LOW, PORT_HIGH - 500)
     for port in range(first_port, min(first_port + 500, 65_536)):

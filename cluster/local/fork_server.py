@@ -1,12 +1,15 @@
-"""A process that has imported what nodes are made of, and forks one for each that is asked for.
+"""Fork a child process for each node from one process that has already imported the modules of nodes.
 
-A node's imports cost more CPU than its start: seven nodes pay them once. The server is forked before anything
-runs (no thread, no loop, no open disk), or started by itself; it has one thread and runs no trio, so what it
-forks begins as clean as after an ``exec`` (H15). Its end is no node's end: each node's life line is a
-pipe whose other end its real parent holds, as for any child (cluster/local/child_processes.py).
+The imports of a node cost more CPU time than its start, so seven nodes pay for them only once. The server is
+forked before anything runs (no thread, event loop or open disk), or started separately. It has one thread and
+does not run trio, so its children start as clean as after an ``exec`` (H15).
 
-On the socket between the two: a number and three descriptors (the child's stdin, its stdout, a pipe on which
-its exit code is told) ask for a child; the same number, its process id and a descriptor of it (pidfd) answer.
+The end of the server does not end any node. As for every child, the end of a pipe held by its parent ends it
+(`cluster/local/child_processes.py`).
+
+The client and the server communicate over a socket. A request has a number and three descriptors: stdin and
+stdout of the child, and a pipe for its exit code. The response has the same number, the process ID, and a
+descriptor of the process (pidfd).
 """
 
 import array
@@ -27,19 +30,22 @@ import trio
 from ...runtime.process.stderr_writer import drain_stderr
 
 _REQUEST = struct.Struct("<Q")
-# | number u64 |                           with the descriptors: stdin, stdout, where its exit code goes
+#  number u64 |                           with the descriptors of stdin, stdout and the exit code pipe
 _RESPONSE = struct.Struct("<QQ")
-# | number u64 | process id u64 |          with the descriptor: of the process
+#  number u64 | process id u64 |          with the descriptor of the process
 _EXIT_CODE = struct.Struct("<i")
-# | exit code i32 |                        negative: the signal that ended it
+#  exit code i32 |                        negative for the signal that ended it
 # The forkserver of multiprocessing is not used. Its children get no pipes as stdin and stdout, and run the
 # caller's main module.
 EXIT_CODE_S = 1.0
-"""The code of a child that has ended is waited for so long; without the server nobody knows it."""
+"""How long to wait for the exit code of a child that has ended. Without the server it is never reported."""
 
 
 class ForkedProcess:
-    """A child of the server that is ours to end: what `trio.Process` is for one that was spawned."""
+    """A child of the server that this process can end.
+
+    It corresponds to `trio.Process` for spawned processes.
+    """
 
     def __init__(
         self, pid: int, descriptor: int, stdin: int, stdout: int, exit_code_pipe: int
@@ -48,18 +54,18 @@ class ForkedProcess:
         self.stdin: trio.lowlevel.FdStream | None = trio.lowlevel.FdStream(stdin)
         self.stdout: trio.lowlevel.FdStream | None = trio.lowlevel.FdStream(stdout)
         self.returncode: int | None = None
-        """None while it runs; negative: the signal that ended it. 255 where nobody can tell."""
+        """None while it runs, negative for the signal that ended it, 255 if the code is unknown."""
         self._descriptor = descriptor
         self._exit_code_pipe = exit_code_pipe
 
     def kill(self) -> None:
-        """SIGKILL, unless it has ended. Its number cannot mean another process: it goes by the descriptor."""
+        """Kill it by SIGKILL unless it has ended. The pidfd guarantees that no other process is killed."""
         if self.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
 
     async def wait(self) -> int:
-        """Its exit code, when it has ended; any number of tasks may wait."""
+        """Wait for its end, and return its exit code. Any number of tasks may wait."""
         while self.returncode is None:
             await _wait_readable(self._descriptor)
             if self.returncode is None:
@@ -70,7 +76,7 @@ class ForkedProcess:
 
     def _read_exit_code(self) -> None:
         if self.returncode is not None:
-            return  # another task was first
+            return  # another task has read it
         packed_code = b""
         os.set_blocking(self._exit_code_pipe, False)
         with contextlib.suppress(BlockingIOError):
@@ -83,7 +89,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Our end of one. Only one trio run at a time may use it."""
+    """The client side of a fork server. Only one trio run at a time may use it."""
 
     def __init__(self, control: socket.socket, pid: int) -> None:
         self._control = control
@@ -93,9 +99,9 @@ class ForkServer:
 
     @classmethod
     def fork_here(cls, run: Callable[[], None]) -> "ForkServer":
-        """Fork it from this process, which must have one thread and must not run trio.
+        """Fork a server from this process, which must have one thread and must not run trio.
 
-        What is imported now its children need not import. ``run`` is what each of them does.
+        The children need not import the modules that are imported now. Each child calls ``run``.
         """
         our_end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
@@ -108,7 +114,7 @@ class ForkServer:
 
     @classmethod
     def spawn(cls, command: list[str], env: dict[str, str]) -> "ForkServer":
-        """Start it by a command, which calls `serve_forks` with its stdin."""
+        """Start a server by a command, which calls `serve_forks` with its stdin."""
         our_end, their_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with their_end:
             server = subprocess.Popen(
@@ -118,11 +124,15 @@ class ForkServer:
                 env=env,
                 process_group=0,
             )
-        server.returncode = 0  # `close` waits for it, not the object's end
+        server.returncode = 0  # `close` waits for it, so its destructor need not
         return cls(our_end, server.pid)
 
     async def fork(self) -> ForkedProcess:
-        """Another child. Raises `BrokenPipeError` when the server has ended."""
+        """Start another child.
+
+        Raises:
+            BrokenPipeError: The server has ended.
+        """
         child_stdin, our_stdin = os.pipe()
         our_stdout, child_stdout = os.pipe()
         exit_code_read, exit_code_write = os.pipe()
@@ -134,7 +144,7 @@ class ForkServer:
             our_descriptors.clear()
             return child
         finally:
-            # A child that is answered too late finds its life line cut.
+            # A child of a cancelled request has a closed stdin, and ends.
             for unused in (child_stdin, child_stdout, exit_code_write, *our_descriptors):
                 os.close(unused)
 
@@ -146,7 +156,9 @@ class ForkServer:
                 await _wait_readable(self._control.fileno())
                 response = b""
                 received: list[int] = []
-                with contextlib.suppress(ConnectionResetError):  # it ended with a question unread
+                with contextlib.suppress(
+                    ConnectionResetError
+                ):  # it ended before it read the request
                     response, received, _, _ = socket.recv_fds(
                         self._control, _RESPONSE.size, 1, socket.MSG_CMSG_CLOEXEC
                     )
@@ -155,19 +167,22 @@ class ForkServer:
                 number, pid = _RESPONSE.unpack(response)
                 if number == self._request_count:
                     return pid, received[0]
-                os.close(received[0])  # for one who was cancelled and asks no more
+                os.close(received[0])  # the answer to a request that was cancelled
 
     def close(self) -> None:
-        """End it: it has nothing to tidy. Its children live on. Again: nothing."""
+        """End the server by SIGKILL, since it needs no cleanup.
+
+        Its children continue. Further calls have no effect.
+        """
         if self._control.fileno() == -1:
             return
         self._control.close()
-        os.kill(self.pid, signal.SIGKILL)  # not waited for yet: the number is its own
+        os.kill(self.pid, signal.SIGKILL)  # it was not waited for yet, so the ID is still its own
         os.waitpid(self.pid, 0)
 
 
 async def _wait_readable(descriptor: int) -> None:
-    """Wait for one descriptor, which others may wait for as well: so on a copy of it."""
+    """Wait until a descriptor is readable, on a copy of it, because other tasks may wait for it as well."""
     copy = os.dup(descriptor)
     try:
         await trio.lowlevel.wait_readable(copy)
@@ -176,14 +191,14 @@ async def _wait_readable(descriptor: int) -> None:
 
 
 def serve_forks(control: socket.socket, run: Callable[[], None]) -> NoReturn:
-    """Fork a child that does ``run`` for each that is asked for, until the other end closes."""
-    os.setpgid(0, 0)  # the terminal's Ctrl-C is for the parent alone
+    """Fork a child that calls ``run`` for each request, until the other end closes."""
+    os.setpgid(0, 0)  # Ctrl-C on the terminal must reach only the parent
     dev_null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1):  # whoever reads what the parent prints waits for no one else
+    for standard in (0, 1):  # a reader of the parent's output must not wait for this process
         os.dup2(dev_null, standard)
     os.close(dev_null)
     gc.collect()
-    gc.freeze()  # what all of them share stays shared: no collection writes into it
+    gc.freeze()  # garbage collection then does not write to shared memory pages
     server = _Server(control, run)
     try:
         server.serve()
@@ -192,23 +207,23 @@ def serve_forks(control: socket.socket, run: Callable[[], None]) -> NoReturn:
 
 
 class _Server:
-    """The server's own side: one thread, one loop over two descriptors."""
+    """The server side: one thread, and one loop over two descriptors."""
 
     def __init__(self, control: socket.socket, run: Callable[[], None]) -> None:
         self._control = control
         self._run = run
         self._exit_code_pipes: dict[int, int] = {}
-        """Process id to where its exit code goes."""
+        """By process ID: the pipe for its exit code."""
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._wake_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def serve(self) -> None:
-        """Until the other end closes."""
+        """Serve requests until the other end closes."""
         control = self._control.fileno()
         poll = (
             select.poll()
-        )  # `select` takes no descriptor from 1024 on, and our parent may have had many
+        )  # `select` accepts no descriptor above 1023, and the parent may have many
         poll.register(control, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         while True:
@@ -232,14 +247,14 @@ class _Server:
         os.close(stdin)
         os.close(stdout)
         self._exit_code_pipes[pid] = exit_code_pipe
-        process = os.pidfd_open(pid)  # before it can be buried
+        process = os.pidfd_open(pid)  # before the child is reaped
         number = _REQUEST.unpack(request)[0]
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [process]))]
         self._control.sendmsg([_RESPONSE.pack(number, pid)], rights)
         os.close(process)
 
     def _reap_children(self) -> None:
-        """Tell the codes of those that have ended."""
+        """Send the exit codes of children that have ended."""
         for pid in list(self._exit_code_pipes):
             reaped, status = os.waitpid(pid, os.WNOHANG)
             if reaped:
@@ -249,7 +264,7 @@ class _Server:
                 os.close(exit_code_pipe)
 
     def _run_child(self, stdin: int, stdout: int, exit_code_pipe: int) -> NoReturn:
-        """In the child: be a process of its own, and never come back."""
+        """In the child: set up a separate process, run the task, and exit."""
         code = 1
         try:
             os.setpgid(0, 0)

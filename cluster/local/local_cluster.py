@@ -1,8 +1,10 @@
-"""A whole cluster on this machine: what `dlog local` and `local_cluster()` both are.
+"""Run a whole cluster on this machine: the implementation of `dlog local` and `local_cluster`.
 
-Three ways to run the same nodes: all in this run (``in_process``: tests, and `dlog local`, whose process
-has nothing else to do), all in one child process (the default of `local_cluster`, so that a computing
-caller does not starve them: H27), or each in its own process (``processes``: what faults are tried on).
+The same nodes can run in three ways:
+
+- ``in_process``: all nodes in this trio run. Tests use it, and `dlog local`, whose process has no other work.
+- By default, all nodes in one child process, so that a caller that computes does not slow them down (H27).
+- ``processes``: each node in its own process, for tests with faults.
 """
 
 import os
@@ -34,14 +36,14 @@ from .fork_server import ForkServer
 
 HOST = "127.0.0.1"
 RESTART_S = 1.0
-"""A node that died is started again after this, with ``restart``."""
+"""With ``restart``, a node that terminated is started again after this time."""
 
 log = get_logger("distributedlog.cluster")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """A node as the ready line shows it."""
+    """A node as in the ready line."""
 
     name: str
     kind: str
@@ -52,28 +54,28 @@ class LocalNode:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """A running cluster: where it is, who its nodes are."""
+    """A running cluster, with its address and nodes."""
 
     uri: str
     data: str | None
-    """Its directory; None in memory."""
+    """Its directory; None if it is in memory."""
     nodes: list[LocalNode]
     children: dict[str, Child]
-    """By name, where a node is its own process."""
+    """The nodes with their own process, by name."""
 
     def ready(self) -> dict[str, Any]:
-        """The ready line of `dlog local`."""
+        """Return the ready line of `dlog local`."""
         line = {"uri": self.uri, "nodes": [asdict(node) for node in self.nodes]}
         return {**line, "proxied_uri": self.proxied_uri} if self.proxied_uri else line
 
     @property
     def proxied_uri(self) -> str:
-        """The same logs through its proxies; "" where it has none."""
+        """The URI of the same logs through the cluster's proxies; "" if it has none."""
         addresses = ",".join(node.address for node in self.nodes if node.kind in PROXIES)
         return f"distributedlog+proxy://{addresses}/{plans.NAMESPACE}" if addresses else ""
 
     def kill(self, name: str) -> None:
-        """kill -9 a node that is its own process."""
+        """Kill a node with its own process by SIGKILL."""
         self.children[name].kill()
 
 
@@ -95,14 +97,33 @@ async def local_cluster(
     write_proxies: int = 0,
     read_proxies: int = 0,
 ) -> AsyncIterator[LocalCluster]:
-    """Start a cluster, yield it when every node serves and is registered, stop it in the end.
+    """Start a cluster, yield it when all nodes serve and are registered, and stop it at the end.
 
-    ``data``: its directory, which keeps names, ports and URI (default: a temporary one, removed in the
-    end). ``on_death(name, why)`` hears of nodes that die. ``apart``: with ``in_process``, nodes that get a
-    process of their own all the same, to be killed. ``forks`` starts the processes (default: several of
-    them come from one that is started and ended with the cluster). Proxies keep nothing, and have other ports
-    at each start. Raises `AddressInUse`, `ForeignData`, `DataDirectoryInUse`, `InvalidRequest` and whatever
-    keeps a node from starting.
+    Args:
+        data: Its directory, which stores names, ports and the URI. The default is a temporary one, which is
+            removed at the end.
+        bookies: The number of bookies.
+        metadata_nodes: The number of metadata nodes.
+        memory: Store nothing on disk.
+        in_process: Run the nodes in this trio run.
+        port: The first port; 0 for any free ports.
+        processes: Run each node in its own process.
+        restart: Start nodes again that terminated.
+        log_level: The log level of child processes.
+        on_death: Called with name and reason when a node terminates unexpectedly.
+        separate_nodes: With ``in_process``, nodes that nevertheless get their own process, so that they can
+            be killed.
+        forks: Starts the processes. By default, several processes are started by a fork server that ends with
+            the cluster.
+        write_proxies: The number of write proxies. Proxies store nothing, and have other ports at each start.
+        read_proxies: The number of read proxies.
+
+    Raises:
+        AddressInUse: A port is in use.
+        ForeignData: The directory belongs to another cluster.
+        DataDirectoryInUse: Another process uses the directory.
+        InvalidRequest: A number is invalid, or differs from the stored plan.
+        DistributedLogError: A node could not start.
     """
     require_linux("a cluster of one's own")
     with _directory(data, memory) as directory, ReservedPorts() as ports:
@@ -141,7 +162,7 @@ async def local_cluster(
 
 @contextmanager
 def _directory(data: str | Path | None, memory: bool) -> Iterator[str | None]:
-    """The cluster's directory; None in memory. One that nobody named is gone in the end."""
+    """Yield the cluster's directory; None if it is in memory. A temporary directory is removed at the end."""
     if memory:
         yield None
     elif data is not None:
@@ -161,7 +182,7 @@ def _directory(data: str | Path | None, memory: bool) -> Iterator[str | None]:
 async def run_cluster(
     spec: dict[str, Any], *, task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """The whole cluster in this process, as cluster/local/node_child.py was told; runs until cancelled."""
+    """Run a whole cluster in this process, as `cluster/local/node_child.py` requests, until cancelled."""
     async with local_cluster(
         spec["data"],
         spec["bookies"],
@@ -178,7 +199,7 @@ async def run_cluster(
 
 
 class _NodeRunner:
-    """Starts the nodes one way or another, and keeps them up."""
+    """Starts the nodes in one of the three ways, and restarts them if requested."""
 
     def __init__(
         self,
@@ -195,14 +216,19 @@ class _NodeRunner:
         self._on_death = on_death
         self._fork_server = fork_server
         self._secret = secret
-        """Whoever knows it may talk to the nodes (distributedlog/runtime/net/local_secret.py); drawn anew at
-        each start."""
+        """Authenticates clients of the nodes (`distributedlog/runtime/net/local_secret.py`).
+
+        Generated at each start.
+        """
         self._started_fork_server: ForkServer | None = None
         self._children: dict[str, Child] = {}
         self._metadata_scopes: list[trio.CancelScope] = []
-        """Of the metadata nodes in this run. A cancellation from outside does not reach those that serve."""
+        """Cancel scopes of the metadata nodes in this run.
+
+        They shield running nodes from a cancellation from outside.
+        """
         self._running_other_nodes = 0
-        """How many other nodes are in this run, and have not ended."""
+        """The number of other nodes in this run that have not ended."""
         self._is_ending = False
 
     async def start(
@@ -212,7 +238,10 @@ class _NodeRunner:
         cluster_size: Mapping[str, int],
         separate_nodes: Sequence[str] | None,
     ) -> LocalCluster:
-        """Start those ``apart`` (None: all) in processes of their own; without a plan, all in one child."""
+        """Start ``separate_nodes`` (None for all) in their own processes, the others in this run.
+
+        Without a plan, one child runs all nodes.
+        """
         if plan is None:
             return await self.start_in_one_child(nursery, cluster_size)
         names = [node.name for node in plan.nodes] if separate_nodes is None else separate_nodes
@@ -221,7 +250,7 @@ class _NodeRunner:
     async def start_planned(
         self, nursery: trio.Nursery, plan: ClusterPlan, apart: Sequence[str]
     ) -> LocalCluster:
-        """Start the nodes of a plan: those ``apart`` in processes of their own, the others here."""
+        """Start the nodes of a plan: those in ``apart`` in their own processes, the others in this run."""
         ready: dict[str, dict[str, Any]] = {}
         if self._fork_server is None and len(apart) > 1:
             self._fork_server = self._started_fork_server = start_fork_server()
@@ -252,7 +281,7 @@ class _NodeRunner:
     async def start_in_one_child(
         self, nursery: trio.Nursery, shape: Mapping[str, int]
     ) -> LocalCluster:
-        """Start a child that runs all of them."""
+        """Start one child that runs all nodes."""
         spec = {
             "run": "cluster",
             "data": self._data,
@@ -284,8 +313,8 @@ class _NodeRunner:
     def end_metadata_last(self) -> None:
         """End the metadata nodes of this run as soon as all other nodes have ended.
 
-        A bookie that ends notes its journal's end and revokes its lease. Without a quorum it would wait until
-        its deadlines, and the next start would find the registration of a bookie that has ended.
+        A bookie that ends stores its progress record and revokes its lease. Without a quorum it would wait
+        for its timeouts, and the next start would find the registration of a bookie that has ended.
         """
         self._is_ending = True
         if not self._running_other_nodes:
@@ -317,7 +346,7 @@ class _NodeRunner:
     async def _run_node(
         self, plan: ClusterPlan, node: PlannedNode, *, task_status: trio.TaskStatus[dict[str, Any]]
     ) -> None:
-        """Run one node; once it has served, its death is its own (and, with restart, not for long)."""
+        """Run one node. After its start, a failure ends only this node, or restarts it if requested."""
         has_served = False
         directory = self._data_directory(node)
         config = plan.config(node)
@@ -351,17 +380,17 @@ class _NodeRunner:
     async def _start_child(
         self, nursery: trio.Nursery, name: str, spec: dict[str, Any]
     ) -> dict[str, Any]:
-        """Start a child and watch it; its ready line."""
+        """Start and watch a child, and return its ready line."""
         child = self._children[name] = await start_child(name, spec, self._fork_server)
         nursery.start_soon(self._watch_child, name, spec)
         return child.ready
 
     async def _watch_child(self, name: str, spec: dict[str, Any]) -> None:
-        """Tell of a child's death; start it again where that was asked."""
+        """Report the end of a child, and start it again if requested."""
         while True:
             child = self._children[name]
             code = await child.process.wait()
-            self._on_death(name, f"its process {child.pid} ended with {code}")
+            self._on_death(name, f"its process {child.pid} ended with exit code {code}")
             if not self._restart:
                 return
             await child.stop()
@@ -373,7 +402,7 @@ class _NodeRunner:
                     self._on_death(name, _error_text(error))
 
     async def stop_children(self) -> None:
-        """Stop all of them, metadata nodes last (`end_metadata_last`)."""
+        """Stop all children, metadata nodes last (see `end_metadata_last`)."""
         kinds = {name: child.ready.get("kind") for name, child in self._children.items()}
         metadata = {name for name, kind in kinds.items() if kind == "metadata"}
         for names in (self._children.keys() - metadata, metadata):
@@ -387,7 +416,7 @@ class _NodeRunner:
 async def _load_plan(
     directory: str | None, cluster_size: Mapping[str, int], ports: ReservedPorts
 ) -> ClusterPlan:
-    """Return the plan that the directory keeps, or a new one, kept there from now on, and add proxies."""
+    """Return the stored plan of a directory, or a new one, which is then stored, with proxies added."""
     machine_host = real_host("local", disks={})
     file = Path(directory) / plans.FILE_NAME if directory is not None else None
     stored_plan = None

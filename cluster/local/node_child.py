@@ -1,10 +1,11 @@
-"""A child process that runs one node, or a whole cluster, and ends when its parent does.
+"""A child process that runs one node or a whole cluster, and ends when its parent ends.
 
-Run as ``python -m distributedlog.cluster.local.node_child``. The first line on stdin says what to run (JSON);
-after that stdin is the life line: its end, by a close or by the parent's death of any kind, ends the child.
-When it serves, one line of JSON on stdout; when it cannot start, one with ``error``. With
-``--forks`` it forks such children instead, as asked on the socket that is its stdin
-(cluster/local/fork_server.py).
+It is started as ``python -m distributedlog.cluster.local.node_child``. The first line on stdin is JSON that
+describes its task. After that, the end of stdin ends the child, whether the parent closes it or dies.
+
+When the child serves, it prints one line of JSON on stdout. If it cannot start, the line contains ``error``.
+With ``--forks`` it is a fork server instead, whose stdin is the socket for requests
+(`cluster/local/fork_server.py`).
 """
 
 import contextlib
@@ -44,14 +45,14 @@ from .local_cluster import run_cluster
 
 
 def main() -> None:
-    """Read what to run, run it, end with 0 (told to) or 1 (it failed)."""
+    """Read the task and run it. Exit with 0 after a request to end, and with 1 after a failure."""
     line = sys.stdin.readline()
     if not line:
-        return  # nobody waits for it any more
+        return  # the parent has already ended
     spec = json.loads(line)
     set_process_name(spec.get("name", ""))
     log_to_stderr(spec.get("name", ""), logging.getLevelName(spec.get("log_level", "WARNING")))
-    sys.setswitchinterval(0.0005)  # sync threads hand the lock back soon (H27)
+    sys.setswitchinterval(0.0005)  # sync threads release the GIL soon (H27)
     try:
         trio.run(_run_spec, spec)
     except BaseException as error:
@@ -62,7 +63,7 @@ def main() -> None:
             "%s (%s): %s", type(leaf).__name__, code, leaf, exc_info=None if is_expected else error
         )
         line = json.dumps({"error": [code, type(leaf).__name__, str(leaf)]}) + "\n"
-        with contextlib.suppress(OSError):  # who started it may be gone; nothing stays in a buffer
+        with contextlib.suppress(OSError):  # the parent may have ended; writes without a buffer
             os.write(sys.stdout.fileno(), line.encode())
         sys.exit(1)
 
@@ -78,9 +79,10 @@ async def _run_spec(spec: dict[str, Any]) -> None:
 async def run_node(
     spec: dict[str, Any], *, task_status: trio.TaskStatus[dict[str, Any]] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    """Run the node of ``spec`` (config, data, index, http, secret, tls) until cancelled.
+    """Run the node of ``spec`` until cancelled.
 
-    Its started value is the ready line. Over HTTP it answers from the beginning, also while it starts.
+    The keys of ``spec`` are ``config``, ``data``, ``index``, ``http``, ``secret`` and ``tls``. The started
+    value is the ready line. HTTP pages are available from the beginning, also during the start.
     """
     require_linux("a node")
     raise_limit()
@@ -94,7 +96,7 @@ async def run_node(
             serving_at: list[Address] = []
             if spec.get("http"):
                 from ..node.node_pages import node_pages
-                from ..process.http_server import serve_http  # with what it takes to speak HTTP
+                from ..process.http_server import serve_http  # imports the HTTP library
 
                 http = await host.listen((spec["http"][0], int(spec["http"][1])))
                 pages, names = (
@@ -106,10 +108,11 @@ async def run_node(
                 )
             ready: NodeReady = await nursery.start(serve_node, proven_host, config)
             serving_at.append(ready.address)
-            # What a start made stays: looking at it in each full collection held the loop for 30 ms of CPU.
+            # Objects of the start are permanent: each full collection would check them, for 30 ms of CPU
+            # time.
             gc.freeze()
             keep = WorkFailures().keep_running
-            nursery.start_soon(keep, "the look for garbage", collect_when_grown)
+            nursery.start_soon(keep, "the garbage collection", collect_when_grown)
             task_status.started(ready.line(str(data) if data else None))
 
     if data is None:
@@ -120,7 +123,7 @@ async def run_node(
 
 
 def host_names_of(config: NodeConfig) -> set[str]:
-    """Host names that lead to a node: of its machine, and those that it listens on or advertises."""
+    """Return the host names of a node: that of its machine, and those that it listens on or advertises."""
     addresses = [*config.listen.values(), *config.advertise.values()]
     if isinstance(config, MetadataNodeConfig):
         addresses.append(config.voters[config.name])
@@ -128,19 +131,25 @@ def host_names_of(config: NodeConfig) -> set[str]:
 
 
 def secured_host(host: Host, config: NodeConfig, spec: dict[str, Any]) -> Host:
-    """The host of a node that has to know who comes, where it was told how. Raises `InvalidRequest`."""
+    """Return the host of a node, with the authentication that ``spec`` describes, if any.
+
+    Raises:
+        InvalidRequest: The certificate does not belong to this node.
+    """
     if spec.get("secret"):
         return with_local_secret(host, bytes.fromhex(spec["secret"]))
     if not spec.get("tls"):
         return host
-    from ...runtime.net.tls import Tls, with_tls  # OpenSSL, where it is used
+    from ...runtime.net.tls import Tls, with_tls  # imports OpenSSL
 
     tls = Tls(Path(spec["tls"]["directory"]))
     kind = "metadata" if isinstance(config, MetadataNodeConfig) else "bookie"
     if isinstance(config, ProxyNodeConfig):
         kind = "proxy"
     if tls.identity is None or tls.identity.principal != f"{kind}/{config.name}":
-        certificate_owner = "nobody's" if tls.identity is None else tls.identity.principal
+        certificate_owner = (
+            "without a certificate" if tls.identity is None else tls.identity.principal
+        )
         raise InvalidRequest(
             f"{tls.directory} is {certificate_owner}, this node is {kind}/{config.name}: see dlog pki issue"
         )
@@ -148,14 +157,16 @@ def secured_host(host: Host, config: NodeConfig, spec: dict[str, Any]) -> Host:
 
 
 def with_host_label(config: NodeConfig) -> NodeConfig:
-    """Two bookies of one machine should not hold two copies: who shares it is found without being told."""
+    """Add the machine's ID as the label ``host``, so that two bookies of one machine do not store two
+    copies.
+    """
     if not isinstance(config, BookieNodeConfig):
         return config
     return replace(config, labels={"host": machine_id(), **config.labels})
 
 
 def set_process_name(name: str) -> None:
-    """What `ps` and `top` call this process: after a fork they have its parent's name for it."""
+    """Set the name that `ps` and `top` show; a forked process has its parent's name otherwise."""
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as comm:
         comm.write(f"dlog {name}"[:15])
 

@@ -126,7 +126,7 @@ async def test_bookies_can_be_added_and_the_quorum_cannot_be_changed() -> None:
         await _make(first, metadata_nodes=1)
     with pytest.raises(InvalidRequest, match="1, 3 or 5"):
         await _make(metadata_nodes=2)
-    with pytest.raises(InvalidRequest, match="keeps its ports"):
+    with pytest.raises(InvalidRequest, match="has stored ports"):
         await _make(first, port=4181)
 
 
