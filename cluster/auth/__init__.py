@@ -1,1 +1,1 @@
-"""Rights on the keys of the metadata, and credentials of users at a node."""
+"""Authorize access to metadata keys, and manage credentials of users at a node."""

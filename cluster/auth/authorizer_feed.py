@@ -1,9 +1,9 @@
-"""A bookie hears from the metadata's leader what it is to check capabilities by
-(`bookie/session/bookie_authorizer.py`).
+"""Keep a bookie's keys for verifying capabilities and passes up to date.
 
-In a cluster that is open it reads one key at its start, and watches two. Else it asks the leader, which
-gives a bookie its own keys and no other's: at its start before it serves anybody, after each change of the
-mode or of what was taken from whom, when somebody shows what it does not know, and each minute.
+The keys are used by `bookie/session/bookie_authorizer.py`. If authorization is off, the bookie reads one key
+at its start, and watches two prefixes. Otherwise, it requests its keys from the metadata leader, which gives
+a bookie only its own keys. It sends this request before it serves any client, after each change of the mode
+or of revocations, when a client presents credentials of an unknown generation, and every minute.
 """
 
 from functools import partial
@@ -23,7 +23,7 @@ from ..coordination.reconcile_loop import reconcile_on_change
 
 EVERY_S = 60.0
 BETWEEN_QUERIES_S = 1.0
-"""Between two questions because of what somebody shows."""
+"""Pause between two requests that clients with unknown credentials cause."""
 
 log = get_logger("distributedlog.cluster")
 
@@ -31,7 +31,11 @@ log = get_logger("distributedlog.cluster")
 async def refresh_authorizer(
     authorizer: BookieAuthorizer, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
 ) -> None:
-    """Ask once. Raises what keeps the leader from answering."""
+    """Update the authorizer once.
+
+    Raises:
+        DistributedLogError: The metadata leader did not answer.
+    """
     mode_item = await metadata.get(MODE_KEY)
     mode = decode_mode(None if mode_item is None else mode_item.value)
     if mode == "open" and not authorizer.enforcing:
@@ -39,16 +43,16 @@ async def refresh_authorizer(
     try:
         reply = await metadata.request(Op.META_CAPS, BookieKeysRequest(bookie_id).encode())
     except NotAllowed as error:
-        # Without a certificate of this bookie's name nobody can tell it from another one.
-        log.warning("bookie %s is given no keys to check capabilities by: %s", bookie_id, error)
+        # Without a certificate of this bookie's name, the leader cannot distinguish it from another bookie.
+        log.warning("bookie %s received no keys for verifying capabilities: %s", bookie_id, error)
         authorizer.hear(BookieKeysReply(mode, (), {}))
         return
     authorizer.hear(BookieKeysReply.decode(reply.body))
 
     def verify(meeting: HandshakeContext, proof: bytes) -> Welcome:
-        if not meeting.is_secret:  # who overhears it is its holder from then on (H228)
+        if not meeting.is_secret:  # a pass in clear text can be stolen (H228)
             raise NotAuthenticated(
-                f"{meeting.peer_address} shows a pass that anybody can read: not in clear"
+                f"{meeting.peer_address} sent a pass over an unencrypted connection"
             )
         return authorizer.authenticate(proof)
 
@@ -58,19 +62,17 @@ async def refresh_authorizer(
 async def feed_authorizer(
     authorizer: BookieAuthorizer, endpoint: Endpoint, metadata: MetadataClient, bookie_id: str
 ) -> None:
-    """Go on asking, until cancelled."""
+    """Update the authorizer after changes and on demand, until cancelled."""
     refresh_lock = trio.Lock()
     failures = endpoint.failures
-    unit = "the question what capabilities are checked by"
+    unit = "the request of the keys for capabilities"
 
     async def once() -> None:
-        async with (
-            refresh_lock
-        ):  # an older answer that is heard later would bring back what was taken away
+        async with refresh_lock:  # an older answer that arrives later would restore revoked rights
             await refresh_authorizer(authorizer, endpoint, metadata, bookie_id)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(failures.keep_running, "the clock of the gate", _tick, authorizer)
+        nursery.start_soon(failures.keep_running, "the timer of the authorizer", _tick, authorizer)
         nursery.start_soon(
             partial(
                 reconcile_on_change,
@@ -88,13 +90,17 @@ async def feed_authorizer(
                 with failures.attempt(unit):
                     await once()
             except DistributedLogError as error:
-                log.info("bookie %s: what is checked by cannot be asked now: %s", bookie_id, error)
+                log.info(
+                    "bookie %s: the keys for capabilities could not be requested: %s",
+                    bookie_id,
+                    error,
+                )
             await trio.sleep(BETWEEN_QUERIES_S)
             authorizer.refresh_wanted = trio.Event()
 
 
 async def _tick(authorizer: BookieAuthorizer) -> None:
-    """By itself: where the quorum is silent a question to it waits."""
+    """Check for silence in a separate task, because requests to an unavailable quorum block."""
     while True:
         await trio.sleep(EVERY_S)
         authorizer.check_silence()

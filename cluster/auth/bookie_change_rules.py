@@ -1,11 +1,16 @@
-"""What a bookie may change beside its own, and how: the leader of the metadata judges shapes (H242).
+"""Rules for the changes that a bookie may make to records other than its own (H242).
 
-The bookie that repairs has a hand in the records of all ledgers and logs, and whoever holds a copy in that
-ledger's. A stolen one has it, too. So it is not who asks that counts there but what the change does: a
-segment goes below the truncation point, the truncation point moves by the log's own retention, a ledger goes
-that no segment names, a copy is given up of a bookie that is to leave or is not there, for somebody who is.
+The repair leader changes the records of all ledgers and logs, and a bookie changes those of ledgers of which
+it stores a copy. A stolen bookie could do this, too. So the metadata leader does not only check the
+principal, but also the effect of the change:
 
-What nobody can judge by the store alone: where an open ledger ends, and what the entries of a merged one are.
+- A segment is deleted only before the truncation point.
+- The truncation point moves only by the log's retention settings.
+- A ledger is deleted only if no segment refers to it.
+- A bookie is replaced only if it is leaving or not registered. The replacement is registered, or the move was
+  assigned to it.
+
+The metadata store alone cannot verify the end of an open ledger or the entries of a merged ledger.
 """
 
 from functools import lru_cache
@@ -32,7 +37,7 @@ from ..repair.pull_replication import ReplicaMove
 ID_AT = slice(len("log/"), len("log/") + 16)
 STATES = (LedgerState.OPEN, LedgerState.IN_RECOVERY, LedgerState.CLOSED)
 RECOVERY_FIELDS = ("state", "last_entry", "length", "ensembles", "custom", "format")
-"""Fields of a ledger's record that its recovery fills in."""
+"""Fields of a ledger's record that its recovery sets."""
 REPAIRED_FIELDS = (
     *(
         "epoch",
@@ -46,18 +51,23 @@ REPAIRED_FIELDS = (
     *("truncated_to", "truncated_sequence_id", "time_ms", "bytes_total", "txid_rule"),
     *("had_unordered_txids", "writer_format", "producer_snapshot_segment", "last_dlsn"),
 )
-"""Fields of a log's state that may change as its open segments are closed, or its records given up."""
+"""Fields of a log's state that may change when its open segments are closed or its records truncated."""
 LOCATION_FIELDS = ("ledger_id", "base_entry", "base_bytes")
-"""Fields of a segment's record: the location of its entries."""
+"""Fields of a segment's record that locate its entries."""
 
 
 CACHED_RECORDS_MAX = 256
 RECORD_BYTES_MAX = 4096
-"""Larger records are decoded each time."""
+"""Larger records are not cached."""
 
 
 def read_ledger(key: bytes, value: bytes) -> LedgerMetadata:
-    """A ledger's record. Several rules read the same one of a transaction. Raises as its ``decode``."""
+    """Return a ledger's record, from a cache, because several rules read the same record of a transaction.
+
+    Raises:
+        CorruptData: The record is invalid.
+        UnsupportedFormat: The record is from a newer version.
+    """
     if len(value) > RECORD_BYTES_MAX:
         return LedgerMetadata.decode(key, value)
     return _read_small_ledger(key, value)
@@ -68,12 +78,12 @@ _read_small_ledger = lru_cache(CACHED_RECORDS_MAX)(LedgerMetadata.decode)
 
 @lru_cache(CACHED_RECORDS_MAX)
 def read_state(value: bytes) -> LogState:
-    """A log's state, which is small. A transaction may add hundreds of segments to it."""
+    """Return a log's state, from a cache, because a transaction may add hundreds of segments to one log."""
     return LogState.decode(value)
 
 
 def differ_only_in(before: object, after: object, *fields: str) -> bool:
-    """Do two records of one kind differ in these fields alone?"""
+    """Return whether two records of one kind differ at most in the given fields."""
     other_fields = [name for name in type(before).__dataclass_fields__ if name not in fields]  # type: ignore[attr-defined]
     return all(getattr(before, name) == getattr(after, name) for name in other_fields)
 
@@ -82,12 +92,12 @@ def differ_only_in(before: object, after: object, *fields: str) -> bool:
 
 
 def allows_ledger_change(change: KeyChange) -> bool:
-    """A ledger's record."""
+    """Return whether a bookie may make this change of a ledger's record."""
     if change.before is None:
         created = read_ledger(change.key, change.after or b"")
         return (
             change.is_janitor and created.owner is None and created.state is LedgerState.OPEN
-        )  # for a merge
+        )  # a ledger for merged segments
     before = read_ledger(change.key, change.before)
     if change.after is None:
         return before.state is LedgerState.DELETING
@@ -106,7 +116,7 @@ def allows_ledger_change(change: KeyChange) -> bool:
 
 
 def _is_replacement(change: KeyChange, before: LedgerMetadata, after: LedgerMetadata) -> bool:
-    """Do others take the places of bookies that are to leave, or are not there?"""
+    """Whether the change only replaces bookies that are leaving or not registered."""
     if not differ_only_in(before, after, "ensembles") or len(before.ensembles) != len(
         after.ensembles
     ):
@@ -139,7 +149,7 @@ def _may_replace(change: KeyChange, ledger: LedgerMetadata, old: str, new: str) 
 
 
 def is_unreferenced(change: KeyChange, ledger: LedgerMetadata) -> bool:
-    """Does no segment lie in it, after all that is done at once?"""
+    """Return whether no segment refers to the ledger after the transaction."""
     if ledger.owner is None:
         return True
     segment_value = change.value_after(segment_key(*ledger.owner))
@@ -151,7 +161,9 @@ def is_unreferenced(change: KeyChange, ledger: LedgerMetadata) -> bool:
 def _is_merge_ledger_change(
     change: KeyChange, before: LedgerMetadata, after: LedgerMetadata
 ) -> bool:
-    """It is written, closed, and then a log's: of who wants its segments merged."""
+    """Whether the change writes or closes a ledger for merged segments, or gives it to the log for which it
+    was created.
+    """
     if after.owner is None:
         return differ_only_in(before, after, *RECOVERY_FIELDS) and STATES.index(
             before.state
@@ -167,7 +179,10 @@ def _is_merge_ledger_change(
 
 
 def _is_closing(change: KeyChange, before: LedgerMetadata, after: LedgerMetadata) -> bool:
-    """Is a ledger recovered that its writer has left? Where it ends, bookies say, and nobody here knows."""
+    """Whether the change closes a ledger without a writer.
+
+    Only the bookies can verify where the ledger ends.
+    """
     kept_fragments = len(before.ensembles) - 1
     return (
         before.owner is not None
@@ -180,7 +195,10 @@ def _is_closing(change: KeyChange, before: LedgerMetadata, after: LedgerMetadata
 
 
 def allows_index_change(change: KeyChange) -> bool:
-    """``on/`` and ``delete/`` mirror the ledger's record. Only an operator changes them otherwise."""
+    """Return whether a key ``on/`` or ``delete/`` matches the ledger's record.
+
+    Operators may also make other changes.
+    """
     if change.rights & OPERATOR:
         return True
     bookie, ledger_key = (
@@ -202,7 +220,10 @@ def allows_index_change(change: KeyChange) -> bool:
 
 
 def allows_state_change(change: KeyChange) -> bool:
-    """A log's state: of one that is closed for who left it, purged, cut by its retention."""
+    """Return whether a bookie may make this change of a log's state.
+
+    Allowed are closing segments of a log without a writer, purging, and truncation by retention.
+    """
     if change.before is None or change.after is None:
         return False
     before, after = read_state(change.before), read_state(change.after)
@@ -225,8 +246,10 @@ def allows_state_change(change: KeyChange) -> bool:
 
 
 def last_below(change: KeyChange, state: LogState) -> int:
-    """As `distributedlog/log/segments/segment_purge.py`'s: the last segment wholly below the truncation
-    point; 0: none."""
+    """Return the last segment that is entirely before the truncation point; 0 for none.
+
+    It is the same as in `distributedlog/log/segments/segment_purge.py`.
+    """
     truncated_to = state.truncated_to
     last = min(truncated_to.segment, state.first_open_segment) - 1
     if state.first_segment <= truncated_to.segment < state.first_open_segment:
@@ -241,7 +264,7 @@ def last_below(change: KeyChange, state: LogState) -> int:
 
 
 def _is_retention(change: KeyChange, before: LogState, after: LogState) -> bool:
-    """Does the truncation point move as the log's settings want it?"""
+    """Whether the truncation point moves as the log's retention settings require."""
     retention, truncated_to = retention_of(*_settings(change, before.log_id)), after.truncated_to
     last = truncated_to.segment - 1
     last_max = min(
@@ -281,7 +304,7 @@ def _is_retention(change: KeyChange, before: LogState, after: LogState) -> bool:
 
 
 def _settings(change: KeyChange, log_id: int) -> tuple[StoredSettings, StoredSettings]:
-    """Of its namespace, and its own. Raises `CorruptData`."""
+    """Return the settings of a log's namespace and of the log. Raises `CorruptData`."""
     namespace_value = change.current_value(bind_key(change.namespace_of_log(b"%016x" % log_id)))
     log_value = change.current_value(conf_key(log_id))
     return (
@@ -291,7 +314,10 @@ def _settings(change: KeyChange, log_id: int) -> tuple[StoredSettings, StoredSet
 
 
 def allows_segment_change(change: KeyChange) -> bool:
-    """A segment's record: it goes below the truncation point, is closed for who left it, or is merged."""
+    """Return whether a bookie may make this change of a segment's record.
+
+    Allowed are deletion before the truncation point, closing without a writer, and merging.
+    """
     log_id = decode_log_id(change.key[ID_AT])
     state_value = change.current_value(state_key(log_id))
     if state_value is None:
@@ -312,7 +338,9 @@ def allows_segment_change(change: KeyChange) -> bool:
 
 
 def _is_merged(change: KeyChange, log_id: int, after: SegmentRecord) -> bool:
-    """Does its log want that, and is it in a ledger of that log, that is closed?"""
+    """Whether the log's settings allow merging, and the segment's new ledger is closed and belongs to the
+    log.
+    """
     ledger_key = keys.ledger_key(after.ledger_id)
     value = change.value_after(ledger_key)
     if value is None or not merging_of(*_settings(change, log_id)).merging:
@@ -323,7 +351,10 @@ def _is_merged(change: KeyChange, log_id: int, after: SegmentRecord) -> bool:
 
 
 def allows_stamps_change(change: KeyChange) -> bool:
-    """By when its segments were closed: each mark says the clock as it is, of what is closed now."""
+    """Return whether a bookie may store these times of the closing of segments.
+
+    Each new mark must have the present value of the retention clock, and cover only closed segments.
+    """
     clock, stored = (
         change.current_value(CLOCK_KEY),
         change.current_value(state_key(decode_log_id(change.key[ID_AT]))),
@@ -342,14 +373,14 @@ def _decode_or_empty(value: bytes) -> Stamps:
     try:
         return Stamps.decode(value)
     except CorruptData:
-        return Stamps()  # they begin anew
+        return Stamps()  # ages start again
 
 
 # --- bookies --------------------------------------------------------------------------------------
 
 
 def allows_bookie_removal(change: KeyChange) -> bool:
-    """What is kept of a bookie goes when it was to leave, and runs no more."""
+    """Return whether a bookie's record is deleted after the bookie was decommissioned and no longer runs."""
     bookie = keys.bookie_id_of(change.key)
     is_leaving = change.current_value(keys.leaving_key(bookie)) is not None
     return (

@@ -1,11 +1,13 @@
-"""Every kind of key that the tree puts into the metadata store, and who may read and write it.
+"""All kinds of keys in the metadata store, with the rights to read and write them.
 
-One table, and what is not in it is denied (`metadata/auth/key_space.py`); a test makes a key of each kind
-that the code can make and finds it here. What hangs on a log goes by the rights on its path; a ledger's keys
-by those on the log that its record was made for. Bookies change the records of ledgers that they hold or are
-to hold, and the one that repairs (`replication_worker.py`) those of all, and the logs' where segments go: in
-the shapes of `bookie_change_rules.py`. An operator sees all
-keys of the store but secrets, and no record of any log.
+A key that is not in this table is denied (`metadata/auth/key_space.py`). A test creates a key of each kind
+that the code can create, and looks it up here. Keys of a log require rights on the path of the log. Keys of a
+ledger require rights on the log for which its record was created.
+
+Bookies change the records of ledgers that they store or will store. The repair leader
+(`replication_worker.py`) changes the records of all ledgers, and those of logs if segments are deleted.
+`bookie_change_rules.py` has the allowed changes. An operator can read all keys of the store except secrets,
+and no log records.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,14 +47,14 @@ from . import bookie_change_rules as shapes
 from . import record_change_rules as records
 
 INTERNAL_READERS = BOOKIE | PROXY | OPERATOR
-"""Of what tells no record: nodes go by it, operators look after it."""
+"""Readers of keys without log records: nodes use these keys, and operators inspect them."""
 NAME_PREFIX = b"name/"
 ID_DIGITS = 16
 IDS_PER_STEP_MAX = 1_000_000
-"""``next/ledger`` moves no further in one step: it is never to reach its end."""
+"""One step of ``next/ledger`` is limited, so that no client can exhaust the IDs."""
 
 SHOWN_LOSSES_MAX = 5
-"""Ranges of entries in a line of the audit."""
+"""Ranges of entries in one line of the audit log."""
 TRUNCATE = "truncate"
 
 LEDGER_STAGES = (
@@ -66,7 +68,10 @@ ScopeOfKey = Callable[[bytes], KeyScope | None]
 
 
 def _log_scope(prefix: bytes) -> tuple[ScopeOfKey, Callable[[bytes], bytes]]:
-    """Keys PREFIX log id, and more: their place, and how far a key must go to say it."""
+    """Return the functions for keys that begin with ``prefix`` and a log ID.
+
+    They return the scope of a key, and the prefix of a key that determines its scope.
+    """
 
     def place(key: bytes) -> KeyScope | None:
         log = key[len(prefix) : len(prefix) + ID_DIGITS]
@@ -84,7 +89,7 @@ def _log_scope(prefix: bytes) -> tuple[ScopeOfKey, Callable[[bytes], bytes]]:
 
 
 def _reader_scope(key: bytes) -> KeyScope | None:
-    """Positions and their like: log/ID/KIND/NAME, a user's own where the name begins with ~user/."""
+    """Return the scope of keys like log/ID/KIND/NAME. A user owns those whose name begins with ~user/."""
     parts = key.split(b"/", 4)
     if len(parts) < 2 or not _is_id(parts[1]):
         return None
@@ -95,13 +100,13 @@ def _reader_scope(key: bytes) -> KeyScope | None:
 
 
 def _ledger_scope(key: bytes) -> KeyScope | None:
-    """…/ledger id."""
+    """Return the scope of keys that end with a ledger ID."""
     ledger = key.rpartition(b"/")[2]
     return KeyScope(ledger=keys.LEDGER_PREFIX + ledger) if _is_id(ledger) else None
 
 
 def _copy_scope(key: bytes) -> KeyScope | None:
-    """PREFIX bookie / ledger id, or as far as the bookie goes."""
+    """Return the scope of keys PREFIX/bookie/ledger ID, and of their prefixes up to the bookie."""
     parts = key.split(b"/")
     if len(parts) != 3 or not parts[1]:
         return None
@@ -118,7 +123,10 @@ def _bookie_scope(key: bytes) -> KeyScope | None:
 
 
 def _path_scope(parts_before: int) -> ScopeOfKey:
-    """… namespace 00 log name, after so many parts. In a namespace's own key there is no log name."""
+    """Return the scope function of keys that end with a namespace, a null byte and a log name.
+
+    ``parts_before`` parts precede the namespace. A namespace's own key has no log name.
+    """
 
     def place(key: bytes) -> KeyScope | None:
         try:
@@ -132,17 +140,17 @@ def _path_scope(parts_before: int) -> ScopeOfKey:
 
 
 def _has_length(length: int) -> Callable[[bytes], bool]:
-    """No more than what a key of that kind is made of: else there is no bound of them."""
+    """Return a check for the exact length of a key, which limits the number of keys of that kind."""
     return lambda key: len(key) == length
 
 
 def _any_key(key: bytes) -> bool:
-    """One for each bookie that the ledger names (`bookie_changes.mirrors`), or that an operator knows."""
+    """Accept any key. There is one per bookie that the ledger lists or that an operator uses."""
     return True
 
 
 def _first_parts(parts: int) -> Callable[[bytes], bytes]:
-    """So many parts of a key, with the slash after them."""
+    """Return a function for the first parts of a key, including the slash after them."""
     return lambda key: b"/".join([*key.split(b"/")[:parts], b""])
 
 
@@ -151,14 +159,15 @@ def _is_id(digits: bytes) -> bool:
 
 
 def _rights_for_name_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
-    """The id of a log, and nothing else: what hangs on no log would go by the rights on this name."""
+    """Allow only the ID of a log as value. Otherwise, keys without a log would be authorized by this name."""
     return MANAGE if after is None or (_is_id(after) and after.strip(b"0")) else 0
 
 
 def _rights_for_state_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
-    """Who may move a log's beginning, seal it, delete it: its managers; and whoever runs its retention.
+    """Return the rights that allow a change of a log's state.
 
-    Nobody makes it another log's, whose segments would go by what it says.
+    Its managers, and the bookie that runs retention, may also truncate, seal or delete it. No change may give
+    the state the ID of another log, because segments are authorized by that ID.
     """
     all_rights = MANAGE | REPAIR_LEADER
     if after is None:
@@ -188,9 +197,10 @@ def _rights_for_state_change(key: bytes, before: bytes | None, after: bytes | No
 
 
 def _rights_for_move_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
-    """Who takes a place is told so by the one who repairs; it says that it is at it, and that it is done.
+    """Return the rights that allow a change of a move request.
 
-    A bookie that could tell itself would hold whatever it names, and so read it (the threat of a stolen one).
+    Only the repair leader and operators may create one. The target bookie updates and deletes it. If a bookie
+    could create one for itself, a stolen bookie could store and read any ledger.
     """
     is_created = before is None and after is not None
     return (
@@ -199,7 +209,10 @@ def _rights_for_move_change(key: bytes, before: bytes | None, after: bytes | Non
 
 
 def _rights_for_cookie_change(key: bytes, before: bytes | None, after: bytes | None) -> int:
-    """Whose it is, it stays: who could put its own name there would be given that bookie's keys."""
+    """Prevent a change of a cookie's principal.
+
+    Otherwise, another bookie could receive this bookie's keys.
+    """
     if after is None:
         return OWN | REPAIR_LEADER | OPERATOR
     is_same_owner = before is None or _owner_of_cookie(key, before) == _owner_of_cookie(key, after)
@@ -207,12 +220,12 @@ def _rights_for_cookie_change(key: bytes, before: bytes | None, after: bytes | N
 
 
 def _rights_for_registration(key: bytes, before: bytes | None, after: bytes | None) -> int:
-    """Where a bookie is, and whose certificate is shown there: nobody says that for another one."""
+    """Only a bookie itself may register its address and its certificate's principal."""
     return OWN | OPERATOR if after is None else OWN
 
 
 def _rights_for_next_id(key: bytes, before: bytes | None, after: bytes | None) -> int:
-    """Taking some: upwards, and not all that there are."""
+    """Allow only that the next ID increases, by at most `IDS_PER_STEP_MAX`."""
     if after is None:
         return 0
     next_before = 1 if before is None else ids.decode_next_ledger(before)
@@ -254,7 +267,10 @@ def _is_closed(key: bytes, value: bytes) -> bool:
 
 
 def _owner_of_cookie(key: bytes, value: bytes) -> str:
-    """Of one of before that names no certificate: whom the bookie was called when it was new."""
+    """Return the principal in a cookie.
+
+    For an older cookie without one, it is derived from the bookie's name.
+    """
     cookie_values = decode_cookie(key, value)
     return cookie_values["principal"] or f"bookie/{cookie_values['label']}"
 
@@ -262,7 +278,10 @@ def _owner_of_cookie(key: bytes, value: bytes) -> str:
 def _describe_name_change(
     key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
 ) -> tuple[str, str] | None:
-    """A log goes, or gets another name; that one is made is no act of an admin."""
+    """Describe the deletion or renaming of a log.
+
+    The creation of a log is not an action of an administrator.
+    """
     if stored_value is None or puts[key] is not None:
         return None
     old_path = _shown_path(key)
@@ -275,7 +294,7 @@ def _describe_name_change(
 def _describe_loss(
     key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
 ) -> tuple[str, str] | None:
-    """Entries of a ledger are declared lost, or its end is declared."""
+    """Describe the declaration of lost entries, or of a ledger's end."""
     value = puts[key]
     if value is None or stored_value is None:
         return None
@@ -298,7 +317,7 @@ def _describe_loss(
 def _describe_log_change(
     key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
 ) -> tuple[str, str] | None:
-    """Records of a log are deleted: by a truncation, or with its segments or its state."""
+    """Describe the deletion of records of a log: by truncation, or with its segments or state."""
     kind, value = key.split(b"/", 3)[2], puts[key]
     if kind == b"segment" and stored_value is not None:
         try:
@@ -329,7 +348,10 @@ def _describe_log_change(
 
 
 def _describe_as(put_word: str, delete_word: str) -> AuditRule:
-    """One word for each; the subject is the rest of the key."""
+    """Return a rule that describes a change by one word each for put and delete.
+
+    The subject is the rest of the key.
+    """
 
     def tell(
         key: bytes, puts: Mapping[bytes, bytes | None], stored_value: bytes | None
@@ -509,4 +531,4 @@ KEY_CLASSES = KeySpace(
         b"gc/": _describe_as("hold-deletions", "resume-deletions"),
     },
 )
-assert ACL_PREFIX in KEY_CLASSES.by_first_part, "who may do what is in the table like all else"
+assert ACL_PREFIX in KEY_CLASSES.by_first_part, "the keys of grants are in the table, too"

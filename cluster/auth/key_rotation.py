@@ -1,8 +1,8 @@
-"""New secrets for capabilities and passes, and which bookies still check by older ones.
+"""Rotate the secrets of capabilities and passes, and find bookies that still use older ones.
 
-A bookie hears at once that there are new ones, by what it watches, and asks the leader. What was made with
-the generation before the newest is taken until the next rotation; so who rotates twice, and waits in between,
-has ended all that was given before, and no call of anybody who may still ask has failed.
+A bookie receives a notice of new secrets through its watches, and requests them from the metadata leader.
+Credentials of the previous generation are accepted until the next rotation. So an operator who rotates twice,
+and waits in between, invalidates all earlier credentials without a failed call of an authorized client.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,10 +26,22 @@ async def rotate_secrets(
     timeout_s: float,
     on_waiting: Callable[[Sequence[str]], None],
 ) -> tuple[int, list[str]]:
-    """Rotate, and wait until each live bookie checks by it: its number, and whom it waited for in vain.
+    """Rotate the secrets, and wait until each running bookie uses the new generation.
 
-    ``note`` is told of those that are waited for, when they change. Raises `NotAllowed`, `OutcomeUnknown`;
-    nothing once it is done, or who asks would do it a second time.
+    Errors after the rotation are not raised. Otherwise, the caller might rotate a second time.
+
+    Args:
+        metadata: The metadata client.
+        pool: The connections to the bookies.
+        timeout_s: How long to wait for the bookies.
+        on_waiting: Called with the bookies that use older secrets, when they change.
+
+    Returns:
+        The number of the new generation, and the bookies that did not use it in time.
+
+    Raises:
+        NotAllowed: The caller has no right to rotate.
+        OutcomeUnknown: The request may or may not have been executed.
     """
     generation = await metadata.rotate_secrets("ledgers")
     deadline = trio.current_time() + timeout_s
@@ -48,8 +60,8 @@ async def rotate_secrets(
 
 
 async def bookies_behind(metadata: MetadataClient, pool: BookiePool, generation: int) -> list[str]:
-    """The bookies that do not check by that generation yet, each with what is known of it."""
-    # One that is down asks before it serves anybody.
+    """Return the bookies that do not use a generation yet, each with the reason."""
+    # A bookie that is down requests the secrets before it serves any client.
     rows = [row for row in await bookies(metadata, metadata.listener) if row["address"] is not None]
     reasons: list[str] = [""] * len(rows)
 
@@ -61,7 +73,7 @@ async def bookies_behind(metadata: MetadataClient, pool: BookiePool, generation:
 
     async with (
         trio.open_nursery() as nursery
-    ):  # all at once: one that hangs costs `QUERY_S`, and so do ten
+    ):  # concurrently, so that ten unresponsive ones take `QUERY_S` together
         for number, row in enumerate(rows):
             nursery.start_soon(ask, number, row["id"])
     return [
@@ -70,13 +82,11 @@ async def bookies_behind(metadata: MetadataClient, pool: BookiePool, generation:
 
 
 async def _behind_reason(client: BookieClient, generation: int) -> str:
-    """ "": it checks by that one."""
+    """Return why a bookie does not use the generation; "" if it does."""
     try:
         bookie_generation = (await client.info(QUERY_S)).get("trust_generation")
     except DistributedLogError as error:
         return str(error)
     if isinstance(bookie_generation, int) and bookie_generation >= generation:
         return ""
-    return (
-        f"checks by generation {bookie_generation if isinstance(bookie_generation, int) else '?'}"
-    )
+    return f"uses generation {bookie_generation if isinstance(bookie_generation, int) else '?'}"

@@ -1,9 +1,9 @@
-"""The changes of the stored records of ledgers and logs that exist, and the right that each one needs.
+"""Rules for the changes of the stored records of ledgers and logs, with the right that each requires.
 
-Where rights are required, the leader of the metadata quorum checks every transaction of every principal
-against these rules. A rule looks at the effect of a change and not at the command that made it: a client that
-speaks the metadata protocol itself gets no further than the library does. `bookie_change_rules.py` has the
-additional rules for bookies, which have a part in the records of all logs.
+In mode ``enforce``, the metadata leader checks every transaction of every principal against these rules. A
+rule checks the effect of a change, not the command. So a client with its own implementation of the metadata
+protocol can change no more than the library can. `bookie_change_rules.py` has additional rules for bookies,
+because they change records of all logs.
 
 - A writer adds segments, and closes each one as its ledger was closed.
 - A writer changes the last ensemble of an open ledger, marks it for recovery and closes it.
@@ -14,7 +14,7 @@ additional rules for bookies, which have a part in the records of all logs.
 
 The store contains neither the end of an open ledger nor the entries of any ledger. A malicious writer can
 close the open ledger too early, and so hide the entries of its last ensemble. It can also close the open
-segment with a wrong size or number of records: retention by size counts that size, and removes old segments.
+segment with a wrong size or number of records. Retention by size counts that size, and removes old segments.
 """
 
 from collections.abc import Callable
@@ -47,20 +47,20 @@ CLOSE_FIELDS = (
     *("last_user_entry", "last_slot", "start_sequence_id", "bytes_before", "time_floor_ms"),
     "last_time_ms",
 )
-"""Fields of a segment's record that its close fills in."""
+"""Fields of a segment's record that are set when it is closed."""
 MONOTONIC_FIELDS = (
     *("first_segment", "first_open_segment", "last_segment", "truncated_to", "sealed", "deleting"),
     *("had_unordered_txids", "writer_format", "producer_snapshot_segment"),
 )
-"""Fields of a log's state that only grow."""
+"""Fields of a log's state that never decrease."""
 TOTAL_FIELDS = ("next_sequence_id", "last_txid", "time_ms", "bytes_total", "last_dlsn")
-"""Fields of a log's state that sum up its closed segments."""
+"""Fields of a log's state that are sums over its closed segments."""
 
 Record = TypeVar("Record")
 
 
 def _try_decode(decode: Callable[[], Record]) -> Record | None:
-    """The record; None if it is corrupt, or of a newer version."""
+    """Return the record; None if it is corrupt or from a newer version."""
     try:
         return decode()
     except (CorruptData, UnsupportedFormat):
@@ -71,7 +71,7 @@ def _try_decode(decode: Callable[[], Record]) -> Record | None:
 
 
 def allows_ledger_change(change: KeyChange) -> bool:
-    """A ledger's record."""
+    """Return whether a change of a ledger's record is valid, and the principal has the right to it."""
     if not change.is_pinned(change.key):
         return False
     if change.before is None:
@@ -98,12 +98,15 @@ def allows_ledger_change(change: KeyChange) -> bool:
 
 
 def _has_declared_loss(ledger: LedgerMetadata) -> bool:
-    """Was its end declared, or the loss of entries?"""
+    """Whether entries, or the end of the ledger, were declared lost."""
     return bool(ledger.lost) or "closed_by" in ledger.custom
 
 
 def _is_deletion(change: KeyChange, before: LedgerMetadata, after: LedgerMetadata) -> bool:
-    """Does no segment refer to it any more? Writers may delete only ledgers that were never linked."""
+    """Whether the ledger may be deleted: no segment refers to it.
+
+    Writers may delete only ledgers that were never linked.
+    """
     if before.state is LedgerState.DELETING or after.owner is not None:
         return False
     staged = before.owner is None
@@ -117,7 +120,7 @@ def _is_deletion(change: KeyChange, before: LedgerMetadata, after: LedgerMetadat
 def _is_open_ledger_change(
     change: KeyChange, before: LedgerMetadata, after: LedgerMetadata
 ) -> bool:
-    """Another last ensemble, the mark of a recovery, or the close."""
+    """Whether the change replaces the last ensemble, marks the ledger for recovery, or closes it."""
     if before.state is LedgerState.IN_RECOVERY and after.state is LedgerState.OPEN:
         return False
     if after.owner != before.owner or not _keeps_ensembles(before, after):
@@ -143,7 +146,7 @@ def _is_open_ledger_change(
 
 
 def _keeps_ensembles(before: LedgerMetadata, after: LedgerMetadata) -> bool:
-    """Only the last ensemble is replaced, and others follow it (inv. 6, inv. 21)."""
+    """Whether only the last ensemble is replaced, and others are added after it (inv. 6, inv. 21)."""
     last = len(before.ensembles) - 1
     return (
         len(after.ensembles) > last
@@ -155,7 +158,10 @@ def _keeps_ensembles(before: LedgerMetadata, after: LedgerMetadata) -> bool:
 def _is_closed_ledger_change(
     change: KeyChange, before: LedgerMetadata, after: LedgerMetadata
 ) -> bool:
-    """A link, a declared loss, or another bookie in the place of one: its end and its key stay."""
+    """Whether the change of a closed ledger links it, declares a loss, or replaces a bookie.
+
+    Its end and its key do not change.
+    """
     if not differ_only_in(before, after, "owner", "lost", "ensembles", "format"):
         return False
     if after.owner != before.owner and (before.owner is not None or not _is_linked(change, after)):
@@ -173,8 +179,8 @@ def _is_closed_ledger_change(
 
 
 def _is_linked(change: KeyChange, ledger: LedgerMetadata) -> bool:
-    """Does the segment that it names as its owner refer to it?"""
-    assert ledger.owner is not None, "only an owner is linked to"
+    """Whether the segment that owns the ledger refers to it."""
+    assert ledger.owner is not None, "only a ledger with an owner is linked"
     segment_value = change.value_after(segment_key(*ledger.owner))
     return (
         segment_value is not None
@@ -186,7 +192,10 @@ def _is_linked(change: KeyChange, ledger: LedgerMetadata) -> bool:
 
 
 def allows_state_change(change: KeyChange) -> bool:
-    """A log's state. `cluster_key_space.py` lists the changes that need more than the right to write."""
+    """Return whether a change of a log's state is valid.
+
+    `cluster_key_space.py` lists the changes that require more than the right to write.
+    """
     if not change.is_pinned(change.key):
         return False
     if change.before is None:
@@ -202,7 +211,7 @@ def allows_state_change(change: KeyChange) -> bool:
 
 
 def _is_monotonic(before: LogState, after: LogState) -> bool:
-    """Does no field decrease that must not?"""
+    """Whether no field decreases that must not."""
     is_truncated = after.truncated_to != before.truncated_to
     return (
         (after.log_id, after.created_ms, after.incarnation)
@@ -217,7 +226,7 @@ def _is_monotonic(before: LogState, after: LogState) -> bool:
 
 
 def _matches_segments(change: KeyChange, before: LogState, after: LogState) -> bool:
-    """Are the segments that it counts there, and do its totals follow from those that are closed?"""
+    """Whether all segments in the new state exist, and its totals result from the closed ones."""
 
     def segment(number: int) -> bytes | None:
         return change.value_after(segment_key(before.log_id, number))
@@ -264,7 +273,10 @@ def _follows(record: SegmentRecord, state: LogState) -> bool:
 
 
 def allows_segment_change(change: KeyChange) -> bool:
-    """A segment's record. It changes together with the log's state, which lists the segments."""
+    """Return whether a change of a segment's record is valid, and the principal has the right to it.
+
+    It changes together with the log's state, which lists the segments.
+    """
     log_id = decode_log_id(change.key[ID_AT])
     number = int(change.key.rpartition(b"/")[2], 16)
     state_at = state_key(log_id)
@@ -272,7 +284,7 @@ def allows_segment_change(change: KeyChange) -> bool:
     if change.before is None and change.after is None:
         return True
     if stored_state is None or not change.is_pinned(state_at):
-        return stored_state is None and change.after is None  # left by a log that was deleted
+        return stored_state is None and change.after is None  # a remaining record of a deleted log
     if change.after is None:
         if not change.rights & (MANAGE | REPAIR_LEADER):
             return False
@@ -312,7 +324,7 @@ def _ledger_of(change: KeyChange, segment: SegmentRecord) -> LedgerMetadata | No
 
 
 def _is_allowed_new_segment(change: KeyChange, state: LogState, segment: SegmentRecord) -> bool:
-    """A segment that is added: in progress with an open ledger, or linked."""
+    """Whether an added segment is in progress with an open ledger, or linked."""
     if segment.closed:
         is_linked = segment.segment < state.first_open_segment
         return is_linked and _ends_with_its_ledger(change, state.log_id, segment)
@@ -326,7 +338,10 @@ def _is_allowed_new_segment(change: KeyChange, state: LogState, segment: Segment
 
 
 def _ends_with_its_ledger(change: KeyChange, log_id: int, segment: SegmentRecord) -> bool:
-    """Is its ledger closed, its own, and as long? A shorter segment would hide acknowledged records."""
+    """Whether a segment's ledger is closed, owned by it, and has the same end.
+
+    A shorter segment would hide acknowledged records.
+    """
     ledger = _ledger_of(change, segment)
     return (
         ledger is not None
@@ -338,7 +353,9 @@ def _ends_with_its_ledger(change: KeyChange, log_id: int, segment: SegmentRecord
 
 
 def _is_merge(change: KeyChange, log_id: int, before: SegmentRecord, after: SegmentRecord) -> bool:
-    """Only the ledger of a closed segment changes, for a closed one of the same log that is long enough."""
+    """Whether only the ledger of a closed segment changes, to a closed and long enough one of the
+    same log.
+    """
     if not change.rights & (MANAGE | REPAIR_LEADER) or not differ_only_in(
         before, after, *LOCATION_FIELDS
     ):
@@ -356,7 +373,10 @@ def _is_merge(change: KeyChange, log_id: int, before: SegmentRecord, after: Segm
 
 
 def allows_stamps_change(change: KeyChange) -> bool:
-    """The times of closes. Retention decides from them, so only the bookie that runs it writes them."""
+    """Return whether a change of the times of closing is valid.
+
+    Retention depends on them, so only the bookie that runs retention writes them.
+    """
     if change.rights & REPAIR_LEADER or change.after == change.before:
         return True
     if change.after is None:

@@ -1,8 +1,9 @@
-"""What tokens that nobody knows yet may cost a cluster, at a door such as a gateway (pure).
+"""Limit the cost of unverified tokens in a gateway or console (pure).
 
-Whose a token is, the cluster alone can say, and a stranger has as many as it likes. So few are looked at at
-a time, and each address, and all together, may show so many in vain. One that is taken costs nothing of that,
-and who has shown none in vain lately waits for nobody who has.
+Only the cluster can verify a token, and an unauthenticated client can send any number of them. So few tokens
+are verified at a time, and the rejected tokens per address and in total are limited by rates. An accepted
+token does not count against these rates. A client without recent rejections does not wait for clients that
+have some.
 """
 
 from dataclasses import dataclass
@@ -12,29 +13,35 @@ from math import inf
 from ...runtime.interfaces.errors import TooBusy
 
 ATTEMPTS_AT_ONCE = 8
-"""That are looked at at a time; half of it for one address, and for all that showed some in vain."""
+"""Tokens that are verified at a time.
+
+One address, and all addresses with rejections together, may use half of it.
+"""
 ADDRESS_BURST, ADDRESS_RATE_PER_S = 60.0, 1.0
-"""Of one address: so many, and so many more a second."""
+"""The limit of one address: a burst, and the rate at which it recovers."""
 OFFENDERS_BURST, OFFENDERS_RATE_PER_S = 200.0, 10.0
-"""Of all together that have shown some in vain."""
+"""The limit of all addresses with recent rejections together."""
 OTHERS_BURST, OTHERS_RATE_PER_S = 60.0, 5.0
-"""Of all others: who goes on guessing, from ten addresses or from a hundred, keeps them out no more."""
+"""The limit of all other addresses, so that repeated guesses from many addresses do not block them."""
 OFFENDER_S = 600.0
-"""So long an address that has shown one in vain is known for it."""
+"""How long an address counts as one with a rejection."""
 ADDRESSES_MAX = 1000
-"""Above, those that showed none in vain for longest are forgotten; where none can be, who comes new has one
-share with his like."""
+"""The number of addresses with separate limits.
+
+Above it, the addresses that had no rejection for longest are removed. If none can be removed, all new
+addresses share one limit.
+"""
 
 
 @dataclass(slots=True)
 class _TokenBucket:
-    """Of one address, or of many."""
+    """The limit of one address or of many."""
 
     tokens: float
     filled_at: float
     pending_attempts: int = 0
     rejected_at: float = -inf
-    """When it showed the last one that was refused."""
+    """When its last token was rejected."""
 
     def fill(self, now: float, burst: float, rate_per_s: float) -> None:
         self.tokens = min(burst, self.tokens + rate_per_s * max(0.0, now - self.filled_at))
@@ -43,7 +50,7 @@ class _TokenBucket:
 
 @dataclass(frozen=True, slots=True)
 class TokenAttempt:
-    """One that is being looked at."""
+    """A token that is being verified."""
 
     address_bucket: _TokenBucket
     group_bucket: _TokenBucket
@@ -51,7 +58,7 @@ class TokenAttempt:
 
 
 class TokenAttempts:
-    """Those of one door."""
+    """The limits of one gateway or console."""
 
     def __init__(self) -> None:
         self._offenders = _TokenBucket(OFFENDERS_BURST, 0.0)
@@ -59,7 +66,11 @@ class TokenAttempts:
         self._by_network: dict[str, _TokenBucket] = {}
 
     def begin(self, address: str, now: float) -> TokenAttempt:
-        """A token of that address is about to be looked at; what to `end`. Raises `TooBusy`."""
+        """Begin to verify a token of an address; pass the result to `end`.
+
+        Raises:
+            TooBusy: A limit is reached.
+        """
         network = network_of(address)
         if network not in self._by_network and len(self._by_network) >= ADDRESSES_MAX:
             self._evict_idle(now)
@@ -78,16 +89,16 @@ class TokenAttempts:
             or address_bucket.pending_attempts >= half_limit
             or (is_offender and group_bucket.pending_attempts >= half_limit)
         ):
-            raise TooBusy(f"{pending_attempts} tokens that are new here are being looked at")
+            raise TooBusy(f"{pending_attempts} new tokens are being verified")
         if address_bucket.tokens < 1 or group_bucket.tokens < 1:
-            raise TooBusy("too many tokens were shown in vain: one that is new here has to wait")
+            raise TooBusy("too many tokens were rejected: new tokens must wait")
         for bucket in (address_bucket, group_bucket):
             bucket.tokens -= 1
             bucket.pending_attempts += 1
         return TokenAttempt(address_bucket, group_bucket, now)
 
     def end(self, attempt: TokenAttempt, *, is_rejected: bool) -> None:
-        """It was looked at. ``refused``: the cluster does not take it."""
+        """End the verification of a token; ``is_rejected`` if the cluster rejected it."""
         for bucket in (attempt.address_bucket, attempt.group_bucket):
             bucket.pending_attempts -= 1
             if not is_rejected:
@@ -96,7 +107,7 @@ class TokenAttempts:
             attempt.address_bucket.rejected_at = attempt.started_at
 
     def _evict_idle(self, now: float) -> None:
-        """A quarter of those that have all of their share: those that showed none in vain for longest."""
+        """Remove a quarter of the addresses at their full limit: those that had no rejection for longest."""
         idle = []
         for network, bucket in self._by_network.items():
             bucket.fill(now, ADDRESS_BURST, ADDRESS_RATE_PER_S)
@@ -107,7 +118,7 @@ class TokenAttempts:
 
 
 def network_of(address: str) -> str:
-    """Whoever has an address of IPv6 has 2^64 of them."""
+    """Return the network of an address: 64 bits for IPv6, because a client may have 2^64 such addresses."""
     try:
         parsed = ip_address(address.strip("[]").partition("%")[0])
     except ValueError:

@@ -1,12 +1,14 @@
-"""What a door opens for a token, once, and keeps for all that comes with it.
+"""Keep one cluster session per user token in a gateway or console, and use it for all requests with that
+token.
 
-A gateway and a console do what a user asks with that one's rights, never with their own: for each token they
-open a session of its own to the cluster, with the token as credentials, and the cluster judges all that is
-done in it. So nothing here is believed of a token before the cluster has taken it, and what that says when it
-does not is what the user hears.
+A gateway and a console execute a user's requests with the user's rights, never with their own. For each token
+they open a separate session with the cluster, with the token as credentials, and the cluster authorizes all
+requests in it. So a token is trusted only after the cluster has accepted it, and the user receives the
+cluster's error if it does not.
 
-A session stays while it is used and for `idle_s` after, and goes at once when the cluster takes its token no
-more. Tokens are known by their digests: to look one up tells nobody how much of it is right.
+A session remains open while it is used and for `idle_s` afterwards. It ends at once if the cluster no longer
+accepts its token. Sessions are stored by a digest of the token, so that the lookup time reveals nothing about
+valid tokens.
 """
 
 from collections.abc import Callable
@@ -28,9 +30,9 @@ from ...runtime.schedule.work_failures import WorkFailures
 from .token_attempts import TokenAttempt, TokenAttempts
 
 SESSIONS_PER_USER_MAX = 8
-"""Tokens of one user that are kept at a time: its others wait, and nobody else."""
+"""Sessions that one user may have at a time. Only this user's further tokens have to wait."""
 REFUSED_S = 5.0
-"""So long a token that was refused is refused without another question."""
+"""How long a rejected token is rejected again without a request to the cluster."""
 REFUSED_MAX = 1000
 SWEEP_S = 1.0
 
@@ -40,11 +42,11 @@ Resource = TypeVar("Resource")
 
 
 class TokenSession(Generic[Resource]):
-    """Of one token. Whoever entered it leaves it."""
+    """The session of one token. Each caller of `TokenSessions.acquire` calls `release` once."""
 
     def __init__(self, digest: bytes, token: bytes) -> None:
         self.user = read_token(token).user
-        """As the cluster has said, once it is `resource`."""
+        """The user name in the token, which the cluster has verified when `resource` is set."""
         self._digest = digest
         self._token = token
         self._resource: Resource | None = None
@@ -58,26 +60,26 @@ class TokenSession(Generic[Resource]):
 
     @property
     def resource(self) -> Resource:
-        """What was opened for it."""
-        assert self._resource is not None, "who has entered it has it"
+        """The resource that was opened with the token."""
+        assert self._resource is not None, "an acquired session has its resource"
         return self._resource
 
     def release(self) -> None:
-        """Nothing is done in it any more by who entered it."""
+        """End the use of the session by one caller."""
         self._user_count -= 1
         self._used_at = trio.current_time()
         if self._is_dropped and not self._user_count:
             self._ended.set()
 
     def _end(self) -> None:
-        """It ends; while it is being opened, at once."""
+        """End the session; at once if it is still being opened."""
         self._ended.set()
         if not self._ready.is_set():
             self._scope.cancel()
 
 
 class TokenSessions(Generic[Resource]):
-    """Those of one door. `run` must be running."""
+    """The sessions of one gateway or console. `run` must be running."""
 
     def __init__(
         self,
@@ -87,9 +89,14 @@ class TokenSessions(Generic[Resource]):
         waiting_max: int,
         idle_s: float,
     ) -> None:
-        """``open_``: with a token as credentials; raises what the cluster says.
+        """Create the sessions.
 
-        ``waiting_max``: calls that wait for that, beside the one of each token that has it asked.
+        Args:
+            open_: Opens a resource with a token as credentials, and raises the cluster's errors.
+            sessions_max: The number of open sessions.
+            waiting_max: The number of calls that wait for a session to open, without the first call of each
+                token.
+            idle_s: How long an unused session remains open, in seconds.
         """
         self._open = open_
         self._sessions_max = sessions_max
@@ -98,25 +105,23 @@ class TokenSessions(Generic[Resource]):
         self._idle_s = idle_s
         self._sessions: dict[bytes, TokenSession[Resource]] = {}
         self._running_sessions: set[TokenSession[Resource]] = set()
-        """Those, and those that are not found any more and have not ended."""
+        """All sessions that have not ended, including those that are no longer found by their token."""
         self._rejected_tokens: dict[bytes, tuple[float, DistributedLogError]] = {}
-        """Of tokens that were refused lately: until when that is said again, and what."""
+        """Recently rejected tokens: until when the error is repeated, and the error."""
         self._attempts = TokenAttempts()
         self._nursery: trio.Nursery | None = None
         self.rejected_count = 0
-        """Tokens that the cluster did not take, since the start."""
+        """Tokens that the cluster rejected since the start."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """End what nobody uses, until cancelled; then all, in order."""
+        """End unused sessions until cancelled; then end all sessions in order."""
         async with trio.open_nursery() as self._nursery:
             task_status.started()
             try:
-                await WorkFailures().keep_running(
-                    "the end of idle sessions of users", self._end_idle
-                )
+                await WorkFailures().keep_running("the end of idle user sessions", self._end_idle)
             finally:
                 for session in list(self._running_sessions):
                     self._discard(session)
@@ -130,19 +135,27 @@ class TokenSessions(Generic[Resource]):
                     self._discard(session)
 
     async def acquire(self, token: bytes, address: str) -> TokenSession[Resource]:
-        """The session of a token that somebody at that address has shown.
+        """Return the session of a token, and open it if necessary.
 
-        Raises `NotAuthenticated` and what else keeps it from being opened, and `TooBusy`: later, perhaps.
+        Args:
+            token: The token.
+            address: The address of the client that sent it.
+
+        Raises:
+            NotAuthenticated: The cluster rejected the token.
+            TooBusy: A limit is reached; a later attempt may succeed.
+            DistributedLogError: The session could not be opened.
         """
         digest = sha256(token).digest()
         session, added_waiters = self._sessions.get(digest), 0
         if session is None:
             session = self._start_session(digest, token, address)
         elif not session._ready.is_set():
-            # Each has a place of the door: while a quorum is away, one forged token could have them all.
+            # Each waiting call uses a slot of the server. Without a limit, one forged token could use all of
+            # them while there is no quorum.
             if self._waiting >= self._waiting_max:
                 raise TooBusy(
-                    f"{self._waiting} wait here for what the cluster says of their tokens"
+                    f"{self._waiting} requests wait until the cluster has verified their tokens"
                 )
             added_waiters = 1
         session._user_count += 1
@@ -159,7 +172,10 @@ class TokenSessions(Generic[Resource]):
         return session
 
     def revoke(self, session: TokenSession[Resource]) -> None:
-        """The cluster takes its token no more: who comes with it next is looked at anew."""
+        """Drop a session whose token the cluster no longer accepts.
+
+        The next request with the token is verified again.
+        """
         session._is_dropped = True
         if self._sessions.get(session._digest) is session:
             del self._sessions[session._digest]
@@ -171,9 +187,9 @@ class TokenSessions(Generic[Resource]):
         rejected_until, error = self._rejected_tokens.get(digest, (0.0, None))
         if error is not None and now < rejected_until:
             raise error.again()
-        session = TokenSession[Resource](digest, token)  # what is no token ends here
+        session = TokenSession[Resource](digest, token)  # raises an error for an invalid format
         if self._nursery is None:
-            raise TooBusy("it is just starting")
+            raise TooBusy("the server is starting")
         attempt = self._attempts.begin(address, now)
         self._sessions[digest] = session
         self._running_sessions.add(session)
@@ -190,20 +206,20 @@ class TokenSessions(Generic[Resource]):
                     session._error = self._make_space(session)
                     if session._error is None:
                         session._resource = resource
-                        session._scope.shield = True  # from now on it ends when told, and in order
+                        session._scope.shield = True  # it now ends only in order, by `_ended`
                         session._ready.set()
                         await session._ended.wait()
         except DistributedLogError as error:
             session._error = error
         except Exception as error:
-            log.exception("a session of a user")  # is this one's end, and not the door's
+            log.exception("a user session failed")  # ends only this session
             session._error = InternalError(f"a session ended: {type(error).__name__}")
         finally:
             is_rejected = isinstance(session._error, NotAuthenticated)
             if is_attempt_open:
                 self._attempts.end(attempt, is_rejected=is_rejected)
                 self._remember_rejection(session, is_rejected)
-            session._error = session._error or TooBusy("the session has just ended: ask again")
+            session._error = session._error or TooBusy("the session has just ended: retry")
             self._discard(session)
             self._running_sessions.discard(session)
             session._ready.set()
@@ -211,7 +227,7 @@ class TokenSessions(Generic[Resource]):
     def _remember_rejection(self, session: TokenSession[Resource], is_rejected: bool) -> None:
         if not is_rejected:
             return
-        assert session._error is not None, "it was refused by something"
+        assert session._error is not None, "a rejection has an error"
         self.rejected_count += 1
         self._rejected_tokens.pop(session._digest, None)
         self._rejected_tokens[session._digest] = trio.current_time() + REFUSED_S, session._error
@@ -219,7 +235,7 @@ class TokenSessions(Generic[Resource]):
             del self._rejected_tokens[next(iter(self._rejected_tokens))]
 
     def _make_space(self, session: TokenSession[Resource]) -> TooBusy | None:
-        """Is there no room for one more, whose token was taken? Only now is it known whose it is."""
+        """Return an error if no further session can be opened. Only now the user of the token is verified."""
         open_sessions = [other for other in self._sessions.values() if other._resource is not None]
         user_sessions = [other for other in open_sessions if other.user == session.user]
         for sessions, sessions_max in (
@@ -230,7 +246,7 @@ class TokenSessions(Generic[Resource]):
                 continue
             idle = [other for other in sessions if not other._user_count]
             if not idle:
-                return TooBusy(f"{len(sessions)} tokens are in use here already")
+                return TooBusy(f"{len(sessions)} tokens are in use already")
             self._discard(min(idle, key=lambda other: other._used_at))
         return None
 

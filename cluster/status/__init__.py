@@ -1,1 +1,1 @@
-"""The state of a cluster for people and programs."""
+"""Report the state of a cluster to people and programs."""

@@ -1,7 +1,8 @@
-"""Bookies for people: by the name that their operator gave, where it is one bookie's alone.
+"""Names of bookies for output to people: the names that operators gave, if they are unique.
 
-An id is 32 letters that nobody can tell apart. What programs read (``--json``, keys, records) has ids; a name
-may be given to a new bookie while the old one is still known, so ids stay what is unique.
+An ID has 32 hexadecimal digits, which people cannot distinguish. Output for programs (``--json``, keys,
+records) has IDs, because only they are unique: a new bookie may have the name of an old one that still has a
+cookie.
 """
 
 import re
@@ -15,31 +16,36 @@ from ...runtime.interfaces.errors import CorruptData, InvalidRequest, Unsupporte
 from ..coordination.cookie import decode_cookie
 
 ID_CHARS = 8
-"""Of an id beside a name that several bookies have: `leaving.find_bookie` takes that."""
+"""The length of an ID prefix after a name that several bookies have.
+
+`decommission.find_bookie` accepts it.
+"""
 _ID = re.compile(r"( ?\()?\b([0-9a-f]{32})\b(\))?")
 
 
 class BookieNames:
-    """What bookies are called, by their ids. ``labels``: the name that each was given; "": none."""
+    """The names of bookies, by their IDs. ``labels`` has the name that each was given, "" for none."""
 
     def __init__(self, labels: Mapping[str, str]) -> None:
         self._labels = labels
         self._counts = Counter(labels.values())
 
     def name(self, bookie: str) -> str:
-        """``b3``; ``b3 (7b0c1a52)`` where another one has that name; the id where there is no name."""
+        """Return ``b3``, or ``b3 (7b0c1a52)`` if several bookies have that name, or the ID if there is no
+        name.
+        """
         label = self._labels.get(bookie, "")
         if not label:
             return bookie
         return label if self._counts[label] == 1 else f"{label} ({bookie[:ID_CHARS]})"
 
     def in_words(self, text: str) -> str:
-        """A sentence, with the names instead of the ids."""
+        """Return a sentence with names in place of IDs."""
         return replace_bookie_ids(text, self.name)
 
     @contextmanager
     def in_errors(self) -> Iterator[None]:
-        """The same in an `InvalidRequest` of the block."""
+        """Replace the IDs in the text of an `InvalidRequest` that the block raises."""
         try:
             yield
         except InvalidRequest as error:
@@ -47,18 +53,21 @@ class BookieNames:
 
 
 async def bookie_names(metadata: Metadata) -> BookieNames:
-    """Of all bookies that were let in and not forgotten; one whose record cannot be read has none."""
+    """Return the names of all bookies with a cookie. A bookie with an unreadable record has no name."""
     labels: dict[str, str] = {}
     async for item in Scan(metadata, keys.COOKIE_PREFIX):
         try:
             labels[keys.bookie_id_of(item.key)] = decode_cookie(item.key, item.value)["label"]
         except (CorruptData, UnsupportedFormat):
-            continue  # `dlog status` names it
+            continue  # `dlog status` lists the record
     return BookieNames(labels)
 
 
 def replace_bookie_ids(text: str, name_of: Callable[[str], str]) -> str:
-    """A sentence with each id as ``name`` says it; "bookie b1 (<id of b1>)" says it once."""
+    """Return a sentence with ``name_of`` of each ID in place of it.
+
+    In "bookie b1 (<ID of b1>)", the name would occur twice, so the part in parentheses is left out.
+    """
 
     def said(match: re.Match[str]) -> str:
         opening, bookie, closing = match.groups()
@@ -75,6 +84,6 @@ def replace_bookie_ids(text: str, name_of: Callable[[str], str]) -> str:
 
 
 def name_order(label: str) -> list[int | str]:
-    """To sort by: b2 is before b10."""
+    """Return a sort key by which b2 is before b10."""
     parts = re.split(r"([0-9]+)", label)
     return [int(part) if index % 2 else part for index, part in enumerate(parts)]

@@ -1,8 +1,8 @@
-"""Which records of the metadata store cannot be read: found by reading them, for `dlog status`.
+"""Find the unreadable records of the metadata store by reading them, for `dlog status`.
 
-A record that cannot be read is passed over by whoever lists its kind, so that one key stops nobody; here is
-where it is seen again. `ALL_RECORDS` is also what the fuzz of the decoders goes by: each takes key and value,
-and raises `CorruptData` or `UnsupportedFormat`, nothing else.
+Code that lists records of one kind skips unreadable ones, so that one key stops no other work. This module
+reports them. The fuzz tests of the decoders also use `ALL_RECORDS`: each decoder takes key and value, and
+raises only `CorruptData` or `UnsupportedFormat`.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,14 +44,14 @@ from ..repair.pull_replication import ReplicaMove
 
 SEEN_PREFIX = keys.sync_point_key("")
 DAMAGED_MAX = 100
-"""Named at most; the rest would say the same."""
+"""The maximum number of records that are reported. Further ones would give no more information."""
 
 Decode = Callable[[bytes, bytes], object]
 
 
 @dataclass(frozen=True, slots=True)
 class DamagedRecord:
-    """A key whose record cannot be read, and why."""
+    """The key of an unreadable record, and the reason."""
 
     key: str
     why: str
@@ -61,12 +61,12 @@ def _decode_name(key: bytes, value: bytes) -> object:
     try:
         key.decode()
     except UnicodeDecodeError:
-        raise CorruptData(f"{keys.printable_key(key)} is no key of a log's name") from None
+        raise CorruptData(f"{keys.printable_key(key)} is not a key of a log's name") from None
     return decode_log_id(value)
 
 
 def _decode_settings(value: bytes) -> object:
-    """Settings, in which no number is replaced: an operator has to see that."""
+    """Decode settings. A number out of range is an error here, so that an operator is informed of it."""
     settings = StoredSettings.decode(value)
     if settings.out_of_range:
         raise CorruptData("; ".join(settings.out_of_range))
@@ -74,11 +74,11 @@ def _decode_settings(value: bytes) -> object:
 
 
 def _decode_log_record(key: bytes, value: bytes) -> object:
-    """A record below ``log/``."""
+    """Decode a record below ``log/``."""
     parts = key.split(b"/")
     decode_record = _LOG_RECORD_DECODERS.get(parts[2]) if len(parts) > 2 else None
     if decode_record is None:
-        raise CorruptData(f"{keys.printable_key(key)} is no key of a log")
+        raise CorruptData(f"{keys.printable_key(key)} is not a key of a log")
     return decode_record(value)
 
 
@@ -121,7 +121,7 @@ FEW_RECORDS: Mapping[bytes, Decode] = {
     HOLD: lambda _, value: decode_hold(value),
     PROXIES: ProxyRegistration.decode,
 }
-"""What there is little of: read at each status."""
+"""Kinds with few records, which are read at each status."""
 
 MANY_RECORDS: Mapping[bytes, Decode] = {
     keys.LEDGER_PREFIX: LedgerMetadata.decode,
@@ -134,13 +134,18 @@ MANY_RECORDS: Mapping[bytes, Decode] = {
     b"log/": _decode_log_record,
     tombstone.DELETED_PREFIX: lambda _, value: tombstone.decode_deleted_logs(value),
 }
-"""What grows with the logs."""
+"""Kinds whose number of records grows with the logs."""
 
 ALL_RECORDS: Mapping[bytes, Decode] = {**FEW_RECORDS, **MANY_RECORDS}
 
 
 async def damaged_records(metadata: Metadata, *, include_many: bool = False) -> list[DamagedRecord]:
-    """The records that cannot be read, `DAMAGED_MAX` at most; those of ledgers and logs if ``thorough``."""
+    """Return the unreadable records, at most `DAMAGED_MAX`.
+
+    Args:
+        metadata: The metadata store.
+        include_many: Whether to read the records of ledgers and logs, too.
+    """
     damaged: list[DamagedRecord] = []
     for prefix, decode in (ALL_RECORDS if include_many else FEW_RECORDS).items():
         async for item in Scan(metadata, prefix):

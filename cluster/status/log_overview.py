@@ -1,6 +1,7 @@
-"""`dlog log show`: a log in the keys of the contract; `dlog log config`: what counts for it.
+"""Describe one log for `dlog log show`, and its effective options for `dlog log config`.
 
-``bytes`` counts from the segment of the truncation point on, ``truncated_bytes`` what is before it and there.
+``bytes`` counts from the segment of the truncation point on. ``truncated_bytes`` counts older segments that
+are not deleted yet.
 """
 
 from typing import Any
@@ -25,15 +26,23 @@ from ...runtime.declarations.options import option_names
 async def describe(
     logs: Any, name: str, *, segments_max: int = DESCRIBED_SEGMENTS_MAX
 ) -> dict[str, Any]:
-    """What is known of a log; of a segment in progress what is readable now. Raises `LogNotFound`.
+    """Return the state of a log and its newest segments, by the keys of the JSON output.
 
-    Of its segments the newest ``segments_max``.
+    For a segment in progress, the row has what is readable now.
+
+    Args:
+        logs: The namespace.
+        name: The name of the log.
+        segments_max: How many of the newest segments are included.
+
+    Raises:
+        LogNotFound: The log does not exist.
     """
     log = logs.open_log(name)
     description: LogDescription = await log.describe(segments_max=segments_max)
     records, end = await _count_records(log, description)
-    # What comes after the closed ones is in the first one in progress: the next is made ready ahead, empty,
-    # and nobody reads it before this one is closed.
+    # Records after the closed segments are in the first segment in progress. The next segment is created
+    # ahead, and stays empty and unread until this one is closed.
     open_records = end - description.state.next_sequence_id
     segments = [await _segment_row(logs, segment, description) for segment in description.segments]
     for segment in segments:
@@ -65,7 +74,7 @@ async def describe(
 
 
 async def _count_records(log: Any, description: LogDescription) -> tuple[int, int]:
-    """How many records can be read, and how many the log ever had."""
+    """Return the number of readable records, and the number of records that the log ever had."""
     if isinstance(log, ProxiedLog):
         records = 0 if description.last_dlsn is None else await log.count()
         return records, description.state.truncated_sequence_id + records
@@ -74,7 +83,7 @@ async def _count_records(log: Any, description: LogDescription) -> tuple[int, in
 
 
 async def _truncated_bytes(log: Any, description: LogDescription) -> int:
-    """Of whole segments before the truncation point that are not removed yet."""
+    """Return the bytes of whole segments before the truncation point that are not deleted yet."""
     truncated_to_segment = description.state.truncated_to.segment
     if truncated_to_segment <= description.state.first_segment:
         return 0
@@ -106,7 +115,7 @@ async def _segment_row(
     state: str | None = "missing"
     item = None
     if isinstance(logs, ProxiedNamespace):
-        state = None  # only who reaches the metadata knows ledgers
+        state = None  # the ledgers are known only with access to the metadata store
     else:
         item = await logs.metadata.get(keys.ledger_key(segment.ledger_id))
     if item is not None:
@@ -145,10 +154,15 @@ def effective_options(
     namespace_settings: StoredSettings,
     quorums: tuple[int, int, int] | None,
 ) -> dict[str, tuple[Any, str]]:
-    """Each option that may be stored: its value for whoever opens the log, and whose it is.
+    """Return each option that can be stored, with its effective value and its source.
 
-    ``own``: of the log, ``shared``: of its namespace, ``quorums``: of its state. Whose: ``log``,
-    ``namespace``, or ``default``, which a program may have otherwise (``config`` of `open_namespace`).
+    The source is ``log``, ``namespace`` or ``default``. A program can replace defaults by ``config`` of
+    `open_namespace`.
+
+    Args:
+        log_settings: The settings of the log.
+        namespace_settings: The settings of its namespace.
+        quorums: The quorums in the state of the log, if there are any.
     """
     parts = (LogOptions(), RetentionOptions(), MergingOptions(), LedgerOptions())
     values = {

@@ -1,7 +1,7 @@
-"""Is a node well? Asked of the node itself, through its own protocol, as any client would.
+"""Check the health of a node by its own protocol, as a client does.
 
-What is found is about this node alone: a node that waits for a quorum is well, for starting it again
-would help nobody. Whether the cluster takes writes is what `dlog status` says.
+The result is about this node only. A node that waits for a quorum is healthy, because a restart would not
+help. `dlog status` reports whether the cluster accepts writes.
 """
 
 from dataclasses import dataclass
@@ -23,25 +23,25 @@ from ...runtime.protocol.handshake import Hello
 from ...runtime.protocol.schema import SchemaError
 
 QUERY_S = 2.0
-"""A node that does not answer within this many seconds is not well."""
+"""A node that does not answer within this many seconds is not healthy."""
 
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """What a node said of itself, or why it said nothing."""
+    """The state that a node reported, or the reason why it did not answer."""
 
     healthy: bool
     state: str
-    """A metadata node's role (``leader``, …), a bookie's ``up`` or ``read-only``; or why not."""
+    """A metadata node's role (``leader``, …), or a bookie's ``up`` or ``read-only``; otherwise the reason."""
     answer_ms: float = 0.0
-    """From the dial to the answer."""
+    """From the start of the connection to the answer, in milliseconds."""
     conditions: tuple[HealthCondition, ...] = ()
-    """The conditions that the node reports. A restart would not help against them."""
+    """The conditions that the node reports. A restart would not remove them."""
 
     def as_json(self) -> dict[str, Any]:
-        """For `/health`."""
+        """Return the JSON values for the page `/health`."""
         return {
             "healthy": self.healthy,
             "state": self.state,
@@ -52,10 +52,10 @@ class NodeHealth:
 
 
 async def query_health(host: Host, address: Address, *, timeout_s: float = QUERY_S) -> NodeHealth:
-    """Dial the node, greet it, ask it. Raises nothing that a node can cause.
+    """Connect to a node and query its health. Errors of the node are part of the result and are not raised.
 
-    A full bookie (``read-only``) is well, and so is one that lost data: it serves reads, and reports
-    conditions. A metadata node with a damaged log is not.
+    A full bookie (``read-only``) is healthy. So is one that lost data: it serves reads, and reports
+    conditions. A metadata node with a damaged log is not healthy.
     """
     started_at = trio.current_time()
     try:
@@ -69,7 +69,11 @@ async def query_health(host: Host, address: Address, *, timeout_s: float = QUERY
 async def query_info(
     host: Host, address: Address, *, timeout_s: float = QUERY_S
 ) -> tuple[Hello, dict[str, Any]]:
-    """Who a node says it is, and its counters and gauges by name. Raises `DistributedLogError`."""
+    """Return a node's identity, and its counters and gauges by name.
+
+    Raises:
+        DistributedLogError: The node did not answer, or its answer is invalid.
+    """
 
     async def info(link: ClientLink, timeout_s: float) -> tuple[Hello, dict[str, Any]]:
         return link.peer, await query_info_over(link, timeout_s)
@@ -78,21 +82,25 @@ async def query_info(
 
 
 async def health_at(host: Host, serving_at: list[Address]) -> NodeHealth:
-    """What the node at ``place`` (empty: it has not started yet) says of itself over its own protocol."""
+    """Return the health of the node at ``serving_at``, which is empty if the node has not started yet."""
     if not serving_at:
         return NodeHealth(False, "starting")
     return await query_health(host, address_to_dial(serving_at[0]))
 
 
 def address_to_dial(listening: Address) -> Address:
-    """Where a node that listens there is dialled from its own machine."""
+    """Return the address by which a node is reached from its own machine."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listening[0], listening[0]), listening[1]
 
 
 async def _query_state(
     link: ClientLink, timeout_s: float
 ) -> tuple[str, tuple[HealthCondition, ...]]:
-    """Return the state and the conditions. Raises `DistributedLogError`."""
+    """Return the state and the conditions of a node.
+
+    Raises:
+        DistributedLogError: The node did not answer, or its answer is invalid.
+    """
     if link.peer.kind == "metadata":
         reply = await link.request(Op.META_STATUS, pack(["self"]), timeout_s=timeout_s)
         rows = decode_rows(reply.body)
@@ -112,9 +120,12 @@ async def _query_state(
 
 
 async def query_info_over(link: ClientLink, timeout_s: float) -> dict[str, Any]:
-    """A node's counters and gauges by name, over a link that is there. Raises `DistributedLogError`.
+    """Return a node's counters and gauges by name, over an open connection.
 
-    Numbers that are not finite are left out: no counter and no text of JSON has them.
+    Numbers that are not finite are left out, because JSON cannot contain them.
+
+    Raises:
+        DistributedLogError: The node did not answer, or its answer is invalid.
     """
     reply = await link.request(Op.INFO, timeout_s=timeout_s)
     value = unpack(reply.body, "INFO")

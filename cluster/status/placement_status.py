@@ -1,7 +1,7 @@
-"""The placement policy from outside: stored, with what it needs, and which ledgers are not as it wants them.
+"""Read and change the placement policy, and find the ledgers that violate it.
 
-The record is ``conf/placement``; every client follows it (`ledger/placement/bookie_pool.py`). What it says
-holds for what is placed from then on: nothing moves because of it.
+The policy is stored in the record ``conf/placement``, and every client follows it
+(`ledger/placement/bookie_pool.py`). It applies to later placements only: no existing copy is moved.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -21,50 +21,53 @@ from ...runtime.declarations.health_conditions import Code, HealthCondition, con
 from ...runtime.interfaces.errors import CorruptData, UnsupportedFormat, VersionConflict
 
 NEWEST_LEDGERS = 200
-"""A status looks at so many, or at most a block of ids more, where there may be something to see."""
+"""A status checks this number of ledgers, or at most one block of IDs more, if violations are possible."""
 RANGES_MAX = 20
-"""Questions for them, from the newest ids on. Of most blocks the most is given up
-(`ledger/model/ledger_ids.py`), so each question is for as many blocks as all before it."""
+"""The number of range requests for these ledgers, from the newest IDs on.
+
+Most IDs of most blocks are unused (`ledger/model/ledger_ids.py`), so each request covers as many blocks as
+all requests before it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureDomain:
-    """What stands in one rack, or whatever the policy's level is."""
+    """The bookies in one rack, or in another failure domain at the policy's level."""
 
     name: str
-    """"": bookies without the label."""
+    """The name of the domain; "" for bookies without the label."""
     bookies: tuple[str, ...]
     free_bytes: int
     writable: int
-    """How many of the bookies take entries."""
+    """The number of writable bookies."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementStatus:
-    """The policy, and where the live bookies stand."""
+    """The placement policy, and the locations of the registered bookies."""
 
     policy: PlacementPolicy
     stored: bool
-    """False: nobody has set one, this is what holds without."""
+    """False if no policy is stored, and the default applies."""
     labels: Mapping[str, Labels]
-    """Of each live bookie."""
+    """Of each registered bookie."""
     domains: tuple[FailureDomain, ...]
-    """By name."""
+    """In the order of their names."""
 
     @property
     def open_domains(self) -> int:
-        """How many take entries; bookies without the label are in none."""
+        """The number of domains with a writable bookie. Bookies without the label are in no domain."""
         return sum(bool(domain.name and domain.writable) for domain in self.domains)
 
     @property
     def may_miss(self) -> bool:
-        """Can there be a ledger that is not as the policy wants it, and somebody who minds?"""
+        """Whether ledgers can violate the policy, so that a check is useful."""
         hosts = [
             bookie_labels["host"]
             for bookie_labels in self.labels.values()
             if "host" in bookie_labels
         ]
-        # With a single host it cannot be otherwise.
+        # Without a policy, placement can only be improved if some bookies share a host and others do not.
         return self.stored or 1 < len(set(hosts)) < len(hosts)
 
     def condition(self) -> HealthCondition | None:
@@ -81,12 +84,17 @@ class PlacementStatus:
 
 
 async def placement_status(metadata: Metadata) -> PlacementStatus:
-    """Read the policy, and every registration. Raises `CorruptData`, `UnsupportedFormat`: of the policy."""
+    """Load the policy and all registrations.
+
+    Raises:
+        CorruptData: The policy is unreadable.
+        UnsupportedFormat: The policy is from a newer version.
+    """
     policy_item = await metadata.get(keys.PLACEMENT)
     policy = _decode_policy(policy_item)
     registrations: list[BookieRegistration] = []
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
-        with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+        with suppress(CorruptData, UnsupportedFormat):  # `dlog status` lists the record
             registrations.append(BookieRegistration.decode(item.key, item.value))
     by_name: dict[str, list[BookieRegistration]] = {}
     for registration in registrations:
@@ -109,21 +117,27 @@ async def placement_status(metadata: Metadata) -> PlacementStatus:
 
 
 def _decode_policy(item: KeyValue | None) -> PlacementPolicy:
-    """Raises `CorruptData`, `UnsupportedFormat`."""
+    """Decode the policy. The error message has the commands that replace an unreadable one."""
     try:
         return PlacementPolicy() if item is None else PlacementPolicy.decode(item.value)
     except CorruptData as error:
         raise CorruptData(
-            f"{error}: dlog placement --level LEVEL --at-least N with --enforced or --preferred sets it anew,"
-            " --default forgets it"
+            f"{error}: dlog placement --level LEVEL --at-least N with --enforced or --preferred replaces it,"
+            " --default removes it"
         ) from error
 
 
 async def change_policy(metadata: Metadata, changes: Mapping[str, Any]) -> None:
-    """Store the policy with these of its fields otherwise.
+    """Change some fields of the stored policy.
 
-    Raises `InvalidRequest` where it would stop all writes when one domain is gone (H111), `VersionConflict`;
-    `CorruptData` where what is stored cannot be read, and not every field is given.
+    Args:
+        metadata: The metadata store.
+        changes: The new values, by the names of the fields.
+
+    Raises:
+        InvalidRequest: The loss of one domain would stop all writes under the new policy (H111).
+        VersionConflict: The policy was changed during the call.
+        CorruptData: The stored policy is unreadable, and some fields are not given.
     """
     stored_policy = await metadata.get(keys.PLACEMENT)
     if len(changes) < len(fields(PlacementPolicy)):
@@ -142,18 +156,20 @@ async def change_policy(metadata: Metadata, changes: Mapping[str, Any]) -> None:
     )
     put = Transaction((unchanged,), (Put(keys.PLACEMENT, policy.encode()),))
     if not (await metadata.transact(put)).succeeded:
-        raise VersionConflict("the placement policy was changed meanwhile: look again")
+        raise VersionConflict(
+            "the placement policy was changed by another client: check it and retry"
+        )
 
 
 async def reset_policy(metadata: Metadata) -> None:
-    """What holds without one holds again."""
+    """Delete the stored policy, so that the default applies."""
     await metadata.transact(Transaction((), (Delete(keys.PLACEMENT),)))
 
 
 async def placement_conditions(
     metadata: Metadata, placement: PlacementStatus
 ) -> list[HealthCondition]:
-    """Return conditions, all of severity info, for copies that are closer to each other than preferred."""
+    """Return conditions of severity info if copies share a domain contrary to the policy."""
     if not placement.may_miss:
         return []
     conditions = []
@@ -181,10 +197,15 @@ async def placement_conditions(
 async def placement_violations(
     metadata: Metadata, placement: PlacementStatus, *, newest_ledgers: int | None = None
 ) -> AsyncIterator[tuple[int, str]]:
-    """Ledgers that have copies together, and which: all, or some of the ``newest`` so many.
+    """Yield the ledgers whose copies violate the policy, with the reason.
 
-    Of a ledger all fragments with entries count, and the last one of an open one. Who is not there is
-    not counted.
+    The check covers all fragments with entries, and the last fragment of an open ledger. Unregistered bookies
+    do not count.
+
+    Args:
+        metadata: The metadata store.
+        placement: The policy and the locations of the bookies.
+        newest_ledgers: Check about this number of the newest ledgers; None for all.
     """
     checked = 0
     for start, end in await _ranges(metadata, newest_ledgers):
@@ -193,15 +214,15 @@ async def placement_violations(
         async for item in Scan(metadata, start, end):
             checked += 1
             if newest_ledgers is not None and checked > newest_ledgers + keys.LEDGER_ID_BLOCK:
-                return  # older ones stand closer
+                return  # only older ledgers are left
             try:
                 ledger = LedgerMetadata.decode(item.key, item.value)
             except (CorruptData, UnsupportedFormat):
-                continue  # `dlog status` names it
+                continue  # `dlog status` lists the record
             problems: dict[str, None] = {}
             for index, fragment in enumerate(ledger.ensembles):
                 if ledger.fragment_end(index) == fragment.first_entry:
-                    continue  # no entry is in it
+                    continue  # the fragment has no entries
                 problems.update(
                     dict.fromkeys(
                         describe_violations(
@@ -214,7 +235,7 @@ async def placement_violations(
 
 
 async def _ranges(metadata: Metadata, newest_ledgers: int | None) -> list[tuple[bytes, bytes]]:
-    """Where the ledgers are: one range of all, or blocks of ids from the newest on."""
+    """Return the key ranges to read: one range of all ledgers, or blocks of IDs from the newest on."""
     all_ledgers = [(keys.LEDGER_PREFIX, prefix_end(keys.LEDGER_PREFIX))]
     item = None if newest_ledgers is None else await metadata.get(keys.NEXT_LEDGER)
     if item is None:

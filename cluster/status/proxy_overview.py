@@ -1,4 +1,4 @@
-"""What proxies say of themselves, and orders to them, for who has the metadata quorum's client."""
+"""Query and control proxies, for programs that have a client of the metadata quorum."""
 
 from typing import Any
 
@@ -36,22 +36,22 @@ from .node_health import query_info
 
 QUERY_S = 3.0
 ORDER_S = 60.0
-"""A drain takes 30 s at most."""
+"""A drain takes at most 30 s."""
 
 
 async def registered_proxies(metadata: MetadataClient) -> list[ProxyRegistration]:
-    """The proxies, by kind and id; those whose record cannot be read are left out."""
+    """Return the registered proxies by kind and ID. Unreadable registrations are left out."""
     registrations = []
     async for item in Scan(metadata, PREFIX):
         try:
             registrations.append(ProxyRegistration.decode(item.key, item.value))
         except DistributedLogError:
-            continue  # `dlog status` names it
+            continue  # `dlog status` lists the record
     return registrations
 
 
 async def proxy_rows(metadata: MetadataClient) -> list[dict[str, Any]]:
-    """A row each: as it is registered, and what it says of itself now."""
+    """Return a row per proxy, with its registration and its present numbers."""
     host, rows = client_host("dlog"), []
     for registration in await registered_proxies(metadata):
         address = registration.address(metadata.listener)
@@ -75,9 +75,15 @@ async def proxy_rows(metadata: MetadataClient) -> list[dict[str, Any]]:
 
 
 async def hosted_logs(metadata: MetadataClient, name_or_id: str = "") -> list[dict[str, Any]]:
-    """The logs that write proxies have, of one of them or of all.
+    """Return the logs that write proxies own.
 
-    Raises `InvalidRequest` where none is called so, and what keeps one from answering.
+    Args:
+        metadata: The metadata client.
+        name_or_id: The proxy; "" for all.
+
+    Raises:
+        InvalidRequest: There is no such proxy.
+        DistributedLogError: A proxy did not answer.
     """
     host, rows = client_host("dlog"), []
     write_proxies = [proxy for proxy in await registered_proxies(metadata) if proxy.kind == WRITE]
@@ -98,7 +104,7 @@ async def hosted_logs(metadata: MetadataClient, name_or_id: str = "") -> list[di
 async def _hosted_logs(
     host: Host, metadata: MetadataClient, proxy: ProxyRegistration
 ) -> list[tuple[str, str, int, int]]:
-    """Namespace, name, producers and segment of each log that a proxy has."""
+    """Return namespace, name, number of producers and segment of each log that a proxy owns."""
     logs: list[tuple[str, str, int, int]] = []
     last_key = ""
     while True:
@@ -115,16 +121,25 @@ async def _hosted_logs(
 async def move_log(
     metadata: MetadataClient, path: str, log: str, target: str, *, host: Host | None = None
 ) -> str:
-    """Have a log given to a proxy ("": whoever is first for it); the name of who had it.
+    """Move a log to another proxy, and return the name of its previous proxy.
 
-    ``host``: the machine to speak from (default: this one).
-    Raises `LogNotFound`, `InvalidRequest` where no proxy has it or is called so, or that one drains.
+    Args:
+        metadata: The metadata client.
+        path: The namespace.
+        log: The name of the log.
+        target: The new proxy; "" for the one that is preferred for this log.
+        host: The machine from which to connect; this one by default.
+
+    Raises:
+        LogNotFound: The log does not exist.
+        InvalidRequest: No proxy owns the log, there is no such target, the target is draining, or it owns the
+            log already.
     """
     write_proxies = [one for one in await registered_proxies(metadata) if one.kind == WRITE]
     destination = _find_proxy(write_proxies, target) if target else None
     if destination is not None and not destination.accepting:
         raise InvalidRequest(
-            f"{destination.label} drains: it takes no log until it is started anew"
+            f"{destination.label} is draining: it accepts no log until it is restarted"
         )
     item = await metadata.get(name_key(path, log))
     if item is None:
@@ -134,7 +149,7 @@ async def move_log(
         (one for one in write_proxies if holder is not None and one.id == holder.proxy), None
     )
     if owner is None:
-        holder_name = "nobody" if holder is None else holder.owner
+        holder_name = "no client" if holder is None else holder.owner
         raise InvalidRequest(f'log "{log}" is written by {holder_name}, and not by a proxy')
     if destination is not None and destination.id == owner.id:
         raise InvalidRequest(f'log "{log}" is written by {owner.label} already')
@@ -144,10 +159,14 @@ async def move_log(
 
 
 async def balance_logs(metadata: MetadataClient, *, dry_run: bool = False) -> list[dict[str, Any]]:
-    """Move logs so that no write proxy has two more than another one; a row each, with its outcome.
+    """Balance the logs, so that no write proxy has two logs more than another, and return a row per move.
 
-    Who drains takes none; who does not answer neither takes nor gives. A log that has left its proxy by then
-    stays where it is.
+    Draining proxies receive no log. Proxies that do not answer neither receive nor give logs. A log that is
+    no longer on the expected proxy is not moved.
+
+    Args:
+        metadata: The metadata client.
+        dry_run: Plan the moves only.
     """
     host = client_host("dlog")
     accepting_proxies = {
@@ -160,7 +179,7 @@ async def balance_logs(metadata: MetadataClient, *, dry_run: bool = False) -> li
         try:
             rows = await _hosted_logs(host, metadata, proxy)
         except DistributedLogError:
-            continue  # `dlog proxy list` says why
+            continue  # `dlog proxy list` shows the error
         logs[proxy.id] = [(path, name, producers) for path, name, producers, _ in rows]
     outcomes = []
     for move in plan_moves(logs):
@@ -191,9 +210,15 @@ async def balance_logs(metadata: MetadataClient, *, dry_run: bool = False) -> li
 async def reported_denials(
     metadata: MetadataClient, *, host: Host | None = None
 ) -> tuple[list[tuple[str, str, str, int]], list[str]]:
-    """What the proxies counted in mode ``report``: proxy, principal, what it lacked, how often.
+    """Return the requests that proxies counted as denied in mode ``report``.
 
-    And which of them did not say it, and why. ``host`` as of `move_log`.
+    Args:
+        metadata: The metadata client.
+        host: The machine from which to connect; this one by default.
+
+    Returns:
+        Rows of proxy, principal, missing right and number; and the proxies that did not answer, with the
+        error.
     """
     client_machine = host or client_host("dlog")
     denials: list[tuple[str, str, str, int]] = []
@@ -212,7 +237,17 @@ async def reported_denials(
 async def drain_proxy(
     metadata: MetadataClient, name_or_id: str, *, host: Host | None = None
 ) -> str:
-    """Have a write proxy give all its logs up, and take none; its name. ``host`` as of `move_log`."""
+    """Drain a write proxy: it gives all its logs to other proxies and accepts none. Return its name.
+
+    Args:
+        metadata: The metadata client.
+        name_or_id: The proxy.
+        host: The machine from which to connect; this one by default.
+
+    Raises:
+        InvalidRequest: There is no such proxy.
+        DistributedLogError: The proxy did not answer, or the drain failed.
+    """
     proxy = _find_proxy(
         [proxy for proxy in await registered_proxies(metadata) if proxy.kind == WRITE], name_or_id
     )
@@ -221,7 +256,11 @@ async def drain_proxy(
 
 
 def _find_proxy(write_proxies: list[ProxyRegistration], name_or_id: str) -> ProxyRegistration:
-    """By id, the beginning of one, or name. Raises `InvalidRequest` where none fits, or several."""
+    """Return a proxy by its ID, the first four or more characters of its ID, or its name.
+
+    Raises:
+        InvalidRequest: No proxy matches, or several do.
+    """
     matches = [
         proxy
         for proxy in write_proxies
@@ -234,9 +273,9 @@ def _find_proxy(write_proxies: list[ProxyRegistration], name_or_id: str) -> Prox
         )
         if matches:
             raise InvalidRequest(
-                f"several write proxies are called {name_or_id}: {shown}; give an id"
+                f"several write proxies have the name {name_or_id}: {shown}; give an ID"
             )
-        raise InvalidRequest(f"no write proxy is called {name_or_id}; there are: {shown}")
+        raise InvalidRequest(f"no write proxy has the name {name_or_id}; there are: {shown}")
     return matches[0]
 
 
@@ -248,13 +287,13 @@ async def _send_call(
     *,
     timeout_s: float = ORDER_S,
 ) -> memoryview:
-    """Have one proxy do something; its answer. Raises what it raises."""
+    """Send a call to one proxy and return the answer. Errors of the proxy are raised."""
     address = proxy.address(metadata.listener)
     if address is None:
-        raise ConnectionLost(f"{proxy.label} gives no address")
+        raise ConnectionLost(f"{proxy.label} has no registered address")
     endpoint = Endpoint(host, lambda: Hello(metadata.cluster_id, label="dlog"))
     failure: DistributedLogError = RequestTimeout(
-        f"{proxy.label} did not answer in {timeout_s:g} s"
+        f"{proxy.label} did not answer within {timeout_s:g} s"
     )
     response: memoryview | None = None
     async with trio.open_nursery() as nursery:
@@ -265,7 +304,7 @@ async def _send_call(
             reply = await link.request(Op.PROXY_CALL, call.encode(), timeout_s=timeout_s)
             response = reply.body
         except DistributedLogError as error:
-            failure = error  # the nursery would wrap it
+            failure = error  # the nursery would wrap the exception
         nursery.cancel_scope.cancel()
     if response is None:
         raise failure

@@ -1,8 +1,9 @@
-"""May nodes be stopped for a while, and everything still be read and written meanwhile?
+"""Check whether nodes can be stopped for a while without loss of read or write availability.
 
-Asked of the metadata alone, for several nodes at once (a rack). What is not known counts against it: a bookie
-that says that it may have lost something is no copy. An answer is about this moment, and holds nothing: two
-who ask at once are both told yes (H270).
+The check uses only the metadata, and can be made for several nodes at once, such as a rack. Unknown facts
+count against a stop: a bookie that reports that it may have lost entries does not count as a copy. The result
+is true at the moment of the check and reserves nothing: two operators who check at the same time may both get
+a positive answer (H270).
 """
 
 from collections.abc import Collection, Sequence
@@ -33,37 +34,47 @@ from .cluster_overview import DEFAULT_QUORUMS, new_ledger_candidates
 from .placement_status import placement_status
 
 LEDGERS_PER_CODE_MAX = 10
-"""Ledgers that are named per code; the others are counted."""
+"""Ledgers that are listed per condition code. Further ones are only counted."""
 ATTEMPTS = 5
-"""Attempts of a decommission if other bookies change. Each attempt reads all registrations."""
+"""Attempts of a decommission while other bookies change. Each attempt reads all registrations."""
 _UNCERTAIN = frozenset({Code.LIMBO, Code.LEGACY_TEXT})
-"""Conditions of a bookie whose copies are not counted. It may lack entries. A text of a version without codes
-may report the same. It is not read, and counts as if it did."""
+"""Conditions of bookies whose copies are not counted.
+
+A bookie in limbo may lack entries. A text from a version without condition codes may report the same, so it
+has the same effect.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StopCheck:
-    """What was found."""
+    """The result of a check."""
 
     nodes: tuple[str, ...]
-    """Who is to stop, as it is called."""
+    """Names of the nodes to stop, IDs for bookies."""
     conditions: tuple[HealthCondition, ...]
-    """Why not: codes that begin with ``stop_``."""
+    """Reasons against the stop; their codes begin with ``stop_``."""
     ledgers: int
-    """Of those bookies, looked at."""
+    """The number of checked ledgers of these bookies."""
 
     @property
     def may(self) -> bool:
-        """Nothing speaks against it."""
+        """Whether the nodes can be stopped."""
         return not self.conditions
 
 
 async def check_stop(
     metadata: Metadata, members: Sequence[MemberStatus], names: Sequence[str]
 ) -> StopCheck:
-    """Look at all that would be without these nodes, each a metadata node's name, or a bookie's name or id.
+    """Check the effects of stopping nodes. The check reads each ledger's record once.
 
-    Reads every ledger's record once. Raises `InvalidRequest` for a name that is nobody's, or two nodes'.
+    Args:
+        metadata: The metadata store.
+        members: The states of the metadata nodes.
+        names: Names of metadata nodes, and names or IDs of bookies.
+
+    Raises:
+        InvalidRequest: A metadata node and a bookie have one of the names, or two bookies.
+        UnknownBookie: No node has one of the names.
     """
     nodes, bookies = set[str](), set[str]()
     for name in names:
@@ -82,7 +93,8 @@ async def check_stop(
         }
         writable_left = {one.id for one in candidates if not one.is_unavailable} - bookies
         conditions += await _placement_conditions(metadata, candidates, bookies)
-        # A bookie that runs and is sound has its copies; one that is to stop has none.
+        # Running bookies without uncertain conditions have their copies. Bookies to stop count as having
+        # none.
         sound_left = live_bookies - uncertain_bookies - bookies
         ledger_conditions, checked_ledgers = await _check_ledgers(
             metadata, bookies, sound_left, live_bookies, writable_left
@@ -99,22 +111,38 @@ async def check_stop(
 async def decommission(
     metadata: Metadata, bookie: str, *, successor: str = "", force: bool = False
 ) -> None:
-    """Ask that a bookie leaves the cluster. Raises `InvalidRequest`.
+    """Request the decommission of a bookie, unless it would prevent the creation of logs.
 
-    Raises `ConfirmationRequired`, unless ``force``, if a log without settings could be created now, and not
-    without this bookie: the same answer that `check_stop` and the health of the cluster give. The metadata
-    nodes check that its premises still hold: of two such requests at the same moment, one is refused.
-    Raises `VersionConflict` if other bookies join or leave during each of `ATTEMPTS` attempts.
+    The check is whether a log without settings can be created now but not without this bookie, as in
+    `check_stop` and the health of the cluster. The metadata quorum verifies the premises when it stores the
+    request, so one of two such requests at the same moment is refused.
+
+    Args:
+        metadata: The metadata store.
+        bookie: The ID of the bookie.
+        successor: The ID of the bookie that replaces it where possible; "" for any bookie.
+        force: Skip the check.
+
+    Raises:
+        ConfirmationRequired: No log could be created without this bookie.
+        InvalidRequest: The bookie is its own successor, or has no cookie.
+        VersionConflict: Other bookies joined or left during each of `ATTEMPTS` attempts.
     """
     for _ in range(ATTEMPTS):
         premises = [] if force else await _premises(metadata, bookie)
         if await request_decommission(metadata, bookie, successor=successor, premises=premises):
             return
-    raise VersionConflict(f"bookie {bookie}: other bookies join or leave all the time. Retry later")
+    raise VersionConflict(
+        f"bookie {bookie}: other bookies joined or left during each attempt; retry later"
+    )
 
 
 async def _premises(metadata: Metadata, bookie: str) -> list[Compare]:
-    """That the other bookies which take entries still do. Raises `ConfirmationRequired`."""
+    """Return the conditions that the other writable bookies are still available.
+
+    Raises:
+        ConfirmationRequired: No log could be created without the bookie.
+    """
     candidates = await new_ledger_candidates(metadata)
     other_ids = [
         candidate.id
@@ -122,7 +150,7 @@ async def _premises(metadata: Metadata, bookie: str) -> list[Compare]:
         if not candidate.is_unavailable and candidate.id != bookie
     ]
     if await _placement_conditions(metadata, candidates, ()):
-        return []  # no log can be created now: that may be why a bookie is to leave
+        return []  # no log can be created now, which may be the reason for the decommission
     if why := await _placement_conditions(metadata, candidates, {bookie}):
         raise ConfirmationRequired("; ".join(texts_of(why)))
     return [
@@ -132,14 +160,19 @@ async def _premises(metadata: Metadata, bookie: str) -> list[Compare]:
 
 
 async def _resolve_bookie(metadata: Metadata, name: str, members: Collection[str]) -> str:
-    """The id of the bookie that is called so; "": it is a metadata node. Raises `InvalidRequest`."""
+    """Return the ID of the bookie with a name; "" for a metadata node.
+
+    Raises:
+        InvalidRequest: A metadata node and a bookie have this name, or two bookies.
+        UnknownBookie: No node has this name.
+    """
     if name not in members:
         return await find_bookie(metadata, name)
     async for item in Scan(metadata, keys.COOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
             if decode_cookie(item.key, item.value)["label"] == name:
                 raise InvalidRequest(
-                    f"{name} is a metadata node and a bookie: give the bookie's id"
+                    f"{name} is a metadata node and a bookie: give the bookie's ID"
                 )
     return ""
 
@@ -172,12 +205,12 @@ def _voter_conditions(
 async def _placement_conditions(
     metadata: Metadata, candidates: Sequence[Candidate], stopped: Collection[str]
 ) -> list[HealthCondition]:
-    """Could a log be created and rolled on the bookies that are left?"""
+    """Return conditions if no log could be created and rolled on the remaining bookies."""
     remaining = [
         replace(one, is_unavailable=one.is_unavailable or one.id in stopped) for one in candidates
     ]
     policy = PlacementPolicy()
-    with suppress(CorruptData, UnsupportedFormat):  # `dlog status` names it
+    with suppress(CorruptData, UnsupportedFormat):  # `dlog status` lists the record
         policy = (await placement_status(metadata)).policy
     if can_place(DEFAULT_QUORUMS, remaining, policy):
         return []
@@ -193,7 +226,7 @@ async def _placement_conditions(
 
 
 async def _load_registrations(metadata: Metadata) -> dict[str, BookieRegistration]:
-    """The registrations of the bookies that run, by ID."""
+    """Return the registrations of the running bookies, by ID."""
     by_id: dict[str, BookieRegistration] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
         with suppress(CorruptData, UnsupportedFormat):
@@ -209,7 +242,7 @@ async def _check_ledgers(
     live: Collection[str],
     writable: Collection[str],
 ) -> tuple[list[HealthCondition], int]:
-    """What would be wrong with ledgers of the bookies that stop, and how many those are."""
+    """Return the problems that ledgers of the stopped bookies would have, and the number of these ledgers."""
     missing_by_ledger: dict[int, list[MissingRange]] = {}
     async for item in Scan(metadata, keys.MISSING_RANGES_PREFIX):
         with suppress(CorruptData):
@@ -251,7 +284,7 @@ def _ledger_condition(
     live: Collection[str],
     writable: Collection[str],
 ) -> HealthCondition | None:
-    """Why the bookies of one ledger may not be stopped, None if they may."""
+    """Return the problem that one ledger would have, or None."""
     ledger_id = ledger.ledger_id
     away_bookies = {bookie for bookie in ledger.bookies() if bookie not in sound}
     if ledger.closed:
@@ -303,7 +336,7 @@ def _ledger_condition(
 
 
 def _segment_of(ledger: LedgerMetadata) -> tuple[str, int]:
-    """Return the log and segment of an open ledger, "" and -1 if it belongs to no log."""
+    """Return the log and segment of an open ledger; "" and -1 if it belongs to no log."""
     if ledger.owner is None:
         return "", -1
     name = ledger.custom.get("log", b"").decode(errors="replace") or f"{ledger.owner[0]:016x}"

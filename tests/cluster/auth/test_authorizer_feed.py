@@ -102,7 +102,7 @@ async def test_a_pass_is_not_taken_in_clear(monkeypatch: pytest.MonkeyPatch) -> 
     leader.asked = 1
     await gate_keeping.refresh_authorizer(gate, endpoint, leader, "b1")
     assert Credentials("pass", lambda meeting: b"").method in endpoint.methods
-    with pytest.raises(NotAuthenticated, match="not in clear"):
+    with pytest.raises(NotAuthenticated, match="unencrypted connection"):
         endpoint.methods["pass"](HandshakeContext("c:1", 1), b"whatever it is")
     with pytest.raises(NotAuthenticated, match="no pass"):
         endpoint.methods["pass"](HandshakeContext("c:1", 1, is_secret=True), b"x")

@@ -69,4 +69,4 @@ async def test_bookies_are_asked_at_once(
     assert trio.current_time() - began == rotating.QUERY_S
     assert behind == [*(f"b{n} (silent)" for n in range(7)), "b7 (no connection)"]
     behind = await rotating.bookies_behind(cast("Any", Metadata()), cast("Any", pool), 4)
-    assert behind[-2:] == [f"b{n} (checks by generation 3)" for n in (8, 9)]
+    assert behind[-2:] == [f"b{n} (uses generation 3)" for n in (8, 9)]

@@ -45,10 +45,10 @@ def test_few_are_looked_at_at_a_time_and_one_address_has_half_of_it() -> None:
     attempts = TokenAttempts()
     begun = [attempts.begin("10.0.0.1", 0.0) for _ in range(ATTEMPTS_AT_ONCE // 2)]
 
-    with pytest.raises(TooBusy, match="are being looked at"):
+    with pytest.raises(TooBusy, match="are being verified"):
         attempts.begin("10.0.0.1", 0.0)
     others = [attempts.begin(f"10.0.1.{one}", 0.0) for one in range(ATTEMPTS_AT_ONCE // 2)]
-    with pytest.raises(TooBusy, match="are being looked at"):
+    with pytest.raises(TooBusy, match="are being verified"):
         attempts.begin("10.0.2.1", 0.0)
     for one in (*begun, *others):
         attempts.end(one, is_rejected=False)
@@ -87,10 +87,10 @@ def test_those_that_guessed_have_half_of_what_is_looked_at_at_a_time() -> None:
     for one in range(ATTEMPTS_AT_ONCE):
         attempts.end(attempts.begin(f"10.6.6.{one}", 0.0), is_rejected=True)
     begun = [attempts.begin(f"10.6.6.{one}", 1.0) for one in range(ATTEMPTS_AT_ONCE // 2)]
-    with pytest.raises(TooBusy, match="are being looked at"):
+    with pytest.raises(TooBusy, match="are being verified"):
         attempts.begin(f"10.6.6.{ATTEMPTS_AT_ONCE - 1}", 1.0)
     begun += [attempts.begin(f"10.0.0.{one}", 1.0) for one in range(ATTEMPTS_AT_ONCE // 2)]
-    with pytest.raises(TooBusy, match="are being looked at"):
+    with pytest.raises(TooBusy, match="are being verified"):
         attempts.begin("10.0.1.1", 1.0)
     for attempt in begun:
         attempts.end(attempt, is_rejected=False)

@@ -141,7 +141,7 @@ async def test_a_policy_that_cannot_be_read_is_set_anew_as_a_whole_alone() -> No
     metadata = await cluster(**{f"b{n}": {"rack": f"r{n}"} for n in (1, 2, 3)})
     await metadata.transact(Transaction((), (Put(keys.PLACEMENT, b"rot"),)))
 
-    with pytest.raises(CorruptData, match=r"--at-least N with --enforced .* sets it anew"):
+    with pytest.raises(CorruptData, match=r"--at-least N with --enforced .* replaces it"):
         await placing.change_policy(metadata, {"level": "rack"})
     with pytest.raises(CorruptData, match="--default"):
         await placing.placement_status(metadata)

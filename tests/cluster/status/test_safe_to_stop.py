@@ -243,7 +243,7 @@ async def test_a_name_that_is_nobodys_or_two_nodes_is_refused(world: World) -> N
     with pytest.raises(InvalidRequest, match="no bookie is called nobody"):
         await world.ask("nobody")
     world.members = [*MEMBERS, MemberStatus("b1", "", "learner", 1, 1, True)]
-    with pytest.raises(InvalidRequest, match="give the bookie's id"):
+    with pytest.raises(InvalidRequest, match="give the bookie's ID"):
         await world.ask("b1")
 
 

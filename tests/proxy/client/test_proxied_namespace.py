@@ -490,7 +490,7 @@ async def test_a_log_is_moved_and_a_proxy_drained_by_hand() -> None:
             with pytest.raises(InvalidRequest, match="already"):
                 await move_log(metadata, "default", "orders", other)
             with pytest.raises(
-                InvalidRequest, match="no write proxy is called nobody; there are: w"
+                InvalidRequest, match="no write proxy has the name nobody; there are: w"
             ):
                 await hosted_logs(metadata, "nobody")
 
