@@ -252,7 +252,7 @@ def test_acknowledging_before_the_sync_is_found_by_the_power_cut(tmp_path: Path)
 
     assert found["verdict"] == "FAIL"
     assert found["acked_per_s"] > 0
-    unread = [reason for reason in found["reasons"] if "nobody read it whole" in reason]
+    unread = [reason for reason in found["reasons"] if "no client read it completely" in reason]
     assert found["lost"] > 0 or unread
 
 

@@ -1,1 +1,1 @@
-"""Checks of guarantees over recorded observations."""
+"""Check guarantees over recorded observations."""

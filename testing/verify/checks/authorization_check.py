@@ -1,9 +1,9 @@
-"""Was anybody refused who has the right, or let in who has none? By the times at which the mode was changed.
+"""Check that no authorized client was refused and no unauthorized one admitted, by the times of mode changes.
 
-Between a question for another mode and its answer nobody knows which one counts: what lies there says
-nothing. Who has no right must be refused as soon as ``required`` was answered, for whatever is opened asks
-the leader; and must be let in where nothing is refused, but for `FORGET_S`, for which a client keeps what it
-was told before.
+Between the request for another mode and its answer, either mode may apply, so attempts in this time prove
+nothing. An unauthorized client must be refused as soon as mode ``required`` was confirmed, because every open
+asks the metadata leader. In the other modes it must be admitted. An exception is the time `FORGET_S`, for
+which a client caches an earlier refusal.
 """
 
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from ..history.observations import DONE, REFUSED, PipelineObservations, Try
 REQUIRED = "required"
 FORGET_S = 2.0
 REFUSALS = ("NotAllowed", "NotAuthenticated", "WrongLedgerKey", "CapabilityOutdated")
-"""What nobody may be told who has the right, in any mode and at any change of it."""
+"""Errors that an authorized client must never receive, in any mode and during any change of it."""
 REASONS_MAX = 5
 
 
 @dataclass(slots=True)
 class RightsVerdict:
-    """What was seen of one walk."""
+    """The observations of one sequence of authorization modes."""
 
     violations: list[str]
     rounds: int = 0
-    """Times that it came back from ``required`` to ``open``."""
+    """How often the mode returned from ``required`` to ``open``."""
     refused: int = 0
-    """Tries of who has no right that were refused where rights were required."""
+    """Attempts of unauthorized clients that were refused in mode ``required``."""
     let_in: int = 0
-    """Tries of the same that were done where they were not."""
+    """Attempts of unauthorized clients that succeeded in the other modes."""
 
 
 def check_rights(notes: PipelineObservations) -> RightsVerdict:
-    """The verdict; without any change of the mode an empty one."""
+    """Return the result of the check; an empty one if the mode never changed."""
     verdict = RightsVerdict([])
     if not notes.modes:
         return verdict
@@ -54,26 +54,32 @@ def check_rights(notes: PipelineObservations) -> RightsVerdict:
             and any(refusal in text for refusal in REFUSALS)
         ):
             verdict.violations.append(
-                f"{who} has the right, and was refused at {when - begun_at:.1f} s: {text}"
+                f"{who} is authorized, and was refused at {when - begun_at:.1f} s: {text}"
             )
     verdict.violations = _some(verdict.violations)
     return verdict
 
 
 def _judge_try(verdict: RightsVerdict, mode: str, attempt: Try) -> None:
-    description = f"{attempt.who}, who has no right, tried to {attempt.what}, in mode {mode}, and"
+    description = (
+        f"{attempt.who}, which is not authorized, tried to {attempt.what}, in mode {mode}, and"
+    )
     if mode == REQUIRED:
         verdict.refused += attempt.outcome == REFUSED
         if attempt.outcome == DONE:
-            verdict.violations.append(f"{description} could")
+            verdict.violations.append(f"{description} succeeded")
     else:
         verdict.let_in += attempt.outcome == DONE
         if attempt.outcome == REFUSED:
-            verdict.violations.append(f"{description} was refused, as nobody is")
+            verdict.violations.append(
+                f"{description} was refused, although this mode refuses nothing"
+            )
 
 
 def _spans(notes: PipelineObservations) -> list[tuple[str, float, float]]:
-    """(mode, from, to): in each of them that one counted for sure, and nothing of before is remembered."""
+    """Return (mode, from, to): the spans in which a mode certainly applied, and no earlier refusal is
+    cached.
+    """
     spans, mode, since = [], "open", -inf
     for change in notes.modes:
         spans.append((mode, since, change.asked_at))
@@ -83,7 +89,7 @@ def _spans(notes: PipelineObservations) -> list[tuple[str, float, float]]:
 
 
 def _said(notes: PipelineObservations) -> list[tuple[str, float, str]]:
-    """(who, when, words) of all that went wrong."""
+    """Return (client, time, text) of all errors."""
     errors = [(who, when, text) for when, who, text in notes.remarks]
     for log in notes.logs.values():
         errors += [
@@ -103,5 +109,5 @@ def _some(violations: list[str]) -> list[str]:
     hidden_count = len(violations) - REASONS_MAX
     return [
         *violations[:REASONS_MAX],
-        *([f"rights: and {hidden_count} violations more"] if hidden_count > 0 else []),
+        *([f"rights: and {hidden_count} more violations"] if hidden_count > 0 else []),
     ]

@@ -1,7 +1,7 @@
-"""The promises of docs/concepts/guarantees.md, judged over a history. Linear cost: a log gives its own order.
+"""Check the guarantees of docs/concepts/guarantees.md over a history, in linear time.
 
-Reading a log reveals its history (positions say what came before what), so no search is needed: Elle's
-idea. Every checker is tested with planted anomalies, since one that cannot fail is none.
+The positions in a log show the order of its records, so no search is needed (the idea of Elle). Every checker
+is tested with injected anomalies, because a checker that cannot fail proves nothing.
 """
 
 from collections.abc import Container, Sequence
@@ -19,12 +19,12 @@ from ..history.run_history import (
 
 
 class Violation(Exception):
-    """A promise was broken; the message names it, and what was seen."""
+    """A guarantee was violated; the message names the guarantee and the observation."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What was judged."""
+    """The numbers of checked items."""
 
     records: int
     acked: int
@@ -42,11 +42,17 @@ def check_log(
     exclusive_writers: Container[int] | None = None,
     ordered_txids: bool = True,
 ) -> LogReport:
-    """Judge a history by ``final``: the whole log as read at the end, from the earliest record on.
+    """Check a history.
 
-    ``alone``: the writers that had the log for themselves, and not through a proxy; None: all.
-    ``ordered_txids``: whether txids never decrease. They may in a log that is not ``strict`` if segments are
-    linked or several writers give them. Raises `Violation`.
+    Args:
+        history: The observations.
+        final: The whole log, as read at the end from the earliest record on.
+        exclusive_writers: The writers that owned the log exclusively, not through a proxy; None for all.
+        ordered_txids: Whether transaction IDs never decrease. In a log that is not ``strict``, they may
+            decrease if segments are linked or several writers assign them.
+
+    Raises:
+        Violation: A guarantee was violated.
     """
     index_by_value = _check_final(final, ordered_txids)
     _check_appends(history.attempts, final, index_by_value)
@@ -68,12 +74,16 @@ def check_log(
 
 
 def _check_final(final: Sequence[ObservedRecord], ordered_txids: bool) -> dict[Value, int]:
-    """G1: positions ascend, without a gap; G7: nothing is there twice. The place of each value."""
+    """Check that positions increase without a gap (G1) and no record is duplicated (G7); return indexes by
+    value.
+    """
     index_by_value: dict[Value, int] = {}
     previous: ObservedRecord | None = None
     for index, record in enumerate(final):
         if record.value is None:
-            raise Violation(f"phantom: the bytes at {dotted(record.position)} are nobody's")
+            raise Violation(
+                f"phantom: the bytes at {dotted(record.position)} were written by no client"
+            )
         if record.value in index_by_value:
             first = final[index_by_value[record.value]].position
             raise Violation(
@@ -120,7 +130,9 @@ def _check_appends(
     final: Sequence[ObservedRecord],
     index_by_value: dict[Value, int],
 ) -> None:
-    """G3: what was acknowledged is where it was; nothing is there that nobody wrote."""
+    """Check that acknowledged records are at their positions (G3), and no record is there that was not
+    written.
+    """
     attempt_by_value: dict[Value, WriteAttempt] = {}
     for attempt in attempts:
         value = attempt.value
@@ -132,17 +144,17 @@ def _check_appends(
             if index is None:
                 raise Violation(
                     f"G3 lost: {value} was acknowledged at {dotted(attempt.position)}"
-                    f" (t={attempt.ended_at:.3f}) and is not there"
+                    f" (t={attempt.ended_at:.3f}) and is missing"
                 )
             if final[index].position != attempt.position:
                 raise Violation(
                     f"G3 moved: {value} was acknowledged at {dotted(attempt.position)}"
-                    f" and lies at {dotted(final[index].position)}"
+                    f" and is at {dotted(final[index].position)}"
                 )
         elif attempt.outcome is Outcome.REFUSED and index is not None:
             raise Violation(
-                f"G7: {value} was refused for certain ({attempt.error})"
-                f" and lies at {dotted(final[index].position)}"
+                f"G7: {value} was definitely refused ({attempt.error})"
+                f" and is at {dotted(final[index].position)}"
             )
     for value, index in index_by_value.items():
         if value not in attempt_by_value:
@@ -157,7 +169,10 @@ def _check_writers(
     index_by_value: dict[Value, int],
     exclusive_writers: Container[int] | None,
 ) -> None:
-    """G1, G7: of each writer a prefix, in order. G4: once another one's records follow, none of its."""
+    """Check that the log has a prefix of each writer's records, in order (G1, G7).
+
+    After records of another writer, no further records of the earlier writer follow (G4).
+    """
     first_missing: dict[int, Value] = {}
     last_index: dict[int, int] = {}
     for attempt in attempts:
@@ -170,11 +185,11 @@ def _check_writers(
             continue
         if writer in first_missing:
             raise Violation(
-                f"G1 hole: {attempt.value} is there, {first_missing[writer]}, written before it, is not"
+                f"G1 hole: {attempt.value} is there, {first_missing[writer]}, written before it, is missing"
             )
         if index < last_index.get(writer, -1):
             raise Violation(
-                f"G1 order: {attempt.value} lies before what its writer wrote before it"
+                f"G1 order: {attempt.value} is before records that its writer wrote earlier"
             )
         last_index[writer] = index
     current_writer = -1
@@ -194,7 +209,9 @@ def _check_writers(
 
 
 def _check_real_time(attempts: Sequence[WriteAttempt], index_by_value: dict[Value, int]) -> None:
-    """G3, G4: what was begun after another one's acknowledgement lies after it."""
+    """Check that a record that was begun after an acknowledgement is after the acknowledged record
+    (G3, G4).
+    """
     present = [
         (attempt, index_by_value[attempt.value])
         for attempt in attempts
@@ -213,7 +230,7 @@ def _check_real_time(attempts: Sequence[WriteAttempt], index_by_value: dict[Valu
             end_index += 1
         if newest_acked is not None and index < newest_index:
             raise Violation(
-                f"G4: {attempt.value} was begun at {attempt.begun_at:.3f} and lies before"
+                f"G4: {attempt.value} was begun at {attempt.begun_at:.3f} and is before"
                 f" {newest_acked.value}, acknowledged at {newest_acked.ended_at:.3f}"
             )
 
@@ -221,7 +238,7 @@ def _check_real_time(attempts: Sequence[WriteAttempt], index_by_value: dict[Valu
 def _check_reading(
     reading: Reading, final: Sequence[ObservedRecord], index_by_position: dict[Position, int]
 ) -> None:
-    """G5: every reader got a slice of the one log, from where it began, without a gap."""
+    """Check that every reader received a part of the log without a gap, from its start position on (G5)."""
     expected_index: int | None = None
     if reading.start is None:
         expected_index = 0
@@ -230,7 +247,7 @@ def _check_reading(
         who = f"reader {reading.reader} (t={reading.begun_at:.3f})"
         if index is None:
             raise Violation(
-                f"G5 lost: {who} got {record.value} at {dotted(record.position)}, where nothing is"
+                f"G5 lost: {who} got {record.value} at {dotted(record.position)}, where no record is"
             )
         if final[index].value != record.value:
             raise Violation(
@@ -249,7 +266,7 @@ def _check_reading(
         if index != expected_index:
             raise Violation(
                 f"G5 gap: {who} got {dotted(record.position)},"
-                f" {index - (expected_index or 0)} records from where it was"
+                f" {index - (expected_index or 0)} records from its last position"
             )
         if record.sequence_id != final[index].sequence_id:
             raise Violation(
@@ -260,5 +277,5 @@ def _check_reading(
 
 
 def dotted(position: Position) -> str:
-    """``1.12.3``"""
+    """Return a position as text, such as ``1.12.3``."""
     return ".".join(map(str, position))

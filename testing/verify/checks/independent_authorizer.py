@@ -1,13 +1,13 @@
-"""A second judge, written apart from the first: did whoever did this have a grant for it? (pure)
+"""A second, independent authorization check: every change and access had a grant (pure).
 
-It is told of every command of the metadata's log, in order, and says what no grant allowed in the state of
-its place (T1). It implements `docs/concepts/security-model.md` and shares no line with
-`metadata/auth/authorizer.py` and its table. It is shorter, for it judges users and nodes whose certificate
-was stolen, and where the first one must decide by what a key's log is called *now*, it takes whatever that
-was ever called. So it is never the stricter one.
+It receives every command of the metadata log in order, and reports commands that no grant allowed in the
+state before them (T1). It implements `docs/concepts/security-model.md`, and shares no code with
+`metadata/auth/authorizer.py` and its table. It is shorter, because it checks only users, and nodes whose
+certificate was stolen. The first authorizer decides by the *present* name of a key's log. This one accepts
+any name that the log ever had, so it is never stricter.
 
-What users may do is kept as it was after each change: a bookie obeys what was given out until it has heard
-that it ended, and a watch tells of changes of before.
+It stores the policy after each change. A bookie accepts issued credentials until it receives their
+revocation, and a watch may report earlier changes.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -39,12 +39,12 @@ ROLES = {
     "operator": "o",
     "admin": "oa",
 }
-"""r: read, w: write, m: manage, o: operator, a: admin."""
+"""The letters mean: r read, w write, m manage, o operator, a admin."""
 LETTERS = {"r": 1, "w": 2, "m": 4}
-"""As bits of a token's narrowing."""
+"""The letters as bits of a token's restriction."""
 ANONYMOUS = "anonymous"
 OPERATORS = ("bookie", "cookie", "seen", "leaving", "scrub", "conf", "cluster", "gc", "move")
-"""First parts of keys that an operator writes, and whoever is known reads."""
+"""First parts of keys that an operator writes and every authenticated client reads."""
 OF_LEDGERS = ("ledger", "under", "on", "delete")
 OF_LOGS = ("loose", "retired", "purge")
 OF_READERS = ("position", "reader", "work", "worker")
@@ -53,31 +53,31 @@ NONE_MADE: Mapping[str, tuple[str, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Who may do what from a revision of the store on."""
+    """The authorization policy from a revision of the store on."""
 
     revision: int = 0
     mode: str = "open"
     users: Mapping[str, bool] = field(default_factory=dict)
-    """Name, and whether it is disabled."""
+    """Whether each user is disabled."""
     grants: Mapping[str, Mapping[tuple[str, str], str]] = field(default_factory=dict)
-    """Of a user: namespace and path to role."""
+    """By user: roles by namespace and path."""
     tokens: Mapping[str, int] = field(default_factory=dict)
-    """Of a user: the number that its tokens must have."""
+    """By user: the number that its tokens must have."""
     narrowing: TokenScope = ()
-    """What a token leaves of all that; of no paths: all."""
+    """The restriction of a token; without paths there is none."""
 
     def is_live(self, user: str) -> bool:
-        """May it do anything at all?"""
+        """Whether the user is not disabled."""
         return not self.users.get(user, False)
 
     def cluster_rights(self, user: str) -> str:
-        """Letters of `ROLES` on the cluster."""
+        """Return the user's letters of `ROLES` on the cluster."""
         if not self.is_live(user) or self.narrowing:
             return ""
         return ROLES.get(self.grants.get(user, {}).get(("", ""), ""), "")
 
     def path_rights(self, user: str, namespace: str, name: str) -> str:
-        """Letters on a log of that name."""
+        """Return the user's letters on a log."""
         if not self.is_live(user) or not namespace:
             return ""
         letters = "".join(
@@ -93,7 +93,7 @@ class Policy:
         return "".join(letter for letter in letters if allowed_bits & LETTERS.get(letter, 0))
 
     def narrowed(self, narrowing: TokenScope) -> "Policy":
-        """The same for who came by such a token."""
+        """Return the policy for a client with a restricted token."""
         return replace(self, narrowing=narrowing) if narrowing else self
 
 
@@ -111,7 +111,7 @@ def _is_below(path: str, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KnownLedger:
-    """What its record said last."""
+    """The last record of a ledger."""
 
     log: str
     bookies: tuple[str, ...]
@@ -119,22 +119,24 @@ class KnownLedger:
 
 
 class SecondJudge:
-    """Of one run. ``fail`` is told what nobody was allowed; ``stolen``: bookies' names in wrong hands."""
+    """Checks one run. ``fail`` receives violations; ``stolen_bookies`` are bookies whose certificate was
+    stolen.
+    """
 
     def __init__(self, fail: Callable[[str], None], stolen_bookies: Collection[str] = ()) -> None:
         self._fail = fail
         self._stolen_bookies = stolen_bookies
         self.policies = [Policy()]
-        """In order; the last one counts now."""
+        """All policies in order; the last one applies now."""
         self.ledgers: dict[int, KnownLedger] = {}
         self.named_logs: dict[str, None] = {}
-        """Log ids that have a name now."""
+        """IDs of the logs that have a name now."""
         self.lease_owners: dict[int, str] = {}
-        """To whom each was granted; "": to nobody that is known."""
+        """The principal of each lease; "" for an unauthenticated one."""
         self.last_requests: dict[str, int] = {}
-        """What commands had for their client, and the highest number of a request."""
+        """By client of a command: the highest request number."""
         self.checked_commands = 0
-        """Commands of users, where rights counted."""
+        """Checked commands of users in mode ``required``."""
         self._applied_index = 0
         self._paths_by_log: dict[str, dict[tuple[str, str], None]] = {}
         """All names that each log ever had."""
@@ -142,12 +144,12 @@ class SecondJudge:
 
     @property
     def current_policy(self) -> Policy:
-        """What counts now."""
+        """The policy that applies now."""
         return self.policies[-1]
 
     @property
     def revision(self) -> int:
-        """Of the last change of who may do what."""
+        """The revision of the last change of the policy."""
         return self.policies[-1].revision
 
     def on_applied(
@@ -158,7 +160,10 @@ class SecondJudge:
         events: tuple[WatchEvent, ...],
         revision: int,
     ) -> None:
-        """A node's state has taken the command at ``index``; only the first time counts."""
+        """Check the command at ``index``, which a node has applied.
+
+        Only the first call per index has an effect.
+        """
         if index <= self._applied_index:
             return
         self._applied_index = index
@@ -178,22 +183,22 @@ class SecondJudge:
                 self._fail(
                     f"T1: {principal} {violation} (entry {index}, mode {self.current_policy.mode})"
                 )
-            if isinstance(decoded, GrantLease) and answer.lease:  # else it was given none
+            if isinstance(decoded, GrantLease) and answer.lease:  # otherwise, no lease was granted
                 self.lease_owners[answer.lease] = "" if principal == ANONYMOUS else principal
         if isinstance(decoded, RevokeLease | ExpireLease):
             self.lease_owners.pop(decoded.lease, None)
         self._apply_events(events, isinstance(decoded, AuthorizationChange), revision)
 
-    # --- judging ----------------------------------------------------------------------------------
+    # --- checking ---------------------------------------------------------------------------------
 
     def _violation_of(self, principal: str, index: int, decoded: ReplicatedCommand) -> str:
-        """What it did without a right; ""."""
+        """Return the unauthorized action of a command, or ""."""
         policy = self.current_policy
         if isinstance(decoded, AuthorizationChange):
             admins = [user for user in policy.grants if "a" in policy.cluster_rights(user)]
             name = principal.removeprefix("user/")
             if admins and "a" not in policy.cluster_rights(name):
-                return "changed who may do what, and is no admin"
+                return "changed the authorization policy, and is not an admin"
             return ""
         if isinstance(decoded, RevokeLease):
             owner = self.lease_owners.get(decoded.lease, "")
@@ -219,7 +224,9 @@ class SecondJudge:
         )
 
     def _is_own_audit_line(self, principal: str, index: int, operation: Put | Delete) -> bool:
-        """The leader puts a line beside what it tells of; the oldest ones go with it."""
+        """Whether this is the audit line that the leader adds for the command, or the removal of the oldest
+        lines.
+        """
         if isinstance(operation, Delete):
             return operation.key < b"audit/%016x" % index
         return (
@@ -256,7 +263,7 @@ class SecondJudge:
         key: bytes,
         new_logs: Mapping[str, tuple[str, str]] = NONE_MADE,
     ) -> bool:
-        """A key, a change of it, or a condition on it."""
+        """Return whether a principal may read a key, watch its changes, or use it in a condition."""
         kind, _, user = principal.partition("/")
         key_kind, _, key_rest = key.decode(errors="replace").partition("/")
         if key == b"trust/mode" or kind in ("bookie", "metadata", "proxy"):
@@ -277,7 +284,7 @@ class SecondJudge:
                 or ledger.state is LedgerState.DELETING
                 or ledger.log not in self.named_logs
             ):
-                return True  # nothing is there to be kept from anybody
+                return True  # there is nothing to protect
             letters = self._log_rights(policy, user, ledger.log, new_logs)
             return ("r" if key_kind in ("ledger", "under") else "w") in letters
         if key_kind in ("name", "gone"):
@@ -298,7 +305,7 @@ class SecondJudge:
     ) -> bool:
         kind, _, user = principal.partition("/")
         key_kind, _, key_rest = operation.key.decode(errors="replace").partition("/")
-        if principal in self._stolen_bookies:  # it holds nothing, and repairs nothing
+        if principal in self._stolen_bookies:  # it stores no ledger and is not the repair leader
             return key_kind in ("bookie", "cookie", "seen", "scrub", "leaving", "repair")
         if kind in ("metadata", "proxy", "bookie"):
             return True
@@ -308,7 +315,7 @@ class SecondJudge:
             return True
         cluster = policy.cluster_rights(user)
         if key_kind in ("bookie", "cookie") and isinstance(operation, Put):
-            return False  # a bookie says that of itself
+            return False  # only a bookie itself writes its record
         if key_kind in OPERATORS:
             return "o" in cluster
         if key_kind == "log" or key_kind in OF_LOGS or key_kind == "logconf":
@@ -317,7 +324,7 @@ class SecondJudge:
             if key_kind == "logconf":
                 return "m" in letters
             if isinstance(operation, Delete) and log not in self.named_logs:
-                return True  # what a deleted log has left
+                return True  # remaining records of a deleted log
             part, _, name = part.partition("/")
             is_own_position = part in OF_READERS and name.startswith(f"~{user}/") and "r" in letters
             return "w" in letters or is_own_position
@@ -345,7 +352,7 @@ class SecondJudge:
         return "".join(policy.path_rights(user, *path) for path in paths)
 
     def had_right(self, principal: str, ledger: int, letter: str, since: int) -> bool:
-        """Had a user that right on a ledger's log at any time from a revision on?"""
+        """Return whether a user had a right on a ledger's log at any time since a revision."""
         known_ledger = self.ledgers.get(ledger)
         user = principal.removeprefix("user/")
         return known_ledger is not None and any(
@@ -355,24 +362,24 @@ class SecondJudge:
         )
 
     def ledger_rights(self, policy: Policy, user: str, ledger: int) -> str:
-        """Letters of a user on a ledger's log."""
+        """Return the user's letters on a ledger's log."""
         known_ledger = self.ledgers.get(ledger)
         return "" if known_ledger is None else self._log_rights(policy, user, known_ledger.log, {})
 
     def all_paths(self) -> list[tuple[str, str]]:
-        """Namespace and name of all logs that there ever were."""
+        """Return namespace and name of all logs that ever existed."""
         return [path for paths in self._paths_by_log.values() for path in paths]
 
     def policy_at(self, revision: int) -> Policy:
-        """What counted at that revision of the store."""
+        """Return the policy that applied at a revision of the store."""
         return next(policy for policy in reversed(self.policies) if policy.revision <= revision)
 
     def policies_since(self, revision: int) -> list[Policy]:
-        """All that have counted from that revision on."""
+        """Return all policies that have applied since a revision."""
         first = self.policy_at(revision)
         return [policy for policy in self.policies if policy.revision > revision or policy is first]
 
-    # --- learning ---------------------------------------------------------------------------------
+    # --- following the state ----------------------------------------------------------------------
 
     def _apply_events(self, events: tuple[WatchEvent, ...], is_trust: bool, revision: int) -> None:
         policy = self.current_policy
@@ -422,7 +429,7 @@ class SecondJudge:
             self._paths_by_log.setdefault(log, {})[_path(key[5:])] = None
         elif previous_log in self._log_by_name_key.values():
             self.named_logs[previous_log] = (
-                None  # it was given another name before it lost this one
+                None  # it received another name before this one was deleted
             )
 
     def _apply_ledger(self, key: bytes, value: bytes) -> None:
@@ -440,7 +447,7 @@ class SecondJudge:
 
 
 def _path(path_bytes: bytes) -> tuple[str, str]:
-    """Namespace and log name."""
+    """Return namespace and log name."""
     namespace, _, name = path_bytes.decode(errors="replace").partition("\0")
     return namespace, name
 
@@ -453,7 +460,7 @@ def _number(digits: str) -> int:
 
 
 def _log_of(value: bytes, ledger: int) -> str:
-    """The id of the log that a ledger was made for, as it stands in keys."""
+    """Return the ID of the log for which a ledger was created, in the form used in keys."""
     try:
         record = LedgerMetadata.decode(b"ledger/%016x" % ledger, value)
     except DistributedLogError:

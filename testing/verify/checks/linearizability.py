@@ -1,13 +1,15 @@
-"""Linearizability of registers by search (Wing and Gong, with Lowe's just-in-time order), a key at a time.
+"""Check the linearizability of registers by search (Wing and Gong, with Lowe's just-in-time order), per key.
 
-Told nothing of how versions come about, only what one register does, it judges the same histories as
-register_check.py, which is faster and says more: two independent opinions, held together by a test.
+This search uses no knowledge about versions, only the semantics of one register. It checks the same histories
+as register_check.py, which is faster and reports more detail. A test compares the results of both checkers.
 
-The events of a key are gone through in time. A *configuration* is one way in which all could have happened
-so far: the register's state, and which of the calls now under way have had their effect. A call that returns
-must have had its effect by then, with the answer it gave: every configuration is extended by effects of
-calls under way until it has. No configuration left: no order explains what was seen. A call of unknown
-outcome stays under way for ever. Cost: few configurations as long as few calls overlap; keys are apart.
+The search processes the events of a key in the order of time. A *configuration* is one possible course of
+events so far: the state of the register, and the set of pending calls that have taken effect. A call that
+returns must have taken effect before, with its answer as the result. So every configuration is extended by
+effects of pending calls until it has. If no configuration is left, no order explains the observations.
+
+A call with an unknown outcome remains pending forever. There are few configurations as long as few calls on
+one key overlap.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,11 +19,11 @@ from ..history.run_history import Outcome, RegisterCall
 from .history_check import Violation
 
 CONFIGURATIONS_MAX = 200_000
-"""More at one moment: given up, which is no verdict (`SearchTooWide`)."""
+"""With more configurations at one time, the search is abandoned without a result (`SearchTooWide`)."""
 
 
 class SearchTooWide(Exception):
-    """Too many calls of unknown outcome at once: the search says nothing."""
+    """Too many calls with unknown outcome are pending at once, so the search has no result."""
 
 
 class _State(NamedTuple):
@@ -33,7 +35,12 @@ _Configuration = tuple[_State, frozenset[int]]
 
 
 def check_linearizable(calls: Iterable[RegisterCall]) -> int:
-    """Search for an order, key by key; how many calls were judged. Raises `Violation`, `SearchTooWide`."""
+    """Search for an order, key by key, and return the number of checked calls.
+
+    Raises:
+        Violation: No order explains the answers.
+        SearchTooWide: There are too many configurations.
+    """
     by_key: dict[str, list[RegisterCall]] = {}
     for call in calls:
         by_key.setdefault(call.key, []).append(call)
@@ -62,7 +69,7 @@ def _search(key: str, all_calls: Sequence[RegisterCall]) -> None:
             )
         version_min = min(state.version for state, _ in configurations)
         for n in [n for n, call in pending.items() if _too_late(call, version_min)]:
-            del pending[n]  # an unknown change that can have no effect any more
+            del pending[n]  # an unknown change that can no longer take effect
             configurations = {
                 (state, applied_calls - {n}) for state, applied_calls in configurations
             }
@@ -70,7 +77,7 @@ def _search(key: str, all_calls: Sequence[RegisterCall]) -> None:
 
 def _matters(call: RegisterCall) -> bool:
     if call.outcome is Outcome.UNKNOWN:
-        return call.kind == "cas"  # a reading without an answer tells nothing
+        return call.kind == "cas"  # a read without an answer proves nothing
     return call.outcome is Outcome.OK
 
 
@@ -81,7 +88,7 @@ def _too_late(call: RegisterCall, version_min: int) -> bool:
 def _after_return(
     configurations: set[_Configuration], pending: dict[int, RegisterCall], number: int
 ) -> set[_Configuration]:
-    """Every way on in which call ``number`` has had its effect."""
+    """Return all configurations that follow from these, and in which call ``number`` has taken effect."""
     results: set[_Configuration] = set()
     visited: set[_Configuration] = set()
     todo: list[_Configuration] = []
@@ -106,15 +113,15 @@ def _after_return(
                 visited.add(next_configuration)
                 todo.append(next_configuration)
                 if len(visited) > CONFIGURATIONS_MAX:
-                    raise SearchTooWide(f"{len(pending)} calls of {call.key} are under way at once")
+                    raise SearchTooWide(f"{len(pending)} calls of {call.key} are pending at once")
     return results
 
 
 def _effect(call: RegisterCall, state: _State) -> _State | None:
-    """The state after the call, or None: it cannot have happened here with the answer that it gave."""
+    """Return the state after the call; None if its answer is impossible in this state."""
     if call.outcome is Outcome.UNKNOWN:
         if state.version != call.expected:
-            return None  # without effect: as if it never happened
+            return None  # without effect, as if it never happened
         return _State(call.expected + 1, call.wrote)
     answered = _State(call.version, call.value)
     if call.kind == "get":

@@ -1,11 +1,11 @@
-"""The verdict on one log from its notes: the guarantees as in history_check.py, for runs of any length.
+"""Check the guarantees of one log over recorded observations, as history_check.py, for runs of any length.
 
-Judges the same as `check_log` (a property test holds the two together on small histories), in time that
-grows with entries, not with records; and does not stop at the first violation, since "how many were lost"
-is the question after a power cut.
+It has the same results as `check_log` (a property test compares both on small histories). The time is
+proportional to the number of entries, not of records. It does not stop at the first violation, because after
+a power failure the number of lost records is of interest.
 
-The place of a record in its log is its sequence id: the whole log, read at the end, must hold all from the
-first one on without a gap, and everything else is compared with that.
+A record is identified by its sequence ID. The whole log, as read at the end, must have all IDs from the first
+one on without a gap, and everything else is compared with it.
 """
 
 from bisect import bisect_right
@@ -17,21 +17,21 @@ from ..history.run_history import Outcome, Position
 from .read_check import Readings, at
 
 SHOWN_MAX = 20
-"""Violations that are told in words; all are counted."""
+"""The number of violations with a text. All are counted."""
 
 
 @dataclass(slots=True)
 class LogVerdict:
-    """What was judged of one log, and what was found."""
+    """The result of the check of one log."""
 
     log: str
     records: int = 0
     """In the log at the end, as read from its first record on."""
     acked: int = 0
     lost: int = 0
-    """Acknowledged, not truncated, and not where it was acknowledged (G3)."""
+    """Acknowledged, not truncated, and not at the acknowledged position (G3)."""
     unknown: int = 0
-    """Handed over, and nobody knows: calls that failed, and what a killed writer did not live to say."""
+    """Submitted without a known outcome: failed calls, and the last records of killed writers."""
     refused: int = 0
     sessions: int = 0
     readings: int = 0
@@ -41,18 +41,23 @@ class LogVerdict:
 
     @property
     def is_good(self) -> bool:
-        """Was every promise kept?"""
+        """Whether no violation was found."""
         return self.violations_count == 0
 
     def add_violation(self, text: str) -> None:
-        """A promise was broken."""
+        """Add a violation."""
         self.violations_count += 1
         if len(self.violations) < SHOWN_MAX:
             self.violations.append(text)
 
 
 def check_log_notes(notes: LogNotes, final: Sequence[Piece]) -> LogVerdict:
-    """Judge a log's notes by ``final``: the log as read at the end, from its earliest record on."""
+    """Check the observations of a log.
+
+    Args:
+        notes: The observations.
+        final: The log, as read at the end from its earliest record on.
+    """
     return _Judge(notes, final).check()
 
 
@@ -67,15 +72,15 @@ class _Judge:
             if truncation.outcome is not Outcome.REFUSED
         ]
         self.truncated_below: Position | None = max(truncation_points, default=None)
-        """What lies before may be gone: a truncation was asked for."""
+        """Records before this position may be missing, because a truncation was requested."""
         self.pieces_by_session: dict[int, list[Piece]] = {}
-        """The final pieces of each session, in the order of the log."""
+        """By session: the pieces in the final log, in the order of the log."""
         self.by_counter: dict[int, list[Piece]] = {}
-        """The same, in the order in which they were handed over."""
+        """The same, in the order of submission."""
         self.losses: list[tuple[int, int, int, Position, float]] = []
-        """Losses: session, end and first of the counters, where and when the first was acknowledged."""
+        """Losses: session, end and first of the counters, position and time of the first acknowledgement."""
         self.refused_ranges: dict[int, list[tuple[int, int]]] = {}
-        """Of each session: [first, end) of records that were refused for certain."""
+        """By session: [first, end) of records that were definitely refused."""
 
     def check(self) -> LogVerdict:
         notes, verdict = self.notes, self.verdict
@@ -98,19 +103,19 @@ class _Judge:
         verdict.readings, verdict.read = readings.reading_count, readings.read_records
         handed_over = sum(
             self._submitted_count(session) for session in notes.sessions
-        )  # what is not acknowledged or refused of that is unknown
+        )  # neither acknowledged nor refused: unknown
         verdict.unknown = max(0, handed_over - verdict.acked - verdict.refused)
         return verdict
 
     # --- the log itself -------------------------------------------------------------------------------
 
     def _check_final(self) -> None:
-        """G1: positions ascend, without a gap."""
+        """Check that positions increase without a gap (G1)."""
         add_violation, previous = self.verdict.add_violation, None
         self.verdict.records = sum(piece.records for piece in self.final)
         for piece in self.final:
             if piece.writer < 0:
-                add_violation(f"phantom: the bytes at {at(piece)} are nobody's")
+                add_violation(f"phantom: the bytes at {at(piece)} were written by no client")
             else:
                 self.pieces_by_session.setdefault(piece.writer, []).append(piece)
             if previous is not None:
@@ -144,7 +149,9 @@ class _Judge:
             add_violation(f"G1 order: txid {piece.txid} at {at(piece)} comes after {previous.txid}")
 
     def _check_truncation(self, first: Piece) -> None:
-        """G6: whatever any reader saw at or after the point is still there."""
+        """Check that all records at or after the truncation point that a reader received are still there
+        (G6).
+        """
         assert self.truncated_below is not None
         for reading in self.notes.readings:
             for piece in reading.pieces:
@@ -154,18 +161,21 @@ class _Judge:
                     and piece.sequence_id + piece.records <= first.sequence_id
                 ):
                     self.verdict.add_violation(
-                        f"G6: {at(piece)} is gone, and the log was truncated to {self.truncated_below} only"
+                        f"G6: {at(piece)} is missing, but the log was truncated to {self.truncated_below}"
                     )
                     return
 
     def _check_sessions(self) -> None:
-        """G1, G7: of each session a prefix, in order, once. G4: once another one's follow, none of its."""
+        """Check that the log has a prefix of each session's records, in order, once (G1, G7).
+
+        After records of another session, no further records of the earlier session follow (G4).
+        """
         add_violation = self.verdict.add_violation
         for number, pieces in self.pieces_by_session.items():
             session = self.notes.sessions.get(number)
             if session is None:
                 add_violation(
-                    f"phantom: {at(pieces[0])} is of session {number}, which nobody opened here"
+                    f"phantom: {at(pieces[0])} is of session {number}, which no client opened"
                 )
                 continue
             self._check_prefix(number, pieces)
@@ -177,7 +187,7 @@ class _Judge:
                 add_violation(
                     f"phantom: {at(last_piece)} is record {last_piece.counter + last_piece.records - 1} "
                     "of session"
-                    f" {number}, which handed over {session.submitted}"
+                    f" {number}, which submitted {session.submitted}"
                 )
         current_session, seen_sessions = -1, set[int]()
         for piece in self.final:
@@ -193,7 +203,7 @@ class _Judge:
 
     def _check_prefix(self, number: int, pieces: list[Piece]) -> None:
         add_violation = self.verdict.add_violation
-        # A truncation may have taken a session's first records.
+        # A truncation may have removed a session's first records.
         covered = (
             [(pieces[0].counter, pieces[0].counter)]
             if self.truncated_below is not None
@@ -209,12 +219,12 @@ class _Judge:
                     )
                 else:
                     add_violation(
-                        f"G1 order: {at(piece)} lies after later records of its session {number}"
+                        f"G1 order: {at(piece)} is after later records of its session {number}"
                     )
             elif piece.counter > end and not self._all_refused(number, end, piece.counter):
                 add_violation(
                     f"G1 hole: record {piece.counter} of session {number} is at {at(piece)},"
-                    f" records {end} to {piece.counter - 1}, written before it, are not there"
+                    f" records {end} to {piece.counter - 1}, written before it, are missing"
                 )
             covered.append((piece.counter, piece_end))
             end = max(end, piece_end)
@@ -228,7 +238,7 @@ class _Judge:
     # --- calls ----------------------------------------------------------------------------------------
 
     def _check_acks(self) -> None:
-        """G3: what was acknowledged is where it was."""
+        """Check that acknowledged records are at their positions (G3)."""
         acked_ranges: dict[int, list[tuple[int, int]]] = {}
         for acked in self.notes.acked:
             self.verdict.acked += acked.count
@@ -242,7 +252,7 @@ class _Judge:
         for session, end, first, position, acked_at in self.losses:
             self.verdict.add_violation(
                 f"G3 lost: {end - first} records, {first} to {end - 1} of session {session}, acknowledged"
-                f" from {'.'.join(map(str, position))} on (t={acked_at:.3f}), are not there"
+                f" from {'.'.join(map(str, position))} on (t={acked_at:.3f}), are missing"
             )
         for session, ranges in acked_ranges.items():
             end = 0
@@ -254,7 +264,7 @@ class _Judge:
                 end = max(end, last)
 
     def _add_loss(self, acked: Acked, counter: int, count: int, position: Position) -> None:
-        """Note a loss; one that goes on where the last one ended is the same."""
+        """Add a loss. A loss that continues the previous one is merged with it."""
         self.verdict.lost += count
         if self.losses and self.losses[-1][:2] == (acked.session, counter):
             session, _, first, first_position, acked_at = self.losses.pop()
@@ -268,7 +278,9 @@ class _Judge:
         self.losses.append((session, counter + count, first, first_position, acked_at))
 
     def _check_position(self, acked: Acked, position: Position, counter: int, count: int) -> None:
-        """``count`` records from ``counter`` on were acknowledged at ``place``: are they there?"""
+        """Check that ``count`` records from ``counter`` on are at the position where they were
+        acknowledged.
+        """
         verdict = self.verdict
         pieces = self.by_counter.get(acked.session, [])
         index = bisect_right(pieces, counter, key=lambda piece: piece.counter) - 1
@@ -291,7 +303,7 @@ class _Judge:
                 if actual != (segment, entry, slot):
                     verdict.add_violation(
                         f"G3 moved: record {counter} of session {acked.session} was acknowledged at"
-                        f" {segment}.{entry}.{slot} and lies at {'.'.join(map(str, actual))}"
+                        f" {segment}.{entry}.{slot} and is at {'.'.join(map(str, actual))}"
                     )
                 index += 1
             counter, slot, count = counter + handled, slot + handled, count - handled
@@ -302,12 +314,14 @@ class _Judge:
                 for first, end in ranges:
                     if piece.counter < end and first < piece.counter + piece.records:
                         self.verdict.add_violation(
-                            f"G7: record {max(first, piece.counter)} of session {session} was refused"
-                            f" for certain and lies in {at(piece)}"
+                            f"G7: record {max(first, piece.counter)} of session {session} was definitely"
+                            f" refused and is in {at(piece)}"
                         )
 
     def _check_real_time(self) -> None:
-        """G3, G4: what was begun after another one's acknowledgement lies after it."""
+        """Check that a record that was begun after an acknowledgement is after the acknowledged record (G3,
+        G4).
+        """
         spans: list[tuple[float, float, int, int, int]] = []  # begun, ended, low, high, session
         for acked in self.notes.acked:
             sequence_range = self._sequence_range(acked.session, acked.first, acked.count)
@@ -331,10 +345,10 @@ class _Judge:
                     f"G4: a record of session {session}, begun at {begun_at:.3f}, has sequence id {lowest};"
                     f" {newest_acked} (session {newest_session}) had been acknowledged by then"
                 )
-                return  # one tells it; all later ones would too
+                return  # later ones would be reported for the same reason
 
     def _sequence_range(self, session: int, counter: int, count: int) -> tuple[int, int] | None:
-        """The lowest and highest sequence ids of records that are there; None: none of them is."""
+        """Return the lowest and highest sequence IDs of these records in the log; None if there are none."""
         pieces = self.by_counter.get(session, [])
         index = max(0, bisect_right(pieces, counter, key=lambda piece: piece.counter) - 1)
         low = high = -1
@@ -353,7 +367,7 @@ class _Judge:
         session = self.notes.sessions[number]
         if session.submitted is not None:
             return session.submitted
-        # Killed: what is known of it is what was acknowledged, and what lies in the log.
+        # The session was killed. Its records are known only from acknowledgements and from the log.
         known_counts = [a.first + a.count for a in self.notes.acked if a.session == number]
         known_counts += [f.first + f.count for f in self.notes.failed if f.session == number]
         known_counts += [

@@ -1,7 +1,7 @@
-"""G5 and G6 over notes: what every reader got, against the log as it is and against other readers.
+"""Check the records of every reader against the log and against other readers (G5, G6).
 
-A reader got a slice of the one log, from where it began, without a gap. What a truncation has taken since
-cannot be compared with the log any more, and is compared with what other readers got of it.
+A reader receives a part of the log without a gap, from its start position on. Records that were truncated
+since cannot be compared with the log, so they are compared with those of other readers.
 """
 
 from bisect import bisect_right
@@ -12,9 +12,10 @@ from ..history.run_history import Position
 
 
 class Readings:
-    """Judges readings one after the other against ``final``, the log as read at the end.
+    """Checks readings against ``final``, the log as read at the end.
 
-    ``floor``: what lies before may have been truncated; None: nothing may. ``found`` hears of violations.
+    Records before ``truncated_below`` may have been truncated; None if there was no truncation.
+    ``on_violation`` receives the violations.
     """
 
     def __init__(
@@ -25,16 +26,16 @@ class Readings:
     ) -> None:
         self.reading_count = 0
         self.read_records = 0
-        """Records, of all readings."""
+        """The number of records of all readings."""
         self._final = final
         self._truncated_below = truncated_below
         self._on_violation = on_violation
         self._sequences = [piece.sequence_id for piece in final]
         self._truncated_pieces: dict[tuple[int, int], list[tuple[Piece, str]]] = {}
-        """What was truncated since, by entry, with who got it."""
+        """Truncated pieces with the reader's name, by entry."""
 
     def check(self, reading: ReadPart) -> None:
-        """G5: every reader got a slice of the one log, from where it began, without a gap."""
+        """Check that a reader received a part of the log without a gap, from its start position on (G5)."""
         on_violation = self._on_violation
         self.reading_count += 1
         reader_name = f"reader {reading.who} (t={reading.begun_at:.3f})"
@@ -47,7 +48,7 @@ class Readings:
             elif piece.sequence_id != expected_id:
                 on_violation(
                     f"G5 gap: {reader_name} got sequence id {piece.sequence_id} at {at(piece)}"
-                    f" where {expected_id} comes next"
+                    f" where {expected_id} is expected"
                 )
             expected_id = piece.sequence_id + piece.records
             if piece.sequence_id >= first_id or self._truncated_below is None:
@@ -66,7 +67,7 @@ class Readings:
             return
         if piece[:3] < reading.start:
             on_violation(
-                f"G5: {reader_name} began at {reading.start} and got {at(piece)}, which lies before"
+                f"G5: {reader_name} began at {reading.start} and got {at(piece)}, which is before"
             )
         preceding = self._final_piece(piece.sequence_id - 1)
         if preceding is not None:
@@ -82,7 +83,7 @@ class Readings:
                 )
 
     def _final_piece(self, sequence_id: int) -> Piece | None:
-        """The final piece that holds this record."""
+        """Return the piece of the final log with this record."""
         index = bisect_right(self._sequences, sequence_id) - 1
         if index < 0:
             return None
@@ -93,7 +94,7 @@ class Readings:
         return piece.segment, piece.entry, piece.slot + sequence_id - piece.sequence_id
 
     def _compare(self, piece: Piece, reader_name: str) -> None:
-        """Is what was read the same as what is there?"""
+        """Check that the records are the same as in the final log."""
         compared = 0
         while compared < piece.records:
             final_piece = self._final_piece(piece.sequence_id + compared)
@@ -101,20 +102,20 @@ class Readings:
                 self._on_violation(
                     f"G5 lost: {reader_name} got {piece.records - compared} records from "
                     f"{at(piece, compared)} on,"
-                    " where nothing is"
+                    " where no record is"
                 )
                 return
             offset = piece.sequence_id + compared - final_piece.sequence_id
             if not _same(piece, compared, final_piece, offset):
                 self._on_violation(
                     f"G5 changed: {reader_name} got {_what(piece, compared)} at {at(piece, compared)}, where"
-                    f" {_what(final_piece, offset)} lies at {at(final_piece, offset)}"
+                    f" {_what(final_piece, offset)} is at {at(final_piece, offset)}"
                 )
                 return
             compared += min(piece.records - compared, final_piece.records - offset)
 
     def _compare_truncated(self, piece: Piece, reader_name: str) -> None:
-        """What truncation took is compared with what other readers got of it."""
+        """Compare truncated records with those that other readers received."""
         others = self._truncated_pieces.setdefault(piece[:2], [])
         for other, other_name in others:
             first_slot = max(piece.slot, other.slot)
@@ -140,11 +141,11 @@ def _same(one: Piece, i: int, other: Piece, j: int) -> bool:
 
 
 def at(piece: Piece, offset: int = 0) -> str:
-    """``1.12.3``"""
+    """Return a position as text, such as ``1.12.3``."""
     return f"{piece.segment}.{piece.entry}.{piece.slot + offset}"
 
 
 def _what(piece: Piece, offset: int) -> str:
     if piece.writer < 0:
-        return "nobody's bytes"
+        return "bytes of no client"
     return f"record {piece.counter + offset} of session {piece.writer}"

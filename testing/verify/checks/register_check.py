@@ -1,8 +1,8 @@
-"""Linearizability of versioned compare-and-set registers (M5), without search.
+"""Check the linearizability of versioned compare-and-set registers (M5), without search.
 
-Every answer names a version, and each version is made by one call: so the order of the writes is known, and
-only the intervals are left to check: a call that began after another one's answer must not see an older
-version. Agrees with a brute-force search on small histories (tests).
+Every answer has a version, and one call creates each version, so the order of the writes is known. Only the
+time intervals remain to be checked: a call that began after an answer must not return an older version. A
+test compares the results with a brute-force search on small histories.
 """
 
 from collections.abc import Iterable
@@ -17,12 +17,16 @@ NEVER = float("inf")
 @dataclass(slots=True)
 class _Write:
     value: str | None
-    """None: made by one of several calls of unknown outcome."""
+    """None if one of several calls with unknown outcome made it."""
     begun_at: float
 
 
 def check_registers(calls: Iterable[RegisterCall]) -> int:
-    """Judge all registers; the number of calls judged. Raises `Violation`."""
+    """Check all registers, and return the number of checked calls.
+
+    Raises:
+        Violation: A register is not linearizable.
+    """
     by_key: dict[str, list[RegisterCall]] = {}
     count = 0
     for call in calls:
@@ -47,7 +51,9 @@ def _check_register(key: str, calls: list[RegisterCall]) -> None:
             _explain(key, call.version, call.value, writes, possible_writes)
         observed.append((call.version, call))
     for version in range(1, max((version for version, _ in observed), default=0)):
-        _explain(key, version, None, writes, possible_writes)  # a later version proves it
+        _explain(
+            key, version, None, writes, possible_writes
+        )  # a later version proves that it existed
     _check_begins(key, observed, writes)
     _check_intervals(key, observed)
 
@@ -55,7 +61,9 @@ def _check_register(key: str, calls: list[RegisterCall]) -> None:
 def _writes(
     key: str, calls: list[RegisterCall]
 ) -> tuple[dict[int, _Write], dict[int, list[RegisterCall]]]:
-    """Which call made which version; and the calls of unknown outcome by the version they may have made."""
+    """Return the call that made each version, and the calls with unknown outcome that may have made a
+    version.
+    """
     writes: dict[int, _Write] = {}
     possible_writes: dict[int, list[RegisterCall]] = {}
     for call in calls:
@@ -81,7 +89,7 @@ def _explain(
     writes: dict[int, _Write],
     possible_writes: dict[int, list[RegisterCall]],
 ) -> None:
-    """Version ``version`` exists, with ``value`` if that is known: some call must have made it."""
+    """Check that some call made a version, with ``value`` if that is known."""
     write = writes.get(version)
     if write is None:
         candidates = [
@@ -90,10 +98,10 @@ def _explain(
             if value is None or call.wrote == value
         ]
         if not candidates:
-            raise Violation(f"M5 {key}: version {version} ({value}) was made by nobody")
+            raise Violation(f"M5 {key}: version {version} ({value}) was made by no call")
         writes[version] = _Write(value, min(call.begun_at for call in candidates))
     elif write.value is None and value is not None:
-        del writes[version]  # known better now
+        del writes[version]  # its value is now known
         _explain(key, version, value, writes, possible_writes)
     elif value is not None and write.value != value:
         raise Violation(f"M5 {key}: version {version} is {write.value} and {value}")
@@ -102,7 +110,7 @@ def _explain(
 def _check_begins(
     key: str, observed: list[tuple[int, RegisterCall]], writes: dict[int, _Write]
 ) -> None:
-    """Nothing shows a version, or a later one, before the call that made it began."""
+    """Check that no answer has a version, or a later one, before the call that made it began."""
     earliest_end: dict[int, float] = {}
     for version, call in observed:
         earliest_end[version] = min(call.ended_at, earliest_end.get(version, NEVER))
@@ -122,6 +130,6 @@ def _check_intervals(key: str, observed: list[tuple[int, RegisterCall]]) -> None
             index += 1
         if version < newest_answered:
             raise Violation(
-                f"M5 {key}: {call.process} saw version {version} in a call begun at"
-                f" {call.begun_at:.3f}, after version {newest_answered} had been answered"
+                f"M5 {key}: {call.process} read version {version} in a call begun at"
+                f" {call.begun_at:.3f}, after version {newest_answered} had been returned"
             )

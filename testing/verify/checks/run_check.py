@@ -1,8 +1,9 @@
-"""The verdict on a whole run, from its notes alone: the same at the end of the run and years later.
+"""Compute the result of a whole run from its recorded observations only, at its end or years later.
 
-OK: every promise was kept under a load and faults that mean something. FAIL: a promise was broken, a node
-ended by itself, or the cluster did not work again after the faults. VOID: nothing was broken, and too little
-was tried for that to say anything.
+- OK: no guarantee was violated, under sufficient load and faults.
+- FAIL: a guarantee was violated, a node terminated unexpectedly, or the cluster did not recover after the
+  faults.
+- VOID: no guarantee was violated, but load or faults were too small for a result.
 """
 
 from collections.abc import Callable
@@ -24,44 +25,48 @@ FINISH = "finish"
 
 @dataclass(slots=True)
 class Judgement:
-    """What was judged, and the verdict."""
+    """The result of a run."""
 
     verdict: str = OK
     reasons: list[str] = field(default_factory=list)
-    """Why not OK, the gravest first."""
+    """The reasons for a result other than OK, the most severe first."""
     logs: list[LogVerdict] = field(default_factory=list)
     register_calls: int = 0
     rights: RightsVerdict = field(default_factory=lambda: RightsVerdict([]))
     acked: int = 0
-    """Records acknowledged, also outside the time of the load."""
+    """Acknowledged records, including those outside the time of the load."""
     lost: int = 0
     time_line: TimeLine = field(default_factory=lambda: TimeLine(0.0, 0.0))
     gap_s: float = 0.0
     gap_at_s: float = 0.0
-    """From the begin of the load."""
+    """In seconds from the start of the load."""
     gaps_s: dict[int, float] = field(default_factory=dict)
     """By the number of the fault."""
     remarks: list[str] = field(default_factory=list)
 
     @property
     def acked_per_s(self) -> float:
-        """Over the time of the load."""
+        """The mean rate during the load."""
         seconds = self.time_line.ended_at - self.time_line.begun_at
         return sum(self.time_line.acked) / seconds if seconds > 0 else 0.0
 
     def totals(self) -> dict[str, Any]:
-        """Sums over all logs."""
+        """Return the sums over all logs."""
         names = ("records", "acked", "lost", "unknown", "refused", "sessions", "readings", "read")
         return {name: sum(getattr(log, name) for log in self.logs) for name in names}
 
 
 def judge(notes: PipelineObservations) -> Judgement:
-    """Judge a run by its notes, the runner's among them (``run``: times, bounds, what went wrong)."""
+    """Check a run by its observations.
+
+    Args:
+        notes: The observations of clients and of the runner, whose ``run`` has times, limits and failures.
+    """
     verdict = Judgement()
     run = notes.run
     failures = [str(reason) for reason in run.get("failures", [])]
     if "ended_at" not in run:
-        failures.append("the run was broken off: its notes have no end")
+        failures.append("the run was aborted: its observations have no end")
     _judge_logs(notes, verdict, failures)
     _judge_registers(notes, verdict, failures)
     verdict.rights = check_rights(notes)
@@ -78,7 +83,7 @@ def judge(notes: PipelineObservations) -> Judgement:
     if gap_limit_s and verdict.gap_s > gap_limit_s:
         failures.append(
             f"availability: {verdict.gap_s:.1f} s without an acknowledged write, from"
-            f" {verdict.gap_at_s:.1f} s on; the bound is {gap_limit_s:g} s"
+            f" {verdict.gap_at_s:.1f} s on; the limit is {gap_limit_s:g} s"
         )
     voids = _voids(verdict, notes, bounds)
     verdict.reasons = [*failures, *voids]
@@ -95,7 +100,7 @@ def _judge_logs(notes: PipelineObservations, run_verdict: Judgement, failures: l
                 final = reading.pieces
         if final is None:
             if log.sessions:
-                failures.append(f"log {name}: nobody read it whole after the faults")
+                failures.append(f"log {name}: no client read it completely after the faults")
                 run_verdict.acked += sum(acked.count for acked in log.acked)
             continue
         verdict = check_log_notes(log, final)
@@ -105,7 +110,7 @@ def _judge_logs(notes: PipelineObservations, run_verdict: Judgement, failures: l
         failures += [f"log {name}: {text}" for text in verdict.violations]
         hidden_count = verdict.violations_count - len(verdict.violations)
         if hidden_count:
-            failures.append(f"log {name}: and {hidden_count} violations more")
+            failures.append(f"log {name}: and {hidden_count} more violations")
 
 
 def _judge_registers(
@@ -118,7 +123,7 @@ def _judge_registers(
         except Violation as violation:
             failures.append(str(violation))
         except SearchTooWide as too_wide:
-            run_verdict.remarks.append(f"registers: the search was given up: {too_wide}")
+            run_verdict.remarks.append(f"registers: the search was abandoned: {too_wide}")
 
 
 def _voids(
@@ -127,28 +132,30 @@ def _voids(
     voids = []
     if run_verdict.acked < bounds.get("acked_min", 0):
         voids.append(
-            f"{run_verdict.acked:,} acknowledged records, the bound is {bounds['acked_min']:,}"
+            f"{run_verdict.acked:,} acknowledged records, the minimum is {bounds['acked_min']:,}"
         )
     if run_verdict.acked_per_s < bounds.get("acked_per_s_min", 0.0):
         voids.append(
-            f"{run_verdict.acked_per_s:.0f} acknowledged records/s, the bound is "
+            f"{run_verdict.acked_per_s:.0f} acknowledged records/s, the minimum is "
             f"{bounds['acked_per_s_min']:g}"
         )
     if len(notes.faults) < bounds.get("faults_min", 0):
-        voids.append(f"{len(notes.faults)} faults, the bound is {bounds['faults_min']}")
+        voids.append(f"{len(notes.faults)} faults, the minimum is {bounds['faults_min']}")
     rights, rounds_min = run_verdict.rights, bounds.get("rounds_min", 0)
     if rights.rounds < rounds_min:
-        voids.append(f"rights went to required and back {rights.rounds} times of {rounds_min}")
+        voids.append(
+            f"authorization was set to required and back {rights.rounds} times of {rounds_min}"
+        )
     if rounds_min and not (rights.refused and rights.let_in):
         voids.append(
-            f"who has no right was refused {rights.refused} times and let in {rights.let_in} times:"
+            f"unauthorized clients were refused {rights.refused} times and admitted {rights.let_in} times:"
             " neither may be 0"
         )
     return voids
 
 
 def to_json(run_verdict: Judgement, notes: PipelineObservations) -> dict[str, Any]:
-    """The verdict for machines."""
+    """Return the result as JSON values."""
     begun_at = run_verdict.time_line.begun_at
     return {
         "verdict": run_verdict.verdict,

@@ -1,15 +1,16 @@
-"""Promises that one node gives, judged where it gives them: on the wire, against its own platter.
+"""Check the guarantees of single nodes from their frames and their durable data.
 
-End to end, redundancy hides the faults of one node: another copy saves the entry. So these oracles hold
-every bookie and every metadata node to its own words, independent of how it is built: they read the frames
-that it gets and sends, and are told what has become durable on its disks.
+End to end, redundancy hides the faults of one node, because another copy saves the entry. So these oracles
+check every bookie and every metadata node separately, independent of the implementation. They read the frames
+that a node receives and sends, and are notified of the data that becomes durable on its disks.
 
-- An ADD_ACKS frame leaves a bookie only when the records it counts are on that bookie's platter (G2).
+- A bookie sends an ADD_ACKS frame only when the counted records are durable on its disks (G2).
 - A record that was not durable when a fence was answered is never acknowledged to a normal writer (G4).
-- What a bookie acknowledged it never denies: not in a read's "known" absence, a last entry or a list.
-- Two bookies never hold different bytes of one acknowledged entry.
-- The LAC that a writer says is acknowledged by an ack quorum (G3).
-- A metadata node votes once a term, a term has one leader (M1), an index one command (M2).
+- A bookie never denies an entry that it acknowledged: not as proven absence in a read, in a last entry or in
+  a list.
+- Two bookies never store different bytes of one acknowledged entry.
+- An ack quorum has acknowledged every LAC that a writer sends (G3).
+- A metadata node votes once per term, a term has one leader (M1), and an index has one command (M2).
 """
 
 from collections.abc import Callable
@@ -27,17 +28,17 @@ from ....runtime.protocol.frames import ENVELOPE, ENVELOPE_BYTES, Op
 DENIALS = (NoSuchLedger.code, NoSuchEntry.code)
 
 OnFrame = Callable[[int, int, int, int, memoryview], None]
-"""op, flags, status, ident, body."""
+"""Arguments: op, flags, status, ident, body."""
 
 
 class FrameCutter:
-    """Whole frames out of the pieces of one direction of a connection."""
+    """Splits the data of one direction of a connection into frames."""
 
     def __init__(self) -> None:
         self._incomplete = b""
 
     def feed(self, data: bytes, on_frame: OnFrame) -> None:
-        """Take a piece; hand over the frames that are whole now."""
+        """Add data, and call ``on_frame`` for the frames that are now complete."""
         buffered = self._incomplete + data if self._incomplete else data
         start, end = 0, len(buffered)
         view = memoryview(buffered)
@@ -52,7 +53,7 @@ class FrameCutter:
 
 @dataclass(slots=True)
 class _Sent:
-    """One record that arrived in an add stream."""
+    """A record that arrived in an add stream."""
 
     entry: int
     digest: int
@@ -70,7 +71,7 @@ class _Stream:
 
 @dataclass(slots=True)
 class _Asked:
-    """A request under way: what had been acknowledged when it arrived is what its answer is held to."""
+    """A pending request. Its answer must account for all entries that were acknowledged when it arrived."""
 
     op: int
     ledger: int
@@ -82,7 +83,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class _BookieLink:
-    """One connection of a client to a bookie."""
+    """A connection of a client to a bookie."""
 
     bookie: str
     streams: dict[int, _Stream] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class _BookieLink:
 
 
 class BookieOracle:
-    """Holds bookies to their words. ``fail`` is told what was broken."""
+    """Checks the bookies of a run. ``fail`` receives violations."""
 
     def __init__(self, fail: Callable[[str], None], *, ack_quorum: int = 2) -> None:
         self._fail = fail
@@ -98,33 +99,37 @@ class BookieOracle:
         self._durable_chunks: dict[str, list[bytes]] = {}
         self._ack_count = 0
         self.acked: dict[tuple[str, int], dict[int, int]] = {}
-        """(bookie, ledger) to entry to the ack's number in the run."""
+        """By (bookie, ledger): entries with the number of their acknowledgement in the run."""
         self.holders: dict[tuple[int, int], dict[str, int]] = {}
-        """(ledger, entry) to bookie to digest, of acknowledged records."""
+        """By (ledger, entry): bookies with the digest of the acknowledged record."""
         self._streams: dict[tuple[str, int], list[_Stream]] = {}
         self._fenced: dict[tuple[str, int], None] = {}
         self._lac_checked: dict[int, int] = {}
         self.denied_ledgers: dict[int, None] = {}
-        """Ledgers that a run has deleted: denying them is right."""
+        """Ledgers that the run has deleted, so that bookies may deny them."""
         self.lossy_bookies: dict[str, None] = {}
-        """Bookies whose synced data was damaged: limbo hides what they lost until it is healed."""
+        """Bookies whose synced data was damaged.
+
+        Until they are repaired, the limbo state protects what they lost.
+        """
         self.closed_ledgers: dict[int, None] = {}
         self.limbo_answers = 0
-        """Answers that said of a ledger: what is not here may have been lost (limbo)."""
+        """Answers with the limbo state: missing entries may have been lost."""
 
     @property
     def confirmed_entries(self) -> int:
-        """Entries that an ack quorum has acknowledged."""
+        """The number of entries that an ack quorum has acknowledged."""
         return sum(len(bookies) >= self.ack_quorum for bookies in self.holders.values())
 
     def on_durable(self, bookie: str, data: bytes) -> None:
-        """These bytes have reached a platter of this bookie."""
+        """Record that data has become durable on a disk of this bookie."""
         self._durable_chunks.setdefault(bookie, []).append(data)
 
     def forget(self, bookie: str) -> None:
-        """Its disks were emptied: whoever starts there is another bookie, and acknowledged nothing of it.
+        """Treat a bookie with emptied disks as a new one, which has acknowledged nothing.
 
-        What it acknowledged stays acknowledged: one ensemble may name it and the one that follows it.
+        Its earlier acknowledgements still count, because one ensemble may list the old bookie and the new
+        one.
         """
         for holders in self.holders.values():
             if bookie in holders:
@@ -135,15 +140,15 @@ class BookieOracle:
                 del by_bookie[key]
 
     def new_link(self, bookie: str) -> "_BookieLink":
-        """Somebody has connected to this bookie."""
+        """Return the state of a new connection to this bookie."""
         return _BookieLink(bookie)
 
-    # --- what arrives at a bookie -----------------------------------------------------------------
+    # --- frames to a bookie -----------------------------------------------------------------------
 
     def on_arrived(
         self, link: _BookieLink, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
-        """A frame from a client."""
+        """Process a frame from a client."""
         if op == Op.ADD:
             stream = link.streams.get(ident)
             if stream is not None:
@@ -202,18 +207,18 @@ class BookieOracle:
             holders = self.holders.get((ledger, entry), {})
             if len(holders) < self.ack_quorum:
                 self._fail(
-                    f"G3: the writer of ledger {ledger} says LAC {lac}; entry {entry} was acknowledged"
-                    f" by {sorted(holders) or 'nobody'}"
+                    f"G3: the writer of ledger {ledger} sent LAC {lac}; entry {entry} was acknowledged"
+                    f" by {sorted(holders) or 'no bookie'}"
                 )
                 return
             self._lac_checked[ledger] = entry
 
-    # --- what a bookie says -----------------------------------------------------------------------
+    # --- frames from a bookie ---------------------------------------------------------------------
 
     def on_answer(
         self, link: _BookieLink, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
-        """A frame to a client."""
+        """Process a frame to a client."""
         if op == Op.ADD_ACKS:
             for number, count in messages.decode_pairs(body, "ADD_ACKS"):
                 stream = link.streams.get(number)
@@ -230,7 +235,7 @@ class BookieOracle:
         if count > len(stream.records) or count < stream.acked:
             self._fail(
                 f"H1: {bookie} acknowledged {count} records of a stream of ledger {stream.ledger}"
-                f" that had brought {len(stream.records)}, after {stream.acked}"
+                f" that had sent {len(stream.records)}, after {stream.acked}"
             )
             return
         for index in range(stream.acked, count):
@@ -240,7 +245,7 @@ class BookieOracle:
     def _on_ack(self, bookie: str, stream: _Stream, record: _Sent) -> None:
         description = f"ledger {stream.ledger} entry {record.entry}"
         if not self._is_durable(bookie, record.header):
-            self._fail(f"G2: {bookie} acknowledged {description}, which is not on its platter")
+            self._fail(f"G2: {bookie} acknowledged {description}, which is not durable on its disk")
         if record.after_fence:
             self._fail(
                 f"G4: {bookie} acknowledged {description} to its writer after it answered a fence"
@@ -254,7 +259,9 @@ class BookieOracle:
         self.acked.setdefault((bookie, stream.ledger), {}).setdefault(record.entry, self._ack_count)
 
     def _on_fenced(self, bookie: str, ledger: int) -> None:
-        """The fence is answered: what is not on the platter now must never be acknowledged."""
+        """Mark pending records that are not durable at the answer to a fence: they must never be
+        acknowledged.
+        """
         self._fenced[bookie, ledger] = None
         for stream in self._streams.get((bookie, ledger), []):
             if not stream.recovery:
@@ -270,7 +277,8 @@ class BookieOracle:
         if request.ledger in self.denied_ledgers:
             return
         if bookie in self.lossy_bookies and request.ledger in self.closed_ledgers:
-            return  # healed by the record, it denies what that does not name; copies are judged by L8
+            # After repair it may deny entries that its ledger's record does not assign to it (L8 checks them).
+            return
         acked_entries = [
             entry
             for entry, ack_number in self.acked.get((bookie, request.ledger), {}).items()
@@ -322,7 +330,7 @@ class BookieOracle:
 
 
 def _entries(body: memoryview) -> dict[int, None] | None:
-    """The ids in a reply; None where rot shows: its reader sees that too, and takes nothing for absent."""
+    """Return the entry IDs in a reply; None if a record is corrupt, as a reader then assumes no absence."""
     try:
         return {record.entry: None for record in records(body)}
     except CorruptData:
@@ -330,7 +338,7 @@ def _entries(body: memoryview) -> dict[int, None] | None:
 
 
 class MetadataOracle:
-    """Holds metadata nodes to their votes and to one log."""
+    """Checks the votes of metadata nodes, and that all have the same log."""
 
     def __init__(self, fail: Callable[[str], None]) -> None:
         self._fail = fail
@@ -342,7 +350,7 @@ class MetadataOracle:
     def on_frame(
         self, machine: str, to: str, op: int, flags: int, status: int, ident: int, body: memoryview
     ) -> None:
-        """A frame of one metadata node to another machine."""
+        """Process a frame from one metadata node to another machine."""
         if op != Op.META_RAFT:
             return
         message = decode_raft(body)
@@ -363,12 +371,12 @@ class MetadataOracle:
             )
 
     def on_applied(self, machine: str, index: int, command: bytes) -> None:
-        """A node's state machine has taken the command at ``index``."""
+        """Record that a node has applied the command at ``index``."""
         digest = xxhash.xxh3_64_intdigest(command)
         if self._commands.setdefault(index, digest) != digest:
-            self._fail(f"M2: {machine} applied another command at index {index} than others did")
+            self._fail(f"M2: {machine} applied another command at index {index} than other nodes")
 
     def on_state(self, machine: str, index: int, digest: int) -> None:
-        """A node's state has this digest after the command at ``index`` (H105)."""
+        """Record that a node's state has this digest after the command at ``index`` (H105)."""
         if self._states.setdefault(index, digest) != digest:
-            self._fail(f"M2: {machine} has another state after index {index} than others had")
+            self._fail(f"M2: {machine} has another state after index {index} than other nodes")

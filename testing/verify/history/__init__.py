@@ -1,1 +1,1 @@
-"""Observations of the clients of a run."""
+"""Record the observations of the clients of a run."""

@@ -1,35 +1,35 @@
-"""What client processes write down while they work, and a whole run's notes read back.
+"""Write the observations of client processes to files, and read those of a whole run.
 
-A run with half a million records must cost little and outlive the clients, which are killed too: so each
-client appends short lines to a file of its own, one write a line, and records stand in *pieces*: so many
-consecutive ones of one writer at consecutive slots of one entry. A run's history is these files, one after
-the other. Times are seconds of the machine's monotonic clock, one for all processes.
+A run with half a million records must cost little, and its observations must survive clients that are killed.
+So each client appends short lines to its own file, with one write per line. Records are stored as *pieces*:
+consecutive records of one writer in consecutive slots of one entry. The observations of a run are the
+concatenated files. Times are seconds of the machine's monotonic clock, which all processes share.
 
-A line is a JSON array, ``[who, kind, ...]``; a last line that is torn off is what its writer did not live
-to say:
+A line is a JSON array, ``[who, kind, ...]``. An incomplete last line, of a writer that was killed, is
+ignored::
 
     begin     format, pid, t                              of a client process, or of the runner
-    open      session, log, takeover, t0, t1              a writer was opened; told before its first record
+    open      session, log, takeover, t0, t1              a writer was opened, before its first record
     ack       session, first, t0, t1, [[segment, entry, slot, count], ...]
-                                                          records from counter ``first`` on, in order: the
-                                                          first was handed over at t0, the last known at t1
-    fail      session, first, count, t0, t1, outcome, error      refused: for certain not done; or unknown
-    end       session, submitted, t, error                the session handed over so many records in all
-    read      reading, log, t, start or null              a reader was opened (null: at the earliest record)
+                                                          records from counter ``first`` on, in order; the
+                                                          first was submitted at t0, the last acked at t1
+    fail      session, first, count, t0, t1, outcome, error      definitely refused, or unknown
+    end       session, submitted, t, error                the total number of records that were submitted
+    read      reading, log, t, start or null              a reader was opened (null for the earliest record)
     got       reading, t, [[segment, entry, slot, count, sequence id, txid, session, counter], ...]
-                                                          session -1: the bytes are nobody's
-    whole     reading, t                                  it came to the end that the log had at its opening
-    cut       log, t0, t1, [segment, entry, slot], outcome       truncation: what lies before may go
+                                                          session -1 for bytes that no client wrote
+    whole     reading, t                                  it reached the end that the log had at its opening
+    cut       log, t0, t1, [segment, entry, slot], outcome       truncation; earlier records may be deleted
     ask       n, key, kind, t, expected, wrote            a call on a register begins
     answer    n, t, outcome, succeeded, version, value    it ended; without this line it is unknown
-    try       what, t0, t1, outcome                       of one who has no right: done, refused, or failed
-    mode      mode, t0, t1                                of rights, asked for and answered; from the runner
+    try       what, t0, t1, outcome                       of an unauthorized client (done, refused or failed)
+    mode      mode, t0, t1                                authorization mode, requested and confirmed
     fault     n, kind, targets, t, words                  from the runner
     over      n, t, words
     note      t, words
-    run       t, a table                                  from the runner, at begin and end of the load
+    run       t, a table                                  from the runner, at start and end of the load
 
-Sessions are numbered over all clients of a run, readings and calls within a process' life.
+Sessions are numbered over all clients of a run. Readings and calls are numbered within the life of a process.
 """
 
 import json
@@ -43,35 +43,35 @@ from .run_history import Outcome, Position, RegisterCall
 FORMAT = 1
 NEVER = float("inf")
 DONE, REFUSED, FAILED = "done", "refused", "failed"
-"""What a try of who has no right came to."""
+"""The result of an attempt of an unauthorized client."""
 
 
 class Piece(NamedTuple):
-    """Records at consecutive slots of one entry, of one writer session, with one txid."""
+    """Records of one writer session in consecutive slots of one entry, with one transaction ID."""
 
     segment: int
     entry: int
     slot: int
     records: int
     sequence_id: int
-    """Of the first one."""
+    """Of the first record."""
     txid: int
     writer: int
-    """The session; -1: nobody's bytes."""
+    """The session; -1 for bytes that no client wrote."""
     counter: int
-    """Of the first one."""
+    """Of the first record."""
 
 
 @dataclass(slots=True)
 class NotedSession:
-    """One opening of a writer."""
+    """A writer, from its opening to its end."""
 
     number: int
     log: str
     who: str
     opened_at: float
     submitted: int | None = None
-    """None: its process did not live to say."""
+    """None if its process was killed before it reported the number."""
     ended_at: float = NEVER
     error: str = ""
 
@@ -85,17 +85,17 @@ class Acked:
     begun_at: float
     ended_at: float
     runs: list[tuple[int, int, int, int]]
-    """(segment, entry, slot, count)"""
+    """As (segment, entry, slot, count)."""
 
     @property
     def count(self) -> int:
-        """How many records."""
+        """The number of records."""
         return sum(run[3] for run in self.runs)
 
 
 @dataclass(slots=True)
 class Failed:
-    """Records whose call ended in an error."""
+    """Records whose call failed."""
 
     session: int
     first: int
@@ -108,7 +108,7 @@ class Failed:
 
 @dataclass(slots=True)
 class ReadPart:
-    """What one reader got, in order, from where it began."""
+    """The records that one reader received, in order, from its start position on."""
 
     who: str
     log: str
@@ -120,7 +120,7 @@ class ReadPart:
 
 @dataclass(slots=True)
 class RequestedTruncation:
-    """A truncation that was asked for: what lies before ``to`` may go."""
+    """A truncation request: records before ``to`` may be deleted."""
 
     log: str
     begun_at: float
@@ -131,19 +131,19 @@ class RequestedTruncation:
 
 @dataclass(slots=True)
 class Try:
-    """What somebody tried who has no right."""
+    """An attempt of an unauthorized client."""
 
     who: str
     what: str
     begun_at: float
     ended_at: float
     outcome: str
-    """`DONE`, `REFUSED` for want of a right, or `FAILED`."""
+    """`DONE`, `REFUSED` because of a missing right, or `FAILED`."""
 
 
 @dataclass(slots=True)
 class ModeChange:
-    """From when on rights were judged so."""
+    """A change of the authorization mode."""
 
     mode: str
     asked_at: float
@@ -152,7 +152,7 @@ class ModeChange:
 
 @dataclass(slots=True)
 class FaultNote:
-    """A fault, as the runner put it in."""
+    """A fault, as the runner injected it."""
 
     number: int
     kind: str
@@ -165,7 +165,7 @@ class FaultNote:
 
 @dataclass(slots=True)
 class LogNotes:
-    """All that concerns one log."""
+    """All observations of one log."""
 
     name: str
     sessions: dict[int, NotedSession] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class LogNotes:
 
 @dataclass(slots=True)
 class PipelineObservations:
-    """A whole run."""
+    """All observations of a run."""
 
     logs: dict[str, LogNotes] = field(default_factory=dict)
     registers: list[RegisterCall] = field(default_factory=list)
@@ -186,32 +186,35 @@ class PipelineObservations:
     modes: list[ModeChange] = field(default_factory=list)
     """In order."""
     remarks: list[tuple[float, str, str]] = field(default_factory=list)
-    """(t, who, words)"""
+    """As (t, client, text)."""
     clients: dict[str, int] = field(default_factory=dict)
-    """How many lives each client had."""
+    """How often each client was started."""
     run: dict[str, Any] = field(default_factory=dict)
-    """What the runner said of the whole: ``scenario``, ``seed``, ``begun_at``, ``ended_at``, bounds."""
+    """Values from the runner: ``scenario``, ``seed``, ``begun_at``, ``ended_at`` and limits."""
 
     def log(self, name: str) -> LogNotes:
-        """Of one log; new where nothing was noted yet."""
+        """Return the observations of one log, creating them if there are none yet."""
         return self.logs.setdefault(name, LogNotes(name))
 
 
 class Notebook:
-    """The writing side: one line a call, handed to ``write`` whole."""
+    """Writes observations: each call passes one complete line to ``write``."""
 
     def __init__(self, who: str, write: Callable[[bytes], object]) -> None:
         self.who = who
         self._write = write
 
     def note(self, kind: str, *fields: Any) -> None:
-        """Write one line. Times are rounded to 0.1 ms, begins down and ends up by the caller's care."""
+        """Write one line.
+
+        The caller rounds times to 0.1 ms: starts down, and ends up.
+        """
         line = json.dumps([self.who, kind, *fields], separators=(",", ":"))
         self._write(line.encode() + b"\n")
 
 
 class _Reader:
-    """Lines into `PipelineObservations`."""
+    """Converts lines to `PipelineObservations`."""
 
     def __init__(self) -> None:
         self.run_notes = PipelineObservations()
@@ -229,7 +232,9 @@ class _Reader:
             raise CorruptData(f"notes of format {number}; this version reads {FORMAT}")
         self.run_notes.clients[who] = self.run_notes.clients.get(who, 0) + 1
         for number_key in [number_key for number_key in self._readings if number_key[0] == who]:
-            del self._readings[number_key]  # readings and calls are numbered anew in each life
+            del self._readings[
+                number_key
+            ]  # the numbers of readings and calls start again in each life
         for number_key in [number_key for number_key in self._calls if number_key[0] == who]:
             del self._calls[number_key]
 
@@ -292,7 +297,7 @@ class _Reader:
         call = self._calls[who, n]
         call.outcome = Outcome(outcome)
         if call.outcome is not Outcome.UNKNOWN:
-            call.ended_at = t  # an unknown one may still happen
+            call.ended_at = t  # an unknown one may still take effect
         call.succeeded, call.version, call.value = succeeded, version, value
 
     def _try(self, who: str, what: str, t0: float, t1: float, outcome: str) -> None:
@@ -317,16 +322,20 @@ class _Reader:
 
 
 def read_notes(lines: Iterable[bytes]) -> PipelineObservations:
-    """The notes of a run. Raises `CorruptData` for what no client of ours wrote."""
+    """Return the observations of a run.
+
+    Raises:
+        CorruptData: A line was not written by a client.
+    """
     reader = _Reader()
     for number, note_line in enumerate(lines, 1):
         if not note_line.endswith(b"\n"):
-            continue  # torn off with its writer
+            continue  # its writer was killed
         try:
             reader.add_line(json.loads(note_line))
         except (ValueError, TypeError, AttributeError, KeyError) as error:
             raise CorruptData(
-                f"line {number} is no note: {type(error).__name__}: {error}: {note_line[:120]!r}"
+                f"line {number} is not an observation: {type(error).__name__}: {error}: {note_line[:120]!r}"
             ) from None
     return reader.run_notes
 

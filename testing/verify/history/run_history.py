@@ -1,8 +1,8 @@
-"""What the clients of one run saw, in the order they saw it: the only thing the checkers judge.
+"""The observations of the clients of one run, in order: the only input of the checkers.
 
-Append-only. Times are seconds of one clock. Every value is unique, (writer, counter) with a checksum, so
-that a record says by itself where it comes from. A call that did not end, or ended in an error that is not
-definite, is *unknown*: it may have happened, at any later time, or never.
+The history is append-only. Times are seconds of one clock. Every value is unique, (writer, counter) with a
+checksum, so that a record identifies its origin. A call that did not end, or ended with an error that is not
+definite, is *unknown*: it may have taken effect, at any later time, or never.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ Position = tuple[int, int, int]
 
 
 class Outcome(Enum):
-    """How a call ended, as far as its caller knows."""
+    """The result of a call, as far as the caller can determine."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -31,14 +31,14 @@ class Outcome(Enum):
 
 
 class Value(NamedTuple):
-    """One record's content: the ``counter``-th one, from 0, that writer session ``writer`` submitted."""
+    """The content of one record: number ``counter``, from 0, of writer session ``writer``."""
 
     writer: int
     counter: int
 
 
 def to_payload(value: Value, payload_bytes: int) -> bytes:
-    """The value as a payload of at least 20 bytes: writer u32, counter u64, digest u64, filling."""
+    """Return the value as a payload of at least 20 bytes: writer u32, counter u64, digest u64, padding."""
     head = value.writer.to_bytes(4, "little") + value.counter.to_bytes(8, "little")
     padding = bytes([value.counter % 251]) * max(0, payload_bytes - HEAD_BYTES)
     digest = xxhash.xxh3_64_intdigest(head + padding)
@@ -46,7 +46,7 @@ def to_payload(value: Value, payload_bytes: int) -> bytes:
 
 
 def from_payload(payload: Buffer) -> Value | None:
-    """The value of a payload, or None: nobody wrote these bytes."""
+    """Return the value of a payload; None if no client wrote these bytes."""
     raw = bytes(payload)
     if len(raw) < HEAD_BYTES:
         return None
@@ -58,35 +58,35 @@ def from_payload(payload: Buffer) -> Value | None:
 
 @dataclass(slots=True)
 class WriteAttempt:
-    """One record handed to a writer."""
+    """One record that was submitted to a writer."""
 
     value: Value
     begun_at: float
     ended_at: float = float("inf")
     outcome: Outcome = Outcome.UNKNOWN
     position: Position | None = None
-    """Of an acknowledged one."""
+    """The position of an acknowledged record."""
     error: str = ""
 
 
 class ObservedRecord(NamedTuple):
-    """One record as a reader got it."""
+    """One record as a reader received it."""
 
     position: Position
     sequence_id: int
     txid: int
     value: Value | None
-    """None: its bytes are nobody's."""
+    """None if no client wrote its bytes."""
 
 
 @dataclass(slots=True)
 class Reading:
-    """What one reader got, in order, from where it began."""
+    """The records that one reader received, in order, from its start position on."""
 
     reader: str
     begun_at: float
     start: Position | None = None
-    """None: from the earliest record."""
+    """None for the earliest record."""
     records: list[ObservedRecord] = field(default_factory=list)
 
 
@@ -94,8 +94,8 @@ class Reading:
 class RegisterCall:
     """One call on a versioned register of the metadata quorum.
 
-    ``get``: found ``version`` (0: nothing) and ``value``. ``cas``: put ``wrote`` if the version was
-    ``expected``; ``succeeded`` says whether it did, and ``version``, ``value`` what stands then.
+    ``get`` returned ``version`` (0 for a missing key) and ``value``. ``cas`` put ``wrote`` if the version was
+    ``expected``. ``succeeded`` is whether it did, and ``version`` and ``value`` are the state afterwards.
     """
 
     process: str
@@ -112,7 +112,7 @@ class RegisterCall:
 
 
 class RunHistory:
-    """Everything that the clients of one run saw."""
+    """All observations of the clients of one run."""
 
     def __init__(self) -> None:
         self.attempts: list[WriteAttempt] = []
@@ -121,29 +121,29 @@ class RunHistory:
         self.writers = 0
 
     def new_writer(self) -> int:
-        """A number for a writer session: each opening of a writer is one."""
+        """Return a number for a writer session. Each opening of a writer is a session."""
         self.writers += 1
         return self.writers
 
     def begin_attempt(self, value: Value, now: float) -> WriteAttempt:
-        """A record is about to be handed over; change the returned value when the call ends."""
+        """Add a record that will be submitted. The caller updates the returned attempt when the call ends."""
         attempt = WriteAttempt(value, now)
         self.attempts.append(attempt)
         return attempt
 
     def begin_reading(self, reader: str, now: float, start: Position | None = None) -> Reading:
-        """A reader was opened."""
+        """Add a reader that was opened."""
         reading = Reading(reader, now, start)
         self.readings.append(reading)
         return reading
 
     @property
     def acked_count(self) -> int:
-        """How many records were acknowledged."""
+        """The number of acknowledged records."""
         return sum(append.outcome is Outcome.OK for append in self.attempts)
 
     def save(self) -> bytes:
-        """The whole history, to be checked again later."""
+        """Return the whole history as bytes, for later checks."""
         return pack(
             [
                 FORMAT,
@@ -160,7 +160,7 @@ class RunHistory:
 
     @classmethod
     def load(cls, saved: bytes) -> "RunHistory":
-        """The other way round; registers are not kept."""
+        """Return the history in bytes from `save`, which do not contain registers."""
         history = cls()
         number, appends, readings = unpack(saved, "a history")
         assert number == FORMAT, f"a history of format {number}"

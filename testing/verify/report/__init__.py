@@ -1,1 +1,1 @@
-"""Availability over time, and charts."""
+"""Report availability over time, and draw charts."""

@@ -1,7 +1,7 @@
-"""How a run felt to its writers: acknowledged records a second, latency, the gaps between.
+"""The availability of a run for its writers: acknowledged records per second, latency, and gaps.
 
-A gap is a time without any acknowledged record, from one acknowledgement to the next. Of a fault it is the
-longest that touches the time from its begin to `AFTER_S` after its end.
+A gap is a time without any acknowledged record, from one acknowledgement to the next. The gap of a fault is
+the longest one that overlaps the time from its start to `AFTER_S` after its end.
 """
 
 from bisect import bisect_left
@@ -17,25 +17,27 @@ STEP_S = 1.0
 
 @dataclass(slots=True)
 class TimeLine:
-    """Seconds of the load, from its begin on; ``[n]`` is from n to n + 1 s."""
+    """Values per second of the load, from its start on. Index n is the time from n to n + 1 s."""
 
     begun_at: float
     ended_at: float
     acked: list[int] = field(default_factory=list)
-    """Records acknowledged in that second."""
+    """Records acknowledged in each second."""
     p50_ms: list[float | None] = field(default_factory=list)
-    """From handing over to acknowledgement; None: nothing was acknowledged."""
+    """From submission to acknowledgement; None if nothing was acknowledged."""
     p99_ms: list[float | None] = field(default_factory=list)
     max_ms: list[float | None] = field(default_factory=list)
     load_percentiles_ms: dict[str, float] = field(default_factory=dict)
     """Percentiles over the whole load."""
     ack_times: list[float] = field(default_factory=list)
-    """Of all acknowledgements, in order."""
+    """The times of all acknowledgements, in order."""
 
     def longest_gap(
         self, begin: float | None = None, end: float | None = None
     ) -> tuple[float, float]:
-        """(when it began, seconds): the longest gap that touches the window (default: the whole load)."""
+        """Return start and length in seconds of the longest gap that overlaps a window, by default the whole
+        load.
+        """
         window_begin = max(self.begun_at, begin if begin is not None else self.begun_at)
         window_end = min(self.ended_at, end if end is not None else self.ended_at)
         first = max(0, bisect_left(self.ack_times, window_begin) - 1)
@@ -52,7 +54,7 @@ class TimeLine:
 
 
 def time_line(notes: PipelineObservations, begun_at: float, ended_at: float) -> TimeLine:
-    """The acknowledgements of all logs between two times."""
+    """Return the acknowledgements of all logs between two times."""
     result = TimeLine(begun_at, ended_at)
     steps = max(1, int((ended_at - begun_at) / STEP_S + 0.999))
     by_step: list[list[tuple[float, int]]] = [[] for _ in range(steps)]
@@ -78,7 +80,7 @@ def time_line(notes: PipelineObservations, begun_at: float, ended_at: float) -> 
 
 
 def percentile(sorted_counts: Sequence[tuple[float, int]], share: float) -> float | None:
-    """Of values with how often each was seen, in order; None of nothing."""
+    """Return a percentile of sorted (value, number of occurrences); None if there are none."""
     total = sum(count for _, count in sorted_counts)
     remaining = share * total
     for value, count in sorted_counts:

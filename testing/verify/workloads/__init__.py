@@ -1,1 +1,1 @@
-"""Clients that record their observations."""
+"""Run clients that record their observations."""

@@ -1,8 +1,8 @@
-"""Many producers and readers of one log at a time, through proxies and beside them.
+"""Many concurrent producers and readers of one log, through proxies and directly.
 
-Producers with a name outlive every process and go on where the log says that they are (G9). Plain ones begin
-anew after each failure, and say what they do not know (G7). What each sent and was told is a `RunHistory`,
-which `check_log` judges; `check_sources` judges what the log says of names.
+Named producers outlive every process, and continue after their last record in the log (G9). Unnamed ones
+start again after each failure, and record which outcomes are unknown (G7). All observations are in a
+`RunHistory`, which `check_log` checks. `check_sources` checks the records of named producers.
 """
 
 from collections import deque
@@ -32,30 +32,36 @@ from ..history.run_history import (
 from .workload import REST_S, WorkloadRates, as_read, note_error
 
 UNDER_WAY_MAX = 60
-"""Records of a session that nobody was told about yet."""
+"""Records of a session without a known outcome."""
 DIRECT_RECORDS_MAX = 15
-"""A session past the proxies is short: they wait for it."""
+"""A session without proxies is short, because proxies wait for it."""
 DIRECT_PAUSE_S = 5.0
 GUEST_PAUSE_S = 1.0
-"""Between two names that come once and never again,"""
+"""Pause between two producers with a name that is used only once,"""
 HURRIED_PAUSE_S = 0.1
-"""and while somebody is away, whose names are to be forgotten."""
+"""and during the absence of a process whose names should be forgotten."""
 
 
 @dataclass(slots=True)
 class CrowdProducer:
-    """A named producer, from when the log did not know its name until it does not know it any more."""
+    """A named producer, from the time when the log does not have its name until it has forgotten it."""
 
     name: str
     writer: int
-    """In the values of its records."""
+    """The writer in the values of its records."""
     attempts: list[WriteAttempt] = field(default_factory=list)
-    """By sequence: all that were ever sent."""
+    """By sequence number: all records that were ever sent."""
     stored_records: int = 0
-    """So many are in the log: an acknowledgement says so, or what the log said when the name was opened."""
+    """The number of records in the log, by acknowledgements or by the log's answer when the name was
+    opened.
+    """
 
     def on_opened(self, next_sequence: int) -> None:
-        """The log says how many it has. Raises `Violation`."""
+        """Record the number of records that the log reports.
+
+        Raises:
+            Violation: The number is impossible.
+        """
         if not self.stored_records <= next_sequence <= len(self.attempts):
             raise Violation(
                 f"G9: of {self.name} the log has {next_sequence} records, it had {self.stored_records}, and"
@@ -64,7 +70,7 @@ class CrowdProducer:
         self.stored_records = next_sequence
 
     def begin_attempt(self, sequence: int, history: RunHistory) -> WriteAttempt:
-        """A record is about to be sent, for the first time or again."""
+        """Record that a record will be sent, for the first time or again."""
         if sequence == len(self.attempts):
             self.attempts.append(
                 history.begin_attempt(Value(self.writer, sequence), trio.current_time())
@@ -76,38 +82,42 @@ class CrowdProducer:
 
 @dataclass(slots=True)
 class Crowd:
-    """What all of them saw."""
+    """The observations of all clients."""
 
     history: RunHistory
     may_forget_names: bool = False
-    """May the log forget a name?"""
+    """Whether the log may forget a name."""
     is_truncated_meanwhile: bool = False
-    """Does a reader begin somewhere, when it begins at the beginning?"""
+    """Whether a reader from the beginning may start at a later position."""
     producers: dict[str, CrowdProducer] = field(default_factory=dict)
-    """By name, as the log knows it."""
+    """The producers that the log has, by name."""
     forgotten_producers: list[CrowdProducer] = field(default_factory=list)
-    """Of names that the log had forgotten."""
+    """Producers that the log had forgotten."""
     exclusive_writers: dict[int, None] = field(default_factory=dict)
-    """Writers that had the log for themselves."""
+    """Writers that owned the log exclusively."""
     last_read: dict[str, Position] = field(default_factory=dict)
-    """The last record of each reader that follows."""
+    """The last record of each tailing reader."""
     guests_hurry: bool = False
-    """Do guests come in a hurry?"""
+    """Whether guests use short pauses."""
     is_calm: bool = False
-    """Nobody is slow any more."""
+    """Whether slow readers have stopped being slow."""
     session_count: int = 0
     guest_count: int = 0
     truncated_readers: int = 0
-    """Readers that were overtaken by a truncation."""
+    """The number of readers that were overtaken by a truncation."""
 
     def producer_of(self, opened: OpenedProducer) -> CrowdProducer:
-        """Whose name was opened. Raises `Violation` where the log does not say what it must."""
+        """Return the producer whose name was opened.
+
+        Raises:
+            Violation: The log has forgotten a name that it must have, or reports an impossible number.
+        """
         producer = self.producers.get(opened.name)
         if producer is not None and not opened.known and producer.attempts:
             if producer.stored_records and not self.may_forget_names:
                 raise Violation(
-                    f"G9: {producer.name} has {producer.stored_records} records in the log, which does "
-                    "not know it"
+                    f"G9: {producer.name} has {producer.stored_records} records in the log, which has "
+                    "forgotten it"
                 )
             self.forgotten_producers.append(producer)
             producer = None
@@ -120,7 +130,7 @@ class Crowd:
 
 
 class CrowdSession:
-    """One opening of a writer: sends in a pipeline, notes each record's outcome."""
+    """A writer from its opening to its end, which sends records in a pipeline and records their outcomes."""
 
     def __init__(self, writer: LogWriter, crowd: Crowd, rng: Random, rates: WorkloadRates) -> None:
         crowd.session_count += 1
@@ -136,7 +146,10 @@ class CrowdSession:
         self._pending: deque[tuple[WriteAttempt, PendingWrite]] = deque()
 
     async def run(self, records: int) -> None:
-        """Send about so many, then close or go without a word. Raises what ended the writer."""
+        """Send about this number of records, then close or abort the writer.
+
+        Errors of the writer are raised.
+        """
         rng, rates = self._rng, self._rates
         while records > 0:
             await trio.sleep(rng.expovariate(1.0 / rates.burst_s))
@@ -154,9 +167,15 @@ class CrowdSession:
             await self._writer.abort()
 
     async def burst(self, records: int, pending_max: int, *, size: int = 0) -> None:
-        """Send so many; wait until so many are under way. ``size``: of each, bytes; 0: drawn.
+        """Send records, and wait until at most ``pending_max`` are pending.
 
-        Raises the first error, when all outcomes are noted.
+        Args:
+            records: The number of records.
+            pending_max: The number of records that may remain pending.
+            size: Bytes per record; 0 for random sizes.
+
+        Raises:
+            DistributedLogError: The first error, after all outcomes are recorded.
         """
         failure: DistributedLogError | None = None
         for _ in range(records):
@@ -181,7 +200,7 @@ class CrowdSession:
         return self._history.begin_attempt(Value(self.number, sequence), trio.current_time())
 
     async def _await_oldest(self) -> DistributedLogError | None:
-        """Wait for the oldest one."""
+        """Wait for the oldest record, and return its error, if any."""
         attempt, pending_write = self._pending.popleft()
         try:
             segment, entry, slot = await pending_write
@@ -205,7 +224,9 @@ async def produce(
     rng: Random,
     rates: WorkloadRates,
 ) -> None:
-    """Write through proxies, under a name or without; open again after whatever ended it. Until cancelled."""
+    """Write through proxies, with or without a name, and open the writer again after each end; until
+    cancelled.
+    """
     while True:
         try:
             writer = await namespace.open_log(log).open_writer(producer=name)
@@ -223,7 +244,7 @@ async def produce(
 async def visit(
     namespace: Namespace, log: str, crowd: Crowd, rng: Random, rates: WorkloadRates
 ) -> None:
-    """A new name each time, for a few records: the log is to forget some. Until cancelled."""
+    """Write a few records with a new name each time, so that the log must forget some; until cancelled."""
     while True:
         pause_s = HURRIED_PAUSE_S if crowd.guests_hurry else GUEST_PAUSE_S
         await trio.sleep(rng.expovariate(1.0 / pause_s))
@@ -243,7 +264,9 @@ async def visit(
 async def write_past(
     namespace: Namespace, log: str, crowd: Crowd, name: str, rng: Random, rates: WorkloadRates
 ) -> None:
-    """Now and then have the log without a proxy, also taken from one; with the name or without it."""
+    """Write from time to time without a proxy, sometimes by takeover, with or without the name; until
+    cancelled.
+    """
     while True:
         await trio.sleep(rng.expovariate(1.0 / DIRECT_PAUSE_S))
         takeover = rng.random() < rates.takeover_chance
@@ -267,7 +290,7 @@ async def write_past(
 async def prove_written(
     namespace: Namespace, log: str, crowd: Crowd, name: str | None, rng: Random, records: int
 ) -> None:
-    """Write so many records one by one, commit, close. Raises if any of it fails."""
+    """Write records one by one, commit and close. All errors are raised."""
     writer = await namespace.open_log(log).open_writer(producer=name)
     try:
         session = CrowdSession(writer, crowd, rng, WorkloadRates())
@@ -286,9 +309,10 @@ async def prove_written(
 async def follow(
     namespace: Namespace, log: str, crowd: Crowd, name: str, rng: Random, *, slow: bool = False
 ) -> None:
-    """Follow the log for ever; after an error, or now and then, go on after the last record that was got.
+    """Tail the log. After an error, or from time to time, continue after the last record that was read.
 
-    By its place, or by the position that proves what was read. Who was overtaken by a truncation begins anew.
+    The reader continues by DLSN, or by the position that proves what was read. After it was overtaken by a
+    truncation, it starts from the beginning.
     """
     start: DLSN | None = None
     position: ReaderPosition | None = None
@@ -335,7 +359,7 @@ async def follow(
 async def read_again(
     namespace: Namespace, log: str, crowd: Crowd, name: str, rng: Random, rates: WorkloadRates
 ) -> None:
-    """Read all of the log to its present end, again and again, until cancelled."""
+    """Read the log to its present end repeatedly, until cancelled."""
     while True:
         await trio.sleep(rng.expovariate(1.0 / (20 * rates.read_pause_s)))
         try:
@@ -347,7 +371,7 @@ async def read_again(
 async def read_once(
     namespace: Namespace, log: str, crowd: Crowd, name: str
 ) -> list[ObservedRecord]:
-    """All that is there; it is judged with everything else."""
+    """Read the log to its present end, and add it to the observations."""
     begun_at = trio.current_time()
     records: list[ObservedRecord] = []
     async with namespace.open_log(log).open_reader(to="end") as reader:
@@ -360,14 +384,19 @@ async def read_once(
     return records
 
 
-# --- judging --------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 def check_sources(crowd: Crowd, final: Sequence[ObservedRecord]) -> dict[str, int]:
-    """G9: of each name what the log said is there, from its first record on, without a hole.
+    """Check that the records of each name start at 0 and have no gap, as the log reported (G9).
 
-    How many records there are of each name that the log knows. That none is there twice, and that what was
-    acknowledged is where it was told to be, `check_log` says. Raises `Violation`.
+    `check_log` checks that none is duplicated and that acknowledged records are at their positions.
+
+    Returns:
+        The number of records of each name that the log has.
+
+    Raises:
+        Violation: Records of a name are missing.
     """
     counters_by_writer: dict[int, list[int]] = {}
     for record in final:
@@ -379,7 +408,7 @@ def check_sources(crowd: Crowd, final: Sequence[ObservedRecord]) -> dict[str, in
             raise Violation(f"G9: of {producer.name} the log has the records {counters}")
         if len(counters) < producer.stored_records:
             raise Violation(
-                f"G9: of {producer.name} the log said that it has {producer.stored_records} records, it has"
+                f"G9: of {producer.name} the log reported {producer.stored_records} records, but it has"
                 f" {len(counters)}"
             )
     return {
@@ -391,7 +420,11 @@ def check_sources(crowd: Crowd, final: Sequence[ObservedRecord]) -> dict[str, in
 def check_known(
     crowd: Crowd, records_by_name: dict[str, int], takeover_sequences: dict[str, int]
 ) -> None:
-    """G9: what a takeover knows of producers (``known``) is what the log has of them. Raises `Violation`."""
+    """Check that a takeover recovers the state of producers that results from the log (G9).
+
+    Raises:
+        Violation: The state of a name is wrong.
+    """
     for name, records in records_by_name.items():
         takeover_sequence = takeover_sequences.get(name)
         if (
@@ -401,5 +434,5 @@ def check_known(
         ):
             continue
         raise Violation(
-            f"G9: of {name} the log has {records} records, a takeover knows {takeover_sequence}"
+            f"G9: of {name} the log has {records} records, but a takeover found {takeover_sequence}"
         )

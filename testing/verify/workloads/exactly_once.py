@@ -1,9 +1,10 @@
-"""Producers whose records are stored once (G9), and records after others (G10), judged from the log alone.
+"""Producers whose records are stored exactly once (G9), and conditional records (G10), checked by the log
+alone.
 
-Each process that writes does so for producers of its own, as a proxy does for its clients: they outlive it,
-keep what they have sent and were not told, and send it again to whoever opens the log next, with the same
-borders. Each payload says whose it is, which one of his, and of how many in its frame; or after which record
-it was to be.
+Each writing process writes for several producers, as a proxy does for its clients. The producers outlive the
+process. They keep frames without a known outcome, and send them again to the next writer of the log, with the
+same boundaries. Each payload contains its producer, its sequence number, and its place in its frame, or the
+record after which it must be stored.
 """
 
 from collections.abc import Sequence
@@ -30,28 +31,35 @@ from .workload import REST_S, WorkloadRates
 
 FRAME_RECORDS_MAX = 5
 SOURCES = 3
-"""Of a process."""
+"""Per process."""
 
 
 @dataclass(slots=True)
 class ExactlyOnceProducer:
-    """A producer, as its client knows it."""
+    """The client's state of a producer."""
 
     name: str
     number: int = 0
     batches: list[tuple[int, int]] = field(default_factory=list)
-    """First sequence and records of each that was sent, in order: sent again, it is the same."""
+    """First sequence and number of records of each frame, in the order of sending.
+
+    A repeated frame is the same.
+    """
     acked_positions: dict[int, DLSN] = field(default_factory=dict)
-    """Where each acknowledged one is, by its first sequence."""
+    """The position of each acknowledged frame, by its first sequence."""
 
     @property
     def sent_records(self) -> int:
-        """How many records were ever sent."""
+        """The number of records that were ever sent."""
         first, records = self.batches[-1] if self.batches else (0, 0)
         return first + records
 
     def batch_at(self, sequence: int) -> tuple[int, int] | None:
-        """The frame that was sent from there on, if any was. Raises `Violation` within one."""
+        """Return the frame that was sent from a sequence on, if any.
+
+        Raises:
+            Violation: The sequence is inside a frame.
+        """
         for first, records in self.batches:
             if first == sequence:
                 return first, records
@@ -60,7 +68,7 @@ class ExactlyOnceProducer:
         raise Violation(f"G9: {self.name} is at {sequence}, within a frame of {self.batches}")
 
     def payloads(self, first: int, records: int, size: int) -> list[bytes]:
-        """Of a frame."""
+        """Return the payloads of a frame."""
         payload_heads = [
             b"%s %d %d %d " % (self.name.encode(), first + k, k, records) for k in range(records)
         ]
@@ -69,25 +77,29 @@ class ExactlyOnceProducer:
 
 @dataclass(slots=True)
 class OnceHistory:
-    """What all processes sent and were told."""
+    """The observations of all processes."""
 
     producers: dict[str, ExactlyOnceProducer] = field(default_factory=dict)
     duplicates: int = 0
-    """Frames that were told to be there already."""
+    """Frames that were reported as already stored."""
     fenced: int = 0
     conflicts: int = 0
     conditional_positions: dict[bytes, DLSN] = field(default_factory=dict)
-    """Where records after others are, that were acknowledged, by payload."""
+    """The positions of acknowledged conditional records, by payload."""
 
     def on_done(self, batch: SequencedBatch, producer: ExactlyOnceProducer) -> None:
-        """A frame has an outcome. Raises `Violation` where it had another place before."""
+        """Record the outcome of a frame.
+
+        Raises:
+            Violation: The frame had another position before.
+        """
         if batch.error is not None:
             return
         self.duplicates += batch.is_duplicate
         earlier_position = producer.acked_positions.get(batch.sequence)
         if batch.first_dlsn is not None and earlier_position not in (None, batch.first_dlsn):
             raise Violation(
-                f"G9: {producer.name} from {batch.sequence} on is at {batch.first_dlsn}, it was at "
+                f"G9: {producer.name} from {batch.sequence} on is at {batch.first_dlsn}, but was at "
                 f"{earlier_position}"
             )
         if batch.first_dlsn is not None:
@@ -102,7 +114,7 @@ async def produce(
     rng: Random,
     rates: WorkloadRates,
 ) -> None:
-    """Own the log, send for producers, give it up or lose it; again, until cancelled."""
+    """Own the log, send for producers, and close or lose it, repeatedly until cancelled."""
     for k in range(SOURCES):
         history.producers.setdefault(f"{owner}-{k}", ExactlyOnceProducer(f"{owner}-{k}"))
     own_producers = [
@@ -122,7 +134,7 @@ async def produce(
 
 
 async def open_it(namespace: Namespace, log: str, *, takeover: bool) -> LogWriter:
-    """The writer of the log, which is made where it is not there."""
+    """Open a writer of the log, and create the log if it does not exist."""
     if not await namespace.log_exists(log):
         with suppress(LogExists):
             await namespace.create_log(log, txids="count")
@@ -130,7 +142,7 @@ async def open_it(namespace: Namespace, log: str, *, takeover: bool) -> LogWrite
 
 
 class WriterLifetime:
-    """One opening of the log's writer."""
+    """A writer of the log, from its opening to its end."""
 
     def __init__(
         self,
@@ -149,7 +161,7 @@ class WriterLifetime:
         self._counter = 0
 
     async def run(self) -> None:
-        """Send about as many records as a session has, then close. Raises what ended the writer."""
+        """Send about as many records as a session has, then close. Errors of the writer are raised."""
         rng, rates = self._rng, self._rates
         records_left = rng.randrange(1, rates.session_records_max)
         for producer in self._producers:
@@ -198,11 +210,11 @@ class WriterLifetime:
         for first in producer.acked_positions:
             if first >= next_sequence:
                 raise Violation(
-                    f"G9: {producer.name} was told that {first} is stored, and {next_sequence} is next"
+                    f"G9: {producer.name} has an acknowledgement of {first}, but {next_sequence} is next"
                 )
 
     async def _send_batch(self, producer: ExactlyOnceProducer) -> int:
-        """The next frame, or one again that may not have arrived, or that has; how many are new."""
+        """Send the next frame, or repeat one that is or may be stored; return the number of new records."""
         rng, writer = self._rng, self._writer
         next_sequence = writer.sequenced_writer.next_sequence(producer.number)
         batch = producer.batch_at(next_sequence)
@@ -233,7 +245,7 @@ class WriterLifetime:
         return new_records
 
     async def _write_conditionally(self) -> None:
-        """A record after the one that is last, as far as this one knows."""
+        """Write a record on the condition that it follows the last known one."""
         self._counter += 1
         payload = b"after %s %d %d" % (
             dotted(self._last_known).encode(), self._counter, self._rng.getrandbits(64)
@@ -250,13 +262,17 @@ class WriterLifetime:
 
 
 async def read_all(namespace: Namespace, log: str) -> list[LogRecord]:
-    """All of it."""
+    """Return the whole log."""
     async with namespace.open_log(log).open_reader(to="end") as reader:
         return [record async for record in reader]
 
 
 def check_once(history: OnceHistory, final: Sequence[LogRecord]) -> dict[str, int]:
-    """G9 and G10 over the whole log; how many records of each producer there are. Raises `Violation`."""
+    """Check G9 and G10 over the whole log, and return the number of records of each producer.
+
+    Raises:
+        Violation: A guarantee was violated.
+    """
     next_sequences: dict[str, int] = dict.fromkeys(history.producers, 0)
     stored_positions: dict[tuple[str, int], DLSN] = {}
     previous: LogRecord | None = None
@@ -268,7 +284,9 @@ def check_once(history: OnceHistory, final: Sequence[LogRecord]) -> dict[str, in
             if payload_words[1].decode() != dotted(last_position):
                 raise Violation(f"G10: {record!r} is after the record at {last_position}")
             if acked_position not in (None, position):
-                raise Violation(f"G10: {record!r} is there, its writer was told {acked_position}")
+                raise Violation(
+                    f"G10: {record!r} is there, but was acknowledged at {acked_position}"
+                )
         elif payload_words[0] != b"plain":
             name, sequence, k = (
                 payload_words[0].decode(),
@@ -276,10 +294,10 @@ def check_once(history: OnceHistory, final: Sequence[LogRecord]) -> dict[str, in
                 int(payload_words[2]),
             )
             if sequence != next_sequences[name]:
-                raise Violation(f"G9: {record!r}, where {next_sequences[name]} is next")
+                raise Violation(f"G9: {record!r}, where {next_sequences[name]} is expected")
             is_adjacent = previous is not None and position == previous.dlsn.next()
             if k and not is_adjacent:
-                raise Violation(f"G9: {record!r} is not next to {previous!r}, of one frame")
+                raise Violation(f"G9: {record!r} is not adjacent to {previous!r} of the same frame")
             next_sequences[name] += 1
             stored_positions[name, sequence] = position
         previous, last_position = record, position
@@ -287,7 +305,7 @@ def check_once(history: OnceHistory, final: Sequence[LogRecord]) -> dict[str, in
         for sequence, acked_position in producer.acked_positions.items():
             if stored_positions.get((producer.name, sequence)) != acked_position:
                 raise Violation(
-                    f"G9: {producer.name} {sequence} was acknowledged at {acked_position}, and is at "
+                    f"G9: {producer.name} {sequence} was acknowledged at {acked_position}, but is at "
                     f"{stored_positions.get((producer.name, sequence))}"
                 )
     for payload, acked_position in history.conditional_positions.items():
@@ -295,6 +313,6 @@ def check_once(history: OnceHistory, final: Sequence[LogRecord]) -> dict[str, in
             bytes(record_found.payload) for record_found in final
         }:
             raise Violation(
-                f"G10: {payload!r} was acknowledged at {acked_position}, and is missing"
+                f"G10: {payload!r} was acknowledged at {acked_position}, but is missing"
             )
     return next_sequences

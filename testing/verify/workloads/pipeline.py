@@ -1,8 +1,8 @@
-"""Clients that use a log as pipelines do: drivers that replay batches, an archiver that truncates.
+"""Clients that use a log as pipelines do: drivers that repeat batches, and an archiver that truncates.
 
-Two drivers share one application name, as after a failover: both write the segments of each version, both
-link, both discard what they can. An archiver copies the log away, moves its named position, truncates up to
-it. Beside them an ordinary writer works, and a collector deletes what nobody will link.
+Two drivers share one application name, as after a failover. Both write the segments of each version, link
+them, and discard those that they can. An archiver copies the log, advances its named position, and truncates
+up to it. A normal writer and a collector of unlinked segments run concurrently.
 """
 
 from dataclasses import dataclass, field
@@ -36,19 +36,23 @@ from .workload import REST_S, as_read, txid_now
 APP = "etl"
 ARCHIVER = "archive"
 UNLINKED_S = 4.0
-"""So short that the collector and the drivers do get in each other's way."""
+"""Short, so that the collector and the drivers conflict."""
 
 
 @dataclass(slots=True)
 class PipelineVersion:
-    """One version: the same records whoever writes it, cut into the same segments."""
+    """One version: every driver writes the same records in the same segments."""
 
     version: int
     parts: tuple[tuple[WriteAttempt, ...], ...]
-    """Records of each segment, in order; each an entry of its own."""
+    """The records of each segment, in order. Each record is in a separate entry."""
 
     def on_linked(self, first_segment: int, now: float) -> None:
-        """Somebody was told that it is linked. Raises `Violation` when it was linked elsewhere before."""
+        """Record that a driver received the result that the version is linked.
+
+        Raises:
+            Violation: The version was linked at another position before.
+        """
         for number, part in enumerate(self.parts, first_segment):
             for entry, attempt in enumerate(part):
                 position: Position = (number, entry, 0)
@@ -64,7 +68,7 @@ class PipelineVersion:
 
 @dataclass(slots=True)
 class PipelineHistory:
-    """What was seen: appends of writers and batches, and what the archiver has copied."""
+    """The observations: appends of writers and batches, and the archived records."""
 
     history: RunHistory = field(default_factory=RunHistory)
     batches: dict[int, PipelineVersion] = field(default_factory=dict)
@@ -74,7 +78,7 @@ class PipelineHistory:
     repeated_links: int = 0
 
     def batch(self, version: int, rng: Random) -> PipelineVersion:
-        """The records of a version; made up by whoever asks first."""
+        """Return the records of a version; the first call generates them."""
         batch = self.batches.get(version)
         if batch is None:
             writer, counter = self.history.new_writer(), 0
@@ -90,7 +94,11 @@ class PipelineHistory:
         return batch
 
     def add_archived(self, record: ObservedRecord) -> None:
-        """The archiver has read a record. Raises `Violation` where it had another one from there."""
+        """Add a record that the archiver has read.
+
+        Raises:
+            Violation: It read another record at this position before.
+        """
         earlier_record = self.archived.setdefault(record.position, record)
         if earlier_record != record:
             raise Violation(
@@ -99,7 +107,7 @@ class PipelineHistory:
             )
 
     def archived_records(self) -> list[ObservedRecord]:
-        """All that was archived, in order: the log, when its rest has been read, too."""
+        """Return all archived records in order. After `read_rest`, this is the whole log."""
         return [self.archived[position] for position in sorted(self.archived)]
 
 
@@ -110,7 +118,10 @@ async def drive(
     rng: Random,
     pause_s: float = 0.15,
 ) -> None:
-    """Write and link one version after the other, until cancelled; go on where the log says, or before."""
+    """Write and link version after version, until cancelled.
+
+    After errors, continue as the log reports or before.
+    """
     log = namespace.open_log(name)
     version: int | None = None
     while True:
@@ -130,7 +141,7 @@ async def drive(
 async def link_version(
     log: Log, version: int, pipeline_history: PipelineHistory, rng: Random, *, takeover: bool
 ) -> bool:
-    """Write the segments of a version and link them. True: it is in. Raises what kept it from that."""
+    """Write the segments of a version and link them. Return True if they are linked; errors are raised."""
     batch = pipeline_history.batch(version, rng)
     tokens: list[SegmentToken] = []
     try:
@@ -149,7 +160,7 @@ async def link_version(
         if tokens and rng.random() < 0.5:
             await log.discard_segments(
                 tokens
-            )  # as a driver's abort does, whatever became of the link
+            )  # as a driver does when it aborts, whatever the outcome of the link
         raise
     pipeline_history.new_links += not result.already
     pipeline_history.repeated_links += result.already
@@ -157,7 +168,7 @@ async def link_version(
     if result.already or rng.random() < 0.2:
         kept_tokens = await log.discard_segments(tokens)
         if not result.already and len(kept_tokens) < len(tokens):
-            # The archiver may have given them up meanwhile: what is truncated is purged.
+            # The archiver may have truncated them in the meantime, and truncated segments are purged.
             truncated_segment = (await log.describe(segments_max=1)).state.truncated_to.segment
             unpurged = len(tokens) - max(
                 0, min(truncated_segment - result.first_segment, len(tokens))
@@ -171,7 +182,7 @@ async def link_version(
 async def archive(
     namespace: Namespace, name: str, pipeline_history: PipelineHistory, rng: Random
 ) -> None:
-    """Copy the log away, move the position, truncate; again, until cancelled."""
+    """Copy the log, advance the position and truncate, repeatedly until cancelled."""
     log = namespace.open_log(name)
     while True:
         await trio.sleep(rng.expovariate(2.0))
@@ -181,17 +192,19 @@ async def archive(
                 truncated_to = await log.truncate(position)
                 if truncated_to > position:
                     raise Violation(
-                        f"G6: truncated to {truncated_to}, only up to {position} was asked for"
+                        f"G6: truncated to {truncated_to}, but only {position} was requested"
                     )
                 pipeline_history.truncations += 1
         except LogTruncated as error:
-            raise Violation(f"G6: what the archiver has not read yet is gone: {error}") from error
+            raise Violation(
+                f"G6: records that the archiver has not read are deleted: {error}"
+            ) from error
         except DistributedLogError:
             await trio.sleep(REST_S)
 
 
 async def copy_on(log: Log, pipeline_history: PipelineHistory, records: int) -> DLSN:
-    """Read on from the stored position, then move it; where it is then."""
+    """Read from the stored position on, advance it, and return it."""
     position = await log.positions.get(ARCHIVER) or DLSN.INITIAL
     async with log.open_reader(dlsn=position) as reader:
         for _ in range(records):
@@ -202,12 +215,12 @@ async def copy_on(log: Log, pipeline_history: PipelineHistory, records: int) -> 
             position = record.dlsn.next()
     stored_position = await log.positions.advance(ARCHIVER, position)
     if stored_position < position:
-        raise Violation(f"a position went back: {stored_position} after {position} was stored")
+        raise Violation(f"a position decreased: {stored_position} after {position} was stored")
     return stored_position
 
 
 async def collect(namespace: Namespace, name: str, rng: Random) -> None:
-    """Delete unlinked segments that are old or late, until cancelled."""
+    """Delete old or outdated unlinked segments, until cancelled."""
     log = namespace.open_log(name)
     while True:
         await trio.sleep(rng.expovariate(0.7))
@@ -218,7 +231,7 @@ async def collect(namespace: Namespace, name: str, rng: Random) -> None:
 
 
 async def read_rest(namespace: Namespace, name: str, pipeline_history: PipelineHistory) -> None:
-    """Everything that the archiver has not copied, up to the present end."""
+    """Read all records that the archiver has not copied, up to the present end."""
     log = namespace.open_log(name)
     try:
         position = await log.positions.get(ARCHIVER) or DLSN.INITIAL
@@ -226,15 +239,24 @@ async def read_rest(namespace: Namespace, name: str, pipeline_history: PipelineH
             async for record in reader:
                 pipeline_history.add_archived(as_read(record))
     except LogTruncated as error:
-        raise Violation(f"G6: what the archiver has not read yet is gone: {error}") from error
+        raise Violation(
+            f"G6: records that the archiver has not read are deleted: {error}"
+        ) from error
     except LogNotFound:
         return
 
 
 def check_batches(pipeline_history: PipelineHistory) -> int:
-    """G8: of each version all records or none, next to each other, in the order of the versions.
+    """Check that all or no records of each version are in the log, adjacent and in the order of versions
+    (G8).
 
-    How many are in. That none is in twice, and that what was told to be linked is there, `check_log` says.
+    `check_log` checks that none is duplicated and that linked versions are in the log.
+
+    Returns:
+        The number of versions in the log.
+
+    Raises:
+        Violation: A version is incomplete or out of order.
     """
     index_by_value = {
         record.value: record_index
@@ -255,8 +277,8 @@ def check_batches(pipeline_history: PipelineHistory) -> int:
                 f"G8: of version {version} {len(indexes)} records of {len(values)} are in the log"
             )
         if indexes != list(range(indexes[0], indexes[0] + len(indexes))):
-            raise Violation(f"G8: the records of version {version} lie apart, at {indexes}")
+            raise Violation(f"G8: the records of version {version} are not adjacent: {indexes}")
         if indexes[0] <= previous_index:
-            raise Violation(f"G8: version {version} lies before an earlier one")
+            raise Violation(f"G8: version {version} is before an earlier one")
         previous_index = indexes[-1]
     return versions_found

@@ -1,8 +1,8 @@
-"""Clients that use a log as hard as its promises allow, and write down what they see.
+"""Clients that use a log as intensively as its guarantees allow, and record their observations.
 
-Writers that take over from each other, readers that tail, readers that catch up, and registers on the
-metadata quorum. Each is one endless coroutine over a `Namespace` (or a `Metadata`), cancelled from outside;
-the same in the simulator and against real processes.
+There are writers that take over from each other, readers that tail, readers that catch up, and registers on
+the metadata quorum. Each is an endless coroutine over a `Namespace` (or a `Metadata`) that is cancelled from
+outside. They run in the simulator and against real processes.
 """
 
 import contextlib
@@ -38,44 +38,48 @@ from ..history.run_history import (
 
 REGISTERS = "verify/register/"
 REST_S = 0.5
-"""How long a client that met an error waits before it tries again."""
+"""How long a client waits after an error before it retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRates:
-    """How hard the clients work; seconds, bytes, chances."""
+    """The load of the clients, in seconds, bytes and probabilities."""
 
     burst_s: float = 0.2
     """Mean pause between two bursts of a writer."""
     burst_records_max: int = 6
     long_burst_chance: float = 0.0
-    """A burst of ten times as many records: entries in flight and others that wait."""
+    """The probability of a burst with ten times as many records, so that entries are in flight and others
+    wait.
+    """
     bulk_chance: float = 0.25
-    """A burst that is handed over in one call."""
+    """The probability of a burst that is submitted in one call."""
     large_chance: float = 0.05
-    """A record of a bulk that is larger than an entry of the run."""
+    """The probability that a record of a bulk is larger than an entry of the run."""
     payload_bytes_max: int = 400
     large_bytes: int = 5000
     session_records_max: int = 120
-    """A writer session ends after at most so many records."""
+    """The maximum number of records of a writer session."""
     takeover_chance: float = 0.5
     lock_free_chance: float = 0.2
-    """Of the takeovers, those that take no lock either."""
+    """The share of takeovers that take no lock."""
     commit_chance: float = 0.3
     stubborn_chance: float = 0.3
-    """A session that writes on after a failed write: a writer must not take what would leave a hole."""
+    """The probability that a session continues after a failed write, when a writer must accept nothing that
+    would leave a gap.
+    """
     read_pause_s: float = 0.3
 
 
 def txid_now() -> int:
-    """A txid that never decreases, whoever asks: virtual (or monotonic) milliseconds."""
+    """Return a transaction ID that never decreases over all clients: virtual (or monotonic) milliseconds."""
     return int(trio.current_time() * 1000)
 
 
 async def write_sessions(
     namespace: Namespace, log: str, history: RunHistory, rng: Random, rates: WorkloadRates
 ) -> None:
-    """Own the log, write, give it up or lose it; again, until cancelled."""
+    """Own the log, write, and close or lose it, repeatedly until cancelled."""
     while True:
         takeover = rng.random() < rates.takeover_chance
         try:
@@ -93,7 +97,7 @@ async def write_sessions(
 
 
 class WorkloadWriterSession:
-    """One opening of a writer: submits bursts, and notes each record's outcome."""
+    """A writer from its opening to its end, which submits bursts and records the outcomes."""
 
     def __init__(
         self, writer: LogWriter, history: RunHistory, rng: Random, rates: WorkloadRates
@@ -106,7 +110,7 @@ class WorkloadWriterSession:
         self._next_counter = 0
 
     async def run(self, records: int) -> None:
-        """Write about ``records`` records, then close. Raises what ended the writer."""
+        """Write about ``records`` records, then close. Errors of the writer are raised."""
         rng, rates = self._rng, self._rates
         retries_after_failure = rng.random() < rates.stubborn_chance
         while self._next_counter < records:
@@ -125,7 +129,7 @@ class WorkloadWriterSession:
         await self._writer.aclose()
 
     async def burst(self, records: int) -> None:
-        """Submit some records at once, then wait for each. Raises the first error."""
+        """Submit records at once, then wait for each. The first error is raised."""
         if self._rng.random() < self._rates.bulk_chance:
             pending = await self._submit_bulk(records)
         else:
@@ -142,7 +146,7 @@ class WorkloadWriterSession:
                 append.position = tuple(dlsn)  # type: ignore[assignment]
                 append.outcome = Outcome.OK
         if failure is not None or len(pending) < records:
-            raise failure or DistributedLogError("the writer takes no more records")
+            raise failure or DistributedLogError("the writer accepts no more records")
 
     async def _submit_each(self, records: int) -> list[tuple[WriteAttempt, PendingWrite]]:
         pending: list[tuple[WriteAttempt, PendingWrite]] = []
@@ -157,12 +161,15 @@ class WorkloadWriterSession:
                 )
             except DistributedLogError as error:
                 note_error(append, error)
-                break  # what was taken before has outcomes of its own
+                break  # records that were accepted before have separate outcomes
             pending.append((append, pending_write))
         return pending
 
     async def _submit_bulk(self, records: int) -> list[tuple[WriteAttempt, PendingWrite]]:
-        """One call; entries are cut where the records do not fit, also around a large one."""
+        """Submit records in one call.
+
+        The writer starts a new entry if a record does not fit, also around a large one.
+        """
         rng, rates, now = self._rng, self._rates, trio.current_time()
         appends: list[WriteAttempt] = []
         batch: list[LogRecord] = []
@@ -184,7 +191,7 @@ class WorkloadWriterSession:
 
 
 def note_error(append: WriteAttempt, error: DistributedLogError) -> None:
-    """An append ended in an error: unknown, unless the error is definite (G7)."""
+    """Record that an append failed. Its outcome is unknown, unless the error is definite (G7)."""
     append.ended_at = trio.current_time()
     append.outcome = Outcome.REFUSED if error.definite else Outcome.UNKNOWN
     append.error = f"{type(error).__name__}: {error}"
@@ -198,7 +205,7 @@ async def tail(
     rng: Random,
     rates: WorkloadRates,
 ) -> None:
-    """Follow the log for ever; after an error go on after the last record that was got."""
+    """Tail the log forever. After an error, continue after the last record that was read."""
     start: DLSN | None = None
     while True:
         try:
@@ -229,7 +236,7 @@ async def catch_up(
     rng: Random,
     rates: WorkloadRates,
 ) -> None:
-    """Read the whole log from its beginning to its present end, again and again."""
+    """Read the whole log from its beginning to its present end, repeatedly until cancelled."""
     while True:
         await trio.sleep(rng.expovariate(1.0 / (20 * rates.read_pause_s)))
         begun_at = trio.current_time()
@@ -243,7 +250,7 @@ async def catch_up(
 
 
 def as_read(record: LogRecord) -> ObservedRecord:
-    """A record as the history keeps it."""
+    """Return a record in the form of the history."""
     segment, entry, slot = record.dlsn
     return ObservedRecord(
         (segment, entry, slot), record.sequence_id, record.txid, from_payload(record.payload)
@@ -251,16 +258,16 @@ def as_read(record: LogRecord) -> ObservedRecord:
 
 
 async def read_whole(reader: LogReader) -> list[ObservedRecord]:
-    """All records up to the reader's end."""
+    """Return all records up to the reader's end."""
     return [as_read(record) async for record in reader]
 
 
 async def prove_alive(
     namespace: Namespace, log: str, history: RunHistory, rng: Random, *, entries: int = 0
 ) -> None:
-    """Take the log over, write a few records, commit, close. Raises if any of it fails.
+    """Take over the log, write a few records, commit and close. All errors are raised.
 
-    ``entries``: at least so many records one by one, each an entry of its own.
+    ``entries`` more records are written one by one, each in a separate entry.
     """
     writer = await namespace.open_log(log).open_writer(takeover=True)
     session = WorkloadWriterSession(writer, history, rng, WorkloadRates(burst_s=0.01))
@@ -276,9 +283,10 @@ async def prove_alive(
 
 
 async def make_and_delete(namespace: Namespace, rng: Random) -> None:
-    """Make a log, write a little, delete it; again, until cancelled. A deleted log is not there.
+    """Create a log, write a little and delete it, repeatedly until cancelled. A deleted log must not exist.
 
-    Raises `Violation`.
+    Raises:
+        Violation: A deleted log can be read.
     """
     number = 0
     while True:
@@ -295,7 +303,9 @@ async def make_and_delete(namespace: Namespace, rng: Random) -> None:
             continue
         with contextlib.suppress(DistributedLogError):
             async with namespace.open_log(name).open_reader(to="end") as reader:
-                raise Violation(f"log {name} was deleted, and is read: {await read_whole(reader)}")
+                raise Violation(
+                    f"log {name} was deleted, but can be read: {await read_whole(reader)}"
+                )
 
 
 NUMBERS_AT_LIMITS: tuple[tuple[str, float], ...] = tuple(
@@ -310,7 +320,7 @@ NUMBERS_AT_LIMITS: tuple[tuple[str, float], ...] = tuple(
 
 
 async def store_numbers_at_limits(namespace: Namespace, logs: Sequence[str], rng: Random) -> None:
-    """Store settings of logs and of their namespace, past all checks, until cancelled."""
+    """Store settings of logs and of their namespace without any checks, until cancelled."""
     while True:
         settings = dict(rng.sample(NUMBERS_AT_LIMITS, rng.randrange(1, 4)))
         value = StoredSettings({**settings, "merging": rng.random() < 0.5}).encode()
@@ -320,12 +330,12 @@ async def store_numbers_at_limits(namespace: Namespace, logs: Sequence[str], rng
                 key = conf_key(await namespace.resolve_name(rng.choice(logs)))
             await namespace.metadata.transact(Transaction((), (Put(key, value),)))
         except DistributedLogError:
-            pass  # the log is not there yet, or the quorum is away
+            pass  # the log does not exist yet, or there is no quorum
         await trio.sleep(rng.expovariate(1.0))
 
 
 async def read_final(namespace: Namespace, log: str) -> list[ObservedRecord]:
-    """The whole log as it is now; empty where there is none."""
+    """Return the whole present log; empty if it does not exist."""
     try:
         async with namespace.open_log(log).open_reader(to="end") as reader:
             return await read_whole(reader)
@@ -334,9 +344,12 @@ async def read_final(namespace: Namespace, log: str) -> list[ObservedRecord]:
 
 
 async def watch_registers(metadata: Metadata) -> None:
-    """M6: of every register each version is told once, in order; also over reconnects and new leaders.
+    """Check that a watch reports each version of every register once and in order (M6), also over reconnects.
 
-    Raises `Violation`. A watch that fell behind the kept history (H29) begins anew from a listing.
+    A watch that falls behind the stored history starts again from a listing (H29).
+
+    Raises:
+        Violation: A version is missing, repeated or out of order.
     """
     start = REGISTERS.encode()
     while True:
@@ -348,14 +361,14 @@ async def watch_registers(metadata: Metadata) -> None:
                 while True:
                     batch = await watch.next_batch()
                     if batch.revision < revision:
-                        raise Violation(f"M6: told of {batch.revision} after {revision}")
+                        raise Violation(f"M6: revision {batch.revision} arrived after {revision}")
                     revision = batch.revision
                     for event in batch.events:
                         item = event.item
                         version_before = versions.get(item.key, 0)
                         if item.version != version_before + 1:
                             raise Violation(
-                                f"M6: told of version {item.version} of {item.key!r} after {version_before}"
+                                f"M6: version {item.version} of {item.key!r} arrived after {version_before}"
                             )
                         versions[item.key] = item.version
         except DistributedLogError:

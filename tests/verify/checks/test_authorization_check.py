@@ -89,4 +89,4 @@ def test_a_round_is_one_that_came_back() -> None:
 def test_many_violations_are_some_and_a_number() -> None:
     found = check_rights(told(*(tried("read", 21.0 + n / 10, "done") for n in range(50))))
 
-    assert found.violations[-1] == "rights: and 45 violations more"
+    assert found.violations[-1] == "rights: and 45 more violations"

@@ -48,19 +48,19 @@ def test_a_sound_history_passes() -> None:
 @pytest.mark.parametrize(
     ("calls", "message"),
     [
-        ([cas(0, "a", 0, 1), get(0, "", 2, 3)], "saw version 0"),
+        ([cas(0, "a", 0, 1), get(0, "", 2, 3)], "read version 0"),
         ([cas(0, "a", 0, 1), cas(0, "b", 2, 3)], "made twice"),
         ([cas(0, "a", 0, 1), get(1, "b", 2, 3)], "is a and b"),
-        ([get(1, "a", 0, 1)], "made by nobody"),
+        ([get(1, "a", 0, 1)], "made by no call"),
         ([get(0, "a", 0, 1)], "at version 0"),
-        ([cas(0, "a", 0, 1), cas(2, "c", 2, 3)], "version 2 .* made by nobody"),
+        ([cas(0, "a", 0, 1), cas(2, "c", 2, 3)], "version 2 .* made by no call"),
         ([get(1, "a", 0, 1), cas(0, "a", 2, 3)], "before its write began"),
         ([get(1, "a", 0, 1), unknown(0, "a", 2)], "before its write began"),
         ([cas(1, "b", 0, 1), unknown(0, "a", 2)], "before its write began"),
         ([cas(0, "a", 0, 1, found=(0, ""))], "refused at version 0"),
         (
             [cas(0, "a", 0, 1), cas(1, "b", 2, 3), get(2, "b", 4, 5), get(1, "a", 6, 7)],
-            "saw version 1",
+            "read version 1",
         ),
     ],
 )

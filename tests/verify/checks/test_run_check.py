@@ -142,9 +142,9 @@ CORRUPTIONS: list[tuple[Callable[[Lines], None], str]] = [
     (fenced_writer_comes_back, "G4: session 1"),
     (unknown_twice, "G7 duplicate"),
     (stale_register, "M5 k"),
-    (nobody_read_it, "nobody read it whole"),
+    (nobody_read_it, "no client read it completely"),
     (a_node_ended_by_itself, "bookie2 ended by itself"),
-    (broken_off, "broken off"),
+    (broken_off, "was aborted"),
 ]
 
 
@@ -164,9 +164,9 @@ def test_a_corrupted_history_fails(change: Callable[[Lines], None], words: str) 
 @pytest.mark.parametrize(
     ("bound", "words"),
     [
-        ({"acked_min": 401}, "400 acknowledged records, the bound is 401"),
+        ({"acked_min": 401}, "400 acknowledged records, the minimum is 401"),
         ({"acked_per_s_min": 41.0}, "40 acknowledged records/s"),
-        ({"faults_min": 2}, "1 faults, the bound is 2"),
+        ({"faults_min": 2}, "1 faults, the minimum is 2"),
     ],
 )
 def test_a_run_that_tried_too_little_is_void(bound: dict[str, float], words: str) -> None:

@@ -349,4 +349,4 @@ def test_another_state_after_the_same_index_is_found() -> None:
     assert not metadata.broken
 
     metadata.oracle.on_state("m3", 7, 6)
-    assert metadata.broken == ["M2: m3 has another state after index 7 than others had"]
+    assert metadata.broken == ["M2: m3 has another state after index 7 than other nodes"]
