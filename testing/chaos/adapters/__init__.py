@@ -1,1 +1,1 @@
-"""Clusters of processes and of containers, and faults in them."""
+"""Run clusters of processes and of containers, and inject faults into them."""

@@ -1,4 +1,4 @@
-"""One node's container: its settings of the compose files, and the actions on it alone.
+"""The container of one node: its settings in the compose files, and the actions on it.
 
 A run overrides the compose files with one configuration for all nodes, and with settings per service.
 """
@@ -23,8 +23,11 @@ DATA = "/var/lib/dlog"
 INSIDE_PORT = 4181
 CLOCK_DIRECTORY = "/run/chaos"
 NOT_ASKED = {"test": ["CMD", "true"], "interval": "24h"}
-"""The engine does not ask the nodes: the adapter does, when it wants to know. Neither ``disable: true`` nor
-the test ``NONE``: compose v1.29 lays them over the interval of compose.yaml, and refuses the two together."""
+"""A health check that never runs, because the adapter queries the nodes itself.
+
+Compose v1.29 merges ``disable: true`` or the test ``NONE`` with the interval of compose.yaml, and rejects the
+result.
+"""
 OUTSIDE = "outside"
 STOP_S = 15
 NOT_RUNNING = "is not running"
@@ -32,7 +35,7 @@ NOT_RUNNING = "is not running"
 
 @dataclass(slots=True)
 class Container:
-    """Created once a run; its process comes and goes."""
+    """A container, which exists for a whole run while its process starts and ends."""
 
     node: Node
     id: str
@@ -42,21 +45,21 @@ class Container:
     """On this machine."""
     first_process: Watched
     original_files_limit: int = 0
-    """Its limit of descriptors before somebody changed it; 0: nobody has."""
+    """Its descriptor limit before the first change; 0 if it was never changed."""
 
     async def start(self) -> None:
-        """Returns when its process is there. Raises `ChaosFailed`."""
+        """Start the container, and return when its process exists. Raises `ChaosFailed`."""
         await call("docker", "start", self.id)
         (inspected,) = await inspect(self.id)
         self.first_process.close()
         self.first_process = Watched(inspected["State"]["Pid"])
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL to one that does not end."""
+        """Stop it by SIGTERM, and by SIGKILL if it does not end."""
         await call("docker", "stop", "-t", str(STOP_S), self.id)
 
     async def signal(self, name: str) -> None:
-        """KILL returns when it is gone; a container that does not run gets none."""
+        """Send a signal; KILL returns when the process has ended. A stopped container receives no signal."""
         try:
             await call("docker", "kill", "-s", name, self.id)
         except ChaosFailed as failed:
@@ -64,7 +67,7 @@ class Container:
                 raise
 
     async def is_running(self) -> bool:
-        """Also while it is stopped by a signal."""
+        """Return whether its process exists, including a paused one."""
         is_running_now = self.first_process.is_running()
         if is_running_now is None:
             (inspected,) = await inspect(self.id)
@@ -84,7 +87,7 @@ class Container:
 
 
 async def find(project: str, names: Sequence[str]) -> dict[str, Container]:
-    """What a project's files made of these services. Raises `ChaosFailed`."""
+    """Return the containers that compose created for some services of a project. Raises `ChaosFailed`."""
     inspected_by_name = await containers_of(project)
     containers = {}
     for name in names:
@@ -105,7 +108,7 @@ async def find(project: str, names: Sequence[str]) -> dict[str, Container]:
 
 
 def node_config(names: Sequence[str], needs: Needs, store: Mapping[str, Any]) -> str:
-    """The text of node.toml: the quorum of those that play, and the scenario's options of the store."""
+    """Return the text of node.toml: the quorum of this run, and the scenario's options of the store."""
     voters = [name for name in names if name.startswith("metadata")]
     quorum = json.dumps(",".join(f"{name}={name}:{INSIDE_PORT}" for name in voters))
     options: dict[str, Any] = {"journal_file_bytes": LOCAL_JOURNAL_FILE_BYTES, **store}
@@ -122,7 +125,10 @@ def node_config(names: Sequence[str], needs: Needs, store: Mapping[str, Any]) ->
 
 
 def override(names: Sequence[str], needs: Needs, config: Path, disks: Mapping[str, Path]) -> str:
-    """A compose file over the others (JSON, which is YAML). ``disks``: data directories of this machine."""
+    """Return a compose file to merge over the others, as JSON, which is valid YAML.
+
+    ``disks`` has the data directories on this machine.
+    """
     services: dict[str, Any] = {}
     for name in names:
         volumes = [f"{config}:/etc/dlog/node.toml:ro"]
@@ -142,5 +148,5 @@ def override(names: Sequence[str], needs: Needs, config: Path, disks: Mapping[st
 
 
 def clock_file(needs: Needs, name: str) -> Path:
-    """Where the offset of a node's wall clock is written; alone in its directory."""
+    """Return the file with the offset of a node's wall clock. Its directory has no other file."""
     return needs.directory / name / "clock" / "clock"

@@ -1,8 +1,8 @@
-"""Cut links between containers: rules in the network namespace of each one that a link touches.
+"""Cut links between containers by rules in the network namespaces of both ends.
 
-A link is cut at both of its ends, by the addresses that containers have now; a container that starts has a
-namespace without rules and maybe another address, so that all are laid anew then. Nothing is reset: what is
-sent is dropped, as behind a broken switch.
+The rules use the present addresses of the containers. A container that starts has a namespace without rules,
+and maybe another address, so all rules are then applied again. Packets are dropped without a reset, as by a
+broken switch.
 """
 
 import os
@@ -18,11 +18,13 @@ from .docker_engine import call
 
 TOOLS = ("nsenter", "iptables-restore")
 NOT_ENTERED = "nsenter: "
-"""How the words begin of a namespace that is gone: its container died meanwhile, and its rules with it."""
+"""The start of the error for a deleted namespace: its container ended in the meantime, and its rules
+with it.
+"""
 
 
 def refusal() -> str | None:
-    """Why links cannot be cut here; None if they can."""
+    """Return why links cannot be cut on this machine; None if they can."""
     if os.geteuid() != 0:
         return "needs root, to enter the containers' network namespaces"
     for tool in TOOLS:
@@ -36,12 +38,12 @@ class ContainerAddress:
     """A running container on the network."""
 
     namespace: str
-    """The file that names its network namespace; no process id, which somebody else may have by now."""
+    """The file of its network namespace. A process ID is not used, because it may be reused."""
     address: str
 
 
 def rules(name: str, cut: Sequence[Link], addresses: Mapping[str, str]) -> str:
-    """The filter table of ``name``, for `iptables-restore`; ``addresses`` by node, and of `CLIENTS`."""
+    """Return the filter table of a node for `iptables-restore`; ``addresses`` has nodes and `CLIENTS`."""
     lines = ["*filter", ":INPUT ACCEPT", ":FORWARD ACCEPT", ":OUTPUT ACCEPT"]
     for source, target in cut:
         if source == name and target in addresses:
@@ -52,42 +54,42 @@ def rules(name: str, cut: Sequence[Link], addresses: Mapping[str, str]) -> str:
 
 
 async def load_table(namespace: str, table: str) -> None:
-    """Make ``table`` the filter table of a network namespace. Raises `ChaosFailed`."""
+    """Replace the filter table of a network namespace. Raises `ChaosFailed`."""
     await call("nsenter", f"--net={namespace}", "iptables-restore", stdin=table.encode())
 
 
 @dataclass(slots=True)
 class Network:
-    """The links that are cut, and the namespaces that say so."""
+    """The cut links, and the namespaces with rules for them."""
 
     gateway: str = ""
-    """Where programs of this machine come from, as a container sees them."""
+    """The address of this machine's programs in the network of the containers."""
     load_table: Callable[[str, str], Awaitable[None]] = load_table
-    """Makes a table that of a namespace."""
+    """Replaces the table of a namespace."""
     _cut: Counter[Link] = field(default_factory=Counter)
     _ruled_names: dict[str, None] = field(default_factory=dict)
-    """Names whose namespaces hold rules."""
+    """The nodes whose namespaces have rules."""
     _lock: trio.Lock = field(default_factory=trio.Lock)
 
     def cut(self, links: Sequence[Link]) -> None:
-        """Calls add up."""
+        """Cut links. Each call adds one cut per link."""
         self._cut.update(links)
 
     def heal(self, links: Sequence[Link]) -> None:
-        """One call to `cut` less of each."""
+        """Remove one cut per link."""
         self._cut.subtract(links)
         self._cut = +self._cut
 
     @property
     def is_clean(self) -> bool:
-        """Is nothing cut, and no rule left?"""
+        """Whether no link is cut and no rule is left."""
         return not self._cut and not self._ruled_names
 
     async def apply_cuts(
         self, find_addresses: Callable[[], Awaitable[Mapping[str, ContainerAddress]]]
     ) -> None:
-        """Make the namespaces of the running containers say what is cut. Raises `ChaosFailed`."""
-        async with self._lock:  # the last one to lay has seen the latest
+        """Apply the present cuts to the namespaces of the running containers. Raises `ChaosFailed`."""
+        async with self._lock:  # so that the last caller applies the newest cuts
             containers = await find_addresses()
             cut_links = sorted(self._cut)
             addresses = {

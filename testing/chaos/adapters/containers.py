@@ -1,8 +1,8 @@
-"""The adapter of containers: docker/compose.yaml and docker/chaos.yaml, as a project of its own.
+"""The adapter for containers: docker/compose.yaml and docker/chaos.yaml as a separate project.
 
-The engine starts nothing by itself here: containers are created by compose and then started, killed and
-asked one by one. Clients run on this machine and come in by the published ports, with the certificate of
-user/app, which is taken out of its volume.
+The engine starts nothing automatically here: compose creates the containers, and they are started, killed and
+queried one by one. Clients run on this machine and use the published ports, with the certificate of user/app,
+which is copied out of its volume.
 """
 
 import os
@@ -29,12 +29,12 @@ from .docker_engine import Compose, inspect
 from .real_cluster import OWN_DISK, RealCluster
 
 PROJECT = "dlog-chaos"
-"""One run at a time on a machine: the published ports are the compose file's."""
+"""One machine can execute one run at a time, because the compose file fixes the published ports."""
 SUBNET = "172.30.42.0/24"
 BOOKIES_MAX = 6
 METADATA_NODES = (1, 3)
 USER = 10001
-"""Of the image, for directories of this machine that a node writes to."""
+"""The user ID of the image, which owns directories of this machine to which a node writes."""
 ASK_S = 2.0
 POLL_S = 0.1
 LOG_LINES = 40
@@ -46,11 +46,11 @@ PROCESSES_ALONE = {
     Capability.GATEWAYS: "gateways",
 }
 OURS = "/tls/app"
-"""Where the service ``dlog`` has the certificate that the clients show."""
+"""The directory of the clients' certificate in the service ``dlog``."""
 
 
 class Containers(RealCluster):
-    """A compose cluster for one run, with volumes of its own that are removed in the end."""
+    """A compose cluster for one run, with separate volumes that are removed at the end."""
 
     kind = "containers"
     start_s = 90.0
@@ -68,11 +68,11 @@ class Containers(RealCluster):
         needs = self._needs
         if needs.bookies > BOOKIES_MAX or needs.metadata_nodes not in METADATA_NODES:
             return (
-                f"the compose file has up to {BOOKIES_MAX} bookies and 1 or 3 metadata nodes, wanted are"
+                f"the compose file has up to {BOOKIES_MAX} bookies and 1 or 3 metadata nodes, required are"
                 f" {needs.bookies} and {needs.metadata_nodes}"
             )
         if needs.node_module != NODE_MODULE:
-            return f"the image holds the product alone, not {needs.node_module}"
+            return f"the image contains only the product, not {needs.node_module}"
         reason = engine.refusal()
         if reason is not None:
             return reason
@@ -87,17 +87,19 @@ class Containers(RealCluster):
         if capability in PROCESSES_ALONE:
             return f"no {PROCESSES_ALONE[capability]} with containers; local processes have them"
         if capability is Capability.CERTIFICATES:
-            return "the compose file makes its own; local processes have certificates of the run's"
+            return (
+                "the compose file creates its own; local processes can use certificates of the run"
+            )
         return None
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """Metadata nodes first."""
+        """All nodes, metadata nodes first."""
         return [self._containers[name].node for name in self._names]
 
     @property
     def uri(self) -> str:
-        """Of the metadata nodes' published ports."""
+        """The URI with the published ports of the metadata nodes."""
         addresses = [
             container.published
             for container in self._containers.values()
@@ -109,7 +111,7 @@ class Containers(RealCluster):
 
     async def _create(self, stack: AsyncExitStack) -> None:
         compose = await self._prepare()
-        await compose("down", "-v", "--remove-orphans")  # what a run that was killed left
+        await compose("down", "-v", "--remove-orphans")  # remains of a killed run
         stack.push_async_callback(self._end, compose)
         if "DLOG_IMAGE" not in os.environ:
             await compose("build", "pki", limit_s=engine.BUILD_S)
@@ -122,7 +124,7 @@ class Containers(RealCluster):
         self._containers = await find(PROJECT, self._names)
 
     async def _prepare(self) -> Compose:
-        """The files that this run lays over the compose cluster's, and its disks."""
+        """Write the files that override the compose files, and create the disks."""
         compose_folder = engine.folder()
         assert compose_folder is not None, "refused before"
         needs = self._needs
@@ -144,7 +146,7 @@ class Containers(RealCluster):
         )
 
     async def _copy_credentials(self, compose: Compose) -> Path:
-        """A directory of this machine with what is in that volume."""
+        """Copy the clients' certificate out of its volume, and return its directory."""
         tls_directory = self._needs.directory / "tls"
         tls_directory.mkdir(mode=0o700)
         for name in (CA_FILE, CERTIFICATE_FILE, KEY_FILE):
@@ -163,7 +165,7 @@ class Containers(RealCluster):
     # --- machines -------------------------------------------------------------------------------------
 
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
-        """See `Adapter.start`; it serves when it answers at its published port."""
+        """See `Adapter.start`. The node serves when it answers at its published port."""
         container = self._containers[name]
         await container.start()
         if not self._network.is_clean:
@@ -208,7 +210,7 @@ class Containers(RealCluster):
     # --- network --------------------------------------------------------------------------------------
 
     async def _container_addresses(self) -> dict[str, ContainerAddress]:
-        """Where the running containers are now."""
+        """Return the present addresses of the running containers."""
         names = list(self._containers)
         inspections = await inspect(*(self._containers[name].id for name in names))
         addresses = {}
@@ -233,7 +235,7 @@ class Containers(RealCluster):
         await self._network.apply_cuts(self._container_addresses)
 
     async def slow(self, links: Sequence[Link], delay_s: float, bytes_per_s: float = 0.0) -> None:
-        """Refused (`refusal`), as the next three."""
+        """Raise `ChaosFailed`: not available, as the next three methods (see `refusal`)."""
         raise ChaosFailed("no slow links with containers")
 
     async def configure(self, name: str, settings: Mapping[str, Any]) -> None:
@@ -275,7 +277,7 @@ class Containers(RealCluster):
 
 
 def _name_credentials(credentials: str | None) -> None:
-    """For this process and its clients; None: they have none."""
+    """Set the credentials of this process and its clients; None for no credentials."""
     if credentials is None:
         os.environ.pop(CREDENTIALS_VARIABLE, None)
     else:

@@ -1,6 +1,6 @@
-"""Damage to the files of a node that is down: flipped bits, overwritten stretches, cut tails, lost files.
+"""Damage the files of a stopped node: flip bits, overwrite ranges, cut tails or delete files.
 
-And rot that no copy survives: a bit of the same bytes, on all nodes.
+It can also corrupt an entry beyond repair: a bit of the same bytes, on all nodes.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,22 @@ from ..model.scenario import Fault
 
 TRIES = 50
 MARKS = 1000
-"""Places that are looked at for a mark: most of a preallocated file is empty."""
+"""How many random samples are tried, because most of a preallocated file is empty."""
 SPARE = ("LOCK", "chaos-filler")
 """Files without data."""
 MARK_BYTES = 256
-"""Of one copy, looked for in the others: more than a record of 100 bytes, so that it is there once."""
+"""The size of a sample that is searched in the other copies.
+
+It is longer than a record of 100 bytes, so it is unique.
+"""
 DIFFERENT_MIN = 24
-"""Different bytes of a mark: fillings of one byte are everywhere."""
+"""The minimum number of different bytes of a sample. Padding with one byte occurs everywhere."""
 
 
 def damage(directory: Path, fault: Fault, rng: Random) -> str:
-    """Do what the fault says to files below ``directory``; what was done, in words.
+    """Apply the fault to files below a directory, and return a description.
 
-    Bits are flipped where there are bytes other than zero: preallocated space holds nothing to lose.
+    Bits are flipped only at bytes other than zero, because preallocated space contains no data.
     """
     files = _files(directory, fault)
     if not files:
@@ -60,7 +63,7 @@ def damage(directory: Path, fault: Fault, rng: Random) -> str:
 
 
 def rot(directories: Sequence[Path], fault: Fault, rng: Random) -> str:
-    """Flip a bit of the same bytes wherever they are below all these directories; what was done, in words."""
+    """Flip a bit of the same bytes in all copies below these directories, and return a description."""
     copies = [
         [(path, path.read_bytes()) for path in _files(directory, fault)]
         for directory in directories
@@ -89,7 +92,7 @@ def _files(directory: Path, fault: Fault) -> list[Path]:
 
 
 def _places(files: Sequence[tuple[Path, bytes]], sample: bytes) -> list[tuple[Path, int]]:
-    """Where these files have the bytes, each file once."""
+    """Return the files with these bytes, and the first offset in each."""
     return [(path, offset) for path, content in files if (offset := content.find(sample)) >= 0]
 
 
@@ -110,7 +113,7 @@ def _flip_at(path: Path, offset: int, rng: Random) -> None:
 
 
 def _written_place(path: Path, rng: Random) -> int | None:
-    """An offset where a byte other than zero is; None: none was met."""
+    """Return the offset of a byte other than zero; None if none was found."""
     size = path.stat().st_size
     with path.open("rb") as file:
         for _ in range(TRIES):

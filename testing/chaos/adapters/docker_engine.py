@@ -1,4 +1,4 @@
-"""The Docker engine and its compose, asked through their command lines."""
+"""Call the Docker engine and compose by their command lines."""
 
 import json
 import os
@@ -24,7 +24,7 @@ FILES = ("compose.yaml", "chaos.yaml")
 
 
 def folder() -> Path | None:
-    """The folder ``docker/`` of a checkout: the one below here, else the one that this file comes from."""
+    """Return the folder ``docker/`` below the working directory or of this checkout; None if missing."""
     for root in (Path.cwd(), Path(__file__).resolve().parents[3]):
         if all((root / "docker" / name).is_file() for name in FILES):
             return root / "docker"
@@ -32,7 +32,7 @@ def folder() -> Path | None:
 
 
 def compose_command() -> tuple[str, ...] | None:
-    """Compose v2 (a plugin), else v1 (a program), else None."""
+    """Return the command of compose v2 (a plugin) or v1 (a program); None if there is none."""
     for candidate in (("docker", "compose"), ("docker-compose",)):
         if shutil.which(candidate[0]) and _says_yes(*candidate, "version"):
             return candidate
@@ -40,7 +40,7 @@ def compose_command() -> tuple[str, ...] | None:
 
 
 def refusal() -> str | None:
-    """Why no cluster of containers can be had here, in one line; None if it can."""
+    """Return why clusters of containers are not available on this machine; None if they are."""
     if folder() is None:
         return f"needs docker/{FILES[0]} of a checkout, here or where this package comes from"
     if shutil.which("docker") is None:
@@ -61,7 +61,10 @@ def _says_yes(*command: str) -> bool:
 
 
 def may_limit_others() -> bool:
-    """May this process change the limits of one that another user runs? Root may lack it in a container."""
+    """Return whether this process may change the limits of other users' processes.
+
+    Root may lack this capability in a container.
+    """
     status_words = Path("/proc/self/status").read_text().split()
     return bool(int(status_words[status_words.index("CapEff:") + 1], 16) & CAP_SYS_RESOURCE)
 
@@ -72,7 +75,7 @@ async def call(
     stdin: bytes = b"",
     limit_s: float = COMMAND_S,
 ) -> str:
-    """What a command says on stdout. Raises `ChaosFailed` with what it says on stderr."""
+    """Run a command and return its stdout. Raises `ChaosFailed` with its stderr."""
     with trio.move_on_after(limit_s):
         completed = await trio.run_process(
             command,
@@ -92,13 +95,13 @@ async def call(
 
 
 async def inspect(*ids: str) -> list[dict[str, Any]]:
-    """What the engine knows of containers. Raises `ChaosFailed`."""
+    """Return the engine's description of containers. Raises `ChaosFailed`."""
     inspected: list[dict[str, Any]] = json.loads(await call("docker", "inspect", *ids))
     return inspected
 
 
 async def containers_of(project: str) -> dict[str, dict[str, Any]]:
-    """What the engine knows of a project's containers, by service."""
+    """Return the engine's description of a project's containers, by service."""
     id_lines = await call(
         "docker", "ps", "-aq", "--no-trunc", "--filter", f"label={PROJECT_LABEL}={project}"
     )
@@ -111,35 +114,33 @@ async def containers_of(project: str) -> dict[str, dict[str, Any]]:
 
 
 class Watched:
-    """The first process of a container that runs, watched from this machine.
+    """The first process of a running container, observed from this machine.
 
-    The engine takes a tenth of a second for an answer, and a node may be killed meanwhile on purpose: who
-    looks for deaths needs to know what is true now.
+    A query of the engine takes a tenth of a second, and a node may be killed on purpose in this time. The
+    detection of unexpected exits needs the present state.
     """
 
     def __init__(self, pid: int) -> None:
         self._descriptor: int | None = None
         if pid:
-            with suppress(
-                OSError
-            ):  # ended already, or the engine's processes are not this machine's
+            with suppress(OSError):  # it has ended, or the engine runs on another machine
                 self._descriptor = os.pidfd_open(pid)
 
     def is_running(self) -> bool | None:
-        """Does it? None: it cannot be seen from here."""
+        """Return whether the process runs; None if it cannot be observed from here."""
         if self._descriptor is None:
             return None
         return not select.select([self._descriptor], [], [], 0)[0]
 
     def close(self) -> None:
-        """Look no more. Idempotent."""
+        """Stop observing. Idempotent."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 class Compose:
-    """One project."""
+    """One compose project."""
 
     def __init__(self, project: str, files: Sequence[Path], variables: Mapping[str, str]) -> None:
         command = compose_command()
@@ -150,5 +151,5 @@ class Compose:
         self._variables = variables
 
     async def __call__(self, *arguments: str, limit_s: float = COMMAND_S) -> str:
-        """Raises `ChaosFailed`."""
+        """Run a compose command and return its output. Raises `ChaosFailed`."""
         return await call(*self._command, *arguments, variables=self._variables, limit_s=limit_s)

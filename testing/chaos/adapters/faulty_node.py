@@ -1,10 +1,9 @@
-"""A node whose wall clock and memory can be wrong: ``python -m
-distributedlog.testing.chaos.adapters.faulty_node serve …``.
+"""A node whose wall clock and memory can be wrong.
 
-The same command line as `dlog`; only the seam's wall clock is another one, which adds the number of
-seconds that the file named by DLOG_CHAOS_CLOCK holds (nothing else of a node knows the wall clock), and a
-metadata node keeps one name of a log with a bit flipped when the file named by DLOG_CHAOS_MEMORY is there,
-which goes then (H105).
+It is started as ``python -m distributedlog.testing.chaos.adapters.faulty_node serve …``, with the command
+line of `dlog`. The wall clock of the platform layer adds the number of seconds in the file named by
+DLOG_CHAOS_CLOCK. No other part of a node reads the wall clock. If the file named by DLOG_CHAOS_MEMORY exists,
+a metadata node stores one name of a log with a flipped bit, and deletes the file (H105).
 """
 
 import os
@@ -19,11 +18,11 @@ from ....runtime import machine
 CLOCK = "DLOG_CHAOS_CLOCK"
 MEMORY = "DLOG_CHAOS_MEMORY"
 LOOK_S = 0.05
-"""The file is looked at this often at most."""
+"""The file is read at most this often."""
 
 
 class MovedClock:
-    """Wall time in ms, off by what the file says."""
+    """Wall time in ms, with the offset in a file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -31,7 +30,7 @@ class MovedClock:
         self._offset_ms = 0
 
     def __call__(self) -> int:
-        """Now, as this node believes."""
+        """Return the node's wrong time."""
         now = time.monotonic()
         if now - self._read_at >= LOOK_S:
             self._read_at = now
@@ -44,12 +43,12 @@ class MovedClock:
 
 
 def flip_when_told(trigger_file: Path) -> None:
-    """The next log's name that a state learns is stored otherwise, once, as soon as ``told`` is there."""
+    """Flip a bit in the next log name that a state stores, once, as soon as ``trigger_file`` exists."""
     assert hasattr(KeyValueState, "_set_stored"), "values are entered elsewhere"
     original_enter = KeyValueState._set_stored
 
     def flipped(self: Any, key: bytes, lease_id: int, stored: bytes) -> None:
-        # A name is not written again: what is written again soon would be right again.
+        # A name is never written again. Other values are, which would correct them soon.
         if key.startswith(b"name/") and len(stored) > VALUE_HEADER.size and trigger_file.exists():
             trigger_file.unlink()
             stored = stored[:-1] + bytes([stored[-1] ^ 1])
@@ -59,7 +58,7 @@ def flip_when_told(trigger_file: Path) -> None:
 
 
 def main() -> None:
-    """Run `dlog` with that clock and that memory."""
+    """Run `dlog` with the wrong clock and memory."""
     path = os.environ.get(CLOCK)
     if path:
         assert hasattr(machine, "_clock_ms"), "the wall clock's place has moved"

@@ -1,4 +1,4 @@
-"""The adapter of local processes: every node a `dlog serve` of its own, on loopback."""
+"""The adapter for local processes: every node is a separate `dlog serve` on the loopback interface."""
 
 import os
 import resource
@@ -36,12 +36,12 @@ from .process_node import ProcessNode
 from .real_cluster import OWN_DISK, RealCluster
 
 WRONG = frozenset({Capability.CLOCK, Capability.MEMORY})
-"""What `faulty_node.py` is for."""
+"""The capabilities that `faulty_node.py` provides."""
 EXTRAS = (
     (Capability.GATEWAYS, "hypercorn", "gateway"),
     (Capability.CERTIFICATES, "cryptography", "pki"),
 )
-"""What must be installed for some of it."""
+"""Modules that must be installed for some capabilities."""
 PROXIED = frozenset({Capability.NETWORK, Capability.SLOW_LINK})
 
 
@@ -85,7 +85,7 @@ class LocalProcesses(RealCluster):
 
     @property
     def uri(self) -> str:
-        """Of the metadata nodes' doors."""
+        """The URI with the public addresses of the metadata nodes."""
         return self._plan.uri
 
     # --- starting -------------------------------------------------------------------------------------
@@ -97,11 +97,11 @@ class LocalProcesses(RealCluster):
         ports = stack.enter_context(ReservedPorts())
         self._plan = private_plan = await _planned(needs, ports)
         if needs.capabilities & PROXIED:
-            # The public ports are taken by the doors first, so that the private ones are others.
+            # The forwarders take the public ports first, so that the private ports differ from them.
             forwarders = []
             for node in self._plan.nodes:
                 if node.kind == NodeRole.GATEWAY.value:
-                    continue  # it answers those alone who call it by its own port
+                    continue  # it rejects requests for another port than its own
                 forwarder = NodeForwarder(
                     node.name, node.address, (HOST, 0), self._link_conditions, self._process_of
                 )
@@ -129,7 +129,7 @@ class LocalProcesses(RealCluster):
         stack.push_async_callback(self._kill_all)
 
     async def _make_node(self, process_node: ProcessNode) -> None:
-        """Its directories, and what it is started with."""
+        """Create the directories of a node, and write its configuration."""
         needs, node, node_directory, disk_mb = (
             self._needs,
             process_node.plan,
@@ -269,7 +269,7 @@ async def _planned(needs: Needs, ports: ReservedPorts) -> ClusterPlan:
         plan = await plans.make_plan(
             None,
             bookies=needs.bookies
-            + len(service_kinds),  # of these the last ones are places for the others
+            + len(service_kinds),  # the last ones provide addresses for the services
             metadata_nodes=needs.metadata_nodes,
             port=0,
             host=HOST,

@@ -1,8 +1,9 @@
-"""File systems of their own for nodes: ext4 on loop devices, to cut their power, fill them, break them.
+"""Separate file systems for nodes: ext4 on loop devices, to cut power, fill or break them.
 
-Power cut: the shutdown ioctl without a flush of the log; what was not synced is gone, and the next mount
-replays ext4's journal as after a real one. Broken device: the image lies on a tmpfs that gets full, so
-that new blocks of the image cannot be had, and a write that the page cache took fails at the device.
+A power failure is simulated by the shutdown ioctl without a flush of the log. Data that was not synced is
+lost, and the next mount replays the ext4 journal as after a real one. For a broken device, the image is on a
+tmpfs that becomes full. New blocks of the image are then not available, and a write that the page cache
+accepted fails at the device.
 """
 
 import errno
@@ -29,7 +30,7 @@ TRY_AGAIN_S = 0.1
 
 
 def refusal() -> str | None:
-    """Why there are no such file systems here; None if there are."""
+    """Return why such file systems are not available on this machine; None if they are."""
     if os.geteuid() != 0:
         return "needs root, to mount a file system"
     if not os.path.exists("/dev/loop-control"):
@@ -41,7 +42,7 @@ def refusal() -> str | None:
 
 
 class LoopDisk:
-    """One node's file system."""
+    """The file system of one node."""
 
     def __init__(self, base: Path, megabytes: int, *, breakable: bool) -> None:
         self.base = base
@@ -51,7 +52,7 @@ class LoopDisk:
         self._image = (self._tmpfs or base) / "image"
 
     async def make(self) -> None:
-        """Make and mount it. Raises `ChaosFailed`."""
+        """Create and mount it. Raises `ChaosFailed`."""
         self.mount_point.mkdir(parents=True)
         if self._tmpfs is not None:
             self._tmpfs.mkdir()
@@ -64,12 +65,12 @@ class LoopDisk:
         await self.mount()
 
     async def mount(self) -> None:
-        """Mount it, as a start after a power cut does: the journal is replayed. Raises `ChaosFailed`.
+        """Mount it as at a start after a power failure, with a replay of the journal. Raises `ChaosFailed`.
 
-        A mount namespace that was made meanwhile (of a container, say) keeps the dead file system alive for a
-        moment, and the kernel gives that one again: then it is tried once more.
+        A mount namespace that was created in the meantime, such as that of a container, keeps the dead file
+        system alive for a moment. The kernel then returns the dead one, and the mount is repeated.
         """
-        # With errors=continue a failed write is told by fsync, and the rest of the file system goes on.
+        # With errors=continue, fsync reports a failed write, and the rest of the file system still works.
         command = ("mount", "-o", "loop,errors=continue", str(self._image), str(self.mount_point))
         for _ in range(TRIES):
             await run(*command)
@@ -77,10 +78,10 @@ class LoopDisk:
                 return
             await self.unmount()
             await trio.sleep(TRY_AGAIN_S)
-        raise ChaosFailed(f"{self.mount_point} was mounted and takes no files")
+        raise ChaosFailed(f"{self.mount_point} was mounted, but files cannot be created")
 
     async def unmount(self, *, lazily: bool = False) -> None:
-        """Unmount it; nobody may use it any more. Raises `ChaosFailed`."""
+        """Unmount it, when no process uses it any more. Raises `ChaosFailed`."""
         for _ in range(TRIES):
             try:
                 await run("umount", *(["-l"] if lazily else []), str(self.mount_point))
@@ -88,11 +89,11 @@ class LoopDisk:
             except ChaosFailed:
                 await trio.sleep(
                     TRY_AGAIN_S
-                )  # the last descriptor of a killed process goes a little later
-        raise ChaosFailed(f"{self.mount_point} stays busy")
+                )  # the last descriptor of a killed process is closed a little later
+        raise ChaosFailed(f"{self.mount_point} remains busy")
 
     async def remove(self) -> None:
-        """Unmount whatever is mounted; the files stay."""
+        """Unmount all mounted file systems; the files remain."""
         with trio.CancelScope(shield=True):
             for mounted in (self.mount_point, self._tmpfs):
                 if mounted is not None and mounted.exists():
@@ -103,11 +104,11 @@ class LoopDisk:
     # --- filling it -----------------------------------------------------------------------------------
 
     def fill(self, leave_bytes: int) -> None:
-        """Leave so much free space."""
+        """Fill the file system, except for ``leave_bytes``."""
         _fill(self.mount_point / FILLER, leave_bytes)
 
     def free(self) -> None:
-        """Give the space back; durably, or a power cut brings the filler back."""
+        """Free the space durably. Otherwise, a power failure would restore the filler."""
         (self.mount_point / FILLER).unlink(missing_ok=True)
         descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -118,25 +119,30 @@ class LoopDisk:
     # --- slowing it -----------------------------------------------------------------------------------
 
     def set_frozen(self, is_frozen: bool) -> None:
-        """Freeze the file system, or have it go on: no write ends meanwhile. Again: nothing."""
+        """Freeze or thaw the file system.
+
+        While it is frozen, no write ends. Repeated calls have no effect.
+        """
         descriptor = os.open(self.mount_point, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.ioctl(descriptor, FIFREEZE if is_frozen else FITHAW, 0)
         except OSError as error:
-            if error.errno not in (errno.EBUSY, errno.EINVAL):  # it is so already
-                raise ChaosFailed(f"{self.mount_point} cannot be held: {error.strerror}") from None
+            if error.errno not in (errno.EBUSY, errno.EINVAL):  # it is in this state already
+                raise ChaosFailed(
+                    f"{self.mount_point} cannot be frozen: {error.strerror}"
+                ) from None
         finally:
             os.close(descriptor)
 
     # --- breaking it ----------------------------------------------------------------------------------
 
     def break_device(self) -> None:
-        """Blocks that the device has not stored yet cannot be written from now on."""
+        """Make writes of new blocks fail at the device."""
         assert self._tmpfs is not None, "made without `breakable`"
         _fill(self._tmpfs / FILLER, 0)
 
     async def mend_device(self) -> None:
-        """Every block can be written again; the node is down. What the page cache held is forgotten."""
+        """Make all blocks writable again, while the node is down. Data in the page cache is lost."""
         assert self._tmpfs is not None, "made without `breakable`"
         (self._tmpfs / FILLER).unlink(missing_ok=True)
         cut_power([self])
@@ -145,25 +151,27 @@ class LoopDisk:
             ["e2fsck", "-p", str(self._image)], check=False, capture_stdout=True
         )
         if completed.returncode >= 4:
-            raise ChaosFailed(f"the file system of {self.base.name} is beyond e2fsck -p")
+            raise ChaosFailed(
+                f"the file system of {self.base.name} cannot be repaired by e2fsck -p"
+            )
         await self.mount()
 
 
 def cut_power(disks: Sequence[LoopDisk]) -> None:
-    """Of all these at once: 40 ms each at most, nothing between them."""
+    """Cut the power of several disks at once, at most 40 ms per disk."""
     for disk in disks:
         descriptor = os.open(disk.mount_point, os.O_RDONLY)
         try:
             fcntl.ioctl(descriptor, FS_IOC_SHUTDOWN, struct.pack("I", WITHOUT_LOG_FLUSH))
         except OSError as error:
-            if error.errno != errno.EIO:  # it has shut itself down already
+            if error.errno != errno.EIO:  # the file system is already shut down
                 raise
         finally:
             os.close(descriptor)
 
 
 def _takes_files(directory: Path) -> bool:
-    """Is this file system alive? One that was shut down gives errors."""
+    """Return whether files can be created. A file system that was shut down returns errors."""
     probe = directory / "chaos-probe"
     try:
         probe.write_bytes(b"")
@@ -192,7 +200,7 @@ def _fill(filler: Path, leave_bytes: int) -> None:
 
 
 async def run(*command: str) -> None:
-    """Run a tool of the system. Raises `ChaosFailed` with what it said."""
+    """Run a system command. Raises `ChaosFailed` with its output."""
     completed = await trio.run_process(
         command, check=False, capture_stdout=True, capture_stderr=True, stdin=subprocess.DEVNULL
     )

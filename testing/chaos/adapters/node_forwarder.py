@@ -1,9 +1,11 @@
-"""Our own network between local processes: every node is reached through a door that can cut and slow.
+"""A simulated network between local processes: forwarders that can cut and slow down connections.
 
-Each node advertises its door; who comes through is found out by the process that owns the other end of the
-connection (/proc/net/tcp), so that every link between two nodes, in each direction, can be cut for itself,
-without root. A cut link swallows nothing: bytes wait as they do in a partitioned TCP connection, and arrive
-late after the heal, if both ends are still there. New connections over a cut link hang, as lost SYNs do.
+Each node advertises the address of its forwarder. The source of a connection is identified by the process
+that owns its other end (/proc/net/tcp). So every link between two nodes can be cut in each direction
+separately, without root rights.
+
+A cut link loses no bytes. As in a partitioned TCP connection, they wait and arrive after the link is healed,
+if both ends still exist. New connections over a cut link wait, as with lost SYN packets.
 """
 
 import os
@@ -17,22 +19,22 @@ from ..model.adapter import CLIENTS, Link
 
 PIECE_BYTES = 65_536
 PIECES_MAX = 64
-"""Under way in one direction of one connection, while it is slowed."""
+"""Pieces in transit in one direction of a connection that is slowed down."""
 PROC_NET = "/proc/net/tcp"
 
 
 @dataclass(slots=True)
 class Weather:
-    """What passes between whom, now."""
+    """The present state of all links."""
 
     cut: dict[Link, int] = field(default_factory=dict)
-    """How many faults cut the link."""
+    """The number of faults that cut each link."""
     slow: dict[Link, tuple[float, float]] = field(default_factory=dict)
     """Link to (delay in s, bytes/s or 0)."""
     changed: trio.Event = field(default_factory=trio.Event)
 
     def notify_changed(self) -> None:
-        """Something changed: whoever waits looks again."""
+        """Notify all waiting tasks of a change."""
         changed, self.changed = self.changed, trio.Event()
         changed.set()
 
@@ -43,7 +45,7 @@ class Weather:
 
 
 class NodeForwarder:
-    """The way to one node: listens where the node says it is, forwards to where it listens."""
+    """The forwarder of one node: it listens at the node's public address, and connects to its private one."""
 
     def __init__(
         self,
@@ -58,10 +60,10 @@ class NodeForwarder:
         self.private = private
         self._conditions = conditions
         self._process_of = process_of
-        """Process id to the name of a node, or `CLIENTS`."""
+        """Returns a node's name, or `CLIENTS`, for the inode of a socket."""
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """Serve until cancelled; started when it listens."""
+        """Serve until cancelled. It has started when it listens."""
         host, port = self.public
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=256)
         task_status.started()
@@ -92,7 +94,7 @@ class NodeForwarder:
                         nursery.cancel_scope,
                     )
         except* (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
-            pass  # one of the two ends is gone: the other end has been closed
+            pass  # one end was closed, and the other end was closed as a result
 
     async def _forward_direction(
         self,
@@ -112,7 +114,7 @@ class NodeForwarder:
                     delay_s, _ = self._conditions.slow.get(link, (0.0, 0.0))
                     await sender.send((trio.current_time() + delay_s, piece))
         await self._conditions.wait_uncut(link)
-        connection_scope.cancel()  # both directions end together: our nodes never half-close
+        connection_scope.cancel()  # nodes never half-close, so both directions end together
 
     async def _deliver(
         self,
@@ -131,7 +133,9 @@ class NodeForwarder:
 
 
 def owner_of(port: int, remote_port: int) -> int:
-    """The inode of the socket of this machine that is bound to ``port`` and connected to port ``to``."""
+    """Return the inode of the local socket that is bound to ``port`` and connected to ``remote_port``; 0 if
+    unknown.
+    """
     with open(PROC_NET) as table:
         next(table)
         for line in table:
@@ -145,7 +149,7 @@ def owner_of(port: int, remote_port: int) -> int:
 
 
 def holds(pid: int, inode: int) -> bool:
-    """Has this process a descriptor of that socket?"""
+    """Return whether a process has a descriptor of a socket."""
     wanted = f"socket:[{inode}]"
     try:
         with os.scandir(f"/proc/{pid}/fd") as descriptors:
@@ -155,7 +159,7 @@ def holds(pid: int, inode: int) -> bool:
 
 
 def who_holds(inode: int, pids: dict[str, int]) -> str:
-    """The name whose process has that socket; everybody else is a client."""
+    """Return the name of the process that has a socket; any other process counts as a client."""
     for name, pid in pids.items():
         if inode and holds(pid, inode):
             return name

@@ -1,4 +1,4 @@
-"""One node as a local process: where its things are, how it is started, killed and stopped."""
+"""One node as a local process: its files, and how it is started, killed and stopped."""
 
 import json
 import os
@@ -23,38 +23,42 @@ STOP_S = 15.0
 LOG_BYTES = 4000
 STORING_KINDS = tuple(role.value for role in STORING)
 FREE_BYTES_MIN = 16 << 20
-"""Of a bookie on a small disk of its own: below it read-only."""
+"""The limit below which a bookie on a small separate disk becomes read-only."""
 
 
 @dataclass(slots=True)
 class ProcessNode:
-    """One node: where its things are, and its process while it has one."""
+    """A node, its files, and its process if it runs."""
 
     directory: Path
-    """For all that is its own: configuration, stderr, clock, and its data or its disk."""
+    """The directory of its configuration, stderr and clock, and of its data or disk."""
     plan: PlannedNode
     private: Address
-    """Where it listens; others know ``planned.address``."""
+    """The address on which it listens. Other nodes use ``plan.address``."""
     data: Path = Path()
     http: Address | None = None
-    """Where its pages are."""
+    """The address of its HTTP pages."""
     tls: Path | None = None
-    """Where its certificate is."""
+    """The directory of its certificate."""
     _config_tables: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of its configuration."""
+    """The tables of its configuration file."""
     process: "trio.Process | None" = None
 
     @property
     def is_running(self) -> bool:
-        """Has it a process, running or paused?"""
+        """Whether it has a process, running or paused."""
         return self.process is not None and self.process.returncode is None
 
     def write_config(
         self, plan: ClusterPlan, options: Mapping[str, Any], disk_mb: int | None, uri: str = ""
     ) -> None:
-        """Write what it is started with; ``disk_mb``: of a small disk of its own.
+        """Write its configuration.
 
-        ``options``: of a bookie's store, or a gateway's; ``uri``: what a gateway's clients reach by it.
+        Args:
+            plan: The nodes of the cluster.
+            options: Options of a bookie's store or of a gateway.
+            disk_mb: The size of a small separate disk, if it has one.
+            uri: The cluster URI of a gateway.
         """
         kind = self.plan.kind
         tables = self._config_tables = {kind: self._node_settings(plan, uri)}
@@ -92,7 +96,7 @@ class ProcessNode:
         return settings
 
     def configure(self, settings: Mapping[str, Any]) -> None:
-        """Have it started with these beside its own, from now on."""
+        """Add settings to its configuration, which apply from its next start on."""
         tables = {
             **self._config_tables,
             self.plan.kind: {**self._config_tables[self.plan.kind], **settings},
@@ -103,7 +107,7 @@ class ProcessNode:
         (self.directory / "node.toml").write_text("\n".join(lines))
 
     async def start(self, module: str, timeout_s: float) -> str | None:
-        """See `Adapter.start`; ``module`` is what it runs as."""
+        """See `Adapter.start`; ``module`` is the Python module to run."""
         if self.is_running:
             return None
         command = [sys.executable, "-m", module, "serve", self.plan.kind]
@@ -139,7 +143,7 @@ class ProcessNode:
         return f"ended with {exit_code}: {last_words(self.log_tail())}"
 
     async def kill(self) -> None:
-        """SIGKILL, and wait until it is gone."""
+        """Kill it by SIGKILL, and wait until it has ended."""
         process = self.process
         if process is None:
             return
@@ -151,7 +155,7 @@ class ProcessNode:
                 await stream.aclose()
 
     async def stop(self) -> None:
-        """SIGTERM; SIGKILL when it takes longer than `STOP_S`."""
+        """Stop it by SIGTERM, and by SIGKILL after `STOP_S`."""
         if self.process is not None and self.is_running:
             self.process.terminate()
             with trio.move_on_after(STOP_S):
@@ -160,16 +164,19 @@ class ProcessNode:
 
     @property
     def memory_fault_file(self) -> Path:
-        """What its memory is spoilt by: there until that has happened (`faulty_node.py`)."""
+        """The file that triggers the memory fault.
+
+        It exists until the fault has occurred (`faulty_node.py`).
+        """
         return self.directory / "memory"
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to a node that runs."""
+        """Send a signal to a running node."""
         if self.process is not None and self.is_running:
             self.process.send_signal(number)
 
     def log_tail(self) -> str:
-        """The end of its stderr."""
+        """Return the end of its stderr."""
         try:
             with (self.directory / "stderr").open("rb") as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_BYTES))

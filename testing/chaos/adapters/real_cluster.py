@@ -1,4 +1,4 @@
-"""What both real clusters have in common, processes and containers: one start of all, disks, clocks."""
+"""The common part of clusters of processes and of containers: start, disks and clocks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ OWN_DISK = frozenset(
 
 
 STARTED = (STORING, (NodeRole.WRITE_PROXY, NodeRole.READ_PROXY), (NodeRole.GATEWAY,))
-"""Together, and one after the other: who needs others to start."""
+"""Roles that are started together, group after group, because later ones need earlier ones."""
 
 
 class RealCluster(ABC):
-    """The half of an `Adapter` that does not depend on what a node is."""
+    """The part of an `Adapter` that does not depend on the kind of the nodes."""
 
     start_s: float
-    """A node that does not serve within so many seconds ends the run before it began."""
+    """The run ends before its load if a node does not serve within this time."""
 
     def __init__(self, needs: Needs, store: Mapping[str, Any]) -> None:
         self._needs = needs
@@ -35,11 +35,11 @@ class RealCluster(ABC):
 
     @abstractmethod
     async def _create(self, stack: AsyncExitStack) -> None:
-        """Make everything that a start needs; ``stack`` ends it. Raises `ChaosFailed`."""
+        """Create everything that a start needs; ``stack`` removes it. Raises `ChaosFailed`."""
 
     @abstractmethod
     def _clock_file(self, name: str) -> Path:
-        """What a node's wall clock is moved by (`faulty_node.py`)."""
+        """Return the file with the offset of a node's wall clock (`faulty_node.py`)."""
 
     @property
     @abstractmethod
@@ -93,7 +93,7 @@ class RealCluster(ABC):
     # --- disks ----------------------------------------------------------------------------------------
 
     async def _make_disk(self, name: str, base: Path) -> Path:
-        """A node's own file system, mounted; where its data lies on it."""
+        """Create and mount a separate file system for a node, and return its data directory."""
         breakable = Capability.SYNC_ERRORS in self._needs.capabilities
         disk = LoopDisk(base, self._needs.disk_mb, breakable=breakable)
         self._disks[name] = disk
@@ -135,7 +135,7 @@ class RealCluster(ABC):
 
     def _disk(self, name: str) -> LoopDisk:
         assert name in self._disks, (
-            f"{name} has no disk of its own: the scenario did not say it needs one"
+            f"{name} has no separate disk: the scenario did not declare that it needs one"
         )
         return self._disks[name]
 

@@ -1,1 +1,1 @@
-"""Client processes of a run."""
+"""Run the client processes of a run."""

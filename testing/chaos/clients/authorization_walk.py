@@ -1,8 +1,8 @@
-"""Rights go from open to required and back while clients write and nodes are killed: who changes the mode.
+"""Change the authorization mode from open to required and back, while clients write and nodes are killed.
 
-A scenario with ``[walk]`` is played on nodes with certificates; each client is a user of its own kind, with
-the role that its work needs, but for the stranger, who has none. Every change of the mode is noted with when
-it was asked for and when it was answered, so that the history says who was refused what, and when
+A scenario with ``[walk]`` runs on nodes with certificates. Each client is a user named after its kind, with
+the role that its work requires. The stranger has no role. Each change of the mode is recorded with the times
+of its request and its answer. So the history shows which requests were refused in which mode
 (`testing/verify/checks/authorization_check.py`).
 """
 
@@ -32,30 +32,33 @@ AGAIN_S = 0.2
 
 
 class MakeCertificates(Protocol):
-    """Makes one authority, and a directory for each principal: `place_of` says where."""
+    """Creates one certificate authority, and a directory per principal as in `place_of`."""
 
     def __call__(self, directory: Path, principals: Sequence[str], days: int) -> None:
-        """Good for so long. Raises `InvalidRequest` where that cannot be."""
+        """Create certificates that are valid for ``days``.
+
+        Raises `InvalidRequest` if this is not possible.
+        """
         ...
 
 
 def place_of(certificates: Path, principal: str) -> Path:
-    """The directory of that principal's certificate."""
+    """Return the directory of a principal's certificate."""
     return certificates / principal.replace("/", "-")
 
 
 def credentials_of(certificates: Path | None, principal: str) -> str:
-    """As a client names them; "" where nobody has any."""
+    """Return the credentials option of a client; "" if there are no certificates."""
     return "" if certificates is None else f"file:{place_of(certificates, principal)}"
 
 
 def principal_of(name: str, role: NodeRole) -> str:
-    """Whom a node's certificate names."""
+    """Return the principal in a node's certificate."""
     return f"{role.value if role in STORING else 'proxy'}/{name}"
 
 
 def principals(scenario: Scenario) -> list[str]:
-    """All who need a certificate."""
+    """Return all principals that need a certificate."""
     nodes = [principal_of(name, role) for name, role in scenario.cluster.names.items()]
     kinds = dict.fromkeys((*(client.kind for client in scenario.clients), "finish"))
     return [*nodes, ADMIN, *(f"user/{kind}" for kind in kinds)]
@@ -63,7 +66,7 @@ def principals(scenario: Scenario) -> list[str]:
 
 @asynccontextmanager
 async def connected(uri: str, credentials: str, timeout_s: float) -> AsyncIterator[MetadataClient]:
-    """A client of the metadata quorum alone."""
+    """Open a client of the metadata quorum only."""
     host = client_host("chaos", credentials)
     client = MetadataClient(
         Endpoint(host, lambda: Hello(kind="client", label="chaos")),
@@ -78,7 +81,7 @@ async def connected(uri: str, credentials: str, timeout_s: float) -> AsyncIterat
 
 
 class Walker:
-    """Of one run."""
+    """Changes the authorization mode of one run."""
 
     def __init__(
         self,
@@ -91,7 +94,9 @@ class Walker:
         on_mode_changed: Callable[[str, float, float], None],
         print_line: Callable[[str], None],
     ) -> None:
-        """``changed`` is told each mode, when it was asked for, and when it was answered."""
+        """Create the walker; ``on_mode_changed`` receives mode, time of the request, and time of the
+        answer.
+        """
         self._walk = walk
         self._kinds = dict.fromkeys((*(client.kind for client in scenario.clients), "finish"))
         self._uri = uri
@@ -102,7 +107,7 @@ class Walker:
         self._print_line = print_line
 
     async def set_up(self) -> None:
-        """Make users, and say what they may do: nothing is judged yet."""
+        """Create the users and their grants, while no request is authorized yet."""
         async with connected(self._uri, self._credentials, ASK_S) as admin:
             await self._change_trust(admin, "mode", "open", ADMIN.partition("/")[2])
             for kind in self._kinds:
@@ -111,7 +116,9 @@ class Walker:
                     await self._change_trust(admin, "grant", kind, role, self._path, "")
 
     async def run(self, over: trio.Event) -> None:
-        """Round after round until ``over`` is set; then back to open, however long the quorum is away."""
+        """Change the mode in rounds until ``over`` is set; then return to open, however long there is no
+        quorum.
+        """
         async with connected(self._uri, self._credentials, ASK_S) as admin:
             steps, mode = cycle(ROUND), "open"
             while not over.is_set():
@@ -126,10 +133,10 @@ class Walker:
         asked_at = before()
         await self._change_trust(admin, "mode", mode, "")
         self._on_mode_changed(mode, asked_at, after())
-        self._print_line(f"rights: {mode}")
+        self._print_line(f"authorization mode: {mode}")
 
     async def _change_trust(self, admin: MetadataClient, *change: str) -> None:
-        """Until it was answered. What may have been done is asked for again: each of these may be."""
+        """Repeat a change until it is answered. Each of these changes may be repeated."""
         may_be_done = False
         while True:
             try:

@@ -1,8 +1,9 @@
-"""One client process of a run: uses the cluster as its spec says, writes down what it saw.
+"""The main program of a client process, which uses the cluster as specified and records its observations.
 
-Run as ``python -m distributedlog.testing.chaos.clients.client_main``. The first line on stdin is the spec
-(JSON); stdin's end, by a close or by the runner's death, ends it: it stops, waits a little for what is under
-way, and says so. A client is a process of its own so that it, too, can be killed and paused.
+It is started as ``python -m distributedlog.testing.chaos.clients.client_main``. The first line on stdin is
+the specification (JSON). The end of stdin, when the runner closes it or dies, ends the client: it stops,
+waits shortly for pending calls, and records their outcomes. A client is a separate process, so that it can be
+killed and paused, too.
 """
 
 import contextlib
@@ -26,13 +27,13 @@ from .writers import ChaosWriterSession, duel, many_logs, write
 
 GOODBYE_S = 20.0
 TIMEOUT_S = 10.0
-"""No call of a client may hang for longer without a word."""
+"""The time limit of a client's call."""
 
 
 async def finish(life: Life, namespace: Namespace) -> None:
-    """After the faults: take each log over, write, and read all of it back.
+    """Take over each log after the faults, write to it, and read it completely.
 
-    Tries again until it succeeds; the runner bounds how long that may take.
+    Failed attempts are repeated; the runner limits the time.
     """
     for log in life.options["logs"]:
         while not await _prove(life, namespace, log):
@@ -100,7 +101,7 @@ async def _main(spec: dict[str, Any], descriptor: int) -> None:
 async def _opened(
     stack: contextlib.AsyncExitStack, uri: str, config: dict[str, Any], metrics: Any, life: Life
 ) -> Namespace | None:
-    """The namespace, as soon as a quorum answers; None when it is time to end before."""
+    """Return the namespace as soon as a quorum answers; None if the client must end before."""
     while not life.stop.is_set():
         try:
             return await stack.enter_async_context(
@@ -113,7 +114,7 @@ async def _opened(
 
 
 def _metrics(address: tuple[str, int]) -> Any:
-    """What is counted, and answered there."""
+    """Serve the metrics at an address, and return their registry."""
     from prometheus_client import REGISTRY, start_http_server
 
     host, port = address
@@ -131,7 +132,7 @@ async def _end_with_stdin(life: Life, scope: trio.CancelScope) -> None:
 
 
 def main() -> None:
-    """Read the spec, work, end."""
+    """Read the specification, and run the client."""
     spec = json.loads(sys.stdin.readline())
     descriptor = os.open(spec["notes"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.setswitchinterval(0.0005)

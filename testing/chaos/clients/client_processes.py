@@ -1,4 +1,4 @@
-"""The client processes of a run: started, killed, paused, started again, told to end."""
+"""Start, kill, pause and end the client processes of a run."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from .client_main import GOODBYE_S
 from .cluster_endpoints import ClusterEndpoints, free_places
 
 LIVES_MAX = 256
-"""Of one client; 16 bits of a session's number are left for a life's own."""
+"""Lives of one client. A session number has 16 more bits for the sessions of a life."""
 
 
 @dataclass(slots=True)
@@ -31,11 +31,11 @@ class _Member:
     process: "trio.Process | None" = None
     starts: int = 0
     page_address: Address | None = None
-    """Where it answers ``/metrics``."""
+    """The address of its ``/metrics``."""
 
 
 class Clients:
-    """All clients of a run. Their notes are in ``directory``, one file a client."""
+    """All clients of a run. Their observations are in ``directory``, one file per client."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Clients:
         seed: int,
         certificates: Path | None = None,
     ) -> None:
-        """``certificates``: where each has a directory, by its kind (`authorization_walk.py`)."""
+        """Create the clients; ``certificates`` has a directory per kind (`authorization_walk.py`)."""
         self._certificates = certificates
         self._directory = directory
         self._endpoints = endpoints
@@ -61,9 +61,9 @@ class Clients:
         self._members["finish"] = _Member("finish", len(self._members) + 1, ClientSpec("finish"))
 
     def working_names(self, kind: str | None = None, *, is_waiting: bool = False) -> list[str]:
-        """Of those that work, or (``waiting``) wait for a fault; of all or of a kind.
+        """Return the names of the clients that work, or that wait for a fault, of all kinds or one.
 
-        Without the one that works at the end.
+        The client that works after the faults is not included.
         """
         return [
             name
@@ -74,7 +74,10 @@ class Clients:
         ]
 
     async def assign_page_addresses(self) -> list[tuple[str, Address]]:
-        """Have each answer ``/metrics`` from its next start on; those that do not wait, and where."""
+        """Assign each client an address for ``/metrics`` from its next start on.
+
+        Return those of working clients.
+        """
         addresses = await free_places(len(self._members))
         for member, address in zip(self._members.values(), addresses, strict=True):
             member.page_address = address
@@ -82,25 +85,23 @@ class Clients:
         return [(name, address) for name, address in assigned if address is not None]
 
     def note_files(self) -> list[Path]:
-        """The files of notes that there are, in order."""
+        """Return the existing files of observations, in order."""
         return [self._note_file(name) for name in self._members if self._note_file(name).exists()]
 
     def _note_file(self, name: str) -> Path:
         return self._directory / f"{name}.notes"
 
     async def start_all(self) -> None:
-        """Start every client."""
+        """Start every working client."""
         for name in self.working_names():
             await self.start(name)
 
     async def start(self, name: str) -> None:
-        """Start one that does not run; each life has sessions of its own."""
+        """Start a client that does not run. Each life has separate session numbers."""
         member = self._members[name]
         if member.process is not None and member.process.returncode is None:
             return
-        assert member.starts < LIVES_MAX, (
-            "a client has so many lives that its sessions have numbers"
-        )
+        assert member.starts < LIVES_MAX, "the session numbers of a client limit its lives"
         spec: dict[str, Any] = {
             "name": name,
             "kind": member.client.kind,
@@ -134,7 +135,7 @@ class Clients:
         return self._endpoints.proxies if client.through else self._endpoints.nodes
 
     async def kill(self, name: str) -> None:
-        """SIGKILL."""
+        """Kill a client by SIGKILL."""
         process = self._members[name].process
         if process is None:
             return
@@ -145,11 +146,11 @@ class Clients:
             await process.stdin.aclose()
 
     def pause(self, name: str) -> None:
-        """SIGSTOP."""
+        """Pause a client by SIGSTOP."""
         self._signal(name, signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
-        """SIGCONT."""
+        """Resume a client by SIGCONT."""
         self._signal(name, signal.SIGCONT)
 
     def _signal(self, name: str, number: signal.Signals) -> None:
@@ -158,13 +159,13 @@ class Clients:
             os.kill(process.pid, number)
 
     async def wait(self, name: str) -> int:
-        """Until it has ended by itself; its exit code."""
+        """Wait until a client has ended, and return its exit code."""
         process = self._members[name].process
         assert process is not None, f"{name} was never started"
         return await process.wait()
 
     async def end(self, name: str) -> str | None:
-        """Tell it to end; killed when it does not. What was wrong with it, or None."""
+        """End a client; kill it if it does not end. Return its problem, or None."""
         process = self._members[name].process
         if process is None:
             return None
@@ -178,14 +179,14 @@ class Clients:
         is_hung = process.returncode is None
         await self.kill(name)
         if is_hung:
-            return f"client {name} did not end when it was told to"
+            return f"client {name} did not end when it was requested"
         if process.returncode:
             error_text = (self._directory / f"{name}.stderr").read_text(errors="replace").strip()
-            return f"client {name} ended with {process.returncode}: {error_text[-600:]}"
+            return f"client {name} ended with exit code {process.returncode}: {error_text[-600:]}"
         return None
 
     async def end_all(self) -> list[str]:
-        """Tell all to end; what was wrong."""
+        """End all clients, and return their problems."""
         failures: list[str] = []
 
         async def end(name: str) -> None:
@@ -199,17 +200,17 @@ class Clients:
         return sorted(failures)
 
     async def kill_all(self) -> None:
-        """SIGKILL to all that are left."""
+        """Kill all remaining clients by SIGKILL."""
         for name in self._members:
             await self.kill(name)
 
     def has_acknowledged(self) -> bool:
-        """Has any client noted an acknowledged record yet?"""
+        """Return whether any client has recorded an acknowledgement."""
         return any(b',"ack",' in path.read_bytes() for path in self.note_files())
 
 
 def _forget_torn_line(file: Path) -> None:
-    """What a killed life did not write to its end would swallow the first line of the next one."""
+    """Remove the incomplete last line of a killed client, to which the next line would be appended."""
     if not file.exists():
         return
     content = file.read_bytes()

@@ -1,4 +1,4 @@
-"""Where the clients of a run find the cluster, and where Prometheus finds the pages of nodes and clients."""
+"""The addresses of the cluster for clients, and the metrics pages of nodes and clients for Prometheus."""
 
 import json
 from collections.abc import Collection, Iterable, Sequence
@@ -21,18 +21,18 @@ PROXIES = (NodeRole.WRITE_PROXY, NodeRole.READ_PROXY)
 
 @dataclass(frozen=True, slots=True)
 class ClusterEndpoints:
-    """A cluster, as clients name it."""
+    """The URIs of a cluster for clients."""
 
     nodes: str
     """``distributedlog://…``"""
     proxies: str = ""
-    """``distributedlog+proxy://…``; empty where there are none."""
+    """``distributedlog+proxy://…``; empty if there are no proxies."""
     gateways: tuple[str, ...] = ()
     """``http://…``"""
 
 
 def places_of(uri: str, nodes: Sequence[Node]) -> ClusterEndpoints:
-    """Of a cluster whose metadata nodes are at ``uri``."""
+    """Return the endpoints of a cluster whose metadata nodes are at ``uri``."""
     proxies = ",".join(format_address(node.address) for node in nodes if node.role in PROXIES)
     return ClusterEndpoints(
         uri,
@@ -46,7 +46,7 @@ def places_of(uri: str, nodes: Sequence[Node]) -> ClusterEndpoints:
 
 
 async def free_places(count: int, taken: Collection[Address] = ()) -> list[Address]:
-    """Return addresses that were free a moment ago, below the ephemeral ports, and not in ``taken``."""
+    """Return addresses that were just free, below the ephemeral ports, and not in ``taken``."""
     host, addresses = real_host("chaos"), list[Address]()
     while len(addresses) < count:
         address = (HOST, host.random.randrange(PORT_LOW, PORT_HIGH))
@@ -59,7 +59,7 @@ async def free_places(count: int, taken: Collection[Address] = ()) -> list[Addre
 
 
 def write_targets(path: Path, pages: Iterable[tuple[str, str, Address]]) -> None:
-    """Each by name, kind and place, as Prometheus reads it (``file_sd_configs``), whole or not at all."""
+    """Write name, kind and address of each page for Prometheus (``file_sd_configs``), atomically."""
     targets = [
         {"targets": [format_address(address)], "labels": {"instance": name, "kind": kind}}
         for name, kind, address in pages

@@ -1,6 +1,7 @@
-"""Clients of the gateways: each request again until it is answered, so that each record is stored once.
+"""Clients of the gateways, which repeat each request until it is answered, so that each record is stored
+once.
 
-HTTP is spoken by a thread: what a program without anything of ours would do.
+HTTP requests run in a thread, with the standard library, as in a program without this package.
 """
 
 import base64
@@ -29,26 +30,26 @@ REFUSED = range(400, 500)
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What came back; status 0: nothing."""
+    """A response; status 0 if there was none."""
 
     status: int
     body: dict[str, Any]
 
     @property
     def text(self) -> str:
-        """For the notes."""
+        """The response as one line for the observations."""
         return f"{self.status} {json.dumps(self.body)}"[:300]
 
 
 async def post(life: Life, gateways: Sequence[str]) -> None:
-    """Post records to a log under a producer's name, for ever; a new session where one was fenced."""
+    """Post records to a log under a producer's name forever. If the session is fenced, open a new one."""
     log = life.options["log"]
     log_settings = json.dumps(
         {"txids": "given"}
-    ).encode()  # as whoever writes it in the end gives them
+    ).encode()  # the final writer of the run assigns transaction IDs
     while not life.stop.is_set():
         answer = await _call(life, gateways, "PUT", f"/v1/logs/{log}", log_settings)
-        if answer.status in (201, FENCED):  # there already
+        if answer.status in (201, FENCED):  # it exists already
             await _session(life, gateways, log)
         await life.wait_or_stop(AGAIN_S)
 
@@ -81,7 +82,7 @@ async def _records(
     counter: int,
     records: int,
 ) -> str:
-    """Post some until they are answered; empty, or what ended the session."""
+    """Post records until there is an answer; return "" or the reason why the session ended."""
     begun_at, payload_bytes = before(), life.options["payload_bytes"]
     txid = time.time_ns() // 1_000_000
     payloads = [to_payload(Value(session, counter + n), payload_bytes) for n in range(records)]
@@ -105,7 +106,7 @@ async def _records(
         runs = consecutive([DLSN.parse(item) for item in answer.body["dlsns"]])
         life.notes.note("ack", session, counter, begun_at, after(), runs)
         return ""
-    # Earlier tries may have been stored though the last one was refused.
+    # Earlier attempts may have been stored although the last one was refused.
     outcome = Outcome.UNKNOWN.value
     life.notes.note("fail", session, counter, records, begun_at, after(), outcome, answer.text)
     return answer.text
@@ -119,7 +120,7 @@ async def _call(
     body: bytes,
     headers: dict[str, str] | None = None,
 ) -> Answered:
-    """Ask one gateway after the other until one says yes or no, or it is time to end."""
+    """Send a request to one gateway after another until one accepts or refuses it, or the client must end."""
     attempts = 0
     while True:
         url = gateways[attempts % len(gateways)] + path

@@ -1,4 +1,4 @@
-"""Clients that read, truncate, and use registers: every call and every answer is noted."""
+"""Clients that read, truncate and use registers, and record every call and answer."""
 
 import time
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ REGISTERS = "chaos/register/"
 STRANGE = "-of-a-stranger"
 TRY_S = 10.0
 FILLING = b"."
-"""Makes values as long as the scenario wants them: enough of them, and the quorum takes a snapshot."""
+"""Padding for values of the size in the scenario. Large values make the quorum take a snapshot."""
 
 
 def pieces(records: Sequence[Any]) -> list[Piece]:
-    """What was read, as pieces."""
+    """Return records as pieces."""
     result: list[Piece] = []
     for record in records:
         segment, entry, slot = record.dlsn
@@ -55,7 +55,7 @@ def pieces(records: Sequence[Any]) -> list[Piece]:
 
 
 async def tail(life: Life, namespace: Namespace) -> None:
-    """Follow the log; after an error go on after the last record that was got."""
+    """Tail the log. After an error, continue after the last record that was read."""
     start: DLSN | None = None
     log = life.options["log"]
     while not life.stop.is_set():
@@ -83,17 +83,17 @@ async def tail(life: Life, namespace: Namespace) -> None:
                 life.notes.note("got", number, after(), pieces(records))
                 segment, entry, slot = records[-1].dlsn
                 start = DLSN(segment, entry, slot + 1)
-                await life.wait_or_stop(0.05)  # a run of records at a time
+                await life.wait_or_stop(0.05)  # collects records for one piece
         except DistributedLogError as error:
             if isinstance(error, LogTruncated):
-                start = None  # it was slower than the truncation, and was told so (G6)
+                start = None  # a truncation overtook it, and it received an error (G6)
             life.notes.note("note", after(), f"reading {log} ended: {one_line(error)}")
             await life.wait_or_stop(0.2)
         await reader.aclose()
 
 
 async def catch_up(life: Life, namespace: Namespace) -> None:
-    """Read the whole log from its beginning to its present end, again and again."""
+    """Read the whole log from its beginning to its present end, repeatedly."""
     rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
     while not await life.wait_or_stop(rng.uniform(shortest_s, longest_s)):
         try:
@@ -103,7 +103,7 @@ async def catch_up(life: Life, namespace: Namespace) -> None:
 
 
 async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
-    """The whole log, noted; how many records. Raises what ended it before its end."""
+    """Read and record the whole log, and return the number of records. Errors are raised."""
     begun_at, count = before(), 0
     async with namespace.open_log(log, config=life.log_options).open_reader(to="end") as reader:
         number = life.new_reading()
@@ -124,7 +124,7 @@ async def read_whole(life: Life, namespace: Namespace, log: str) -> int:
 
 
 async def truncate(life: Life, namespace: Namespace) -> None:
-    """Now and then give up what was written before the last time."""
+    """Truncate the log from time to time to its end at the previous time."""
     rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
     log, truncation_point = life.options["log"], None
     while not await life.wait_or_stop(rng.uniform(shortest_s, longest_s)):
@@ -132,7 +132,7 @@ async def truncate(life: Life, namespace: Namespace) -> None:
         begun_at = before()
         try:
             if truncation_point is not None:
-                # Before the call: it may have an effect that nobody lives to tell of.
+                # Recorded before the call, which may take effect even if this process is killed.
                 life.notes.note(
                     "cut", log, begun_at, begun_at, list(truncation_point), Outcome.UNKNOWN.value
                 )
@@ -145,11 +145,14 @@ async def truncate(life: Life, namespace: Namespace) -> None:
             life.notes.note("note", after(), f"truncating {log} failed: {one_line(error)}")
 
 
-# --- who has no right ------------------------------------------------------------------------------
+# --- unauthorized clients --------------------------------------------------------------------------
 
 
 async def intrude(life: Life, namespace: Namespace) -> None:
-    """Try to read the log of others, and to write one; whether that is refused depends on the time."""
+    """Try to read another client's log and to write a log.
+
+    The history decides whether this must be refused.
+    """
     rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
     log = life.options["log"]
     while not await life.wait_or_stop(rng.uniform(shortest_s, longest_s)):
@@ -171,7 +174,7 @@ async def _read_some(namespace: Namespace, log: str) -> bool:
 
 
 async def _write_one(namespace: Namespace, log: str) -> bool:
-    """To a log that nobody else writes, and nobody judges."""
+    """Write to a log that no other client writes, and that is not checked."""
     handle = namespace.open_log(f"{log}{STRANGE}")
     async with handle.open_writer(takeover=True) as writer:
         await writer.write(LogRecord(time.time_ns() // 1_000_000, b"by one who has no right"))

@@ -1,7 +1,7 @@
-"""Clients that write: sessions at a rate, duels for a log, many small logs.
+"""Clients that write: sessions at a rate, duels for a log, and many small logs.
 
-What is noted before a call begins and what after it decides what the checker may believe: a session before
-its first record, an acknowledgement only when it is there.
+The order of records and calls matters to the checker. A session is recorded before its first record, and an
+acknowledgement only after it has arrived.
 """
 
 import math
@@ -22,13 +22,15 @@ from ...verify.history.run_history import Outcome, Value, to_payload
 from .client_context import Life, after, before, one_line
 
 TICK_S = 0.01
-"""A writer hands over what is due this often: the records of one tick are one run."""
+"""The interval at which a writer submits due records. Those of one interval are one submission."""
 IN_FLIGHT_MAX = 100
-"""Ticks whose outcome is not known; beyond it the writer waits."""
+"""Submissions with unknown outcome. At this number, the writer waits."""
 
 
 class ChaosWriterSession:
-    """One opening of a writer: hands records over by the tick, notes their outcomes in order."""
+    """A writer from its opening to its end, which submits records periodically and records outcomes
+    in order.
+    """
 
     def __init__(self, life: Life, writer: LogWriter, number: int) -> None:
         self.life = life
@@ -44,11 +46,11 @@ class ChaosWriterSession:
     async def open(
         cls, life: Life, namespace: Namespace, log: str, *, takeover: bool
     ) -> "ChaosWriterSession | None":
-        """Open the log's writer; None, noted, when that fails."""
+        """Open the log's writer; record the error and return None if that fails."""
         number, begun_at = life.new_session(), before()
         takeover = takeover and not life.options.get(
             "through"
-        )  # proxies have one owner, their affair
+        )  # a proxied log has one owner, chosen by the proxies
         try:
             writer = await namespace.open_log(log, config=life.log_options).open_writer(
                 takeover=takeover
@@ -60,7 +62,10 @@ class ChaosWriterSession:
         return cls(life, writer, number)
 
     async def run(self, hand_over_records: Callable[[], Awaitable[None]]) -> None:
-        """Note outcomes while ``feed`` hands records over; then close, or abort what failed."""
+        """Record outcomes while ``hand_over_records`` submits records.
+
+        Then close the writer, or abort it after a failure.
+        """
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._collect_outcomes)
@@ -77,7 +82,7 @@ class ChaosWriterSession:
         self.life.notes.note("end", self.number, self.counter, after(), error_text)
 
     async def write(self, records: int, payload_bytes: int) -> None:
-        """Hand some records over now. After a failure there are none any more."""
+        """Submit records now. After a failure, nothing is submitted."""
         begun_at, first = before(), self.counter
         txid = max(self.writer.last_txid, time.time_ns() // 1_000_000)
         batch = [
@@ -97,13 +102,14 @@ class ChaosWriterSession:
     async def write_at_rate(
         self, rate: float, payload_bytes: int, seconds: float = math.inf
     ) -> None:
-        """Write at ``rate`` until told to stop, until ``seconds`` are over, or until it fails."""
+        """Write at a rate until the client must end, until ``seconds`` have passed, or until a failure."""
         start, submitted = time.monotonic(), 0
         while not self.life.stop.is_set() and self.failure is None:
             elapsed_s = time.monotonic() - start
             if elapsed_s >= seconds:
                 break
-            # What a long stall made due is not made up for: a paused client does not come back with a flood.
+            # Records that were due during a long pause are skipped, so that a paused client does not cause a
+            # burst.
             submitted = max(submitted, int((elapsed_s - 1.0) * rate))
             due = min(int(elapsed_s * rate) + 1 - submitted, max(1, int(rate * TICK_S * 4)))
             if due > 0 and len(self._pending) < IN_FLIGHT_MAX:
@@ -112,12 +118,12 @@ class ChaosWriterSession:
             await trio.sleep(min(0.2, max(TICK_S, submitted / rate - elapsed_s)))
 
     async def wait_until_stopped(self) -> None:
-        """`write` is called by others until told to stop, or until it fails."""
+        """Wait until the client must end or the session fails; other tasks call `write`."""
         while not await self.life.wait_or_stop(0.2) and self.failure is None:
             pass
 
     async def _collect_outcomes(self) -> None:
-        """Outcomes, in the order in which the records were handed over."""
+        """Record outcomes in the order of submission."""
         while self._pending or not self._is_over:
             if not self._pending:
                 self._wake = trio.Event()
@@ -148,7 +154,10 @@ class ChaosWriterSession:
         outcomes: Sequence[DLSN | DistributedLogError],
         start: int,
     ) -> None:
-        """What follows the first failure: records that failed alike are one line."""
+        """Record the outcomes from the first failure on.
+
+        Records with the same kind of failure share one line.
+        """
         while start < len(outcomes):
             error = outcomes[start]
             end = start + 1
@@ -176,7 +185,7 @@ def _alike(error: DistributedLogError, other: DLSN | DistributedLogError) -> boo
 
 
 def consecutive(positions: Sequence[DLSN]) -> list[tuple[int, int, int, int]]:
-    """(segment, entry, slot, count): positions of consecutive records, by entry."""
+    """Return positions of consecutive records as (segment, entry, slot, count), by entry."""
     runs: list[list[int]] = []
     for segment, entry, slot in positions:
         last_run = runs[-1] if runs else None
@@ -199,7 +208,7 @@ def _feeding(
 
 
 async def write(life: Life, namespace: Namespace) -> None:
-    """One writer at a time, for ever; a new session takes over what the last one left."""
+    """Write forever with one writer at a time. A new session takes over from the previous one."""
     while not life.stop.is_set():
         session = await ChaosWriterSession.open(life, namespace, life.options["log"], takeover=True)
         if session is None:
@@ -209,7 +218,7 @@ async def write(life: Life, namespace: Namespace) -> None:
 
 
 async def duel(life: Life, namespace: Namespace) -> None:
-    """Take the log over, keep it for a while or lose it, rest, again."""
+    """Take over the log, own it for a while or lose it, pause, and repeat."""
     rng, (shortest_s, longest_s) = life.make_rng, life.options["pause_s"]
     while not await life.wait_or_stop(rng.uniform(0, longest_s / 2)):
         session = await ChaosWriterSession.open(
@@ -221,7 +230,7 @@ async def duel(life: Life, namespace: Namespace) -> None:
 
 
 async def many_logs(life: Life, namespace: Namespace) -> None:
-    """Some records to one log after the other; each is kept open until it fails."""
+    """Write some records to one random log after another. Each log remains open until it fails."""
     sessions: dict[str, ChaosWriterSession] = {}
     rng = life.make_rng
     records_per_tick = max(1, int(life.options["rate"] * TICK_S * 5))

@@ -1,1 +1,1 @@
-"""Scenarios, and the interface of the clusters that play them."""
+"""Define scenarios, and the interface of the clusters that run them."""

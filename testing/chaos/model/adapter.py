@@ -1,16 +1,16 @@
-"""The border between a scenario and where it is played: local processes, or containers.
+"""The interface between a scenario and the cluster on which it runs: local processes or containers.
 
-A scenario knows nodes by name and role, and asks for deeds. An adapter carries them out, or says beforehand,
-in words, why it cannot: what needs root, a loop device or Docker is refused where that is missing, and
-never passed. The runner (runner.py) keeps the book of who is down; an adapter keeps none.
+A scenario refers to nodes by name and role, and requests actions. An adapter performs them, or states in
+advance why it cannot. If root rights, a loop device or Docker are required and missing, the scenario is
+refused and never passes. The runner (runner.py) tracks which nodes are down; an adapter does not.
 
 Rules for an adapter:
 
-- Calls come from one trio task at a time for one node, and from several tasks for different ones.
-- Every call has an end: it returns when the deed is done, or raises `ChaosFailed` with what was seen.
-- A deed on a node that is not in the state it needs (`kill` of a dead one) does nothing.
-- Leaving its ``async with`` ends everything that it started, whatever happened before, and removes what
-  it made outside its directory (mounts, rules, networks).
+- Calls for one node come from one trio task at a time. Calls for different nodes come from several tasks.
+- Every call ends: it returns when the action is done, or raises `ChaosFailed` with the observation.
+- An action on a node in the wrong state (such as `kill` of a dead one) has no effect.
+- Leaving its ``async with`` ends everything that it started, in any state, and removes everything that it
+  created outside its directory (mounts, rules, networks).
 """
 
 import json
@@ -24,57 +24,57 @@ from typing import Any, Protocol, Self
 from ....runtime.interfaces.host import Address
 
 CLIENTS = "clients"
-"""In a link: the load generators, all of them."""
+"""All load generators, as the name of one end of a link."""
 
 NODE_MODULE = "distributedlog.cli.main"
 LAST_WORDS_BYTES_MAX = 500
 
 Link = tuple[str, str]
-"""(source, target), each the name of a node or `CLIENTS`: what the source sends to the target."""
+"""(source, target), each the name of a node or `CLIENTS`: the direction from source to target."""
 
 
 class ChaosFailed(Exception):
-    """A deed could not be carried out, or a node did not do what it must: the run says nothing."""
+    """An action failed, or a node did not do what it must, so the run has no result."""
 
 
 class Capability(Enum):
-    """What a fault needs of the place it is played in."""
+    """A capability of the adapter and the machine that a fault requires."""
 
     KILL = "kill"
-    """SIGKILL, and start again; always there."""
+    """SIGKILL and restart; always available."""
     PAUSE = "pause"
     """SIGSTOP and SIGCONT, or the freezer of a container."""
     NETWORK = "network"
-    """Cut links between chosen nodes, each direction for itself."""
+    """Cut links between given nodes, in each direction separately."""
     SLOW_LINK = "slow-link"
     DATA = "data"
-    """Change bytes in the files of a node that is down."""
+    """Change bytes in the files of a stopped node."""
     POWER = "power"
-    """Lose what was not synced: the file system is shut down under the node."""
+    """Lose unsynced data: the file system is shut down under the node."""
     DISK_FULL = "disk-full"
     SYNC_ERRORS = "sync-errors"
-    """Writes that fail when they reach the device, so that fsync tells."""
+    """Writes that fail at the device, so that fsync reports an error."""
     CLOCK = "clock"
-    """Move a node's wall clock while it runs; its monotonic clock stays."""
+    """Move a node's wall clock while it runs. Its monotonic clock does not change."""
     SLOW_DISK = "slow-disk"
-    """Hold up each write of a node's file system."""
+    """Delay each write of a node's file system."""
     FILES_LIMIT = "files-limit"
-    """Bound a running node's file descriptors."""
+    """Limit the file descriptors of a running node."""
     STRANGERS = "strangers"
-    """Reach a node's own port from this machine, as somebody who is none of its peers."""
+    """Connect to a node's own port from this machine without being one of its peers."""
     SETTINGS = "settings"
-    """Start a node with other settings than its own."""
+    """Start a node with other settings."""
     MEMORY = "memory"
-    """Change a bit of what a metadata node keeps in memory."""
+    """Flip a bit in the memory of a metadata node."""
     PROXIES = "proxies"
-    """Write and read proxies beside the cluster."""
+    """Write and read proxies in addition to the cluster."""
     GATEWAYS = "gateways"
     CERTIFICATES = "certificates"
-    """Nodes and clients with certificates of the run's own."""
+    """Nodes and clients with certificates that are created for the run."""
 
 
 class NodeRole(Enum):
-    """What a node is."""
+    """The role of a node."""
 
     METADATA = "metadata"
     BOOKIE = "bookie"
@@ -84,7 +84,7 @@ class NodeRole(Enum):
 
 
 STORING = (NodeRole.METADATA, NodeRole.BOOKIE)
-"""They have a disk, and something to lose; the others keep nothing, so any of them may be away."""
+"""Roles with a disk and with data to lose. Other nodes store nothing, so all of them may be down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +92,36 @@ class Node:
     """One node of the cluster, running or not."""
 
     name: str
-    """Of a metadata node the name that it has in the quorum; of a bookie its label (`dlog bookies`)."""
+    """The name of a metadata node in the quorum, or the label of a bookie (`dlog bookies`)."""
     role: NodeRole
     rack: str = ""
     address: Address = ("127.0.0.1", 0)
-    """Where clients of this machine find it."""
+    """The address for clients on this machine."""
     pages: Address | None = None
-    """Where it answers ``/metrics``, when it was asked to."""
+    """The address of its ``/metrics``, if requested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What an adapter is told before it starts anything."""
+    """The requirements of a run, given to an adapter before it starts anything."""
 
     directory: Path
-    """For all that it keeps: data, logs of nodes. Exists, empty."""
+    """An existing, empty directory for data and logs of the nodes."""
     bookies: int
     metadata_nodes: int
     capabilities: frozenset[Capability]
-    """What the scenario will use. An adapter may set up the costly ones (mounts, a proxy) only then."""
+    """Capabilities that the scenario uses.
+
+    An adapter may prepare costly ones (mounts, a proxy) only if they are included.
+    """
     disk_mb: int = 256
-    """Of a node's disk, where it gets a file system of its own."""
+    """The size of a node's disk, if it has a separate file system."""
     http: bool = False
-    """Give each node a port for its pages."""
+    """Whether each node has a port for HTTP pages."""
     node_module: str = NODE_MODULE
-    """The module that a node runs as (``python -m MODULE serve …``): a test plants bugs by another."""
+    """The module that a node runs (``python -m MODULE serve …``). A test injects bugs by another module."""
     certificates: Path | None = None
-    """Where each node has a directory of its certificate (`walk.place_of`); None: they are plain."""
+    """The directory with each node's certificate (`place_of`); None for nodes without certificates."""
     write_proxies: int = 0
     read_proxies: int = 0
     gateways: int = 0
@@ -126,18 +129,18 @@ class Needs:
 
 
 class Adapter(Protocol):
-    """A cluster that a scenario is played on. Made with `Needs`; used as ``async with adapter:``.
+    """A cluster that runs a scenario. It is created with `Needs`, and used as ``async with adapter:``.
 
-    Entering it starts every node and returns when all of them serve.
+    On entry it starts all nodes, and returns when they serve.
     """
 
     kind: str
-    """``processes`` or ``containers``, as the report says it."""
+    """``processes`` or ``containers``, for the report."""
 
     def refusal(self, capability: Capability) -> str | None:
-        """Why this fault is not available here, in one line that names what is missing; None if it is.
+        """Return what is missing for a capability on this machine, in one line; None if it is available.
 
-        Asked before anything is started; must not change the machine.
+        It is called before anything is started, and must not change the machine.
         """
         ...
 
@@ -156,122 +159,127 @@ class Adapter(Protocol):
 
     @property
     def nodes(self) -> Sequence[Node]:
-        """Every node, in a fixed order: metadata nodes first, then bookies, then those that keep nothing."""
+        """All nodes in a fixed order: metadata nodes, bookies, then nodes that store nothing."""
         ...
 
     @property
     def uri(self) -> str:
-        """Where a client on this machine finds the cluster (``distributedlog://…``)."""
+        """The cluster URI for clients on this machine (``distributedlog://…``)."""
         ...
 
     # --- machines -------------------------------------------------------------------------------------
 
     async def kill(self, name: str) -> None:
-        """SIGKILL, also of a paused node; returns when its process is gone."""
+        """Kill a node by SIGKILL, including a paused one; return when its process has ended."""
         ...
 
     async def stop(self, name: str) -> None:
-        """The clean end (SIGTERM); killed when it takes longer than 15 s."""
+        """Stop a node cleanly by SIGTERM; kill it after 15 s."""
         ...
 
     async def start(self, name: str, timeout_s: float = 30.0) -> str | None:
-        """Start a node that is down, with the data it had; None when it serves.
+        """Start a stopped node with its data.
 
-        A text is what it said when it would not: refused its data, or silent for ``timeout_s``; then it
-        is down again. That is an answer, not an error: whether it may refuse is for the scenario to say.
+        Returns:
+            None when it serves. Otherwise, the reason why it did not start: it refused its data, or did not
+                answer within ``timeout_s``. It is then down again. This is not an error: the scenario decides
+                whether the node may refuse.
         """
         ...
 
     async def is_running(self, name: str) -> bool:
-        """Is its process there (also paused)? A node may have ended by itself, as after a failed sync."""
+        """Return whether its process exists, including a paused one.
+
+        A node may end itself, as after a failed sync.
+        """
         ...
 
     async def pause(self, name: str) -> None:
-        """SIGSTOP; returns when it stands still."""
+        """Pause a node by SIGSTOP; return when it has stopped."""
         ...
 
     async def resume(self, name: str) -> None:
-        """SIGCONT."""
+        """Resume a node by SIGCONT."""
         ...
 
     # --- network --------------------------------------------------------------------------------------
 
     async def cut(self, links: Sequence[Link]) -> None:
-        """From now on nothing passes these links, silently (no reset); calls add up."""
+        """Cut links silently (without a reset). Calls are counted per link."""
         ...
 
     async def heal(self, links: Sequence[Link]) -> None:
-        """These links pass again; what waits in buffers may arrive late."""
+        """Remove one cut per link. Buffered data may arrive late."""
         ...
 
     async def slow(self, links: Sequence[Link], delay_s: float, bytes_per_s: float = 0.0) -> None:
-        """Delay what passes these links, and bound its rate (0: no bound); ``delay_s`` 0 ends both."""
+        """Delay data on links, and limit its rate (0 for no limit). A ``delay_s`` of 0 ends both."""
         ...
 
     # --- disks, clocks, limits ------------------------------------------------------------------------
 
     def data_directory(self, name: str) -> Path:
-        """Where the files of a node that is down can be read and written from this machine."""
+        """Return the directory of a stopped node's files, for reads and writes from this machine."""
         ...
 
     async def cut_power(self, names: Sequence[str]) -> None:
-        """Of all these nodes at once: what was not synced is lost, then their processes are killed.
+        """Cut the power of several nodes at once: unsynced data is lost, then their processes are killed.
 
-        The file systems are there again, as a start after a power cut would find them, when this returns.
+        When the call returns, the file systems are in the state that a start after a power failure finds.
         """
         ...
 
     async def fill_disk(self, name: str, leave_bytes: int) -> None:
-        """Leave a running node only so much free space; nothing of what it holds is touched."""
+        """Leave a running node only this much free space, without changing its files."""
         ...
 
     async def free_disk(self, name: str) -> None:
-        """Give the space back."""
+        """Free the space again."""
         ...
 
     async def fail_writes(self, name: str) -> None:
-        """From now on new blocks do not reach the device of this node: its syncs fail."""
+        """Make new blocks of a node fail at the device, so that its syncs fail."""
         ...
 
     async def mend_writes(self, name: str) -> None:
-        """The device takes writes again; the node is down (it ended by itself, or is killed here)."""
+        """Make the device writable again. The node is then down: it ended itself, or is killed here."""
         ...
 
     async def hold_disk(self, name: str, is_held: bool) -> None:
-        """While it is held no write to a running node's disk ends; then all go on."""
+        """Block all writes to a running node's disk, or let them continue."""
         ...
 
     async def set_clock(self, name: str, offset_s: float) -> None:
-        """The node's wall clock is off by so much from now on; 0 is right again."""
+        """Set the offset of a node's wall clock; 0 restores the right time."""
         ...
 
     async def limit_files(self, name: str, count: int | None) -> None:
-        """A running node may have at most ``count`` descriptors from now on; None: as at its start."""
+        """Limit the descriptors of a running node; None restores the limit at its start."""
         ...
 
     # --- settings, memory -----------------------------------------------------------------------------
 
     async def configure(self, name: str, settings: Mapping[str, Any]) -> None:
-        """From its next start on a node has these settings beside its own; none: its own alone."""
+        """Set additional settings of a node from its next start on; an empty mapping removes them."""
         ...
 
     async def spoil_memory(self, name: str) -> None:
-        """The next name of a log that this metadata node learns it keeps with a bit flipped."""
+        """Make a metadata node store the next log name with a flipped bit."""
         ...
 
     async def is_memory_spoiled(self, name: str) -> bool:
-        """Has that happened?"""
+        """Return whether the memory fault has occurred."""
         ...
 
     # --- for the report -------------------------------------------------------------------------------
 
     def log_of(self, name: str) -> str:
-        """The last words of a node, for the report: the end of its stderr."""
+        """Return the end of a node's stderr, for the report."""
         ...
 
 
 def last_words(log: str) -> str:
-    """The last error that a node logged, else its last line: why it ended, for a report."""
+    """Return the last error that a node logged, or else its last line, as the reason for a report."""
     last_message = ""
     for line in log.strip().splitlines():
         try:

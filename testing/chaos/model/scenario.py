@@ -1,7 +1,7 @@
-"""What a scenario says, as frozen values: clients, faults, loops, bounds.
+"""A scenario as frozen values: clients, faults, loops and limits.
 
-The same scenario runs on processes and on containers. docs/operate/chaos.md describes the file,
-and scenario_file.py reads it. The tables here define the accepted values.
+The same scenario runs on processes and on containers. docs/operate/chaos.md describes the file, and
+scenario_file.py reads it. The tables here define the accepted values.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Any
 from .adapter import STORING, Capability, NodeRole
 
 Range = tuple[float, float]
-"""Drawn evenly from here to there; one number stands for both."""
+"""A range of uniformly distributed random values. In the file, one number stands for both limits."""
 
 ONE_NODE = (*(role.value for role in NodeRole), "node", "leader", "follower")
 MANY_NODES = ("bookies", "quorum", "all")
@@ -22,50 +22,54 @@ CERTIFICATE_DAYS = 365
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One kind of fault, with its bounds."""
+    """One kind of fault, with its parameters."""
 
     kind: str
     target: str = "node"
-    """`ONE_NODE`: one drawn; `MANY_NODES`: all of them at once; else the name of a node or a client kind."""
+    """A random node for `ONE_NODE`, all of them at once for `MANY_NODES`, or the name of a node or client
+    kind.
+    """
     hold_s: Range = (1.0, 4.0)
-    """How long it lasts; of a kill or a power cut how long the node stays down."""
+    """The duration of the fault. For a kill or a power failure, it is the time until the restart."""
     delay_s: float = 0.1
-    """slow-link; slow-disk"""
+    """For slow-link and slow-disk."""
     bytes_per_s: float = 0.0
-    """slow-link; 0: no bound"""
+    """For slow-link; 0 for no limit."""
     direction: str = "both"
-    """partition: what the target hears (in), says (out), or both"""
+    """For partition: data to the target (in), from it (out), or both."""
     leave_kb: int = 64
-    """disk-full"""
+    """For disk-full."""
     how: str = "flip"
-    """damage: flip bits, tear (overwrite a stretch), cut (shorten the file), remove (the file)"""
+    """For damage: flip bits, tear (overwrite a range), cut (shorten the file), or remove (delete the
+    file).
+    """
     files: str = "**/*"
-    """damage: which files of the data directory"""
+    """For damage: the files of the data directory."""
     amount: int = 8
-    """damage: bits to flip, or bytes to tear or cut; of all files together"""
+    """For damage: the number of bits to flip, or of bytes to tear or cut, over all files."""
     offset_s: Range = (-3600.0, 3600.0)
-    """clock"""
+    """For clock."""
     limit: int = 64
-    """files-limit: descriptors"""
+    """For files-limit: descriptors."""
     per_s: float = 50.0
-    """strangers: connections a second"""
+    """For strangers: connections per second."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """settings: what it is started with beside its own"""
+    """For settings: additional settings of the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class FaultKind:
-    """What a fault kind is, and what it needs of the place."""
+    """The description of a fault kind, and the capability that it requires."""
 
     about: str
     capability: Capability
     options: tuple[str, ...] = ()
     targets_clients: bool = False
-    """Its target is a kind of client, not a node."""
+    """The target is a kind of client, not a node."""
     destroys_data: bool = False
-    """Destroys synced data: only ever of one bookie and one metadata node, the rotten ones."""
+    """Destroys synced data. Only one bookie and one metadata node of a run are targets."""
     roles: tuple[NodeRole, ...] = tuple(NodeRole)
-    """Whom it can meet."""
+    """The possible roles of the target."""
 
 
 KINDS: dict[str, FaultKind] = {
@@ -76,14 +80,12 @@ KINDS: dict[str, FaultKind] = {
     "slow-link": FaultKind(
         "delay and throttle a node's links", Capability.SLOW_LINK, ("delay_s", "bytes_per_s")
     ),
-    "power-cut": FaultKind(
-        "lose what was not synced, start again", Capability.POWER, roles=STORING
-    ),
+    "power-cut": FaultKind("lose unsynced data, start again", Capability.POWER, roles=STORING),
     "disk-full": FaultKind(
         "leave almost no space", Capability.DISK_FULL, ("leave_kb",), roles=STORING
     ),
     "sync-errors": FaultKind(
-        "writes fail at the device, fsync tells", Capability.SYNC_ERRORS, roles=STORING
+        "writes fail at the device, fsync reports it", Capability.SYNC_ERRORS, roles=STORING
     ),
     "slow-disk": FaultKind(
         "each write and sync waits", Capability.SLOW_DISK, ("delay_s",), roles=STORING
@@ -96,15 +98,15 @@ KINDS: dict[str, FaultKind] = {
         roles=STORING,
     ),
     "rot-everywhere": FaultKind(
-        "a bit of the same bytes flips on all bookies: more than is promised to be survived",
+        "a bit of the same bytes flips on all bookies, which exceeds the guarantees",
         Capability.DATA,
         ("files",),
         roles=(NodeRole.BOOKIE,),
     ),
     "clock": FaultKind("move a node's wall clock", Capability.CLOCK, ("offset_s",)),
-    "files-limit": FaultKind("bound a node's file descriptors", Capability.FILES_LIMIT, ("limit",)),
+    "files-limit": FaultKind("limit a node's file descriptors", Capability.FILES_LIMIT, ("limit",)),
     "strangers": FaultKind(
-        "somebody who speaks something else knocks at a node's port",
+        "unauthenticated clients of another protocol connect to a node's port",
         Capability.STRANGERS,
         ("per_s",),
         roles=(*STORING, NodeRole.WRITE_PROXY, NodeRole.READ_PROXY),
@@ -116,12 +118,12 @@ KINDS: dict[str, FaultKind] = {
         roles=tuple(role for role in NodeRole if role is not NodeRole.METADATA),
     ),
     "wrong-memory": FaultKind(
-        "a bit flips in what a metadata node keeps in memory; later it is started again",
+        "a bit flips in the memory of a metadata node, which is later restarted",
         Capability.MEMORY,
         roles=(NodeRole.METADATA,),
     ),
     "run-client": FaultKind(
-        "a client that waits works for a while", Capability.KILL, targets_clients=True
+        "a waiting client works for a while", Capability.KILL, targets_clients=True
     ),
     "kill-client": FaultKind(
         "kill -9 of a client, start it again", Capability.KILL, targets_clients=True
@@ -134,7 +136,9 @@ KINDS: dict[str, FaultKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One source of faults, independent of the others: pause, draw one, play it, again."""
+    """One source of faults, independent of others: it pauses, selects a random fault, runs it, and
+    repeats.
+    """
 
     name: str
     faults: tuple[Fault, ...]
@@ -143,25 +147,25 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A fault at its time."""
+    """A fault at a given time."""
 
     at_s: float
     fault: Fault
 
 
 CLIENT_KINDS = {
-    "writer": "writes at a rate; opens the log anew, taking it over, when its writer ends",
-    "duel": "several of them: each takes the log over for a while, and loses it to the next",
-    "tail": "follows the log, goes on where it was after an error",
-    "catch-up": "reads the whole log from its beginning, again and again",
+    "writer": "writes at a rate; takes the log over again when its writer ends",
+    "duel": "several of them: each takes the log over for a while, until the next one does",
+    "tail": "tails the log, and continues at its position after an error",
+    "catch-up": "reads the whole log from its beginning, repeatedly",
     "many-logs": "writes to many small logs in turn",
     "registers": "reads and conditionally changes keys of the metadata quorum",
-    "truncate": "gives up, now and then, what was written before the last time",
-    "stranger": "has no right, and tries to read and to write",
-    "poster": "posts records to the gateways, each again until it is answered",
+    "truncate": "truncates the log from time to time to its previous end",
+    "stranger": "is not authorized, and tries to read and to write",
+    "poster": "posts records to the gateways, and repeats each request until it is answered",
 }
 THROUGH_PROXIES = ("writer", "many-logs", "tail", "catch-up")
-"""Clients that may go through proxies; of a log that has one writer at a time, as they judge it."""
+"""Clients that may use proxies. They must not require a log with one writer at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +174,21 @@ class ClientSpec:
 
     kind: str
     count: int = 1
-    """Processes."""
+    """The number of processes."""
     log: str = "story"
     rate: float = 1000.0
-    """Records/s of a process, or calls/s of registers."""
+    """Records/s of a process, or calls/s on registers."""
     payload_bytes: int = 100
     logs: int = 50
-    """many-logs: how many."""
+    """For many-logs: the number of logs."""
     keys: int = 4
-    """registers: how many."""
+    """For registers: the number of keys."""
     pause_s: Range = (5.0, 15.0)
-    """catch-up, truncate, stranger: between two; duel: how long one keeps the log."""
+    """For catch-up, truncate, stranger: the pause between two operations. For duel: the time of ownership."""
     through: str = ""
-    """``proxies``, or nothing: the nodes themselves."""
+    """``proxies``, or empty for direct access to the nodes."""
     waits: bool = False
-    """It works while a fault ``run-client`` lasts, and else not."""
+    """Whether it works only while a fault ``run-client`` lasts."""
 
 
 WRITERS = ("writer", "duel", "poster", "many-logs")
@@ -199,25 +203,30 @@ ROLES = {
     "catch-up": "reader",
     "stranger": "",
 }
-"""Of the clients, where rights are judged. Those of registers are keys that nobody may have then."""
+"""The roles of the clients in mode ``required``.
+
+Clients of registers cannot run then, because no user may have these keys.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Rights go from open to report, required, report and open again, round after round, with no start."""
+    """Changes of the authorization mode from open to report, required, report and open, in rounds without
+    restarts.
+    """
 
     hold_s: Range = (4.0, 8.0)
-    """How long each of them lasts."""
+    """How long each mode lasts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What the scenario is played on."""
+    """The cluster of the scenario."""
 
     bookies: int = 4
     metadata_nodes: int = 3
     disk_mb: int = 256
-    """Of a node, where the faults need a file system of its own."""
+    """The disk of a node, if the faults require separate file systems."""
     store: Mapping[str, Any] = field(default_factory=dict)
     """Options of the bookies' stores."""
     log: Mapping[str, Any] = field(default_factory=dict)
@@ -225,15 +234,15 @@ class Cluster:
     write_proxies: int = 0
     read_proxies: int = 0
     gateways: int = 0
-    """Over the proxies, where there are write proxies."""
+    """Gateways use the proxies, if there are write proxies."""
     gateway: Mapping[str, Any] = field(default_factory=dict)
     """Options of the gateways."""
     certificate_days: int = 0
-    """Nodes and clients show certificates that are good for so long; 0: nobody has one."""
+    """The validity of the certificates of nodes and clients; 0 for no certificates."""
 
     @property
     def counts(self) -> dict[NodeRole, int]:
-        """How many nodes of each kind."""
+        """The number of nodes of each role."""
         return {
             NodeRole.METADATA: self.metadata_nodes,
             NodeRole.BOOKIE: self.bookies,
@@ -244,7 +253,7 @@ class Cluster:
 
     @property
     def names(self) -> dict[str, NodeRole]:
-        """Of the nodes, as every adapter names them."""
+        """The names of the nodes with every adapter, and their roles."""
         return {
             f"{role.value}{number + 1}": role
             for role, count in self.counts.items()
@@ -253,7 +262,7 @@ class Cluster:
 
     @property
     def capabilities_by_feature(self) -> dict[str, Capability]:
-        """What it asks of the place, by what it is called."""
+        """The capabilities that the cluster requires, by the name of the feature."""
         features = {
             "proxies": (self.write_proxies + self.read_proxies, Capability.PROXIES),
             "gateways": (self.gateways, Capability.GATEWAYS),
@@ -264,23 +273,26 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class AcceptanceLimits:
-    """What makes a run count, and what it must keep."""
+    """Limits for the result of a run."""
 
     acked_min: int = 1000
     """Fewer acknowledged records: VOID."""
     acked_per_s_min: float = 100.0
-    """A lower mean rate: VOID (etcd's bound)."""
+    """A lower mean rate: VOID (the limit of etcd)."""
     faults_min: int = 1
     """Fewer faults: VOID."""
     gap_max_s: float = 0.0
-    """A longer time without an acknowledged write: FAIL. 0: reported only."""
+    """A longer time without an acknowledged write: FAIL. With 0 it is only reported."""
     bookies_down_max: int = 1
-    """At once, but for faults on all of them: ack quorum - 1 keeps the promise of writing on."""
+    """Bookies that are down at once, except by faults on all of them.
+
+    Up to ack quorum - 1, writes continue.
+    """
     metadata_down_max: int = 1
     rounds_min: int = 0
-    """With ``[walk]``: rights went to required and back fewer times, or nobody was tried: VOID."""
+    """For ``[walk]``. Fewer changes to required and back, or no attempts without authorization: VOID."""
     may_stay_down: bool = False
-    """A node whose data was damaged may refuse to start."""
+    """A node with damaged data may refuse to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,34 +307,34 @@ class Scenario:
     moments: tuple[Moment, ...] = ()
     seed: int = 1
     settle_s: float = 60.0
-    """So long after the last fault everything must work again."""
+    """Within this time after the last fault, everything must work again."""
     cluster: Cluster = field(default_factory=Cluster)
     walk: Walk | None = None
-    """Nodes and clients have certificates, and rights are judged now and then."""
+    """Nodes and clients have certificates, and the authorization mode changes."""
     bounds: AcceptanceLimits = field(default_factory=AcceptanceLimits)
 
     @property
     def faults(self) -> list[Fault]:
-        """All that it may play."""
+        """All faults of the scenario."""
         return [fault for loop in self.loops for fault in loop.faults] + [
             moment.fault for moment in self.moments
         ]
 
     @property
     def capabilities_by_name(self) -> dict[str, Capability]:
-        """What it asks of the place that it is played in, by the names of faults and of nodes."""
+        """The capabilities that the scenario requires, by the names of faults and features."""
         faults = {fault.kind: KINDS[fault.kind].capability for fault in self.faults}
         walk = {} if self.walk is None else {"walk": Capability.CERTIFICATES}
         return {**dict(sorted(faults.items())), **self.cluster.capabilities_by_feature, **walk}
 
     @property
     def certificate_days(self) -> int:
-        """How long certificates are good; 0: nobody has one."""
+        """The validity of certificates in days; 0 for no certificates."""
         return self.cluster.certificate_days or (0 if self.walk is None else CERTIFICATE_DAYS)
 
     @property
     def capabilities(self) -> frozenset[Capability]:
-        """The same without names."""
+        """The capabilities without names."""
         return frozenset({*self.capabilities_by_name.values(), Capability.KILL})
 
     @property

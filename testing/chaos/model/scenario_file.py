@@ -1,4 +1,4 @@
-"""Scenario files: TOML into the values of scenario.py, every mistake named with its place."""
+"""Read scenario files: TOML into the values of scenario.py. Every error names its place."""
 
 import tomllib
 from collections.abc import Mapping
@@ -33,7 +33,11 @@ PACKAGED = Path(__file__).parent.parent / "scenarios"
 
 
 def load(path: str) -> Scenario:
-    """A scenario by its file, or by the name of a packaged one. Raises `InvalidRequest`."""
+    """Return a scenario by its file, or by the name of a packaged one.
+
+    Raises:
+        InvalidRequest: The file cannot be read, or is invalid.
+    """
     file = Path(path)
     if not file.exists() and (PACKAGED / f"{path}.toml").exists():
         file = PACKAGED / f"{path}.toml"
@@ -50,12 +54,16 @@ def load(path: str) -> Scenario:
 
 
 def packaged() -> list[str]:
-    """The names of the scenarios that come with the package."""
+    """Return the names of the packaged scenarios."""
     return sorted(file.stem for file in PACKAGED.glob("*.toml"))
 
 
 def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
-    """A scenario from its text. Raises `InvalidRequest` that names the place."""
+    """Return a scenario from its text.
+
+    Raises:
+        InvalidRequest: The text is invalid; the message names the place.
+    """
     try:
         value = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -82,13 +90,13 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
     if not scenario.clients:
         raise InvalidRequest(f"{where}: a scenario needs at least one [[client]]")
     if not scenario.logs:
-        raise InvalidRequest(f"{where}: no client writes: there would be nothing to judge")
+        raise InvalidRequest(f"{where}: no client writes, so there would be nothing to check")
     if scenario.seconds <= 0:
-        raise InvalidRequest(f"{where}: seconds is {scenario.seconds:g}, wanted is more than 0")
+        raise InvalidRequest(f"{where}: seconds is {scenario.seconds:g}, must be more than 0")
     for moment in scenario.moments:
         if moment.at_s >= scenario.seconds:
             raise InvalidRequest(
-                f"{where}: [[moment]] at {moment.at_s:g} s, and the scenario ends at"
+                f"{where}: [[moment]] at {moment.at_s:g} s, but the scenario ends at"
                 f" {scenario.seconds:g} s"
             )
     _check_walk(walk, scenario, where)
@@ -103,24 +111,24 @@ def parse(text: str, where: str, *, default_name: str = "unnamed") -> Scenario:
 
 
 def _check_way(client: ClientSpec, cluster: Cluster, where: str) -> None:
-    """Can the client go where it is told to?"""
+    """Check that the cluster has the proxies or gateways that the client uses."""
     if client.kind == "poster" and not cluster.gateways:
-        raise InvalidRequest(f"{where}: a poster, and [cluster] has no gateways")
+        raise InvalidRequest(f"{where}: a poster, but [cluster] has no gateways")
     if not client.through:
         return
     if client.kind not in THROUGH_PROXIES:
         raise InvalidRequest(
-            f"{where}: a {client.kind} through proxies; those who can are {', '.join(THROUGH_PROXIES)}"
+            f"{where}: a {client.kind} through proxies; possible are {', '.join(THROUGH_PROXIES)}"
         )
     needed = "read" if client.kind in ("tail", "catch-up") else "write"
     if not (cluster.read_proxies if needed == "read" else cluster.write_proxies):
         raise InvalidRequest(
-            f"{where}: a {client.kind} through proxies, and [cluster] has no {needed}_proxies"
+            f"{where}: a {client.kind} through proxies, but [cluster] has no {needed}_proxies"
         )
 
 
 def _check_client(fault: Fault, scenario: Scenario, where: str) -> None:
-    """Is there a client that the fault could meet?"""
+    """Check that the scenario has a client for the fault."""
     is_waiting = fault.kind == "run-client"
     if not any(
         client_spec.kind == fault.target and client_spec.waits == is_waiting
@@ -128,12 +136,12 @@ def _check_client(fault: Fault, scenario: Scenario, where: str) -> None:
     ):
         condition = "with waits = true" if is_waiting else "that does not wait"
         raise InvalidRequest(
-            f"{where}: {fault.kind} of {fault.target!r}, and no [[client]] {condition} is of that kind"
+            f"{where}: {fault.kind} of {fault.target!r}, but no [[client]] {condition} is of that kind"
         )
 
 
 def _check_target(fault: Fault, cluster: Cluster, where: str) -> None:
-    """Are there nodes that the fault may meet, and can it meet all of these?"""
+    """Check that the cluster has targets for the fault, and that all of them are suitable."""
     role_by_name, present_roles = (
         cluster.names,
         {role for role, count in cluster.counts.items() if count},
@@ -156,26 +164,30 @@ def _check_target(fault: Fault, cluster: Cluster, where: str) -> None:
         )
     if unfit_roles := sorted(role.value for role in target_roles - {*KINDS[fault.kind].roles}):
         raise InvalidRequest(
-            f"{where}: {fault.kind} of {fault.target!r} could meet a {unfit_roles[0]}; it is for"
+            f"{where}: {fault.kind} of {fault.target!r} could affect a {unfit_roles[0]}; possible roles are"
             f" {', '.join(role.value for role in KINDS[fault.kind].roles)}"
         )
     if fault.kind == "rot-everywhere" and fault.target != "bookies":
-        raise InvalidRequest(f'{where}: rot-everywhere is of all: its target is "bookies"')
+        raise InvalidRequest(
+            f'{where}: rot-everywhere affects all bookies: its target must be "bookies"'
+        )
 
 
 def _check_cluster(cluster: Cluster, where: str) -> None:
     if cluster.metadata_nodes not in (1, 3, 5):
-        raise InvalidRequest(f"{where}: metadata_nodes is {cluster.metadata_nodes}, wanted 1, 3, 5")
+        raise InvalidRequest(
+            f"{where}: metadata_nodes is {cluster.metadata_nodes}, must be 1, 3, 5"
+        )
     if not 1 <= cluster.bookies <= 20:
-        raise InvalidRequest(f"{where}: bookies is {cluster.bookies}, wanted is 1 to 20")
+        raise InvalidRequest(f"{where}: bookies is {cluster.bookies}, must be 1 to 20")
     if not all(0 <= count <= 20 for count in cluster.counts.values()):
-        raise InvalidRequest(f"{where}: of proxies and gateways there are 0 to 20 of each kind")
+        raise InvalidRequest(f"{where}: proxies and gateways must be 0 to 20 of each kind")
     if not 0 <= cluster.certificate_days <= CERTIFICATE_DAYS:
-        raise InvalidRequest(f"{where}: certificate_days is 0 (none) to {CERTIFICATE_DAYS}")
+        raise InvalidRequest(f"{where}: certificate_days must be 0 (none) to {CERTIFICATE_DAYS}")
     if cluster.gateways and cluster.certificate_days:
         raise InvalidRequest(
-            f"{where}: gateways do what users with tokens ask where there are certificates, and no client"
-            " here has a token: leave out one of the two"
+            f"{where}: with certificates, gateways require tokens of users, which clients here do not"
+            " have: leave out one of the two"
         )
 
 
@@ -184,11 +196,11 @@ def _check_walk(walk: Walk | None, scenario: Scenario, where: str) -> None:
     if walk is not None and cluster.write_proxies + cluster.read_proxies + cluster.gateways:
         raise InvalidRequest(f"{where}: [walk] is for clients without proxies and gateways")
     if walk is None and "stranger" in kinds:
-        raise InvalidRequest(f"{where}: a stranger is one only where rights are judged: add [walk]")
+        raise InvalidRequest(f"{where}: a stranger requires authorization: add [walk]")
     for kind in sorted(kinds - set(ROLES)) if walk is not None else ():
         raise InvalidRequest(
-            f"{where}: with [walk] no client is of kind {kind!r}: its keys are nobody's where rights are"
-            " required"
+            f"{where}: with [walk] no client can be of kind {kind!r}: no user has rights on its"
+            " keys"
         )
 
 
@@ -237,14 +249,14 @@ def _fault(value: Mapping[str, Any], where: str) -> Fault:
     if kind.destroys_data and fault.target not in ("bookie", "metadata"):
         raise InvalidRequest(
             f'{where}: {fault.kind} destroys data: its target is "bookie" or "metadata"'
-            " (one of each, drawn once a run), so that a good copy stays"
+            " (one random node of each, per run), so that an intact copy remains"
         )
     return fault
 
 
 def _tables(value: Any, where: str) -> list[tuple[Mapping[str, Any], str]]:
     if not isinstance(value, list) or not all(isinstance(table, dict) for table in value):
-        raise InvalidRequest(f"{where} must be written with two brackets, a table each")
+        raise InvalidRequest(f"{where} must be written with two brackets, one table each")
     return [(table, f"{where} {number}") for number, table in enumerate(value, 1)]
 
 
@@ -255,7 +267,7 @@ def _one_of(value: str, allowed: Any, where: str) -> None:
 
 def _build(cls: Any, value: Any, where: str, extra: Mapping[str, Any] | None = None) -> Any:
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"{where} is {value!r}, wanted is a table")
+        raise InvalidRequest(f"{where} is {value!r}, must be a table")
     hints = get_type_hints(cls)
     fields_by_name = {dataclass_field.name: dataclass_field for dataclass_field in fields(cls)}
     arguments = dict(extra or {})
@@ -278,7 +290,7 @@ def _as(value: Any, kind: Any, where: str) -> Any:
     if kind == Range:
         pair = value if isinstance(value, list) else [value, value]
         if len(pair) != 2 or not all(_is_number(bound) for bound in pair) or pair[0] > pair[1]:
-            raise InvalidRequest(f"{where} is {value!r}, wanted is a number, or [low, high]")
+            raise InvalidRequest(f"{where} is {value!r}, must be a number, or [low, high]")
         return float(pair[0]), float(pair[1])
     if kind is float and _is_number(value):
         return float(value)
@@ -289,7 +301,7 @@ def _as(value: Any, kind: Any, where: str) -> Any:
     if kind == Mapping[str, Any] and isinstance(value, dict):
         return value
     type_names = {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}
-    raise InvalidRequest(f"{where} is {value!r}, wanted is {type_names.get(kind, 'a table')}")
+    raise InvalidRequest(f"{where} is {value!r}, must be {type_names.get(kind, 'a table')}")
 
 
 def _is_number(value: Any) -> bool:

@@ -1,1 +1,1 @@
-"""One run: faults, report, result."""
+"""Execute one run: faults, report and result."""

@@ -1,10 +1,11 @@
-"""Plays the faults of a scenario on an adapter, within what the service promises.
+"""Inject the faults of a scenario through an adapter, within the guarantees of the service.
 
-Several loops draw independently of each other, from streams of chance of their own, so that faults overlap
-freely; whom each may meet is for fault_targets.py.
+Several loops select faults independently, with separate random generators, so that faults overlap freely.
+fault_targets.py selects the targets.
 
-A new fault is a `Kind` in scenario.py and a method that `FaultPlayer.play` knows it by; what it does to a
-node is a call of `adapter.py`, for processes and for containers. docs/operate/chaos.md has a row for each.
+A new fault needs a `FaultKind` in scenario.py and a method in the table of `FaultPlayer.play`. It acts on
+nodes by calls of `adapter.py`, for processes and for containers. docs/operate/chaos.md has a row for each
+fault.
 """
 
 import math
@@ -24,10 +25,10 @@ from ..model.scenario import KINDS, Fault, Range, Scenario
 from .fault_targets import NobodyLeft, Targets
 
 START_S = 120.0
-"""A loaded machine starts seven interpreters slowly; a node that refuses says so at once."""
+"""A loaded machine starts seven interpreters slowly. A node that refuses reports it at once."""
 WATCH_S = 0.25
 BREATH_S = 0.02
-"""Between two holds of a slow disk."""
+"""Between two freezes of a slow disk."""
 STRANGE_WORDS = b"GET /metrics HTTP/1.1\r\nHost: somewhere\r\n\r\n" + bytes(64)
 KNOCK_S = 5.0
 
@@ -49,7 +50,7 @@ class FaultRecorder(Protocol):
 
 
 class FaultPlayer:
-    """What goes wrong in one run."""
+    """Injects the faults of one run."""
 
     def __init__(
         self,
@@ -62,22 +63,22 @@ class FaultPlayer:
         clients: Clients,
         by_hand: bool = False,
     ) -> None:
-        """``by_hand``: faults last until `end_faults`, however long they are meant to."""
+        """Create the player; with ``by_hand``, faults last until `end_faults`, whatever their duration."""
         self.scenario = scenario
         self.adapter = adapter
         self.counts: Counter[str] = Counter()
         self.unexpected_exits: list[str] = []
-        """Nodes that ended by themselves while no fault was on them: defects."""
+        """Nodes that ended without a fault, which are defects."""
         self._seed = seed
         self._recorder = recorder
         self._clients = clients
         self._by_hand = by_hand
         self._hold_scopes: set[trio.CancelScope] = set()
-        """Of the faults that are on now."""
+        """The scopes of the present faults."""
         self.targets = Targets(adapter.nodes, clients, scenario.bounds, seed, leader)
 
     async def run(self) -> None:
-        """Loops and moments, until `over` is set and all that is on has ended."""
+        """Run loops and moments until `Targets.is_over` is set and all faults have ended."""
         async with trio.open_nursery() as watch_nursery:
             watch_nursery.start_soon(self.restart_ended_nodes)
             async with trio.open_nursery() as nursery:
@@ -101,7 +102,7 @@ class FaultPlayer:
                 await self.play(fault, rng)
 
     async def play(self, fault: Fault, rng: Random) -> None:
-        """One fault, from its beginning to its end; waits until the bounds allow it."""
+        """Run one fault from start to end; wait until the limits allow it."""
         fault_functions: dict[str, Callable[[Fault, list[str], Random], Awaitable[str]]] = {
             "kill": self._kill,
             "restart": self._restart,
@@ -136,14 +137,15 @@ class FaultPlayer:
                 self._recorder.fault_ends(number, result)
 
     def end_faults(self) -> None:
-        """End the faults that are on now."""
+        """End the present faults."""
         for scope in self._hold_scopes:
             scope.cancel()
 
     @contextmanager
     def _fault_duration(self, fault: Fault, rng: Random) -> Iterator[None]:
-        """What is inside ends when the fault is to end."""
-        seconds = rng.uniform(*fault.hold_s)  # drawn by hand too: a seed is one plan
+        """Limit the body to the duration of the fault."""
+        # Also called with `by_hand`, so that a seed always gives the same plan.
+        seconds = rng.uniform(*fault.hold_s)
         with trio.move_on_after(math.inf if self._by_hand else seconds) as scope:
             self._hold_scopes.add(scope)
             try:
@@ -198,7 +200,7 @@ class FaultPlayer:
         finally:
             with trio.CancelScope(shield=True):
                 await self._run_on_each(names, self.adapter.resume)
-        return "goes on"
+        return "resumed"
 
     async def _power_cut(self, fault: Fault, names: list[str], rng: Random) -> str:
         await self.adapter.cut_power(names)
@@ -230,7 +232,7 @@ class FaultPlayer:
         finally:
             for name in names:
                 self._clients.resume(name)
-        return "goes on"
+        return "resumed"
 
     # --- network --------------------------------------------------------------------------------------
 
@@ -291,7 +293,7 @@ class FaultPlayer:
         return ended_text + await self._start_nodes(names)
 
     async def _slow_disk(self, fault: Fault, names: list[str], rng: Random) -> str:
-        """Held again and again, with as short a moment between as lets one write through."""
+        """Freeze the disk repeatedly, with short pauses in which one write can end."""
         with self._fault_duration(fault, rng):
             while True:
                 try:
@@ -333,9 +335,9 @@ class FaultPlayer:
             with trio.CancelScope(shield=True):
                 for name in names:
                     await self.adapter.limit_files(name, None)
-        return "as before"
+        return "limit restored"
 
-    # --- what is none of these ------------------------------------------------------------------------
+    # --- other faults ---------------------------------------------------------------------------------
 
     async def _rot_everywhere(self, fault: Fault, names: list[str], rng: Random) -> str:
         await self._run_on_each(names, self.adapter.stop)
@@ -372,17 +374,17 @@ class FaultPlayer:
         await self._sleep_duration(fault, rng)
         affected = [name for name in names if await self.adapter.is_memory_spoiled(name)]
         await self._run_on_each(names, self.adapter.stop)
-        return f"a bit was wrong at {', '.join(affected) or 'nobody'}; {await self._start_nodes(names)}"
+        return f"a bit was wrong at {', '.join(affected) or 'no node'}; {await self._start_nodes(names)}"
 
     async def _restart_ended(self, names: Sequence[str]) -> str:
-        """Start again those that ended by themselves, as they may under this fault."""
+        """Start nodes again that ended, as they may under this fault."""
         ended_nodes = [name for name in names if not await self.adapter.is_running(name)]
-        return await self._start_nodes(ended_nodes) if ended_nodes else "went on"
+        return await self._start_nodes(ended_nodes) if ended_nodes else "continued"
 
     # --- watching and healing -------------------------------------------------------------------------
 
     async def restart_ended_nodes(self) -> None:
-        """A node that ends while no fault is on it has a defect: tell, and start it again."""
+        """Start nodes again that ended without a fault, and report them as defects."""
         while True:
             await trio.sleep(WATCH_S)
             for node in self.adapter.nodes:
@@ -395,12 +397,12 @@ class FaultPlayer:
                     continue
                 async with lock:
                     last_line = last_words(self.adapter.log_of(node.name))
-                    self.unexpected_exits.append(f"{node.name} ended by itself: {last_line}")
+                    self.unexpected_exits.append(f"{node.name} ended unexpectedly: {last_line}")
                     self._recorder.report(self.unexpected_exits[-1])
                     await self._start_nodes([node.name])
 
     async def heal(self) -> None:
-        """After the run: everything that can run runs."""
+        """Start everything that can run, after the faults."""
         for node in self.adapter.nodes:
             await self.adapter.resume(node.name)
         ended_nodes = [
@@ -422,9 +424,10 @@ def _words(fault: Fault) -> str:
 async def connect_unauthenticated(
     address: Address, per_s: float, answer_counts: Counter[str]
 ) -> None:
-    """As somebody who is no peer, open connections and speak another protocol.
+    """Open connections that speak another protocol, as an unauthenticated client.
 
-    So many connections a second at most, one after the other, until cancelled; ``told`` counts them.
+    At most ``per_s`` connections per second are opened, one after another, until cancelled. ``answer_counts``
+    counts them.
     """
     while True:
         answer_counts["knocked"] += 1
@@ -435,5 +438,5 @@ async def connect_unauthenticated(
                     if await stream.receive_some(1):
                         answer_counts["answered"] += 1
         except (OSError, trio.BrokenResourceError):
-            pass  # hung up on: what is expected
+            pass  # disconnected, as expected
         await trio.sleep(1.0 / per_s)

@@ -1,9 +1,9 @@
-"""Whom a fault meets: the book of who is impaired, so that no bound of the scenario is passed.
+"""Select the targets of faults, so that no limit of the scenario is exceeded.
 
-A lock a node keeps two faults off the same node. The book bounds how many nodes are impaired at once
-(bounds.bookies_down_max, bounds.metadata_down_max; proxies and gateways keep nothing, and have no bound), and
-damage to synced data meets one bookie and one metadata node of a run only, the rotten ones: the promise holds
-while a good copy is there.
+A lock per node prevents two faults on the same node. The number of impaired nodes is limited
+(bounds.bookies_down_max, bounds.metadata_down_max). Proxies and gateways store nothing, and have no limit.
+Damage to synced data affects only one bookie and one metadata node per run, because the guarantees require
+one intact copy.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -17,15 +17,15 @@ from ..model.adapter import STORING, Node, NodeRole
 from ..model.scenario import KINDS, MANY_NODES, AcceptanceLimits, Fault
 
 BUSY_S = 0.25
-"""Nobody can be hit just now: look again after this."""
+"""Pause before the next attempt if no node can be a target now."""
 
 
 class NobodyLeft(Exception):
-    """The run was over before there was a node that this fault could meet within the bounds."""
+    """The run ended before a node could be the target of the fault within the limits."""
 
 
 class Targets:
-    """Nodes and clients of a run, and which of them a fault may meet now."""
+    """Nodes and clients of a run, and which of them can be targets of a fault now."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Targets:
         leader: Callable[[], Awaitable[str | None]],
     ) -> None:
         self.is_over = trio.Event()
-        """No more faults are begun; those that are on come to their end."""
+        """Set when no more faults start; present faults continue to their end."""
         self.refusing_nodes: dict[str, str] = {}
-        """Nodes that refuse to start with their damaged data, and what they said."""
+        """Nodes that refuse to start with their damaged data, and their messages."""
         self.locks = {node.name: trio.Lock() for node in nodes}
         self._nodes = nodes
         self._clients = clients
@@ -51,18 +51,18 @@ class Targets:
         self.damageable = {role: rng.choice(self.nodes_of_role(role)).name for role in STORING}
 
     async def wait_over(self, seconds: float) -> bool:
-        """Wait; True as soon as no more faults are to begin."""
+        """Wait, and return whether no more faults must start."""
         with trio.move_on_after(seconds):
             await self.is_over.wait()
         return self.is_over.is_set()
 
     def nodes_of_role(self, role: NodeRole) -> list[Node]:
-        """The nodes of a role."""
+        """Return the nodes of a role."""
         return [node for node in self._nodes if node.role is role]
 
     @asynccontextmanager
     async def acquire_nodes(self, fault: Fault, rng: Random) -> AsyncIterator[list[str]]:
-        """The nodes that the fault meets, held against other faults while it lasts."""
+        """Select the targets of a fault, and lock them against other faults while it lasts."""
         async with AsyncExitStack() as stack:
             if fault.target in MANY_NODES:
                 names = [
@@ -72,7 +72,7 @@ class Targets:
                     or node.role
                     is (NodeRole.METADATA if fault.target == "quorum" else NodeRole.BOOKIE)
                 ]
-                for name in names:  # in one order for all, so that nobody waits in a circle
+                for name in names:  # always in the same order, to prevent a deadlock
                     await stack.enter_async_context(self.locks[name])
                 names = [name for name in names if name not in self.refusing_nodes]
             else:
@@ -92,7 +92,7 @@ class Targets:
 
     @asynccontextmanager
     async def acquire_client(self, fault: Fault, rng: Random) -> AsyncIterator[list[str]]:
-        """One client of the kind that the fault names, held while it lasts."""
+        """Select one client of the fault's kind, and lock it while the fault lasts."""
         while True:
             names = [
                 name
@@ -137,7 +137,7 @@ class Targets:
         return node.name == fault.target
 
     def _has_max_impaired(self, role: NodeRole) -> bool:
-        """May no more nodes of this role be impaired?"""
+        """Whether the limit of impaired nodes of this role is reached."""
         if role not in STORING:
             return False
         bounds = self._bounds

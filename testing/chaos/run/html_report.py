@@ -1,8 +1,8 @@
-"""The report of a run: one HTML file that needs nothing else, and opens offline.
+"""The report of a run as one standalone HTML file.
 
-The verdict on top, then one time line: writes a second, latency and faults drawn over each other, so that
-the eye sees what a fault did; then tables. Drawn as inline SVG; the only script shows the second under the
-mouse. Light on purpose: it is printed and pasted into pages.
+It begins with the result. Then follows a time line of rate, latency and faults in one chart, so that the
+effect of a fault is visible, and tables. The chart is inline SVG. The only script shows the values at the
+mouse pointer. The light colors are for printing and for use in other pages.
 """
 
 import json
@@ -50,9 +50,9 @@ ms(d.p99_ms[n])+', max '+ms(d.max_ms[n])+(f?' | '+f:'')});
 
 
 def write_report(result: Mapping[str, Any], path: Path) -> Path:
-    """Write the report, and its picture beside it; its path.
+    """Write the report, and its chart next to it; return its path.
 
-    ``result``: of `verify.judgement.to_json`, with what the runner added.
+    ``result`` is that of `run_check.to_json`, with the fields of the runner.
     """
     write_file(path, page(result))
     write_file(path.with_name("picture.svg"), still(result))
@@ -60,7 +60,7 @@ def write_report(result: Mapping[str, Any], path: Path) -> Path:
 
 
 def page(result: Mapping[str, Any]) -> str:
-    """The whole page."""
+    """Return the whole page."""
     name = f"{result.get('scenario', 'a history')}, seed {result.get('seed', '?')}"
     verdict = str(result["verdict"])
     reasons = "".join(f"<li>{escape(str(reason))}</li>" for reason in result["reasons"])
@@ -109,7 +109,7 @@ def _numbers(result: Mapping[str, Any]) -> str:
 
 
 def _time(ms: float | None) -> str:
-    """At three digits."""
+    """Return a time with three digits."""
     if ms is None:
         return "none"
     return f"{ms:.3g} ms" if ms < 999.5 else f"{ms / 1000:.3g} s"
@@ -144,8 +144,8 @@ def _faults(faults: Sequence[Mapping[str, Any]]) -> str:
             f'<td class="words">{escape(_brief(fault))}</td></tr>'
         )
     return (
-        '<table><tr><th class="n">no.</th><th class="n">at</th><th class="n">for</th><th>what</th>'
-        '<th>whom</th><th class="n">longest gap</th><th>what came of it</th></tr>'
+        '<table><tr><th class="n">no.</th><th class="n">at</th><th class="n">for</th><th>fault</th>'
+        '<th>target</th><th class="n">longest gap</th><th>outcome</th></tr>'
         f"{''.join(rows)}</table>"
     )
 

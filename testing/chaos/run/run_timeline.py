@@ -1,4 +1,4 @@
-"""The time line of a run as one SVG: faults, records a second and latency over each other."""
+"""The time line of a run as one SVG chart of faults, records per second and latency."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
@@ -44,9 +44,9 @@ COLOURS = {
 
 
 def picture(result: Mapping[str, Any], header: str = "") -> str:
-    """The SVG of a result (`verify.judgement.to_json`), ``LEFT`` to ``WIDTH - RIGHT`` being its seconds.
+    """Return the SVG chart of a result (`run_check.to_json`).
 
-    ``head``: what stands above it, in ``HEAD_HEIGHT``.
+    Its time axis is from ``LEFT`` to ``WIDTH - RIGHT``. ``header`` is drawn above it, in ``HEAD_HEIGHT``.
     """
     header_height = HEAD_HEIGHT if header else 0
     time_line, faults = result["time_line"], result["faults"]
@@ -72,7 +72,7 @@ def picture(result: Mapping[str, Any], header: str = "") -> str:
 
 
 def still(result: Mapping[str, Any]) -> str:
-    """The same as a file of its own, under the verdict and what the colours are."""
+    """Return the chart as a standalone file, with the result and a legend."""
     caption = (
         f"{result['verdict']}: {result.get('scenario', 'a history')}, seed {result.get('seed', '?')}:"
         f" {result['acked']:,} records acknowledged, {result['lost']:,} of them lost,"
@@ -90,7 +90,7 @@ def still(result: Mapping[str, Any]) -> str:
 
 
 def _lanes(faults: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Faults in as few rows as they fit in without covering each other."""
+    """Assign faults to as few rows as possible without overlaps."""
     lanes: list[list[Mapping[str, Any]]] = []
     for fault in sorted(faults, key=lambda candidate: float(candidate["at_s"])):
         for lane in lanes:
@@ -143,7 +143,7 @@ def _rate(acked: Sequence[int], scale: Scale, top: float) -> list[str]:
         shapes.append(grid(y(value), f"{value:,.0f}"))
     points = [f"{scale.x(0)},{base}"]
     for n, count in enumerate(acked):
-        second_share = min(1.0, scale.seconds - n)  # of the last second
+        second_share = min(1.0, scale.seconds - n)  # the last second may be shorter
         height = y(min(axis_max, count / second_share)) if second_share > 0.2 else y(count)
         points += [f"{scale.x(n)},{height}", f"{scale.x(n + 1)},{height}"]
     points.append(f"{scale.x(len(acked))},{base}")
@@ -185,7 +185,7 @@ def _latency(line: Mapping[str, Any], scale: Scale, top: float) -> list[str]:
 
 
 def _stretches(values: Sequence[float | None]) -> list[list[tuple[int, float]]]:
-    """Broken where nothing was acknowledged: no line is drawn over a hole."""
+    """Split a line where nothing was acknowledged, so that no line is drawn across a gap."""
     result: list[list[tuple[int, float]]] = [[]]
     for n, value in enumerate(values):
         if value is None:

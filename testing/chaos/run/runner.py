@@ -1,8 +1,8 @@
-"""One run: a cluster, clients, faults, heal, the last reading, the verdict.
+"""Execute one run: start a cluster and clients, inject faults, end them, read all logs, and check.
 
-Everything is kept in one directory: the notes of each client, their whole (``history``), the report
-(``report.html``, ``result.json``), and what the nodes said. The verdict comes from the history alone, so
-`dlog chaos check` gives the same one later.
+All files are in one directory: the observations of each client, all of them together (``history``), the
+report (``report.html``, ``result.json``), and the logs of the nodes. The result depends only on the history,
+so `dlog chaos check` computes the same one later.
 """
 
 import hashlib
@@ -45,9 +45,9 @@ from ..model.scenario import WRITERS, Scenario
 from .fault_player import FaultPlayer
 
 MEND = "mend"
-"""The command that ends the faults that are on now."""
+"""The command that ends the present faults."""
 END = "end"
-"""The command that does the same and begins no more: the run is judged."""
+"""The command that also starts no more faults and ends the run, which is then checked."""
 COMMANDS_POLL_S = 0.1
 FIRST_ACK_S = 120.0
 STATUS_S = 2.0
@@ -57,20 +57,20 @@ RUNNER = "runner"
 
 
 class MakeAdapter(Protocol):
-    """Makes an adapter for a scenario's needs."""
+    """Creates an adapter for the needs of a scenario."""
 
     def __call__(self, needs: Needs, store: dict[str, Any]) -> Adapter:
-        """See `Needs`; ``store`` are the options of the bookies' stores."""
+        """Create the adapter; ``store`` has the options of the bookies' stores."""
         ...
 
 
 class Refused(Exception):
-    """The scenario needs what this place does not have; each in words."""
+    """The scenario requires capabilities that are not available; the message lists them."""
 
 
 @dataclass(slots=True)
 class JudgedRun:
-    """What came of a run."""
+    """A finished run and its result."""
 
     run_verdict: Judgement
     notes: PipelineObservations
@@ -80,7 +80,7 @@ class JudgedRun:
 
 
 def refusals(scenario: Scenario, adapter: Adapter) -> list[str]:
-    """What the scenario needs and this place does not have, a line each."""
+    """Return the capabilities that the scenario requires and the machine lacks, one line each."""
     missing = []
     for name, capability in scenario.capabilities_by_name.items():
         reason = adapter.refusal(capability)
@@ -90,9 +90,10 @@ def refusals(scenario: Scenario, adapter: Adapter) -> list[str]:
 
 
 def seconds_needed(scenario: Scenario) -> float:
-    """Return about how long a run must last to satisfy the bounds of its scenario: a shorter one is VOID.
+    """Return about how long a run must last to satisfy the limits of its scenario; a shorter one is VOID.
 
-    Loops draw pauses and faults at random. Means count here: a run that is as long may still be VOID.
+    Loops select pauses and faults at random. Mean values are used here, so a run of this length may still be
+    VOID.
     """
     bounds = scenario.bounds
     records_per_s = sum(
@@ -151,12 +152,24 @@ async def play(
     by_hand: bool = False,
     print_line: Callable[[str], None] = lambda _: None,
 ) -> JudgedRun:
-    """Play a scenario in ``directory`` (created, must be empty).
+    """Run a scenario.
 
-    ``file``: how the scenario was named, for the command that plays it again. ``http``: nodes and clients
-    answer ``/metrics``, and ``cluster/targets.json`` names them. ``by_hand``: faults and the run last until
-    somebody says that they end (`send_command`). ``make_certificates``: for a scenario that has them.
-    Raises `Refused` before anything is started, `ChaosFailed` when the place does not do what it must.
+    Args:
+        scenario: The scenario.
+        make_adapter: Creates the adapter.
+        directory: The directory of the run, which is created and must be empty.
+        seed: The seed of all random values.
+        seconds: The duration of the load.
+        scenario_name: The name or file of the scenario, for the command that repeats the run.
+        node_module: The module that nodes run; the default is the product.
+        http: Nodes and clients serve ``/metrics``, and ``cluster/targets.json`` lists them.
+        make_certificates: Required for a scenario with certificates.
+        by_hand: Faults and the run last until a command ends them (`send_command`).
+        print_line: Receives progress messages.
+
+    Raises:
+        Refused: A capability is missing. Nothing was started.
+        ChaosFailed: The cluster or machine did not do what it must.
     """
     needs = needs_of(scenario, directory, http=http, module=node_module)
     adapter = make_adapter(needs, dict(scenario.cluster.store))
@@ -165,7 +178,7 @@ async def play(
         raise Refused("; ".join(missing))
     _make(directory, needs.directory)
     if needs.certificates is not None:
-        assert make_certificates is not None, "it is played with certificates"
+        assert make_certificates is not None, "the scenario has certificates"
         try:
             valid_days = scenario.certificate_days
             make_certificates(needs.certificates, principals(scenario), valid_days)
@@ -182,7 +195,7 @@ async def play(
 def _make(directory: Path, cluster_directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
-        raise ChaosFailed(f"{directory} is not empty: each run has a directory of its own")
+        raise ChaosFailed(f"{directory} is not empty: each run needs a separate directory")
     cluster_directory.mkdir()
 
 
@@ -203,7 +216,7 @@ class RunPlan:
 
 
 class _Run:
-    """One run's state. It is the `FaultRecorder` of its faults."""
+    """The state of one run. It is the `FaultRecorder` of its faults."""
 
     def __init__(self, plan: RunPlan, adapter: Adapter, print_line: Callable[[str], None]) -> None:
         self.plan = plan
@@ -219,12 +232,12 @@ class _Run:
         self.clients: Clients
 
     def report(self, text: str) -> None:
-        """Tell and note."""
+        """Print and record a line."""
         self._print_line(f"{time.monotonic() - self._start:6.1f} s  {text}")
         self._notes.note("note", before(), text)
 
     async def run(self) -> None:
-        """Everything but the verdict."""
+        """Execute the run, without the check."""
         notes = self._notes
         notes.note("begin", FORMAT, os.getpid(), before())
         notes.note(
@@ -249,7 +262,9 @@ class _Run:
                 if address:
                     self.report(f"and at {address}")
             if self.certificates is not None:
-                self.report(f"an admin shows {credentials_of(self.certificates, ADMIN)}")
+                self.report(
+                    f"the credentials of an admin are {credentials_of(self.certificates, ADMIN)}"
+                )
             self.clients = Clients(
                 self.plan.scenario,
                 self.plan.directory,
@@ -327,11 +342,11 @@ class _Run:
         await player.heal()
         end_note = {"ended_at": after(), "gone": player.targets.refusing_nodes}
         self._notes.note("run", before(), end_note)
-        self.report("no more faults; every node that can run runs")
+        self.report("no more faults; all nodes that can run are running")
         self.failures += player.unexpected_exits
 
     def _write_scrape_targets(self, clients: Sequence[tuple[str, Address]] = ()) -> None:
-        """Whom Prometheus is to ask."""
+        """Write the addresses that Prometheus scrapes."""
         page_rows = [
             (node.name, node.role.value, node.pages)
             for node in self.adapter.nodes
@@ -345,12 +360,12 @@ class _Run:
             while not self.clients.has_acknowledged():  # noqa: ASYNC110 (files of other processes tell)
                 await trio.sleep(0.1)
             return
-        raise ChaosFailed(f"no client had a record acknowledged within {FIRST_ACK_S:g} s")
+        raise ChaosFailed(f"no client received an acknowledgement within {FIRST_ACK_S:g} s")
 
     async def _finish(self) -> None:
-        """The promise of liveness: after the faults a writer works, and the log can be read whole."""
+        """Check liveness: after the faults a writer can write, and each log can be read completely."""
         if self.plan.needs.http:
-            self._write_scrape_targets()  # without the clients, which are ended on purpose
+            self._write_scrape_targets()  # without the clients, which are ended intentionally
         self.failures += await self.clients.end_all()
         await self.clients.start(FINISH)
         begun_at = time.monotonic()
@@ -360,10 +375,12 @@ class _Run:
         if exit_code != 0:
             failure = await self.clients.end(FINISH)
             self.failures.append(
-                f"liveness: after the faults no writer could work, or no reader could read it all:"
-                f" {failure or 'it went on trying'}"
+                f"liveness: after the faults no writer could write, or no reader could read a log completely:"
+                f" {failure or 'the attempts timed out'}"
             )
-        self.report(f"every log was written and read whole, in {time.monotonic() - begun_at:.1f} s")
+        self.report(
+            f"every log was written and read completely, in {time.monotonic() - begun_at:.1f} s"
+        )
         self._notes.note("run", before(), {"failures": self.failures})
 
     def fault_begins(self, kind: str, names: Sequence[str], text: str) -> int:
@@ -379,7 +396,7 @@ class _Run:
         """See `FaultRecorder`."""
         self._notes.note("over", number, after(), text)
         self._print_line(
-            f"{time.monotonic() - self._start:6.1f} s  fault {number} over: {text[:160]}"
+            f"{time.monotonic() - self._start:6.1f} s  fault {number} ended: {text[:160]}"
         )
 
     def _save_node_logs(self) -> None:
@@ -389,7 +406,7 @@ class _Run:
             (logs_directory / f"{node.name}.txt").write_text(self.adapter.log_of(node.name))
 
     def check_history(self) -> JudgedRun:
-        """The history in one file, and the verdict that it gives."""
+        """Join the history into one file, and check it."""
         self._file.close()
         history = self.plan.directory / HISTORY
         with history.open("wb") as out:
@@ -402,7 +419,7 @@ class _Run:
         return checked_run
 
     def _replay_command(self) -> str:
-        """What plays it again."""
+        """Return the command that repeats the run."""
         plan = self.plan
         options = f" --seconds {plan.seconds:g}" if plan.seconds != plan.scenario.seconds else ""
         options += " --on containers" if self.adapter.kind == "containers" else ""
@@ -410,7 +427,7 @@ class _Run:
 
 
 def check(history: Path) -> JudgedRun:
-    """The verdict on a kept history."""
+    """Check a stored history."""
     content = history.read_bytes()
     notes = read_notes(content.splitlines(keepends=True))
     run_verdict = judge(notes)
@@ -429,26 +446,26 @@ def check(history: Path) -> JudgedRun:
 
 
 def write_result(checked_run: JudgedRun) -> Path:
-    """``result.json`` beside the history."""
+    """Write ``result.json`` next to the history."""
     path = checked_run.directory / "result.json"
     write_file(path, json.dumps(checked_run.result, indent=1) + "\n")
     return path
 
 
 def clean(directory: Path) -> None:
-    """Remove the nodes' data; history, report and words stay."""
+    """Remove the nodes' data; history, report and logs remain."""
     shutil.rmtree(directory / "cluster", ignore_errors=True)
     shutil.rmtree(directory / CERTIFICATES, ignore_errors=True)
 
 
 def machine() -> str:
-    """Where it ran."""
+    """Return a description of this machine."""
     return f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, Python {sys.version.split()[0]}"
 
 
 @asynccontextmanager
 async def _asking(uri: str, credentials: str) -> AsyncIterator[Callable[[], Any]]:
-    """A question to the quorum: who leads? None when nobody says so in time."""
+    """Yield a function that returns the name of the metadata leader; None if there is no answer in time."""
     async with connected(uri, credentials, STATUS_S) as client:
 
         async def ask() -> str | None:
@@ -468,22 +485,24 @@ async def _asking(uri: str, credentials: str) -> AsyncIterator[Callable[[], Any]
 
 
 def send_command(directory: Path, command: str) -> None:
-    """Leave a command for the run of a directory: a file per command, which the run deletes when it obeys."""
+    """Create a command for the run of a directory: a file, which the run deletes when it executes the
+    command.
+    """
     _file_of(directory, command).touch()
 
 
 def is_pending(directory: Path, command: str) -> bool:
-    """Whether the run has not obeyed the command yet."""
+    """Return whether the run has not executed the command yet."""
     return _file_of(directory, command).exists()
 
 
 def withdraw_command(directory: Path, command: str) -> None:
-    """Delete a command that no run has obeyed."""
+    """Delete a command that no run has executed."""
     _file_of(directory, command).unlink(missing_ok=True)
 
 
 async def follow_commands(directory: Path, actions: Mapping[str, Callable[[], None]]) -> None:
-    """Obey the commands that arrive, until cancelled."""
+    """Execute arriving commands, until cancelled."""
     while True:
         for command, action in actions.items():
             if is_pending(directory, command):

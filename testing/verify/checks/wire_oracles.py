@@ -277,7 +277,7 @@ class BookieOracle:
         if request.ledger in self.denied_ledgers:
             return
         if bookie in self.lossy_bookies and request.ledger in self.closed_ledgers:
-            # After repair it may deny entries that its ledger's record does not assign to it (L8 checks them).
+            # After repair it may deny entries that its ledger's record does not assign to it (see L8).
             return
         acked_entries = [
             entry

@@ -207,7 +207,7 @@ async def test_a_node_that_ends_by_itself_is_told_and_started_again(
         nursery.start_soon(die)
         player, _ = await plague(scenario_of(), adapter, tmp_path, seconds=10.0)
 
-    assert player.unexpected_exits == ["bookie3 ended by itself: an assert of ours"]
+    assert player.unexpected_exits == ["bookie3 ended unexpectedly: an assert of ours"]
     assert adapter.state["bookie3"] == "up"
 
 

@@ -56,7 +56,7 @@ def test_a_walk_on_which_all_is_as_it_should_be() -> None:
         (tried("write", 5.0, "refused"), "in mode open, and was refused"),
         (tried("write", 15.0, "refused"), "in mode report, and was refused"),
         (tried("read", 30.2 + FORGET_S, "refused"), "in mode report, and was refused"),
-        (["tail-2", "note", 25.0, "reading story ended: NotAllowed: no"], "tail-2 has the right"),
+        (["tail-2", "note", 25.0, "reading story ended: NotAllowed: no"], "tail-2 is authorized"),
         (["tail-2", "note", 11.0, "reading story ended: WrongLedgerKey: 7"], "WrongLedgerKey: 7"),
     ],
 )
