@@ -1,9 +1,9 @@
 """Rules for the changes of the stored records of ledgers and logs, with the right that each requires.
 
-In mode ``enforce``, the metadata leader checks every transaction of every principal against these rules. A
-rule checks the effect of a change, not the command. So a client with its own implementation of the metadata
-protocol can change no more than the library can. `bookie_change_rules.py` has additional rules for bookies,
-because they change records of all logs.
+In authorization mode enforce (stored as ``required``), the metadata leader checks every transaction of every
+principal against these rules. A rule checks the effect of a change, not the command. So a client with its own
+implementation of the metadata protocol can change no more than the library can. `bookie_change_rules.py` has
+additional rules for bookies, because they change records of all logs.
 
 - A writer adds segments, and closes each one as its ledger was closed.
 - A writer changes the last ensemble of an open ledger, marks it for recovery and closes it.

@@ -1,20 +1,24 @@
-"""Who a bookie is, and whether its disks are the ones it last ran with (H6).
+"""Check the identity of a bookie, and that its disks have the newest data of that bookie (H6).
 
-Three places say it: ``FORMAT`` on the index disk, ``FORMAT`` on the journal disk, and the cookie
-``cookie/<id>`` in the metadata. Each start counts all three up, in this order; so a disk that is behind
-the cookie is an older copy, and one that lacks what the others say is missing or somebody else's.
-A bookie that starts with such a disk would answer "no such entry" for what it had acknowledged; it is
-refused instead. An emptied disk makes a new bookie, never the old one again.
+The identity is stored in three places: ``FORMAT`` on the index disk, ``FORMAT`` on the journal disk, and the
+cookie ``cookie/<id>`` in the metadata store. Each start increases the counters of all three, in this order. A
+disk whose counter is behind the cookie is an older copy. A disk without the identity of the others is
+missing, or belongs to another bookie.
 
-The cookie also keeps whose certificate the bookie showed when it first had one: from then on its id goes with
-that name, and another bookie's certificate does not start it (H227). A cookie of before that has no name gets
-the one of the next start, once, and that is said.
+A bookie with such a disk would answer "no such entry" for entries that it had acknowledged, so it is refused.
+With emptied disks, a new bookie is created, never the old one.
 
-After the metadata came from a save, a cookie of before is what is behind: it is raised once to what the disks
-say, and a bookie without one is let in while an operator looks (`gc_hold.py`, H104).
+The cookie also stores the principal of the first certificate that the bookie presented. Afterwards, the
+bookie does not start with another bookie's certificate (H227). An older cookie without a principal receives
+the one of the next start, once, and an event reports this.
 
-Each start has a random name, on the disks before it is in the cookie. A start that is killed leaves a request
-under way, which may be done after the next start's look: by its name that one knows it for its own.
+After the metadata was restored from a backup, the cookies are behind the disks. Such a cookie is raised once
+to the counter on the disks. A bookie without a cookie is admitted while deletions are on hold (`gc_hold.py`,
+H104).
+
+Each start has a random ID, which is stored on the disks before it is stored in the cookie. A start that is
+killed may leave a pending request, which takes effect after the next start has read the cookie. The next
+start recognizes its own earlier request by this ID.
 """
 
 import random
@@ -43,9 +47,12 @@ from ..declarations.events import BOUND
 from .gc_hold import count_restores, hold_reason
 
 START_IDS_MAX = 8
-"""Names of starts on the disks: so many starts in a row may have been killed before their cookie was in."""
+"""The number of start IDs on the disks.
+
+It limits how many consecutive starts may be killed before their cookie is stored.
+"""
 UNFINISHED_FILE_NAME = FILE_NAME + TEMPORARY_SUFFIX
-"""What a first start that was killed while it named the directory leaves behind."""
+"""The file that remains if a first start is killed while it stores the identity."""
 _COOKIE = fields(
     {
         "start": (text(), ""),
@@ -70,11 +77,29 @@ async def claim_identity(
     rng: random.Random,
     principal: str = "",
 ) -> tuple[NodeIdentity, int]:
-    """Make, or check and count up, this bookie's identity; return it and its cookie's revision.
+    """Create or verify the identity of this bookie, and count the start.
 
-    ``principal``: whom its certificate names (``bookie/b4``), "" where it has none. The disks are locked by
-    the caller and nothing is stored before this returns. Raises `ForeignData` (one line that says which
-    directory and why), `CorruptData`, `UnsupportedFormat`, `QuorumUnreachable`.
+    The caller has locked the disks, and must store nothing before this call returns.
+
+    Args:
+        disks: The disks ``index`` and ``journal``.
+        metadata: The metadata store.
+        cluster_id: The ID of the cluster.
+        label: The name of the bookie.
+        rng: Generates IDs.
+        principal: The principal of its certificate (``bookie/b4``); "" without a certificate.
+
+    Returns:
+        The identity, and the revision of the cookie.
+
+    Raises:
+        ForeignData: A directory is not this bookie's newest one. The message names the directory and the
+            reason.
+        CorruptData: An identity or the cookie is damaged.
+        UnsupportedFormat: An identity or the cookie is from a newer version.
+        QuorumUnreachable: No metadata quorum answered.
+        DiskFull: An identity could not be stored.
+        DiskFailed: A disk failed.
     """
     identities = {role: await load_identity(disks[role]) for role in ("index", "journal")}
     for role, identity in identities.items():
@@ -100,11 +125,11 @@ async def claim_identity(
     if cookie is None:
         if not is_disk_empty:
             raise ForeignData(
-                f"bookie {known_identities[0].node_id} is not known to cluster {cluster_id}: it was "
+                f"bookie {known_identities[0].node_id} has no cookie in cluster {cluster_id}: it was "
                 "decommissioned, or"
-                " this directory is another cluster's; start with an empty directory as a new bookie"
+                " this directory belongs to another cluster; start a new bookie with an empty directory"
             )
-        # A first start that ended between its disks and its cookie; nothing was ever acknowledged.
+        # A first start ended between its disks and its cookie, so nothing was ever acknowledged.
         stored_identity = replace(known_identities[0], incarnation=0)
         return await _count_start(disks, metadata, stored_identity, None, rng, principal)
     cookie_values = _read_cookie(cookie)
@@ -115,17 +140,17 @@ async def claim_identity(
         and min(incarnations) > cookie_starts
         and cookie_values["restores"] < await count_restores(metadata)
     ):
-        cookie_starts = min(incarnations)  # of before the save that the metadata came from
+        cookie_starts = min(incarnations)  # the cookie is older than the restored backup
     _check_starts(identities, known_identities[0].node_id, cookie_starts)
     stored_identity = replace(known_identities[0], incarnation=cookie_starts)
     return await _count_start(disks, metadata, stored_identity, cookie, rng, principal)
 
 
 def _check_principal(node_id: str, bound_principal: str, principal: str) -> None:
-    """Refuse the certificate of another bookie than that of the cookie. Raises `ForeignData`."""
+    """Refuse a certificate with another principal than that of the cookie. Raises `ForeignData`."""
     if principal and bound_principal not in ("", principal):
         raise ForeignData(
-            f"bookie {node_id} is {bound_principal} by its cookie, and the certificate here is"
+            f"bookie {node_id} is {bound_principal} by its cookie, but its certificate is"
             f" that of {principal}: start this directory with its own --name and --tls, and {principal} with"
             " another directory"
         )
@@ -134,28 +159,28 @@ def _check_principal(node_id: str, bound_principal: str, principal: str) -> None
 def _check_starts(
     identities: Mapping[str, NodeIdentity | None], node_id: str, cookie_starts: int
 ) -> None:
-    """Refuse directories that have not seen as many starts as the cookie. Raises `ForeignData`."""
+    """Refuse directories whose counter of starts does not match the cookie. Raises `ForeignData`."""
     for role, identity in identities.items():
         if identity is None:
             raise ForeignData(
                 f"the {role} directory of bookie {node_id} is empty or missing:"
-                " restore it, or start with two empty directories as a new bookie"
+                " restore it, or start a new bookie with two empty directories"
             )
         if identity.incarnation < cookie_starts:
             raise ForeignData(
-                f"the {role} directory of bookie {identity.node_id} is an older copy: it has seen"
-                f" {identity.incarnation} starts, the cluster {cookie_starts}; what was stored since is "
+                f"the {role} directory of bookie {identity.node_id} is an older copy: it counts"
+                f" {identity.incarnation} starts, the cluster {cookie_starts}; newer data is "
                 "missing"
             )
         if identity.incarnation > cookie_starts + 1:
             raise ForeignData(
-                f"the {role} directory of bookie {identity.node_id} has seen {identity.incarnation} starts,"
+                f"the {role} directory of bookie {identity.node_id} counts {identity.incarnation} starts,"
                 f" the cluster only {cookie_starts}: the metadata is an older copy"
             )
 
 
 def cookie_guard(node_id: str, revision: int) -> Compare:
-    """Holds while nobody has started with a copy of these disks."""
+    """Return a condition that holds while no other process has started with a copy of these disks."""
     return Compare.mod_revision(keys.cookie_key(node_id), revision)
 
 
@@ -175,7 +200,7 @@ async def _count_start(
         incarnation=previous.incarnation + 1,
         starts=" ".join([start_id, *earlier_start_ids]),
     )
-    for role in ("index", "journal"):  # the index first: the journal alone makes a bookie
+    for role in ("index", "journal"):  # the index first, because the journal alone defines a bookie
         await _store_identity(disks[role], role, current)
     key = keys.cookie_key(current.node_id)
     expected = (
@@ -200,16 +225,16 @@ async def _count_start(
             stored_cookie is not None
             and (stored_values := _read_cookie(stored_cookie)).get("start") in earlier_start_ids
         ):
-            # An earlier start of these very disks was killed, and what it had asked was done only now.
+            # An earlier start of these disks was killed, and its pending request took effect only now.
             counted = replace(current, incarnation=int(stored_values["incarnation"]))
             return await _count_start(disks, metadata, counted, stored_cookie, rng, principal)
         raise ForeignData(
-            f"bookie {current.node_id} was started somewhere else with a copy of this directory just now"
+            f"bookie {current.node_id} was just started elsewhere with a copy of this directory"
         )
     if principal and cookie is not None and not bound_principal:
         BOUND.emit(
             log,
-            "bookie %s had no name in its cookie; from now on it starts with the certificate of %s alone",
+            "bookie %s had no principal in its cookie; it now starts only with the certificate of %s",
             current.node_id,
             principal,
             bookie=current.node_id,
@@ -219,11 +244,14 @@ async def _count_start(
 
 
 async def _store_identity(disk: Disk, role: str, identity: NodeIdentity) -> None:
-    """Replace it; on a full disk in the space of a reserve (H28). Raises `DiskFull`, `DiskFailed`.
+    """Replace the identity; on a full disk, use the space of a reserve (H28).
 
-    The replaced file frees as much as the new one took. So the reserve for starts is made again at once,
-    before anything else of this start can take that space: a bookie that stays full starts any number of
-    times. Where it is missing (an older version never made it), the role's reserve serves.
+    Raises `DiskFull`, `DiskFailed`.
+
+    The replaced file frees as much space as the new one uses. So the reserve for starts is created again at
+    once, before any other part of this start can use the space. A bookie whose disk stays full can therefore
+    start any number of times. If the reserve for starts is missing, because an older version never created
+    it, the reserve of the role is used.
     """
     try:
         return await store_identity(disk, identity)
@@ -238,7 +266,7 @@ async def _store_identity(disk: Disk, role: str, identity: NodeIdentity) -> None
             continue
         await restore_start_reserve(disk)
         return
-    await store_identity(disk, identity)  # nothing is left
+    await store_identity(disk, identity)  # no reserve is left
 
 
 def _check_owner(role: str, identity: NodeIdentity | None, cluster_id: str) -> None:
@@ -260,7 +288,7 @@ def _refuse_unowned_files(disks: Mapping[str, Disk]) -> None:
         files = [name for name in disks[role].list() if name != UNFINISHED_FILE_NAME]
         if files:
             raise ForeignData(
-                f"the {role} directory holds files ({files[0]}, …) but no {FILE_NAME} that says whose"
+                f"the {role} directory has files ({files[0]}, …) but no {FILE_NAME} with their owner"
             )
 
 
@@ -269,7 +297,11 @@ def _is_empty(disk: Disk) -> bool:
 
 
 def decode_cookie(key: bytes, value: bytes) -> dict[str, Any]:
-    """What a cookie says. Raises `CorruptData`."""
+    """Return the values of a cookie.
+
+    Raises:
+        CorruptData: The cookie is damaged.
+    """
     keys.bookie_id_of(key)
     values: dict[str, Any] = decode_stored(value, _COOKIE, f"the cookie {keys.printable_key(key)}")
     return values

@@ -360,7 +360,7 @@ def _start_own_tasks(
     start("the authorizer", feed_authorizer, authorizer, parts.endpoint, metadata, bookie_id)
     deletion = LedgerDeletion(metadata, bookie_id, store.delete_ledger, failures)
     start("deletion of ledgers", deletion.run)
-    start("the end of tombstones", end_tombstones, metadata, store.drop_tombstones, failures)
+    start("the removal of tombstones", end_tombstones, metadata, store.drop_tombstones, failures)
     start(
         "the check for a decommission request",
         watch_decommission,

@@ -1,7 +1,7 @@
-"""All that a bookie does to bring copies back: holes, lost bookies, open ledgers, the audit, its
-own limbo and rot; and to drop those too many.
+"""Start all repair tasks of a bookie: copies of missing entries, lost bookies, open ledgers, the audit,
+limbo, corruption, and over-replicated copies.
 
-One copier for all, so that their rates add up to one; they take turns at their awaits.
+All tasks share one copier, so that one rate limits all copies together.
 """
 
 from collections.abc import Callable
@@ -44,10 +44,20 @@ async def repair_all(
     bookie_id: str,
     on_parts: Callable[[RepairParts], object],
 ) -> None:
-    """Until cancelled. ``membership``'s lease holds the election's key. ``on_parts``: told what counts.
+    """Run all repair tasks of a bookie until cancelled.
 
-    An unexpected exception ends one try of one piece of it
+    An unexpected exception ends only one attempt of one unit of work
     (`distributedlog/runtime/schedule/work_failures.py`).
+
+    Args:
+        host: The machine.
+        config: The configuration of the bookie.
+        endpoint: Its connections to other nodes.
+        metadata: The metadata client.
+        membership: Its registration, whose lease holds the election key.
+        store: Its store.
+        bookie_id: Its ID.
+        on_parts: Called once with the parts that count repairs.
     """
     failures = endpoint.failures
     keep = failures.keep_running
@@ -66,13 +76,15 @@ async def repair_all(
         nursery.start_soon(lost_bookie_repair.run)
         pull_replication = PullReplication(metadata, pool, copier, bookie_id, failures)
         nursery.start_soon(
-            keep, "the work on ledgers that this bookie is to take", pull_replication.run
+            keep, "the fetching of ledgers assigned to this bookie", pull_replication.run
         )
         make_closer = partial(_closer, host, endpoint, metadata, config.name)
         open_ledger_closer = OpenLedgerCloser(
             metadata, lost_bookie_repair.liveness, make_closer, failures
         )
-        nursery.start_soon(keep, "the end of open ledgers on lost bookies", open_ledger_closer.run)
+        nursery.start_soon(
+            keep, "the closing of open ledgers on lost bookies", open_ledger_closer.run
+        )
         audit = LedgerAudit(
             metadata, pool, election, every_s=config.audit_every_s, failures=failures
         )
@@ -162,7 +174,7 @@ def _targets(pool: BookiePool, host: Host) -> RepairTargets:
 def _closer(
     host: Host, endpoint: Endpoint, metadata: MetadataClient, name: str
 ) -> AbstractAsyncContextManager[OrphanCloser]:
-    """What closes open ledgers. Most bookies never load the log part for it."""
+    """Return the client that closes open ledgers. It is imported here, because most bookies never need it."""
     from ..gc.maintenance_clients import open_ledger_closer
 
     return open_ledger_closer(host, endpoint, metadata, name)

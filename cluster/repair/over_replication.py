@@ -44,7 +44,7 @@ from .replication_worker import PAGE
 APART_S = 3600.0
 """Between the two passes."""
 
-UNIT = "the look for over-replicated copies"
+UNIT = "the check for over-replicated copies"
 
 log = get_logger("distributedlog.cluster.repair.over_replication")
 

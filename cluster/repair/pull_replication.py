@@ -220,7 +220,7 @@ class PullReplication:
             self.run_pass,
             every_s=EVERY_S,
             failures=self._failures,
-            unit="the work on ledgers that this bookie is to take",
+            unit="the fetching of ledgers assigned to this bookie",
         )
 
     async def run_pass(self) -> None:

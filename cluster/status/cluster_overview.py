@@ -1,4 +1,6 @@
-"""The cluster as its metadata shows it: bookies, missing copies, metadata nodes, and health conditions."""
+"""The state of the cluster from its metadata: bookies, missing copies, metadata nodes, and health
+conditions.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -52,49 +54,54 @@ from .placement_status import PlacementStatus, placement_conditions, placement_s
 
 NAME_PREFIX = b"name/"
 LEADERLESS_S = 1.5
-"""An election is long over then: without a leader a status does not wait any longer."""
+"""Without a leader, a status waits only this long. An election is much shorter."""
 DESCRIBED_DRAINS_MAX = 5
-"""Bookies that are to leave of which a status says what they wait for."""
+"""Bookies in decommission for which a status states why ledgers remain."""
 DRAIN_LEDGERS_MAX = 50
-"""Of each it looks at so many ledgers."""
+"""The number of ledgers that it checks per such bookie."""
 CHECKED_LEDGERS_MAX = 500
-"""Ledgers whose records a status reads, to know how many copies are left."""
+"""Ledgers whose records a status reads to count the remaining copies."""
 DIAL_S = 2.0
-"""A node that does not greet within this many seconds does not answer; less if the status has less time."""
+"""A node without a handshake within this many seconds counts as not answering; less if the status has less
+time.
+"""
 DIALS_S = 5.0
-"""For all of them, within the time limit of the status. Nodes without a result by then are not reported."""
+"""For all nodes, within the time limit of the status. Nodes without a result by then are not reported."""
 DIALED_AT_ONCE = 32
 CACHE_S = 10.0
 CACHE_TIME_FACTOR = 50
-"""Who looks each second has damaged records and logs looked for after so long, and so many times as long as
-that took: with 10,000 logs it was four fifths of a look."""
+"""A program that polls the status searches damaged records and logs again only after `CACHE_S`, and after
+this many times the duration of the search. With 10,000 logs, the search was 80 % of a status.
+"""
 _DEFAULTS = LedgerOptions()
 DEFAULT_QUORUMS = Striping(_DEFAULTS.ensemble_size, _DEFAULTS.write_quorum, _DEFAULTS.ack_quorum)
-"""The quorums of a log without settings. The health of a cluster is about such a log."""
+"""The quorums of a log without settings. The health of a cluster refers to such a log."""
 
 
 async def bookies(metadata: Metadata, listener: str = "") -> list[dict[str, Any]]:
-    """Return a row per bookie that has a cookie, down ones included, in the order of their names.
+    """Return a row per bookie with a cookie, in the order of their names. Bookies that are down are included.
 
-    Addresses are those for a client that came in on ``listener``.
+    Args:
+        metadata: The metadata store.
+        listener: The listener by which the client connected, which determines the addresses.
     """
     rows_read = await _read_bookies(metadata, listener)
     return [row for row, _ in rows_read]
 
 
 async def new_ledger_candidates(metadata: Metadata) -> list[Candidate]:
-    """Return all bookies that a new ledger's ensemble can name."""
+    """Return all bookies that can be in the ensemble of a new ledger."""
     return _candidates(await _read_bookies(metadata, ""))
 
 
 _BookieRow = tuple[dict[str, Any], BookieRegistration | None]
-"""A row, and the registration of a bookie that runs."""
+"""A row, and the registration of a running bookie."""
 
 
 async def _read_bookies(metadata: Metadata, listener: str) -> list[_BookieRow]:
     registrations: dict[str, BookieRegistration] = {}
     async for item in Scan(metadata, keys.BOOKIE_PREFIX):
-        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+        with suppress(CorruptData, UnsupportedFormat):  # counted as damaged records
             registrations[keys.bookie_id_of(item.key)] = BookieRegistration.decode(
                 item.key, item.value
             )
@@ -111,7 +118,7 @@ async def _read_bookies(metadata: Metadata, listener: str) -> list[_BookieRow]:
             keys.leaving_key(bookie_id) in leaving,
         )
         ledgers_naming_it = 0
-        if registration is None or is_leaving:  # the ledgers whose records name it
+        if registration is None or is_leaving:  # the ledgers whose records list it
             ledgers_naming_it = await _count(metadata, keys.bookie_ledgers_prefix(bookie_id))
         ledgers = None if registration is None else registration.ledgers
         row = {
@@ -161,7 +168,9 @@ def _corruption(registration: BookieRegistration) -> dict[str, int]:
 
 
 async def _add_drains(metadata: Metadata, rows: list[dict[str, Any]]) -> None:
-    """Of those that are to leave: how many ledgers are left, and what one waits for; stuck ones first."""
+    """Add the progress of decommissions: the number of remaining ledgers, and the reason for the most blocked
+    one.
+    """
     for bookie in [row for row in rows if row["to_leave"]][:DESCRIBED_DRAINS_MAX]:
         progress = await decommission_status(metadata, bookie["id"], waiting_max=DRAIN_LEDGERS_MAX)
         worst = max(progress.waiting, key=lambda row: (row.stuck, row.bytes is None), default=None)
@@ -174,7 +183,7 @@ async def _add_drains(metadata: Metadata, rows: list[dict[str, Any]]) -> None:
 
 
 async def corruption_of(metadata: Metadata, bookie_id: str) -> dict[str, int] | None:
-    """What rotted on a bookie, by its own last words; None while it is down."""
+    """Return a bookie's last report of corrupt entries; None while it is down."""
     item = await metadata.get(keys.bookie_key(bookie_id))
     return None if item is None else _corruption(BookieRegistration.decode(item.key, item.value))
 
@@ -187,7 +196,7 @@ async def _count(metadata: Metadata, prefix: bytes) -> int:
 
 
 class StatusCache:
-    """What a status reads and who looks each second need not read each time; see `CACHE_S`."""
+    """Caches the parts of a status that a polling program need not read each time; see `CACHE_S`."""
 
     def __init__(self) -> None:
         self._damaged_records: list[dict[str, str]] = []
@@ -195,7 +204,7 @@ class StatusCache:
         self._refresh_at = -float("inf")
 
     async def read(self, metadata: Metadata) -> tuple[list[dict[str, str]], int]:
-        """The damaged records, and how many logs there are."""
+        """Return the damaged records, and the number of logs."""
         started_at = trio.current_time()
         if started_at >= self._refresh_at:
             self._damaged_records = [
@@ -214,7 +223,7 @@ async def _check_addresses(
     listener: str,
     deadline: float,
 ) -> list[HealthCondition]:
-    """Return a condition for each registered node whose address does not lead to it from here."""
+    """Return a condition for each registered node that cannot be reached at its address from this machine."""
     conditions: list[HealthCondition] = []
     limiter = trio.CapacityLimiter(DIALED_AT_ONCE)
 
@@ -223,7 +232,7 @@ async def _check_addresses(
             try:
                 hello = await identify_node(host, address, dial_s)
             except (NotAllowed, NotAuthenticated, TooBusy):
-                return  # it answers
+                return  # the node answers
             except DistributedLogError as error:
                 problem = str(error)
             else:
@@ -247,7 +256,7 @@ async def _check_addresses(
         *proxies,
     ]
     remaining_s = min(DIALS_S, max(0.0, deadline - trio.current_time()))
-    dial_s = min(DIAL_S, remaining_s / 2)  # a silent node is known before the time is over
+    dial_s = min(DIAL_S, remaining_s / 2)  # a node that does not answer is detected in time
     with trio.move_on_after(remaining_s):
         async with trio.open_nursery() as nursery:
             for one in nodes:
@@ -260,7 +269,7 @@ async def _check_addresses(
 async def _proxies(metadata: Metadata) -> list[ProxyRegistration]:
     registrations = []
     async for item in Scan(metadata, PROXY_PREFIX):
-        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+        with suppress(CorruptData, UnsupportedFormat):  # counted as damaged records
             registrations.append(ProxyRegistration.decode(item.key, item.value))
     return registrations
 
@@ -271,10 +280,10 @@ def _no_quorum(members: Sequence[MemberStatus]) -> HealthCondition:
 
 
 async def _under_replicated(metadata: Metadata) -> list[dict[str, Any]]:
-    """Return the notes of ledgers that lack copies."""
+    """Return the records of ledgers that lack copies."""
     records = []
     async for item in Scan(metadata, keys.MISSING_RANGES_PREFIX):
-        with suppress(CorruptData, UnsupportedFormat):  # counted among the damaged records
+        with suppress(CorruptData, UnsupportedFormat):  # counted as damaged records
             records.append(_missing_record_row(item))
     return records
 
@@ -285,10 +294,20 @@ async def status(
     cache: StatusCache | None = None,
     host: Host | None = None,
 ) -> dict[str, Any]:
-    """Return the keys of `dlog status`, also with nodes down, and also without a quorum.
+    """Return the status of the cluster by the keys of `dlog status`.
 
-    ``seldom`` is kept by a program that calls this repeatedly. ``host``: from which machine to dial the
-    registered bookies and proxies, to see whether they answer. Raises `NotAllowed` and `NotAuthenticated`.
+    It works with nodes down and without a quorum.
+
+    Args:
+        metadata: The metadata client.
+        timeout_s: The time limit.
+        cache: Kept by a program that calls this repeatedly.
+        host: The machine from which to connect to the registered bookies and proxies, to check whether they
+            answer; None to skip this check.
+
+    Raises:
+        NotAllowed: The client has no right to read the metadata.
+        NotAuthenticated: The client's credentials were rejected.
     """
     deadline = trio.current_time() + timeout_s
     members = await metadata.status()
@@ -306,7 +325,7 @@ async def status(
     conditions = conditions_of_members(members)
     error: DistributedLogError | None = None
     has_leader = any(member.alive and member.role == MemberRole.LEADER for member in members)
-    # Half of the time: a status without a quorum is an answer too.
+    # Only half of the time, because a status without a quorum is also a result.
     with trio.move_on_after(
         timeout_s / 2 if has_leader else min(timeout_s / 2, LEADERLESS_S)
     ) as scope:
@@ -320,14 +339,16 @@ async def status(
             proxies = [] if host is None else await _proxies(metadata)
             result["logs"] = logs
         except (NotAllowed, NotAuthenticated):
-            raise  # that one may not see it says nothing of how the cluster is
+            raise  # a missing right is not a problem of the cluster
         except DistributedLogError as caught:
             error = caught
     if error is not None or scope.cancelled_caught:
         conditions.append(_no_quorum(members))
     else:
         conditions += cluster_conditions
-        if host is not None:  # not in the scope above: a silent node is no lost quorum
+        if (
+            host is not None
+        ):  # outside of the scope above, because a silent node is not a lost quorum
             conditions += await _check_addresses(
                 host, bookie_rows, proxies, metadata.listener, deadline
             )
@@ -338,7 +359,7 @@ async def status(
 async def _cluster_conditions(
     metadata: Metadata, bookie_rows: list[_BookieRow], result: dict[str, Any]
 ) -> list[HealthCondition]:
-    """Return the conditions of deletions, ledgers, placement and bookies, by the rows read so far."""
+    """Return the conditions of deletions, ledgers, placement and bookies, based on the rows in ``result``."""
     conditions: list[HealthCondition] = []
     if reason := await hold_reason(metadata):
         conditions.append(condition(Code.DELETIONS_HELD, cause=reason))
@@ -348,14 +369,14 @@ async def _cluster_conditions(
             condition(Code.ONE_COPY_LEFT, ledgers=len(thin_ledgers), ledger=thin_ledgers[0])
         )
     placement: PlacementStatus | None = None
-    with suppress(CorruptData, UnsupportedFormat):  # of the policy: a damaged record
+    with suppress(CorruptData, UnsupportedFormat):  # an unreadable policy is a damaged record
         placement = await placement_status(metadata)
         conditions += await placement_conditions(metadata, placement)
     return conditions + conditions_of_bookies(bookie_rows, placement, result)
 
 
 def unknown(error: str) -> dict[str, Any]:
-    """Return what `status` gives if no metadata node answers. ``error``: why, for people."""
+    """Return the status if no metadata node answers; ``error`` is the reason for people."""
     empty = ("metadata", "bookies", "under_replicated", "damaged_records")
     return {
         **_health_rows([condition(Code.NO_METADATA_ANSWER, error=error)], {}),
@@ -421,9 +442,9 @@ def conditions_of_bookies(
     """Return the conditions of bookies and their ledgers.
 
     Args:
-        read: The bookies.
-        where: The placement policy, None if its record cannot be read.
-        found: The status, with ``bookies``, ``under_replicated`` and ``damaged_records``.
+        bookie_rows: The bookies.
+        placement: The placement policy; None if its record is unreadable.
+        status_values: The status, with ``bookies``, ``under_replicated`` and ``damaged_records``.
     """
     candidates = _candidates(bookie_rows)
     writable = sum(not candidate.is_unavailable for candidate in candidates)
@@ -500,7 +521,7 @@ def _writable_needed() -> int:
 def _no_repair_reason(
     away_count: int, bookie_count: int, writable_count: int, *, is_repair_running: bool
 ) -> str:
-    """Return why the copies of a dead bookie are not made elsewhere, for people, or ""."""
+    """Return why the copies of a failed bookie are not made elsewhere, for people; "" if they are."""
     if not is_repair_running:
         return "no bookie runs repair"
     if is_majority_away(away_count, bookie_count):
@@ -564,9 +585,10 @@ def _drain_condition(row: dict[str, Any]) -> HealthCondition:
 
 
 async def _thin_ledgers(metadata: Metadata, status_values: dict[str, Any]) -> list[int]:
-    """Ledgers of which some entry has at most one copy that can be reached, by records and notes.
+    """Return ledgers of which some entry has at most one reachable copy, by their records.
 
-    Looked at where two bookies of a ledger are down or miss entries; the first `CHECKED_LEDGERS_MAX` of them.
+    Only ledgers with two or more bookies that are down or lack entries are checked, up to
+    `CHECKED_LEDGERS_MAX`.
     """
     bad_bookies: dict[int, set[str]] = {}
     for recorded in status_values["under_replicated"]:

@@ -1,11 +1,13 @@
-"""Do the records of ledgers, bookies and logs refer to each other both ways? For `dlog audit`.
+"""Check that the records of ledgers, bookies and logs refer to each other in both directions, for `dlog
+audit`.
 
-Records of ledgers, logs and segments that cannot be read are found, too, and segments whose record stores
-true or false as a txid: older programs stored what they were given, and cannot read such a log.
+The check also reports unreadable records of ledgers, logs and segments, and segments whose record has a
+boolean as a transaction ID. Older programs stored such values unchecked, and cannot read such a log.
 
-One pass over the ledgers' records beside one over each bookie's part of the reverse index, in the order of
-ids, and one over the logs' segments: time and memory grow with the ledgers alone (some 100 bytes each).
-What seems wrong is read again by itself: it may have changed while the pass went on.
+One pass over the ledgers' records runs concurrently with one over each bookie's part of the reverse index, in
+the order of IDs. Another pass reads the logs' segments. Time and memory are proportional to the number of
+ledgers (about 100 bytes per ledger). Each apparent mismatch is read again separately, because it may have
+changed during the pass.
 """
 
 from collections.abc import AsyncIterator
@@ -34,15 +36,15 @@ LOG_PREFIX = b"log/"
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """One reference without its counterpart, or one record that needs attention."""
+    """A reference without its counterpart, or a record that needs attention."""
 
     ledger: int | None
-    """None: the record is not a ledger's, and names none that can be read."""
+    """None if the record is not a ledger's, and contains no readable ledger ID."""
     what: str
 
 
 class ReferenceCheck:
-    """One audit; what it counted stays for whoever asks."""
+    """One audit. Its counters remain readable after it."""
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -86,7 +88,7 @@ class ReferenceCheck:
             for bookie in sorted(record_bookies ^ index_bookies):
                 if await self._is_still_different(ledger.ledger_id, bookie):
                     side = (
-                        "its record names" if bookie in record_bookies else "the index alone names"
+                        "its record lists" if bookie in record_bookies else "only the index lists"
                     )
                     yield Mismatch(ledger.ledger_id, f"{side} bookie {bookie}")
             owner = segments.pop(ledger.ledger_id, None)
@@ -106,11 +108,12 @@ class ReferenceCheck:
                 continue
             if await self._is_named_by_segment(log_id, segment, ledger_id):
                 yield Mismatch(
-                    ledger_id, f"segment {segment} of log {log_id:016x} names it, it is gone"
+                    ledger_id,
+                    f"segment {segment} of log {log_id:016x} refers to it, but it does not exist",
                 )
 
     async def _load_segments(self, mismatches: list[Mismatch]) -> dict[int, tuple[int, int]]:
-        """Ledger to the log and segment that name it; of several that share one, the last."""
+        """Return the log and segment that refer to each ledger; the last segment of a shared ledger."""
         by_ledger: dict[int, tuple[int, int]] = {}
         async for item in Scan(self._metadata, LOG_PREFIX):
             parts = item.key.split(b"/")
@@ -137,7 +140,7 @@ class ReferenceCheck:
         return by_ledger
 
     async def _load_staged_or_replaced(self) -> set[int]:
-        """Ledgers that were made for a log and are not linked, or that a merge has left."""
+        """Return the ledgers that were created for a log and are not linked, or that a merge has replaced."""
         ledger_ids: set[int] = set()
         for prefix in (STAGED_PREFIX, REPLACED_PREFIX):
             async for item in Scan(self._metadata, prefix):
@@ -149,7 +152,7 @@ class ReferenceCheck:
         """Count an index entry whose ledger has no record, and return its mismatch if it persists."""
         self.entries += 1
         if await self._is_still_different(ledger_id, bookie):
-            return Mismatch(ledger_id, f"the index of {bookie} names it, it is gone")
+            return Mismatch(ledger_id, f"the index of {bookie} lists it, but it does not exist")
         return None
 
     async def _check_owner(
@@ -158,7 +161,7 @@ class ReferenceCheck:
         referring_segment: tuple[int, int] | None,
         is_staged_or_replaced: bool,
     ) -> str:
-        """What is wrong with who owns it; "" for nothing."""
+        """Return the problem of a ledger's owner; "" if there is none."""
         if referring_segment is not None or is_staged_or_replaced:
             return ""
         ledger_id = ledger.ledger_id
@@ -172,7 +175,7 @@ class ReferenceCheck:
         if current.state is LedgerState.DELETING:
             return ""
         if current.owner is None:
-            return "no log refers to it, and nobody has noted it for one"
+            return "no log refers to it, and it is not recorded as staged or replaced"
         if await self._is_named_by_segment(*current.owner, ledger_id):
             return ""
         for key in (
@@ -181,17 +184,17 @@ class ReferenceCheck:
         ):
             if await self._get(key) is not None:
                 return ""
-        return f"it is of segment {current.owner[1]} of log {current.owner[0]:016x}, which does not name it"
+        return f"its segment {current.owner[1]} of log {current.owner[0]:016x} does not refer to it"
 
     async def _is_named_by_segment(self, log_id: int, segment: int, ledger_id: int) -> bool:
         item = await self._get(segment_key(log_id, segment))
         try:
             return item is not None and SegmentRecord.decode(item.value).ledger_id == ledger_id
         except (CorruptData, UnsupportedFormat):
-            return True  # what it names is not known
+            return True  # the ledger in the record is not known
 
     async def _is_still_different(self, ledger_id: int, bookie: str) -> bool:
-        """Do record and index still differ in this bookie?"""
+        """Return whether a ledger's record and the index still differ in one bookie."""
         item = await self._get(keys.ledger_key(ledger_id))
         try:
             ledger = None if item is None else LedgerMetadata.decode(item.key, item.value)
@@ -208,16 +211,16 @@ class ReferenceCheck:
 
 
 class _IndexCursor:
-    """One bookie's part of the reverse index, ledger by ledger."""
+    """A cursor over one bookie's part of the reverse index, ledger by ledger."""
 
     def __init__(self, metadata: Metadata, bookie: str) -> None:
         self.bookie = bookie
         self.ledger_id: int | None = None
-        """The ledger where it is; None at its end."""
+        """The present ledger; None at the end."""
         self._scan = Scan(metadata, keys.bookie_ledgers_prefix(bookie))
 
     async def advance(self) -> None:
-        """To the next one."""
+        """Move to the next ledger."""
         async for item in self._scan:
             try:
                 self.ledger_id = keys.ledger_id_of(item.key)

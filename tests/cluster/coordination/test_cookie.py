@@ -167,7 +167,7 @@ async def test_a_bookie_that_the_cluster_forgot_is_refused() -> None:
     await bookie.store_something()
     await metadata.transact(Transaction((), (Delete(keys.cookie_key(identity.node_id)),)))
 
-    with pytest.raises(ForeignData, match="not known to cluster"):
+    with pytest.raises(ForeignData, match="has no cookie in cluster"):
         await bookie.start(metadata)
 
 
@@ -307,7 +307,7 @@ async def test_a_copy_that_starts_at_the_same_moment_is_still_refused() -> None:
         await other.start(metadata)
     metadata.holding = False
 
-    with pytest.raises(ForeignData, match="started somewhere else"):
+    with pytest.raises(ForeignData, match="started elsewhere"):
         await bookie.start(metadata)
 
 

@@ -198,7 +198,7 @@ async def test_a_bookie_of_after_the_save_is_let_in_while_an_operator_looks() ->
     saved = copy(before)
     await bookie.start(before)
     await bookie.start(before)
-    with pytest.raises(ForeignData, match="not known"):
+    with pytest.raises(ForeignData, match="has no cookie"):
         await bookie.start(saved)
     now = restored(saved)
 
@@ -206,7 +206,7 @@ async def test_a_bookie_of_after_the_save_is_let_in_while_an_operator_looks() ->
     other = _Bookie(8)
     await other.start(before)
     await resume_deletions(now)
-    with pytest.raises(ForeignData, match="not known"):
+    with pytest.raises(ForeignData, match="has no cookie"):
         await other.start(now)
 
 

@@ -55,11 +55,11 @@ async def test_what_fits_is_counted_and_nothing_is_found() -> None:
 @pytest.mark.parametrize(
     ("change", "what"),
     [
-        (Delete(keys.bookie_ledger_key("b2", 7)), "its record names bookie b2"),
-        (Put(keys.bookie_ledger_key("b0", 7), b""), "the index alone names bookie b0"),
-        (Put(keys.bookie_ledger_key("b9", 7), b""), "the index alone names bookie b9"),
-        (Delete(segment_key(8, 7)), "it is of segment 7 of log 0000000000000008, which does not"),
-        (Delete(keys.ledger_key(7)), "the index of b1 names it, it is gone"),
+        (Delete(keys.bookie_ledger_key("b2", 7)), "its record lists bookie b2"),
+        (Put(keys.bookie_ledger_key("b0", 7), b""), "only the index lists bookie b0"),
+        (Put(keys.bookie_ledger_key("b9", 7), b""), "only the index lists bookie b9"),
+        (Delete(segment_key(8, 7)), "its segment 7 of log 0000000000000008 does not refer to it"),
+        (Delete(keys.ledger_key(7)), "the index of b1 lists it, but it does not exist"),
     ],
 )
 async def test_each_side_that_is_missing_is_found(change: Put | Delete, what: str) -> None:
@@ -88,8 +88,8 @@ async def test_a_segment_without_its_ledger_and_a_ledger_of_no_log_are_found() -
     await _do(metadata, *gone)
 
     assert await _found(metadata) == [
-        (8, "no log refers to it, and nobody has noted it for one"),
-        (3, "segment 3 of log 0000000000000004 names it, it is gone"),
+        (8, "no log refers to it, and it is not recorded as staged or replaced"),
+        (3, "segment 3 of log 0000000000000004 refers to it, but it does not exist"),
     ]
 
 
@@ -102,7 +102,7 @@ async def test_a_record_that_cannot_be_read_does_not_end_the_audit(key: bytes) -
 
     (ledger, what), *others = sorted(await _found(metadata), key=lambda one: one[0] or 0)
     assert (ledger, keys.printable_key(key) in what) == (None, True)
-    assert others == [(9, "its record names bookie b2")]
+    assert others == [(9, "its record lists bookie b2")]
 
 
 async def test_a_log_whose_records_store_a_flag_as_a_txid_is_found() -> None:
@@ -151,5 +151,5 @@ async def test_what_changes_meanwhile_is_looked_at_again_and_a_ledger_costs_no_r
     await _do(metadata, Put(keys.bookie_ledger_key("b4", 500), b""))
     metadata.moves, metadata.reads = 1, 0
 
-    assert await _found(metadata) == [(500, "the index alone names bookie b4")]
+    assert await _found(metadata) == [(500, "only the index lists bookie b4")]
     assert metadata.reads < 30
