@@ -441,7 +441,7 @@ KEY_CLASSES = KeySpace(
             _log_class(PURGE_PREFIX, READ | BOOKIE | OPERATOR, _SEGMENT_WRITERS),
             is_note=_has_length(len(PURGE_PREFIX) + ID_DIGITS),
         ),
-        # A full namespace is emptied by settings, too.
+        # Settings can be changed in a full namespace, because they can free space.
         CONF_PREFIX: replace(
             _log_class(CONF_PREFIX, READ | BOOKIE | OPERATOR, MANAGE),
             filters_by_key=True,

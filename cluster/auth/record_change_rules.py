@@ -140,7 +140,7 @@ def _is_open_ledger_change(
         )
         and before.custom.items() <= after.custom.items()
         and after.last_entry is not None
-        # All entries before the last ensemble were confirmed when that one began.
+        # All entries before the last ensemble were confirmed when it was added.
         and after.last_entry >= before.last_fragment.first_entry - 1
     )
 

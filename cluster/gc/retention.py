@@ -77,7 +77,7 @@ SIZE_CHECK_S = 30.0
 CHECKS_PER_AGE = 64
 PAGE = 500
 LATE_FACTOR = 1.25
-"""Times its writer's own age limit: a living writer has ended the segment by then."""
+"""Times the writer's own age limit: a running writer has closed the segment before it is this old."""
 
 UNIT = "retention"
 

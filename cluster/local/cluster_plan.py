@@ -34,7 +34,7 @@ local port, and connect to itself.
 
 @dataclass(frozen=True, slots=True)
 class PlannedNode:
-    """A node and its place."""
+    """A node and its address."""
 
     name: str
     kind: str

@@ -127,7 +127,7 @@ async def serve_bookie_node(
 
 @dataclass(frozen=True, slots=True)
 class BookieParts:
-    """The parts of one bookie that its registration and its work in the background share."""
+    """The parts of one bookie that its registration and its background work share."""
 
     host: Host
     config: BookieNodeConfig
@@ -238,7 +238,7 @@ async def _serve_registered(
     sync_store = JournalSyncStore(
         metadata, bookie_id, cookie_unchanged, parts.identity.incarnation, lambda: store.durable_to
     )
-    await sync_store.store()  # the writes of this start count before any acknowledgement
+    await sync_store.store()  # the writes of this start are recorded before any acknowledgement
     registration = _registration_lease(parts, addresses, cookie_unchanged, sync_store)
     repair_parts: list[RepairParts] = []  # one element after repair has started
 

@@ -138,7 +138,7 @@ async def request_decommission(
     if (await metadata.transact(request)).succeeded:
         return True
     if await metadata.get(keys.cookie_key(bookie)) is None:
-        raise InvalidRequest(f"bookie {bookie} is not known: it was decommissioned already")
+        raise InvalidRequest(f"bookie {bookie} has no cookie: it was decommissioned already")
     return False
 
 

@@ -4,8 +4,8 @@ The simulator, chaos runs on real processes, and pipelines use the same checkers
 
 Clients:
 
-    workloads/workload.py             Writers, readers and registers that use a log as hard as its guarantees
-                                      allow.
+    workloads/workload.py             Writers, readers and registers that use a log as intensively as its
+                                      guarantees allow.
     workloads/pipeline.py             Clients that work as pipelines: drivers that replay batches, an archiver
                                       that truncates.
     workloads/exactly_once.py         Producers that repeat requests, and a check of their records in the log.

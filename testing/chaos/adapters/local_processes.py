@@ -64,7 +64,7 @@ class LocalProcesses(RealCluster):
         if capability in OWN_DISK:
             return loops.refusal()
         if capability in PROXIED and not os.path.exists("/proc/net/tcp"):
-            return "needs /proc/net/tcp, to know which process a connection comes from"
+            return "needs /proc/net/tcp, to identify the process of a connection"
         for needed, module, extra in EXTRAS:
             if capability is needed and find_spec(module) is None:
                 return f"{module} is not installed: pip install '.[{extra}]'"

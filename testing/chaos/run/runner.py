@@ -201,7 +201,7 @@ def _make(directory: Path, cluster_directory: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """The scenario of a run, its place and its duration."""
+    """The scenario of a run, with its directory and duration."""
 
     scenario: Scenario
     needs: Needs

@@ -229,7 +229,7 @@ class _Reader:
 
     def _begin(self, who: str, number: int, pid: int, t: float) -> None:
         if number != FORMAT:
-            raise CorruptData(f"notes of format {number}; this version reads {FORMAT}")
+            raise CorruptData(f"observations of format {number}; this version reads {FORMAT}")
         self.run_notes.clients[who] = self.run_notes.clients.get(who, 0) + 1
         for number_key in [number_key for number_key in self._readings if number_key[0] == who]:
             del self._readings[

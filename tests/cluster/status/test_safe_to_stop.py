@@ -339,5 +339,5 @@ async def test_decommission_of_an_unknown_bookie_is_refused() -> None:
     w = World()
     await w.bookies(B1, B2, B3)
 
-    with pytest.raises(InvalidRequest, match="not known"):
+    with pytest.raises(InvalidRequest, match="has no cookie"):
         await decommission(w.metadata, B4)
