@@ -161,8 +161,9 @@ def is_unreferenced(change: KeyChange, ledger: LedgerMetadata) -> bool:
 def _is_merge_ledger_change(
     change: KeyChange, before: LedgerMetadata, after: LedgerMetadata
 ) -> bool:
-    """Whether the change writes or closes a ledger for merged segments, or gives it to the log for which it
-    was created.
+    """Whether the change is allowed for a ledger of merged segments.
+
+    Such a ledger is written, closed, and given to the log for which it was created.
     """
     if after.owner is None:
         return differ_only_in(before, after, *RECOVERY_FIELDS) and STATES.index(
@@ -338,9 +339,7 @@ def allows_segment_change(change: KeyChange) -> bool:
 
 
 def _is_merged(change: KeyChange, log_id: int, after: SegmentRecord) -> bool:
-    """Whether the log's settings allow merging, and the segment's new ledger is closed and belongs to the
-    log.
-    """
+    """Whether the log allows merging, and the segment's new ledger is closed and belongs to the log."""
     ledger_key = keys.ledger_key(after.ledger_id)
     value = change.value_after(ledger_key)
     if value is None or not merging_of(*_settings(change, log_id)).merging:

@@ -353,8 +353,9 @@ def _ends_with_its_ledger(change: KeyChange, log_id: int, segment: SegmentRecord
 
 
 def _is_merge(change: KeyChange, log_id: int, before: SegmentRecord, after: SegmentRecord) -> bool:
-    """Whether only the ledger of a closed segment changes, to a closed and long enough one of the
-    same log.
+    """Whether only the ledger of a closed segment changes.
+
+    The new ledger must be closed, belong to the same log, and be long enough.
     """
     if not change.rights & (MANAGE | REPAIR_LEADER) or not differ_only_in(
         before, after, *LOCATION_FIELDS

@@ -1,5 +1,4 @@
-"""Keep one cluster session per user token in a gateway or console, and use it for all requests with that
-token.
+"""Keep one cluster session per user token in a gateway or console, for all requests with that token.
 
 A gateway and a console execute a user's requests with the user's rights, never with their own. For each token
 they open a separate session with the cluster, with the token as credentials, and the cluster authorizes all

@@ -26,9 +26,7 @@ REFRESH_S = 10.0
 """Free space and counters are published this often if they have changed."""
 DEREGISTER_S = 1.0
 BETWEEN_UPDATES_S = 0.5
-"""The shortest pause after an immediate update, which limits the updates of a value that changes
-constantly.
-"""
+"""The shortest pause after an immediate update, which limits updates of a constantly changing value."""
 
 log = get_logger("distributedlog.cluster.coordination.registration_lease")
 

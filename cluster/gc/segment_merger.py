@@ -45,8 +45,9 @@ SEGMENTS_MIN = 32
 """Fewer segments wait for more, because merged segments are not merged again."""
 NEWEST_KEPT = 8
 SPANS_PER_RETENTION = 8
-"""Limits how far apart merged segments were closed, as a part of ``retention_s``: a shared ledger is deleted
-with its last segment.
+"""Limits how far apart merged segments were closed, as a part of ``retention_s``.
+
+A shared ledger is deleted with its last segment.
 """
 PAGE = 500
 

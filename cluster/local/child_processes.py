@@ -131,8 +131,8 @@ async def _stop(process: trio.Process | ForkedProcess) -> None:
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a child, which finds this package also in a checkout that is not
-    installed.
+    """Return the environment for a child, which finds this package also in a checkout without
+    installation.
     """
     root = str(
         Path(__file__).absolute().parents[2]

@@ -157,8 +157,9 @@ def secured_host(host: Host, config: NodeConfig, spec: dict[str, Any]) -> Host:
 
 
 def with_host_label(config: NodeConfig) -> NodeConfig:
-    """Add the machine's ID as the label ``host``, so that two bookies of one machine do not store two
-    copies.
+    """Add the machine's ID as the label ``host``.
+
+    By this label, placement avoids two copies on the same machine.
     """
     if not isinstance(config, BookieNodeConfig):
         return config

@@ -70,8 +70,9 @@ from .scrub_requests import run_requested_scrubs
 LAST_CHECKPOINT_S = 5.0
 LEAVING_EVERY_S = 10.0
 EXACT_LEDGERS_MAX = 100
-"""Up to this number of ledgers, each new one is reported with the next renewal; above it, with the next other
-change.
+"""Up to this number of ledgers, each new one is reported with the next renewal.
+
+Above it, they are reported with the next other change.
 """
 
 log = get_logger("distributedlog.cluster.node")
@@ -384,8 +385,9 @@ def _start_own_tasks(
 def _start_maintenance(
     parts: BookieParts, registration: RegistrationLease, start: StartTask
 ) -> None:
-    """Start the tasks that one elected bookie runs for the cluster: purging, retention, merging and
-    collection.
+    """Start the tasks that one elected bookie runs for the cluster.
+
+    They are purging, retention, merging, and the collection of unlinked segments.
     """
     host, config, endpoint = parts.host, parts.config, parts.endpoint
     metadata, failures = parts.metadata, parts.endpoint.failures
@@ -421,9 +423,7 @@ def _start_maintenance(
 async def _leave(
     store: BookieStore, sync_store: JournalSyncStore, registration: RegistrationLease
 ) -> None:
-    """Deregister while the metadata client still runs, then write a checkpoint so that the next replay is
-    short.
-    """
+    """Deregister while the metadata client still runs, then write a checkpoint for a short replay."""
     await sync_store.store_last()
     await registration.deregister()
     with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_CHECKPOINT_S):

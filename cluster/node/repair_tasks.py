@@ -1,7 +1,8 @@
-"""Start all repair tasks of a bookie: copies of missing entries, lost bookies, open ledgers, the audit,
-limbo, corruption, and over-replicated copies.
+"""Start all repair tasks of a bookie.
 
-All tasks share one copier, so that one rate limits all copies together.
+They repair missing entries, lost bookies, the limbo state and corruption. They also close open ledgers, audit
+closed ones, and delete over-replicated copies. All tasks share one copier, so that one rate limits all copies
+together.
 """
 
 from collections.abc import Callable

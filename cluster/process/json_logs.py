@@ -77,11 +77,11 @@ def _allows(
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as ``{"at", "level", "node", "part", "message", …}`` and the fields passed as
-    ``extra``.
+    """Formats a record as one JSON object per line.
 
-    ``at`` is UTC. An event (`distributedlog/runtime/declarations/events.py`) has its name in ``event``, and
-    its own fields.
+    The fields are ``{"at", "level", "node", "part", "message", …}`` and those passed as ``extra``. ``at`` is
+    UTC. An event (`distributedlog/runtime/declarations/events.py`) has its name in ``event``, and its own
+    fields.
     """
 
     def __init__(self, node: str = "") -> None:

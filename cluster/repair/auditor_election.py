@@ -35,8 +35,7 @@ class AuditorElection:
         self._repairs = repairs
         self._value = node_id.encode()
         self._lease = lease
-        """Returns the lease of this bookie's registration, under which the key is held; 0 if there is none.
-        """
+        """Returns the lease of this bookie's registration, which holds the key; 0 if there is none."""
         self.was_elected = False
         """The result of the last `is_elected`."""
 

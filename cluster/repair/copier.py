@@ -321,8 +321,9 @@ async def _read(
 
 
 def consecutive_records(body: Buffer, ledger_id: int, first: int) -> list[EntryRecord]:
-    """Return the records ``first``, ``first`` + 1, … at the start of ``body``, up to the first that is
-    missing or damaged.
+    """Return the intact records ``first``, ``first`` + 1, … at the start of ``body``.
+
+    The result ends before the first record that is missing or damaged.
     """
     accepted: list[EntryRecord] = []
     try:

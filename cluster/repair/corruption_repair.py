@@ -55,9 +55,7 @@ class CorruptionRepair:
         repair_lock: trio.Lock,
         failures: WorkFailures | None = None,
     ) -> None:
-        """Create the repair; ``repair_lock`` is shared by all repairs of this bookie, which run one at a
-        time.
-        """
+        """Create the repair; ``repair_lock`` is shared by all repairs of this bookie's data."""
         self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool
@@ -194,8 +192,9 @@ class CorruptionRepair:
         return sum(extent.corrupt_entry_count for extent in dropped), problem
 
     def _ranges_to_hold(self, ledger: LedgerMetadata, extent: CorruptExtent) -> list[EntryRange]:
-        """Return the corrupt entries that this bookie should hold; entries after the ledger's end are
-        excluded.
+        """Return the corrupt entries that this bookie should hold.
+
+        Entries after the ledger's end are excluded.
         """
         return [
             entry_range

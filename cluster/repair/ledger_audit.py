@@ -119,9 +119,7 @@ class LedgerAudit:
     async def _record_missing(
         self, item: KeyValue, ledger: LedgerMetadata, missing_ranges: tuple[MissingRange, ...]
     ) -> None:
-        """Add missing ranges to those recorded, if neither the ledger's record nor they changed since they
-        were read.
-        """
+        """Add missing ranges to those recorded, if no record changed since it was read."""
         key = keys.missing_ranges_key(ledger.ledger_id)
         before = await self._metadata.get(key)
         recorded = () if before is None else notes.decode_missing_ranges(before.value)

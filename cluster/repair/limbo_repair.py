@@ -49,9 +49,7 @@ class LimboRepair:
         repair_lock: trio.Lock,
         failures: WorkFailures | None = None,
     ) -> None:
-        """Create the repair; ``repair_lock`` is shared by all repairs of this bookie, which run one at a
-        time.
-        """
+        """Create the repair; ``repair_lock`` is shared by all repairs of this bookie's data."""
         self._failures = failures or WorkFailures()
         self._metadata = metadata
         self._pool = pool

@@ -99,8 +99,9 @@ class BookieLiveness:
 
     @property
     def has_observation(self) -> bool:
-        """Whether there is an observation: not before the first one, nor on a bookie that is not the repair
-        leader.
+        """Whether there is an observation.
+
+        There is none before the first one, and none on a bookie that is not the repair leader.
         """
         return self._observed_at > float("-inf")
 
@@ -172,9 +173,9 @@ class RepairJob:
     """A closed ledger to move off some bookies. Jobs sort by urgency."""
 
     priority: int
-    """`URGENT`: an entry has at most one intact copy.
+    """The urgency, by the entry with the fewest intact copies.
 
-    Then 1: fewer copies than the ack quorum, 2: fewer than the write quorum, 3: no entry lacks copies.
+    It is `URGENT` with at most one copy, 1 below the ack quorum, 2 below the write quorum, otherwise 3.
     """
     size_bytes: int
     ledger_id: int
@@ -607,8 +608,9 @@ def _unit_of(ledger_id: int) -> str:
 
 
 async def run_concurrently(count: int, task: Callable[[], Awaitable[None]]) -> None:
-    """Run several instances of a task until all end; the first `DistributedLogError` ends them and is
-    raised.
+    """Run several instances of a task until all end.
+
+    The first `DistributedLogError` ends all of them, and is raised.
     """
     errors: list[DistributedLogError] = []
 

@@ -1,9 +1,9 @@
-"""Close the ledgers that failed writers left open on bookies that are away or leaving, so that they can be
-copied.
+"""Close ledgers without a writer that are open on bookies that are away or leaving.
 
-Closing takes over the log, so its epoch protects it (`distributedlog/log/takeover/orphaned_segment.py`). A
-log is taken over only if two observations 15 s apart found no lock holder, and no entry was added or
-confirmed in between. In addition, this process must have reached the metadata store at each check in between.
+Failed writers left these ledgers open, and only closed ledgers can be copied. Closing takes over the log, so
+its epoch protects it (`distributedlog/log/takeover/orphaned_segment.py`). A log is taken over only if two
+observations 15 s apart found no lock holder, and no entry was added or confirmed in between. In addition,
+this process must have reached the metadata store at each check in between.
 
 A running writer rolls to other bookies automatically (`LedgerWriter.unwanted`). A ledger that no log refers
 to holds no acknowledged data, and stays open.
@@ -42,8 +42,7 @@ class OrphanCloser:
     """
 
     observe: Callable[[int], Awaitable[object | None]]
-    """Returns the state of a log without lock holder, for comparison; None if it has a holder or is closed.
-    """
+    """Returns the state of a log without lock holder, for a comparison. None for other or closed logs."""
     close_unchanged: Callable[[int, object], Awaitable[bool]]
     """Closes the log if its state is unchanged, and returns whether it did."""
     between_observations_s: float

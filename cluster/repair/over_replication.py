@@ -1,8 +1,7 @@
-"""Delete over-replicated copies: those of a bookie that returned after its replacement, or of an abandoned
-move.
+"""Delete over-replicated copies of returned bookies and of abandoned moves.
 
-Each bookie checks its own ledgers. It deletes a copy only if two passes, an hour apart by its own clock, had
-the same result:
+A bookie that returns after its replacement still has its copies. Each bookie checks its own ledgers. It
+deletes a copy only if two passes, an hour apart by its own clock, had the same result:
 
 - The bookie had the ledger before the first pass.
 - The ledger's record was closed, had the same revision, and listed this bookie in no fragment.
@@ -170,7 +169,7 @@ class OverReplication:
             )
 
     async def find_surplus(self, ledger_id: int, highest_entry: int) -> SurplusCopy | None:
-        """Return the copy if it is over-replicated now, otherwise None.
+        """Return the copy if it is over-replicated now, or None.
 
         Each check is a separate linearizable read.
         """

@@ -355,9 +355,7 @@ class _MoveKey:
         self.key = key
         self.revision = revision
         self.lock = trio.Lock()
-        """Guards changes of the key, so that a heartbeat does not invalidate this process's own final
-        transaction.
-        """
+        """Guards changes of the key, so that a heartbeat does not invalidate the final transaction."""
 
     @property
     def unchanged(self) -> Compare:

@@ -1,7 +1,7 @@
-"""The repair counters of a bookie, with their external names
-(`distributedlog/runtime/declarations/meters.py`).
+"""The repair counters of a bookie, with their external names.
 
-Every bookie reports its own repairs. Only the repair leader reports the remaining work.
+Every bookie reports its own repairs. Only the repair leader reports the remaining work. The names are
+exported by `distributedlog/runtime/declarations/meters.py`.
 """
 
 from dataclasses import dataclass

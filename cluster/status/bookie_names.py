@@ -31,8 +31,9 @@ class BookieNames:
         self._counts = Counter(labels.values())
 
     def name(self, bookie: str) -> str:
-        """Return ``b3``, or ``b3 (7b0c1a52)`` if several bookies have that name, or the ID if there is no
-        name.
+        """Return the name of a bookie, such as ``b3``.
+
+        If several bookies have the name, it is ``b3 (7b0c1a52)``. If there is no name, it is the ID.
         """
         label = self._labels.get(bookie, "")
         if not label:

@@ -1,6 +1,4 @@
-"""The state of the cluster from its metadata: bookies, missing copies, metadata nodes, and health
-conditions.
-"""
+"""The state of the cluster from its metadata: bookies, missing copies, and health conditions."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -62,16 +60,19 @@ DRAIN_LEDGERS_MAX = 50
 CHECKED_LEDGERS_MAX = 500
 """Ledgers whose records a status reads to count the remaining copies."""
 DIAL_S = 2.0
-"""A node without a handshake within this many seconds counts as not answering; less if the status has less
-time.
+"""A node without a handshake within this time in seconds counts as not answering.
+
+The time is shorter if the status has less time.
 """
 DIALS_S = 5.0
 """For all nodes, within the time limit of the status. Nodes without a result by then are not reported."""
 DIALED_AT_ONCE = 32
 CACHE_S = 10.0
 CACHE_TIME_FACTOR = 50
-"""A program that polls the status searches damaged records and logs again only after `CACHE_S`, and after
-this many times the duration of the search. With 10,000 logs, the search was 80 % of a status.
+"""The interval of the search for damaged records and logs, in multiples of its duration.
+
+It applies to programs that poll the status, with `CACHE_S` as the minimum. With 10,000 logs, the search was
+80 % of a status.
 """
 _DEFAULTS = LedgerOptions()
 DEFAULT_QUORUMS = Striping(_DEFAULTS.ensemble_size, _DEFAULTS.write_quorum, _DEFAULTS.ack_quorum)
@@ -168,9 +169,7 @@ def _corruption(registration: BookieRegistration) -> dict[str, int]:
 
 
 async def _add_drains(metadata: Metadata, rows: list[dict[str, Any]]) -> None:
-    """Add the progress of decommissions: the number of remaining ledgers, and the reason for the most blocked
-    one.
-    """
+    """Add the progress of decommissions: the remaining ledgers, and the reason of the most blocked one."""
     for bookie in [row for row in rows if row["to_leave"]][:DESCRIBED_DRAINS_MAX]:
         progress = await decommission_status(metadata, bookie["id"], waiting_max=DRAIN_LEDGERS_MAX)
         worst = max(progress.waiting, key=lambda row: (row.stuck, row.bytes is None), default=None)

@@ -1,8 +1,8 @@
-"""Check that the records of ledgers, bookies and logs refer to each other in both directions, for `dlog
-audit`.
+"""Check the references between the records of ledgers, bookies and logs, for `dlog audit`.
 
-The check also reports unreadable records of ledgers, logs and segments, and segments whose record has a
-boolean as a transaction ID. Older programs stored such values unchecked, and cannot read such a log.
+Each reference must exist in both directions. The check also reports unreadable records of ledgers, logs and
+segments, and segments whose record has a boolean as a transaction ID. Older programs stored such values
+unchecked, and cannot read such a log.
 
 One pass over the ledgers' records runs concurrently with one over each bookie's part of the reverse index, in
 the order of IDs. Another pass reads the logs' segments. Time and memory are proportional to the number of

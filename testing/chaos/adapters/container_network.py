@@ -18,9 +18,7 @@ from .docker_engine import call
 
 TOOLS = ("nsenter", "iptables-restore")
 NOT_ENTERED = "nsenter: "
-"""The start of the error for a deleted namespace: its container ended in the meantime, and its rules
-with it.
-"""
+"""The start of the error for the namespace of a container that has ended, and has no rules any more."""
 
 
 def refusal() -> str | None:

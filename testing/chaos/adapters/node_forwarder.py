@@ -133,9 +133,7 @@ class NodeForwarder:
 
 
 def owner_of(port: int, remote_port: int) -> int:
-    """Return the inode of the local socket that is bound to ``port`` and connected to ``remote_port``; 0 if
-    unknown.
-    """
+    """Return the inode of the local socket from ``port`` to ``remote_port``; 0 if it is unknown."""
     with open(PROC_NET) as table:
         next(table)
         for line in table:

@@ -94,8 +94,8 @@ class Walker:
         on_mode_changed: Callable[[str, float, float], None],
         print_line: Callable[[str], None],
     ) -> None:
-        """Create the walker; ``on_mode_changed`` receives mode, time of the request, and time of the
-        answer.
+        """Create the walker; ``on_mode_changed`` receives each mode, and when it was requested and
+        confirmed.
         """
         self._walk = walk
         self._kinds = dict.fromkeys((*(client.kind for client in scenario.clients), "finish"))
@@ -116,9 +116,7 @@ class Walker:
                     await self._change_trust(admin, "grant", kind, role, self._path, "")
 
     async def run(self, over: trio.Event) -> None:
-        """Change the mode in rounds until ``over`` is set; then return to open, however long there is no
-        quorum.
-        """
+        """Change the mode in rounds until ``over`` is set. Then return to open, even if that takes long."""
         async with connected(self._uri, self._credentials, ASK_S) as admin:
             steps, mode = cycle(ROUND), "open"
             while not over.is_set():

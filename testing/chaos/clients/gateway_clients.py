@@ -1,7 +1,7 @@
-"""Clients of the gateways, which repeat each request until it is answered, so that each record is stored
-once.
+"""Clients of the gateways, which repeat each request until it is answered.
 
-HTTP requests run in a thread, with the standard library, as in a program without this package.
+So each record is stored once. HTTP requests run in a thread, with the standard library, as in a program
+without this package.
 """
 
 import base64

@@ -28,8 +28,9 @@ IN_FLIGHT_MAX = 100
 
 
 class ChaosWriterSession:
-    """A writer from its opening to its end, which submits records periodically and records outcomes
-    in order.
+    """A writer from its opening to its end.
+
+    It submits records periodically, and records the outcomes in order.
     """
 
     def __init__(self, life: Life, writer: LogWriter, number: int) -> None:

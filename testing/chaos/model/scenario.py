@@ -26,9 +26,7 @@ class Fault:
 
     kind: str
     target: str = "node"
-    """A random node for `ONE_NODE`, all of them at once for `MANY_NODES`, or the name of a node or client
-    kind.
-    """
+    """A random node for `ONE_NODE`, all nodes at once for `MANY_NODES`, or a node or client kind by name."""
     hold_s: Range = (1.0, 4.0)
     """The duration of the fault. For a kill or a power failure, it is the time until the restart."""
     delay_s: float = 0.1
@@ -40,9 +38,7 @@ class Fault:
     leave_kb: int = 64
     """For disk-full."""
     how: str = "flip"
-    """For damage: flip bits, tear (overwrite a range), cut (shorten the file), or remove (delete the
-    file).
-    """
+    """For damage: flip bits, tear (overwrite a range), cut (shorten) or remove the file."""
     files: str = "**/*"
     """For damage: the files of the data directory."""
     amount: int = 8
@@ -136,9 +132,7 @@ KINDS: dict[str, FaultKind] = {
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One source of faults, independent of others: it pauses, selects a random fault, runs it, and
-    repeats.
-    """
+    """One source of faults. It pauses, selects a random fault, runs it, and repeats."""
 
     name: str
     faults: tuple[Fault, ...]
@@ -211,8 +205,9 @@ Clients of registers cannot run then, because no user may have these keys.
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """Changes of the authorization mode from open to report, required, report and open, in rounds without
-    restarts.
+    """Changes of the authorization mode from open to report, required, report and open, in rounds.
+
+    No node is restarted for a change.
     """
 
     hold_s: Range = (4.0, 8.0)

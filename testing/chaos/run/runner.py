@@ -485,8 +485,9 @@ async def _asking(uri: str, credentials: str) -> AsyncIterator[Callable[[], Any]
 
 
 def send_command(directory: Path, command: str) -> None:
-    """Create a command for the run of a directory: a file, which the run deletes when it executes the
-    command.
+    """Create a command for the run of a directory.
+
+    The command is a file, which the run deletes when it executes the command.
     """
     _file_of(directory, command).touch()
 

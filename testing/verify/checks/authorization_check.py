@@ -77,9 +77,7 @@ def _judge_try(verdict: RightsVerdict, mode: str, attempt: Try) -> None:
 
 
 def _spans(notes: PipelineObservations) -> list[tuple[str, float, float]]:
-    """Return (mode, from, to): the spans in which a mode certainly applied, and no earlier refusal is
-    cached.
-    """
+    """Return (mode, from, to): the times in which a mode certainly applied without cached refusals."""
     spans, mode, since = [], "open", -inf
     for change in notes.modes:
         spans.append((mode, since, change.asked_at))

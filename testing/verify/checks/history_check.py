@@ -74,7 +74,7 @@ def check_log(
 
 
 def _check_final(final: Sequence[ObservedRecord], ordered_txids: bool) -> dict[Value, int]:
-    """Check that positions increase without a gap (G1) and no record is duplicated (G7); return indexes by
+    """Check that positions increase without a gap (G1) and records are unique (G7); return indexes by
     value.
     """
     index_by_value: dict[Value, int] = {}
@@ -130,9 +130,7 @@ def _check_appends(
     final: Sequence[ObservedRecord],
     index_by_value: dict[Value, int],
 ) -> None:
-    """Check that acknowledged records are at their positions (G3), and no record is there that was not
-    written.
-    """
+    """Check that acknowledged records are at their positions (G3), and all records were written."""
     attempt_by_value: dict[Value, WriteAttempt] = {}
     for attempt in attempts:
         value = attempt.value
@@ -209,9 +207,7 @@ def _check_writers(
 
 
 def _check_real_time(attempts: Sequence[WriteAttempt], index_by_value: dict[Value, int]) -> None:
-    """Check that a record that was begun after an acknowledgement is after the acknowledged record
-    (G3, G4).
-    """
+    """Check that a record begun after an acknowledgement follows the acknowledged record (G3, G4)."""
     present = [
         (attempt, index_by_value[attempt.value])
         for attempt in attempts

@@ -119,8 +119,9 @@ class KnownLedger:
 
 
 class SecondJudge:
-    """Checks one run. ``fail`` receives violations; ``stolen_bookies`` are bookies whose certificate was
-    stolen.
+    """Checks one run.
+
+    ``fail`` receives the violations. ``stolen_bookies`` are the bookies whose certificate was stolen.
     """
 
     def __init__(self, fail: Callable[[str], None], stolen_bookies: Collection[str] = ()) -> None:
@@ -224,9 +225,7 @@ class SecondJudge:
         )
 
     def _is_own_audit_line(self, principal: str, index: int, operation: Put | Delete) -> bool:
-        """Whether this is the audit line that the leader adds for the command, or the removal of the oldest
-        lines.
-        """
+        """Whether this is the command's line in the audit log, or the removal of the oldest lines."""
         if isinstance(operation, Delete):
             return operation.key < b"audit/%016x" % index
         return (

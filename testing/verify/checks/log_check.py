@@ -149,9 +149,7 @@ class _Judge:
             add_violation(f"G1 order: txid {piece.txid} at {at(piece)} comes after {previous.txid}")
 
     def _check_truncation(self, first: Piece) -> None:
-        """Check that all records at or after the truncation point that a reader received are still there
-        (G6).
-        """
+        """Check that all records at or after the truncation point that were read are still there (G6)."""
         assert self.truncated_below is not None
         for reading in self.notes.readings:
             for piece in reading.pieces:
@@ -278,9 +276,7 @@ class _Judge:
         self.losses.append((session, counter + count, first, first_position, acked_at))
 
     def _check_position(self, acked: Acked, position: Position, counter: int, count: int) -> None:
-        """Check that ``count`` records from ``counter`` on are at the position where they were
-        acknowledged.
-        """
+        """Check that ``count`` records from ``counter`` on are at their acknowledged position."""
         verdict = self.verdict
         pieces = self.by_counter.get(acked.session, [])
         index = bisect_right(pieces, counter, key=lambda piece: piece.counter) - 1
@@ -319,9 +315,7 @@ class _Judge:
                         )
 
     def _check_real_time(self) -> None:
-        """Check that a record that was begun after an acknowledgement is after the acknowledged record (G3,
-        G4).
-        """
+        """Check that a record begun after an acknowledgement follows the acknowledged record (G3, G4)."""
         spans: list[tuple[float, float, int, int, int]] = []  # begun, ended, low, high, session
         for acked in self.notes.acked:
             sequence_range = self._sequence_range(acked.session, acked.first, acked.count)

@@ -61,9 +61,7 @@ def _check_register(key: str, calls: list[RegisterCall]) -> None:
 def _writes(
     key: str, calls: list[RegisterCall]
 ) -> tuple[dict[int, _Write], dict[int, list[RegisterCall]]]:
-    """Return the call that made each version, and the calls with unknown outcome that may have made a
-    version.
-    """
+    """Return the call that made each version, and by version the unknown calls that may have made it."""
     writes: dict[int, _Write] = {}
     possible_writes: dict[int, list[RegisterCall]] = {}
     for call in calls:

@@ -259,8 +259,8 @@ class BookieOracle:
         self.acked.setdefault((bookie, stream.ledger), {}).setdefault(record.entry, self._ack_count)
 
     def _on_fenced(self, bookie: str, ledger: int) -> None:
-        """Mark pending records that are not durable at the answer to a fence: they must never be
-        acknowledged.
+        """Mark the pending records that are not durable when a fence is answered: they must stay
+        unacknowledged.
         """
         self._fenced[bookie, ledger] = None
         for stream in self._streams.get((bookie, ledger), []):

@@ -35,8 +35,9 @@ class TimeLine:
     def longest_gap(
         self, begin: float | None = None, end: float | None = None
     ) -> tuple[float, float]:
-        """Return start and length in seconds of the longest gap that overlaps a window, by default the whole
-        load.
+        """Return start and length in seconds of the longest gap in a window, by default the whole load.
+
+        A gap counts if it overlaps the window.
         """
         window_begin = max(self.begun_at, begin if begin is not None else self.begun_at)
         window_end = min(self.ended_at, end if end is not None else self.ended_at)

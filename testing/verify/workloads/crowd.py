@@ -52,9 +52,7 @@ class CrowdProducer:
     attempts: list[WriteAttempt] = field(default_factory=list)
     """By sequence number: all records that were ever sent."""
     stored_records: int = 0
-    """The number of records in the log, by acknowledgements or by the log's answer when the name was
-    opened.
-    """
+    """The number of records in the log, by acknowledgements or by the log's answer at an opening."""
 
     def on_opened(self, next_sequence: int) -> None:
         """Record the number of records that the log reports.
@@ -224,7 +222,7 @@ async def produce(
     rng: Random,
     rates: WorkloadRates,
 ) -> None:
-    """Write through proxies, with or without a name, and open the writer again after each end; until
+    """Write through proxies, with or without a name, and reopen the writer after each end; until
     cancelled.
     """
     while True:
@@ -264,8 +262,9 @@ async def visit(
 async def write_past(
     namespace: Namespace, log: str, crowd: Crowd, name: str, rng: Random, rates: WorkloadRates
 ) -> None:
-    """Write from time to time without a proxy, sometimes by takeover, with or without the name; until
-    cancelled.
+    """Write from time to time without a proxy, with or without the name; until cancelled.
+
+    The writer sometimes takes the log over from a proxy.
     """
     while True:
         await trio.sleep(rng.expovariate(1.0 / DIRECT_PAUSE_S))

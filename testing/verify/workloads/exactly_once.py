@@ -1,10 +1,9 @@
-"""Producers whose records are stored exactly once (G9), and conditional records (G10), checked by the log
-alone.
+"""Producers whose records are stored exactly once (G9), and conditional records (G10).
 
-Each writing process writes for several producers, as a proxy does for its clients. The producers outlive the
-process. They keep frames without a known outcome, and send them again to the next writer of the log, with the
-same boundaries. Each payload contains its producer, its sequence number, and its place in its frame, or the
-record after which it must be stored.
+The log alone is sufficient to check them. Each writing process writes for several producers, as a proxy does
+for its clients. The producers outlive the process. They keep frames without a known outcome, and send them
+again to the next writer of the log, with the same boundaries. Each payload contains its producer, its
+sequence number, and its place in its frame, or the record after which it must be stored.
 """
 
 from collections.abc import Sequence

@@ -247,10 +247,10 @@ async def read_rest(namespace: Namespace, name: str, pipeline_history: PipelineH
 
 
 def check_batches(pipeline_history: PipelineHistory) -> int:
-    """Check that all or no records of each version are in the log, adjacent and in the order of versions
-    (G8).
+    """Check that each version is in the log completely or not at all (G8).
 
-    `check_log` checks that none is duplicated and that linked versions are in the log.
+    The records of a version are adjacent, and the versions are in order. `check_log` checks that none is
+    duplicated and that linked versions are in the log.
 
     Returns:
         The number of versions in the log.

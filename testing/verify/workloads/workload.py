@@ -49,9 +49,7 @@ class WorkloadRates:
     """Mean pause between two bursts of a writer."""
     burst_records_max: int = 6
     long_burst_chance: float = 0.0
-    """The probability of a burst with ten times as many records, so that entries are in flight and others
-    wait.
-    """
+    """The probability of a burst with ten times as many records, which exceeds the entries in flight."""
     bulk_chance: float = 0.25
     """The probability of a burst that is submitted in one call."""
     large_chance: float = 0.05
@@ -65,8 +63,9 @@ class WorkloadRates:
     """The share of takeovers that take no lock."""
     commit_chance: float = 0.3
     stubborn_chance: float = 0.3
-    """The probability that a session continues after a failed write, when a writer must accept nothing that
-    would leave a gap.
+    """The probability that a session continues after a failed write.
+
+    A writer must then accept nothing that would leave a gap.
     """
     read_pause_s: float = 0.3
 
