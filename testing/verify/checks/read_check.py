@@ -147,5 +147,5 @@ def at(piece: Piece, offset: int = 0) -> str:
 
 def _what(piece: Piece, offset: int) -> str:
     if piece.writer < 0:
-        return "bytes of no client"
+        return "a record of no client"
     return f"record {piece.counter + offset} of session {piece.writer}"

@@ -110,7 +110,7 @@ async def test_a_cookie_of_before_takes_the_name_of_the_next_start_once(
 
     assert await bound_to(metadata, identity.node_id) == "bookie/b1"
     (line,) = caplog.messages
-    assert "certificate of bookie/b1 alone" in line
+    assert "only with the certificate of bookie/b1" in line
     with pytest.raises(ForeignData):
         await bookie.start(metadata, principal="bookie/b2")
 

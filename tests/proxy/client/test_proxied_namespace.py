@@ -502,7 +502,7 @@ async def test_a_log_is_moved_and_a_proxy_drained_by_hand() -> None:
                     if "draining" in {one["state"] for one in await proxy_rows(metadata)}:
                         break
                     await trio.sleep(0.1)
-            with pytest.raises(InvalidRequest, match=f"{other} drains"):
+            with pytest.raises(InvalidRequest, match=f"{other} is draining"):
                 await move_log(metadata, "default", "orders", other)
         assert await it.stored("orders") == [b"one", b"two", b"three"]
         states = {one["name"]: one["kind"] for one in await proxy_rows(metadata)}

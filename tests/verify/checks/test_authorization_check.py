@@ -52,7 +52,7 @@ def test_a_walk_on_which_all_is_as_it_should_be() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (tried("read", 20.2, "done"), "tried to read, in mode required, and could"),
+        (tried("read", 20.2, "done"), "tried to read, in mode required, and succeeded"),
         (tried("write", 5.0, "refused"), "in mode open, and was refused"),
         (tried("write", 15.0, "refused"), "in mode report, and was refused"),
         (tried("read", 30.2 + FORGET_S, "refused"), "in mode report, and was refused"),

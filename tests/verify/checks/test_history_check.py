@@ -181,7 +181,7 @@ ANOMALIES: list[tuple[Change, str]] = [
     (swap, "G3 moved"),
     (duplicate, "G7 duplicate"),
     (phantom, "phantom.*never written"),
-    (foreign_bytes, "phantom.*nobody"),
+    (foreign_bytes, "phantom.*no client"),
     (refused_and_there, "G7.*refused"),
     (hole_of_a_writer, "G1 hole"),
     (old_writer_returns, "G4: writer 1"),
